@@ -1,0 +1,69 @@
+# Every target sets up what it needs: git, make and Python 3.11 or newer with pip are enough.
+
+VENV   ?= .venv
+PYTHON ?= $(shell scripts/find-python 3.11 3.12 3.13)
+PYTEST ?= -n 2
+
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP   := $(BIN)/python -m pip --disable-pip-version-check install --quiet --progress-bar off
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-all check fix cover bench lock clean
+
+help:  ## show this text
+	@echo 'Outrider: an agent engine for Python and a terminal agent on top of it.'
+	@echo
+	@echo 'New here?  make run    sets up $(VENV) and shows a conversation; it needs no key.'
+	@echo '           make test   sets up $(VENV) and runs the whole test suite.'
+	@echo
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-9s %s\n", $$1, $$2 }'
+	@echo
+	@echo 'One test:      make test PYTEST="tests/unit/test_bus.py -k order"'
+	@echo 'Another Python: make test PYTHON=python3.12 VENV=.venv-3.12'
+
+run: $(STAMP)  ## run the first conversation, with a scripted provider
+	@$(BIN)/python examples/first_conversation.py
+
+test: $(STAMP)  ## run every test, on two cores
+	@$(BIN)/python -m pytest $(PYTEST)
+
+test-all:  ## run every test on each of Python 3.11, 3.12 and 3.13 that is found
+	@scripts/test-all 3.11 3.12 3.13
+
+check: $(STAMP)  ## lint, format, types, import layers, dead code
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports --cache-dir .cache/imports
+	@$(BIN)/vulture
+	@$(BIN)/basedpyright --pythonpath $(BIN)/python
+
+fix: $(STAMP)  ## let ruff mend and format what it can
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+cover: $(STAMP)  ## run every test and show the lines that none of them reached
+	@$(BIN)/coverage erase
+	@$(BIN)/coverage run -m pytest -q
+	@$(BIN)/coverage combine -q
+	@$(BIN)/coverage report
+
+bench: $(STAMP)  ## measure, and print every figure beside its target
+	@$(BIN)/python -m benchmarks.run
+
+lock:  ## renew requirements/dev.lock from pyproject.toml (UPGRADE=1 takes newer versions)
+	@scripts/lock $(if $(UPGRADE),--upgrade)
+
+clean:  ## remove the environments and every cache
+	rm -rf .venv .venv-3.* .cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov build dist
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The package itself is installed last and unlocked from nothing: its build tools come from the lock as well.
+$(STAMP): pyproject.toml requirements/dev.lock
+	@test -n "$(PYTHON)" || { echo 'Outrider needs Python 3.11 or newer. Install one, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3' >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'Outrider needs Python 3.11 or newer; $(PYTHON) is older or does not run.' >&2; exit 1; }
+	@echo 'Setting up $(VENV) with $(PYTHON): about a minute, once.' >&2
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	@$(PIP) --require-hashes -r requirements/dev.lock
+	@$(PIP) --no-deps --no-build-isolation -e .
+	@touch $@

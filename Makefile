@@ -1,12 +1,12 @@
 # Every target sets up what it needs: git, make and Python 3.11 or newer with pip are enough.
 
 VENV   ?= .venv
-PYTHON ?= $(shell scripts/find-python 3.11 3.12 3.13)
+PYTHON ?= $(shell scripts/find-python 3.11 3.12 3.13 3.14)
 PYTEST ?= -n 2
 
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PIP   := $(BIN)/python -m pip --disable-pip-version-check install --quiet --progress-bar off
+PIP   := $(BIN)/python -m pip --disable-pip-version-check install -qq --progress-bar off
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-all check fix cover bench lock clean
@@ -34,7 +34,7 @@ test-all:  ## run every test on each of Python 3.11, 3.12 and 3.13 that is found
 check: $(STAMP)  ## lint, format, types, import layers, dead code
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/lint-imports --cache-dir .cache/imports
+	@$(BIN)/lint-imports --no-logo --cache-dir .cache/imports
 	@$(BIN)/vulture
 	@$(BIN)/basedpyright --pythonpath $(BIN)/python
 
@@ -58,7 +58,7 @@ clean:  ## remove the environments and every cache
 	rm -rf .venv .venv-3.* .cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov build dist
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The package itself is installed last and unlocked from nothing: its build tools come from the lock as well.
+# The package is built with the locked tools too, so nothing unlocked is ever fetched.
 $(STAMP): pyproject.toml requirements/dev.lock
 	@test -n "$(PYTHON)" || { echo 'Outrider needs Python 3.11 or newer. Install one, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3' >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'Outrider needs Python 3.11 or newer; $(PYTHON) is older or does not run.' >&2; exit 1; }

@@ -1,0 +1,17 @@
+"""An exemption is a decision with a reason, not a way around a test."""
+
+import tomllib
+
+from tests.architecture.house import EXEMPTIONS
+
+RULES = {"shape": {"what", "limit", "reason"}, "text": {"what", "reason"}}
+
+
+def test_every_exemption_belongs_to_a_rule_and_gives_a_reason():
+    for rule, entries in tomllib.loads(EXEMPTIONS.read_text(encoding="utf-8")).items():
+        assert rule in RULES, f"no rule is called {rule!r}; there are {sorted(RULES)}"
+        for entry in entries:
+            assert set(entry) == RULES[rule], f"{rule}: {entry} needs exactly {sorted(RULES[rule])}"
+            assert len(entry["reason"].split()) >= 4, (
+                f"{rule}: {entry['what']} deserves a reason in a sentence"
+            )

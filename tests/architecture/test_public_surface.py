@@ -1,0 +1,59 @@
+"""What users can import is decided on purpose, resolves, and costs little to load."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import outrider
+
+PINNED = Path(__file__).with_name("public_names.txt")
+# Nobody who only writes `import outrider` pays for these.
+HEAVY = {
+    "aiohttp", "anthropic", "dbos", "google", "httpx", "httpx2", "mcp", "openai", "opentelemetry",
+    "prompt_toolkit", "psycopg", "pydantic", "requests", "rich", "sqlite3", "starlette", "textual",
+    "tree_sitter", "urllib3", "uvicorn", "xllamacpp", "http.client", "ssl", "subprocess",
+}  # fmt: skip
+LOADED = """
+import json, sys
+before = set(sys.modules)
+import outrider
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+
+def pinned_names() -> list[str]:
+    return PINNED.read_text(encoding="utf-8").split()
+
+
+def test_the_public_names_are_the_pinned_ones():
+    pinned, actual = set(pinned_names()), set(outrider.__all__)
+    assert actual == pinned, (
+        f"new: {sorted(actual - pinned)}, gone: {sorted(pinned - actual)}; "
+        f"if that is meant, change {PINNED.name} and CHANGELOG.md in the same commit"
+    )
+
+
+def test_the_public_names_are_listed_once_and_in_order():
+    assert pinned_names() == sorted(set(pinned_names()))
+    assert len(outrider.__all__) == len(set(outrider.__all__))
+
+
+def test_every_public_name_resolves():
+    missing = [name for name in outrider.__all__ if getattr(outrider, name, None) is None]
+    assert not missing
+
+
+def test_every_public_name_is_offered_for_completion():
+    assert set(outrider.__all__) <= set(dir(outrider))
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    assert not hasattr(outrider, "no_such_name")
+
+
+def test_importing_outrider_loads_nothing_heavy():
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
+    loaded = json.loads(done.stdout)
+    heavy = [name for name in loaded if name in HEAVY or name.partition(".")[0] in HEAVY]
+    assert not heavy, f"`import outrider` loads {heavy}"

@@ -1,0 +1,35 @@
+"""Every Python block of the README runs as it stands, in a fresh interpreter."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.house import ROOT
+
+README = ROOT / "README.md"
+# A block that needs a network or a key has the comment <!-- no-run --> on the line before it.
+BLOCK = re.compile(r"(?P<skip><!-- no-run -->\s*\n)?^```python\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def snippets() -> list[object]:
+    text = README.read_text(encoding="utf-8") if README.exists() else ""
+    return [
+        pytest.param(block["code"], id=f"line {text.count(chr(10), 0, block.start('code')) + 1}")
+        for block in BLOCK.finditer(text)
+        if not block["skip"]
+    ]
+
+
+def test_the_readme_has_an_example_that_can_be_run():
+    assert README.exists(), "README.md is missing"
+    assert snippets(), "README.md has no ```python block without <!-- no-run -->"
+
+
+@pytest.mark.parametrize("code", snippets())
+def test_a_readme_example_runs(code: str, tmp_path: Path):
+    python = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(python, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, f"{code}\n{done.stderr}"

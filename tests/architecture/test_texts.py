@@ -1,0 +1,67 @@
+"""The texts of the project introduce themselves, hold true, and say nothing about one machine."""
+
+import ast
+import re
+
+from tests.architecture.house import (
+    PACKAGE,
+    ROOT,
+    exemptions,
+    imported_names,
+    modules_under,
+    parse,
+    short,
+    tracked_files,
+)
+
+MOCKING = ("unittest.mock", "mock", "pytest_mock", "asynctest", "flexmock", "doublex")
+# Written in pieces, so that this file does not hold what it looks for.
+MACHINE_PATHS = re.compile(r"(?<![\w.~-])/(?:" + "|".join(("work", "root", "farm")) + r")(?![\w-])")
+REGISTRIES = re.compile(
+    "|".join(
+        (r"pypi\.(?:org|io)", "python" + r"hosted\.org", "npm" + r"js\.(?:org|com)", "debian" + r"\.org")
+    )
+)
+
+
+def test_every_module_opens_with_one_sentence():
+    silent = []
+    for path in modules_under(PACKAGE, ROOT / "benchmarks", ROOT / "examples"):
+        opening = (ast.get_docstring(parse(path)) or "").partition("\n\n")[0]
+        if not opening.endswith((".", "?")):
+            silent.append(short(path))
+    assert not silent, f"say in one sentence what these are for: {silent}"
+
+
+def test_every_built_in_tool_has_its_prompt_beside_it():
+    folder = PACKAGE / "tools" / "builtin"
+    tools = {path.stem for path in folder.glob("*.py") if not path.name.startswith("_")}
+    assert {path.stem for path in folder.glob("*.md")} == tools
+
+
+def test_no_test_uses_a_mocking_library():
+    mocking = [
+        f"{short(path)} imports {name}"
+        for path in modules_under(ROOT / "tests")
+        for name in imported_names(path)
+        if any(name == library or name.startswith(f"{library}.") for library in MOCKING)
+    ]
+    assert not mocking, f"write a fake in tests/fakes instead: {mocking}"
+
+
+def test_no_text_names_a_path_of_one_machine_or_a_package_registry():
+    exempt, found = exemptions("text"), set()
+    for path in tracked_files():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        found |= {
+            f"{short(path)}:{number}: {line.strip()[:100]}"
+            for number, line in enumerate(text.splitlines(), 1)
+            if MACHINE_PATHS.search(line) or REGISTRIES.search(line)
+        }
+    unexpected = sorted(place for place in found if place.partition(":")[0] not in exempt)
+    assert not unexpected, "\n  ".join(["these belong to one machine:", *unexpected])
+    stale = sorted(set(exempt) - {place.partition(":")[0] for place in found})
+    assert not stale, f"remove the exemptions of {stale}"

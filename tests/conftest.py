@@ -1,0 +1,54 @@
+"""What holds for every test: nothing is left behind, and shared material is found in one way."""
+
+import asyncio
+import inspect
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from tests.leaks import adopt_orphans, child_processes, leaked_processes, leaked_tasks
+
+ROOT = Path(__file__).parents[1]
+
+# A loaded machine is no reason for a test to fail.
+settings.register_profile("outrider", deadline=None, print_blob=True)
+settings.load_profile("outrider")
+
+
+def pytest_configure() -> None:
+    adopt_orphans()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.function):
+            item.fixturenames.insert(0, "no_leaked_tasks")
+
+
+@pytest.fixture
+async def no_leaked_tasks() -> AsyncIterator[None]:
+    """Given to every asynchronous test."""
+    before = asyncio.all_tasks()
+    yield
+    leaked = await leaked_tasks(before)
+    assert not leaked, f"the test left tasks running: {leaked}"
+
+
+@pytest.fixture(autouse=True)
+def no_leaked_processes() -> Iterator[None]:
+    before = child_processes()
+    yield
+    leaked = leaked_processes(before)
+    assert not leaked, f"the test left processes running: {leaked}"
+
+
+@pytest.fixture(scope="session")
+def shared_dir() -> Path:
+    """The folder `shared` beside the repository (or $OUTRIDER_SHARED): corpora and recordings."""
+    folder = Path(os.environ.get("OUTRIDER_SHARED") or ROOT.parent / "shared")
+    if not folder.is_dir():
+        pytest.skip(f"needs the shared folder; {folder} is absent (set OUTRIDER_SHARED)")
+    return folder

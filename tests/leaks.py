@@ -1,0 +1,63 @@
+"""Finds what a test left behind: tasks of its event loop, and processes that still live."""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+GRACE_SECONDS = 1.0
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def adopt_orphans() -> None:
+    """Make grandchildren whose parent died our own children (Linux), so that they are found as well."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def child_processes() -> set[int]:
+    """Living children of this process; empty where the system does not tell (no /proc)."""
+    found: set[int] = set()
+    for listing in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found |= {int(pid) for pid in listing.read_text().split()}
+    return {pid for pid in found if not (_ended(pid) or "resource_tracker" in command_of(pid))}
+
+
+def command_of(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
+    return ""
+
+
+def leaked_processes(before: set[int]) -> dict[int, str]:
+    """New children that are alive after a moment of grace; they are killed so that no later test suffers."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    while (leaked := child_processes() - before) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    commands = {pid: command_of(pid) for pid in leaked}
+    for pid in leaked:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    return commands
+
+
+async def leaked_tasks(before: set[asyncio.Task[object]]) -> list[str]:
+    """New tasks that are pending although every task has had a chance to end."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+    leaked = asyncio.all_tasks() - before - {asyncio.current_task()}
+    return sorted(str(task.get_coro()) for task in leaked)
+
+
+def _ended(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state in {"Z", "X"}

@@ -1,0 +1,19 @@
+"""A measured figure beside the target that it should reach."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """`ratio` compares with a peer measured in the same run; `ok` is None where there is no target."""
+
+    name: str
+    value: float
+    unit: str
+    ratio: float | None = None
+    target: str = ""
+    ok: bool | None = None
+
+    @property
+    def verdict(self) -> str:
+        return {True: "reached", False: "MISSED", None: ""}[self.ok]

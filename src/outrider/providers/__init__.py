@@ -1,0 +1,1 @@
+"""Models, reached over the wire or inside the process, behind one contract."""

@@ -1,0 +1,148 @@
+"""Deltas, folded into the parts of an answer; at any moment what has arrived so far can be taken and kept."""
+
+from decimal import Decimal
+from typing import Any, assert_never
+
+
+from outrider.providers.tool_input import read_tool_input
+from outrider.types.ids import new_id
+from outrider.types.messages import Message
+from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolPart
+from outrider.types.stream import (
+    Answer,
+    AnswerStart,
+    Delta,
+    Finish,
+    FinishReason,
+    InputDelta,
+    PartEnd,
+    PartKind,
+    PartStart,
+    ReasoningDelta,
+    TextDelta,
+    UsageReport,
+)
+from outrider.types.tool_state import ToolPending
+from outrider.types.usage import Tokens
+
+AnswerPart = TextPart | ReasoningPart | ToolPart | FilePart
+
+
+class _Draft:
+    """A part while it is being written."""
+
+    __slots__ = ("call_id", "ended", "id", "kind", "mime", "pieces", "state", "tool", "url")
+
+    def __init__(self, kind: PartKind, call_id: str = "", tool: str = "") -> None:
+        self.kind = kind
+        self.id = new_id()
+        self.call_id = call_id
+        self.tool = tool
+        self.pieces: list[str] = []
+        self.state: dict[str, Any] = {}
+        self.mime = self.url = ""
+        self.ended = False
+
+    @property
+    def text(self) -> str:
+        if len(self.pieces) > 1:
+            self.pieces = ["".join(self.pieces)]
+        return self.pieces[0] if self.pieces else ""
+
+    def part(self, family: str) -> AnswerPart:
+        private = {family: self.state} if self.state else {}
+        match self.kind:
+            case "text":
+                return TextPart(self.text, id=self.id, metadata=private)
+            case "reasoning":
+                return ReasoningPart(self.text, id=self.id, provider_state={"family": family, **self.state})
+            case "file":
+                return FilePart(mime=self.mime, url=self.url, id=self.id, metadata=private)
+            case "tool":
+                return self._call(private)
+
+    def _call(self, metadata: dict[str, Any]) -> ToolPart:
+        raw = self.text
+        if not self.ended:
+            return ToolPart(self.call_id, self.tool, ToolPending(raw=raw), metadata, id=self.id)
+        value, problem = read_tool_input(raw)
+        if problem:
+            metadata = metadata | {"input_error": problem}
+        return ToolPart(self.call_id, self.tool, ToolPending(value, raw, "ready"), metadata, id=self.id)
+
+
+class Assembler:
+    """The fold. `family` names the models that may see this answer's private state again."""
+
+    def __init__(self, family: str) -> None:
+        self.family = family
+        self.response_id = ""
+        self.model = ""
+        self.tokens = Tokens()
+        self.finish: FinishReason | None = None
+        self.finish_raw = ""
+        self._drafts: dict[int, _Draft] = {}
+
+    def add(self, delta: Delta) -> None:
+        match delta:
+            case TextDelta(index, text) | ReasoningDelta(index, text) | InputDelta(index, text):
+                self._drafts[index].pieces.append(text)
+            case PartStart(index, kind, call_id, tool):
+                self._drafts[index] = _Draft(kind, call_id, tool)
+            case PartEnd():
+                self._end(delta)
+            case UsageReport(tokens):
+                self.tokens = tokens
+            case Finish(reason, raw):
+                self.finish, self.finish_raw = reason, raw
+            case AnswerStart(response_id, model):
+                self.response_id, self.model = response_id or self.response_id, model or self.model
+            case _:
+                assert_never(delta)
+
+    def part(self, index: int) -> AnswerPart:
+        """One part as it stands now; its id stays the same until its end."""
+        return self._drafts[index].part(self.family)
+
+    def part_id(self, index: int) -> str:
+        return self._drafts[index].id
+
+    def parts(self) -> list[AnswerPart]:
+        """Everything that has arrived, in order. A reasoning part with neither text nor state says nothing."""
+        return [part for draft in self._drafts.values() if _says_something(part := draft.part(self.family))]
+
+    def answer(self, cost: Decimal | None = None) -> Answer:
+        message = Message(
+            "assistant",
+            list(self.parts()),
+            cost=cost,
+            tokens=self.tokens,
+            finish=self.finish or "other",
+            metadata={"response_id": self.response_id} if self.response_id else {},
+        )
+        return Answer(message, self.finish or "other", self.finish_raw, self.tokens, cost)
+
+    def _end(self, end: PartEnd) -> None:
+        draft = self._drafts[end.index]
+        draft.ended = True
+        draft.state = end.state
+        draft.mime, draft.url = end.mime, end.url
+
+
+def _says_something(part: AnswerPart) -> bool:
+    match part:
+        case TextPart():
+            return bool(part.text or part.metadata)
+        case ReasoningPart():
+            return bool(part.text or len(part.provider_state) > 1)
+        case ToolPart() | FilePart():
+            return True
+
+
+def fold(deltas: "list[Delta]", family: str) -> Answer:
+    assembler = Assembler(family)
+    for delta in deltas:
+        assembler.add(delta)
+    return assembler.answer()
+
+

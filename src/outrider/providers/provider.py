@@ -1,0 +1,71 @@
+"""The contract of a provider: a request goes in, deltas come out. A plain call is the fold of its stream.
+
+A vendor is three small things that know nothing of sockets, so that every one of them can be tried on plain bytes:
+how a request is written (`Wire.call`), how an answer is read (`Decoder`), what a refusal means (`Wire.error`).
+"""
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Protocol
+
+import msgspec
+
+from outrider.errors import ProviderError
+from outrider.types.request import Request
+from outrider.types.stream import Delta
+
+
+class ModelClient(Protocol):
+    """A provider's models, ready to be asked."""
+
+    name: str
+
+    def family(self, model: str) -> str:
+        """Which models may be given each other's private state (signatures, encrypted reasoning)."""
+        ...
+
+    def stream(self, request: Request) -> AsyncIterator[Delta]:
+        """The answer as it arrives. Raises ProviderError; closing the iterator closes the connection."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+class HttpCall(msgspec.Struct, frozen=True):
+    """One POST, ready to leave."""
+
+    url: str
+    headers: dict[str, str]
+    body: bytes
+
+
+class Decoder(Protocol):
+    """Reads one answer. Events are fed as they arrive; nothing that could be shown is held back."""
+
+    def feed(self, event: str, data: bytes) -> Iterable[Delta]:
+        """One server-sent event: its name ("" when it has none) and its data. Raises ProviderError when the event
+        is an error."""
+        ...
+
+    def whole(self, body: bytes) -> Iterable[Delta]:
+        """An answer that came in one piece, not as a stream."""
+        ...
+
+    def close(self) -> Iterable[Delta]:
+        """The stream is over. Raises NetworkError when the answer is not whole."""
+        ...
+
+
+class Wire(Protocol):
+    """One vendor's wire format."""
+
+    def family(self, model: str) -> str: ...
+
+    def call(self, request: Request) -> HttpCall:
+        """The request as this vendor wants it; earlier messages come from the prompt's remembered bytes."""
+        ...
+
+    def decoder(self, request: Request) -> Decoder: ...
+
+    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
+        """What an answer with an error status means."""
+        ...

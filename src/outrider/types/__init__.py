@@ -1,0 +1,1 @@
+"""Frozen values: no I/O, no vendor."""

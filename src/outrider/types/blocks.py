@@ -1,0 +1,156 @@
+"""Content blocks of the Anthropic shape, read into parts (an SDK object or a dict)."""
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+from outrider.types.parts import (
+    FilePart,
+    ModelPart,
+    PartBase,
+    ReasoningPart,
+    TextPart,
+    ToolResultPart,
+    ToolUsePart,
+    result_content,
+)
+from outrider.types.tool_state import Attachment
+
+_OPAQUE = {"server_tool_use", "mcp_tool_use", "compaction", "container_upload", "fallback"}
+
+
+def part_from_anthropic(block: Any) -> ModelPart:
+    """The part of one content block; what the part has no field for is kept and written back by `to_api_format`."""
+    fields = as_dict(block)
+    kind = fields.get("type")
+    if isinstance(kind, str) and (kind in _OPAQUE or kind.endswith("_tool_result")):
+        return ReasoningPart(text="", provider_state={"family": "anthropic", "block": fields})
+    reader = _READERS.get(kind) if isinstance(kind, str) else None
+    if reader is None:
+        raise ValueError(f"unknown content block type {kind!r}; known: {', '.join(sorted(_READERS))}")
+    return reader(fields)
+
+
+def as_dict(block: Any) -> dict[str, Any]:
+    """A block as a dict: it may be an SDK object (pydantic), a part of ours, or a dict already."""
+    if isinstance(block, dict):
+        return block
+    if isinstance(block, PartBase):
+        to_api_format = getattr(block, "to_api_format", None)
+        if to_api_format is None:
+            raise ValueError(f"a {block.type} part is not a content block")
+        return to_api_format()
+    dump = getattr(block, "model_dump", None)
+    if dump is None:
+        raise ValueError(f"a content block is a dict or an SDK object, got {type(block).__name__}")
+    return dump(mode="json", exclude_unset=True)
+
+
+def content_blocks(content: Any) -> list[dict[str, Any]]:
+    """Message content as a list of blocks: a string is one text block."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    if content is None:
+        return []
+    return [{"type": "text", "text": block} if isinstance(block, str) else as_dict(block) for block in content]
+
+
+def _rest(fields: dict[str, Any], *known: str) -> dict[str, Any]:
+    """Metadata that keeps the fields we have no name for (cache_control, citations, caller, …)."""
+    rest = {name: value for name, value in fields.items() if name not in ("type", *known)}
+    return {"anthropic": rest} if rest else {}
+
+
+def _text(fields: dict[str, Any]) -> TextPart:
+    return TextPart(text=_string(fields, "text"), metadata=_rest(fields, "text"))
+
+
+def _thinking(fields: dict[str, Any]) -> ReasoningPart:
+    known = {"type", "thinking", "signature"}
+    state: dict[str, Any] = {"family": "anthropic"}
+    if fields.keys() - known:
+        state["block"] = fields
+    elif "signature" in fields:
+        state["signature"] = fields["signature"]
+    return ReasoningPart(text=_string(fields, "thinking"), provider_state=state)
+
+
+def _redacted_thinking(fields: dict[str, Any]) -> ReasoningPart:
+    return ReasoningPart(text="", provider_state={"family": "anthropic", "block": fields})
+
+
+def _tool_use(fields: dict[str, Any]) -> ToolUsePart:
+    return ToolUsePart(
+        tool_id=_string(fields, "id"),
+        tool_name=_string(fields, "name"),
+        tool_input=fields.get("input") or {},
+        metadata=_rest(fields, "id", "name", "input"),
+    )
+
+
+def _tool_result(fields: dict[str, Any]) -> ToolResultPart:
+    content = fields.get("content")
+    blocks = content_blocks(content)
+    text = "\n".join(block["text"] for block in blocks if block.get("type") == "text")
+    attachments = tuple(found for block in blocks if (found := _attachment(block)))
+    is_error = fields.get("is_error")
+    metadata = _rest(fields, "tool_use_id", "content", *(("is_error",) if is_error else ()))
+    if content != result_content(text, attachments):
+        metadata["content"] = content  # absent, or blocks in an order of their own
+    return ToolResultPart(
+        tool_use_id=_string(fields, "tool_use_id"),
+        content=text,
+        is_error=bool(is_error),
+        attachments=attachments,
+        metadata=metadata,
+    )
+
+
+def _attachment(block: dict[str, Any]) -> Attachment | None:
+    if block.get("type") not in ("image", "document"):
+        return None
+    mime, url = _file_url(block)
+    if url.startswith("data:") and ";base64," in url:
+        return Attachment(mime_type=mime, data=url.partition(",")[2], name=block.get("title"))
+    return Attachment(mime_type=mime, url=url, name=block.get("title"))
+
+
+def _file(fields: dict[str, Any]) -> FilePart:
+    mime, url = _file_url(fields)
+    return FilePart(mime=mime, url=url, filename=fields.get("title"), metadata=_rest(fields, "source", "title"))
+
+
+def _file_url(fields: dict[str, Any]) -> tuple[str, str]:
+    source = fields.get("source")
+    fallback = "image/*" if fields.get("type") == "image" else "application/pdf"
+    match source:
+        case {"type": "base64", "media_type": str(mime), "data": str(data)}:
+            return mime, f"data:{mime};base64,{data}"
+        case {"type": "text", "data": str(text)}:
+            mime = source.get("media_type", "text/plain")
+            return mime, f"data:{mime};charset=utf-8,{quote(text)}"
+        case {"type": "url", "url": str(url)}:
+            return fallback, url
+        case {"type": "file", "file_id": str(file_id)}:
+            return fallback, f"file-id:{file_id}"
+        case _:
+            raise ValueError(f"unknown source of a {fields.get('type')} block: {source!r:.200}")
+
+
+def _string(fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str):
+        problem = f"has no `{name}`" if value is None else f"has a `{name}` that is no string"
+        raise ValueError(f"a {fields['type']} block {problem}")
+    return value
+
+
+_READERS: dict[str, Callable[[dict[str, Any]], ModelPart]] = {
+    "text": _text,
+    "thinking": _thinking,
+    "redacted_thinking": _redacted_thinking,
+    "tool_use": _tool_use,
+    "tool_result": _tool_result,
+    "image": _file,
+    "document": _file,
+}

@@ -1,0 +1,222 @@
+"""JSON of parts: the registry of kinds, decoding that keeps what it does not know, and validation before storing."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeGuard, TypeVar, Union
+
+import msgspec
+
+from outrider.errors import PartValidationError
+from outrider.types.ids import is_id
+from outrider.types.parts import (
+    STORED_KINDS,
+    AgentPart,
+    CompactionPart,
+    FilePart,
+    PartBase,
+    PatchPart,
+    ReasoningPart,
+    RetryPart,
+    SnapshotPart,
+    StepFinishPart,
+    StepStartPart,
+    SubtaskPart,
+    TextPart,
+    ToolPart,
+    ToolResultPart,
+    ToolUsePart,
+)
+from outrider.types.tool_state import ToolCompleted, ToolError
+from outrider.types.validate import convert, validation_error
+
+
+class UnknownPart:
+    """A part of a kind that this version does not know, kept exactly as it was stored."""
+
+    __slots__ = ("raw",)
+
+    def __init__(self, raw: dict[str, Any]) -> None:
+        self.raw = raw
+
+    @property
+    def type(self) -> str:
+        return str(self.raw.get("type", ""))
+
+    @property
+    def part_type(self) -> str:
+        return self.type
+
+    @property
+    def id(self) -> str:
+        return str(self.raw.get("id", ""))
+
+    @property
+    def session_id(self) -> str:
+        return str(self.raw.get("session_id", ""))
+
+    @property
+    def message_id(self) -> str:
+        return str(self.raw.get("message_id", ""))
+
+    def adopt(self, message_id: str, session_id: str) -> None:
+        self.raw = self.raw | {"message_id": message_id, "session_id": session_id}
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.raw
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UnknownPart) and self.raw == other.raw
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  like every value that holds a dict
+
+    def __repr__(self) -> str:
+        return f"UnknownPart({self.raw!r})"
+
+
+P = TypeVar("P")
+AnyPart = PartBase | UnknownPart
+
+_kinds: dict[str, Any] = {cls.type: cls for cls in (*STORED_KINDS, ToolUsePart, ToolResultPart)}
+_decoder = _list_decoder = None  # built on first use, and again when a kind is added
+
+
+def register_part_type(name: str, cls: type[Any]) -> None:
+    """Add a part kind of one's own: a PartBase with `tag=name`, or any class with `from_dict` and `to_dict`."""
+    global _decoder, _list_decoder
+    if _kinds.get(name, cls) is not cls:
+        raise ValueError(f"part type {name!r} is already {_kinds[name].__name__}")
+    if issubclass(cls, msgspec.Struct):
+        config = cls.__struct_config__
+        if config.tag != name or config.tag_field != "type":
+            raise ValueError(f'{cls.__name__} must be declared with tag_field="type", tag={name!r}')
+    elif not (callable(getattr(cls, "from_dict", None)) and callable(getattr(cls, "to_dict", None))):
+        raise TypeError(f"{cls.__name__} needs from_dict and to_dict, or to be a PartBase")
+    _kinds[name] = cls
+    _decoder = _list_decoder = None
+
+
+def part_types() -> dict[str, type[Any]]:
+    """Every kind that can be read, by its `type`."""
+    return dict(_kinds)
+
+
+def part_from_dict(value: dict[str, Any]) -> Any:
+    """A part from plain data; an unknown type raises ValueError (stored data goes through `load_part`)."""
+    if not isinstance(value, dict):  # pyright: ignore[reportUnnecessaryIsInstance]  data from outside
+        raise PartValidationError(f"a part is an object, got {type(value).__name__}")
+    name = value.get("type")
+    if name is None:
+        raise PartValidationError("part: missing required field `type`", field="type")
+    cls = _kinds.get(name) if isinstance(name, str) else None
+    if cls is None:
+        raise ValueError(f"unknown part type {name!r}; known: {', '.join(sorted(_kinds))}")
+    return convert(value, cls) if issubclass(cls, msgspec.Struct) else cls.from_dict(value)
+
+
+def load_part(value: dict[str, Any]) -> AnyPart:
+    """A stored part: one of an unknown kind is kept as it is."""
+    if isinstance(value.get("type"), str) and value["type"] not in _kinds:
+        return UnknownPart(value)
+    return part_from_dict(value)
+
+
+def encode_part(part: AnyPart) -> bytes:
+    return _encoder.encode(part)
+
+
+def encode_parts(parts: Iterable[AnyPart]) -> bytes:
+    return _encoder.encode(parts if isinstance(parts, list | tuple) else list(parts))
+
+
+def decode_part(data: bytes | str) -> AnyPart:
+    """A stored part from JSON. Raises PartValidationError, with the field's name, for damaged data."""
+    global _decoder
+    if _decoder is None:
+        _decoder = msgspec.json.Decoder(_fast_union())
+    try:
+        return _decoder.decode(data)
+    except msgspec.DecodeError:
+        return load_part(_plain(data, dict))
+
+
+def decode_parts(data: bytes | str) -> list[AnyPart]:
+    """The fast way for a whole list; one unknown part sends only itself the slow way."""
+    global _list_decoder
+    if _list_decoder is None:
+        _list_decoder = msgspec.json.Decoder(list[_fast_union()])
+    try:
+        return _list_decoder.decode(data)
+    except msgspec.DecodeError:
+        return [decode_part(raw) for raw in _plain(data, list[msgspec.Raw])]
+
+
+def plain(value: Any) -> Any:
+    """Builtins of a value that may hold parts of any kind."""
+    return msgspec.to_builtins(value, enc_hook=_to_dict)
+
+
+def validate_part(part: AnyPart) -> None:
+    """What must hold before a part is stored; raises PartValidationError that names the field."""
+    for field in ("id", "session_id", "message_id"):
+        if not is_id(getattr(part, field)):
+            raise PartValidationError(
+                f"{part.type or 'part'}: `{field}` must be a UUID, got {getattr(part, field)!r}", field=field
+            )
+    if not isinstance(part, PartBase):
+        return
+    if part.type not in _kinds:
+        raise PartValidationError(f"part type {part.type!r} is not registered (see register_part_type)", field="type")
+    if isinstance(part, ToolUsePart | ToolResultPart):
+        raise PartValidationError(f"{part.type} exists only in what is sent to a model; store a ToolPart", field="type")
+    try:
+        msgspec.convert(msgspec.to_builtins(part), type(part))
+    except msgspec.ValidationError as error:
+        raise validation_error(error, type(part).__name__) from error
+    if isinstance(part, ToolPart) and isinstance(part.state, ToolCompleted | ToolError):
+        time = part.state.time
+        if time.end < time.start:
+            raise PartValidationError(f"tool: time.end {time.end} is before time.start {time.start}", field="state.time.end")
+
+
+def _to_dict(value: Any) -> Any:
+    try:
+        return value.to_dict()
+    except AttributeError:
+        raise TypeError(f"{type(value).__name__} cannot be written as JSON") from None
+
+
+def _fast_union() -> Any:
+    structs = tuple(cls for cls in _kinds.values() if issubclass(cls, msgspec.Struct))
+    return Union[structs]  # noqa: UP007  made at run time
+
+
+def _plain(data: bytes | str, shape: Any) -> Any:
+    try:
+        return msgspec.json.decode(data, type=shape)
+    except msgspec.DecodeError as error:
+        raise PartValidationError(f"part: not readable as JSON: {error}") from error
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_to_dict)
+
+
+def _guard(cls: type[P]) -> Callable[[object], TypeGuard[P]]:
+    def is_kind(part: object) -> TypeGuard[P]:
+        return isinstance(part, cls)
+
+    return is_kind
+
+
+is_text_part = _guard(TextPart)
+is_reasoning_part = _guard(ReasoningPart)
+is_tool_part = _guard(ToolPart)
+is_file_part = _guard(FilePart)
+is_step_start_part = _guard(StepStartPart)
+is_step_finish_part = _guard(StepFinishPart)
+is_snapshot_part = _guard(SnapshotPart)
+is_patch_part = _guard(PatchPart)
+is_agent_part = _guard(AgentPart)
+is_subtask_part = _guard(SubtaskPart)
+is_retry_part = _guard(RetryPart)
+is_compaction_part = _guard(CompactionPart)
+is_tool_use_part = _guard(ToolUsePart)
+is_tool_result_part = _guard(ToolResultPart)

@@ -1,0 +1,234 @@
+"""Everything that can be heard on the bus. An event says what happened; it never asks for anything."""
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from outrider.types.codec import load_part, plain
+from outrider.types.ids import now_ms
+from outrider.types.validate import convert
+
+
+class Event(msgspec.Struct, kw_only=True, frozen=True, tag_field="type", tag=True):
+    """`droppable` events are deltas: a slow listener may miss them, since the full value follows."""
+
+    droppable: ClassVar[bool] = False
+    timestamp: int = msgspec.field(default_factory=now_ms)
+    session_id: str = ""
+    agent_name: str = ""
+    call_id: str = ""
+    parent_call_id: str = ""
+
+    @property
+    def event_type(self) -> str:
+        return type(self).__name__
+
+    def to_dict(self) -> dict[str, Any]:
+        return plain(self)
+
+
+class LoopStartedEvent(Event):
+    user_message: str = ""
+
+
+class LoopCompletedEvent(Event):
+    termination_reason: str = ""
+    total_turns: int = 0
+    duration_ms: int = 0
+
+
+class TurnStartedEvent(Event):
+    turn_number: int
+    max_turns: int | None = None
+
+
+class TurnCompletedEvent(Event):
+    turn_number: int
+    tool_calls_count: int = 0
+
+
+class StateChangedEvent(Event):
+    old_state: str
+    new_state: str
+
+
+class LLMRequestEvent(Event):
+    message_count: int
+    has_tools: bool = False
+    model: str = ""
+    provider: str = ""
+
+
+class LLMResponseEvent(Event):
+    """`cost` is the exact decimal as text; None when no price is known."""
+
+    stop_reason: str | None = None
+    has_tool_use: bool = False
+    input_tokens: int = 0
+    output_tokens: int = 0
+    duration_ms: int = 0
+    reasoning_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    first_token_ms: int | None = None
+    cost: str | None = None
+    model: str = ""
+    provider: str = ""
+
+
+class ToolExecutionStartedEvent(Event):
+    tool_name: str
+    tool_input: dict[str, Any] = {}
+
+
+class ToolExecutionCompletedEvent(Event):
+    tool_name: str
+    success: bool = True
+    duration_ms: int = 0
+    output_preview: str = ""
+
+
+class ToolApprovalRequestedEvent(Event):
+    tool_name: str
+    description: str = ""
+    approval_id: str = ""
+    tool_input: dict[str, Any] = {}
+
+
+class ToolApprovalResultEvent(Event):
+    tool_name: str
+    approved: bool
+    approval_id: str = ""
+    scope: str = "once"
+    answered_by: str = ""
+
+
+class MessageAddedEvent(Event):
+    role: str
+    part_count: int = 0
+    message_id: str = ""
+
+
+class ContextCompactionEvent(Event):
+    tokens_before: int
+    tokens_after: int
+    messages_removed: int = 0
+
+
+class PartUpdatedEvent(Event):
+    """A part's full value: made, changed or ended. `seq` is the session's number of the change."""
+
+    part: Any
+    seq: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.part, dict):
+            msgspec.structs.force_setattr(self, "part", load_part(self.part))
+
+
+class PartDeltaEvent(Event):
+    """A piece of text or reasoning as it arrives; `field` says which."""
+
+    droppable: ClassVar[bool] = True
+    message_id: str
+    part_id: str
+    delta: str
+    field: str = "text"
+
+
+class ToolInputDeltaEvent(Event):
+    """A piece of a call's input while the model writes it."""
+
+    droppable: ClassVar[bool] = True
+    message_id: str
+    part_id: str
+    delta: str
+    tool_name: str = ""
+
+
+class ToolOutputEvent(Event):
+    """Partial output of a running call."""
+
+    droppable: ClassVar[bool] = True
+    tool_name: str
+    output: str
+    stream: str = "stdout"
+
+
+class RetryScheduledEvent(Event):
+    attempt: int
+    delay_ms: int
+    error: str
+    max_attempts: int | None = None
+
+
+class BudgetExceededEvent(Event):
+    limit: str
+    maximum: str
+    reached: str = ""
+
+
+class AgentCalledEvent(Event):
+    """`agent_name` calls `callee`; `call_id` joins it to the return."""
+
+    callee: str
+    message: str = ""
+    child_session_id: str = ""
+
+
+class AgentReturnedEvent(Event):
+    callee: str
+    output: str = ""
+    success: bool = True
+    duration_ms: int = 0
+    child_session_id: str = ""
+
+
+class SessionUpdatedEvent(Event):
+    """What changed about a session as a whole: title, mode, agent, usage."""
+
+    changes: dict[str, Any] = {}
+    seq: int | None = None
+
+
+class ProcessStartedEvent(Event):
+    process_id: str
+    command: str
+    pid: int | None = None
+
+
+class ProcessOutputEvent(Event):
+    droppable: ClassVar[bool] = True
+    process_id: str
+    output: str
+    stream: str = "stdout"
+
+
+class ProcessExitedEvent(Event):
+    process_id: str
+    exit_code: int | None = None
+    signal: str | None = None
+
+
+class DeltasDroppedEvent(Event):
+    """This listener was too slow and missed `count` deltas; full values follow."""
+
+    count: int
+
+
+class ErrorEvent(Event):
+    """A failure that ended something; `error_type` is the class name of the exception."""
+
+    error_type: str
+    message: str
+
+
+EVENT_TYPES: dict[str, type[Event]] = {cls.__name__: cls for cls in Event.__subclasses__()}
+
+
+def event_from_dict(value: dict[str, Any]) -> Event:
+    """An event from plain data; an unknown type raises ValueError."""
+    cls = EVENT_TYPES.get(value.get("type", ""))
+    if cls is None:
+        raise ValueError(f"unknown event type {value.get('type')!r}")
+    return convert(value, cls)

@@ -1,0 +1,175 @@
+"""A message: a role, its parts, and what is known about how it came to be."""
+
+from collections.abc import Callable
+from decimal import Decimal
+from threading import RLock
+from typing import Any, Literal, Self, TypeVar
+
+import msgspec
+
+from outrider.errors import PartValidationError
+from outrider.types.blocks import content_blocks, part_from_anthropic
+from outrider.types.codec import AnyPart, load_part, plain
+from outrider.types.ids import is_id, new_id
+from outrider.types.parts import ModelRef, PartBase, TextPart, ToolPart, ToolUsePart
+from outrider.types.tool_state import ToolPending
+from outrider.types.usage import Tokens
+from outrider.types.validate import convert
+
+Role = Literal["user", "assistant"]
+P = TypeVar("P")
+
+# Held only while one slot of a list of parts is swapped.
+_part_lock = RLock()
+
+
+class MessageTime(msgspec.Struct, frozen=True):
+    created: int
+    completed: int | None = None
+
+
+class MessagePath(msgspec.Struct, frozen=True):
+    cwd: str
+    root: str
+
+
+class MessageError(msgspec.Struct, frozen=True):
+    """Why an answer ended early, in the words of whoever ended it."""
+
+    type: str
+    message: str
+    status: int | None = None
+
+
+class Message(msgspec.Struct, forbid_unknown_fields=True):
+    """One message of a transcript. Parts are immutable; the list of them grows, and `update_part` swaps one.
+
+    The fields after `metadata` are for users (to `summary`) and for assistants (from `parent_id`).
+    """
+
+    role: Role
+    parts: list[Any] = []
+    id: str = msgspec.field(default_factory=new_id)
+    session_id: str = ""
+    time: MessageTime | None = None
+    metadata: dict[str, Any] = {}
+    agent: str = ""
+    model: ModelRef | None = None
+    mode: str | None = None
+    system: str | None = None
+    tools: dict[str, bool] | None = None
+    variant: str | None = None
+    summary: str | None = None
+    parent_id: str | None = None
+    path: MessagePath | None = None
+    cost: Decimal | None = None
+    tokens: Tokens = Tokens()
+    finish: str | None = None
+    error: MessageError | None = None
+
+    def __post_init__(self) -> None:
+        self.parts = [self._own(load_part(part) if isinstance(part, dict) else part) for part in self.parts]
+        self._check_unique_ids()
+
+    def add_part(self, part: AnyPart) -> AnyPart:
+        """Append a part, which from now on belongs to this message; its id must be new here."""
+        with _part_lock:
+            if any(other.id == part.id for other in self.parts):
+                raise PartValidationError(f"message {self.id} already has a part {part.id}", field="id")
+            self.parts.append(owned := self._own(part))
+        return owned
+
+    def update_part(self, part_id: str, change: Callable[[Any], AnyPart]) -> AnyPart:
+        """Replace a part by `change(part)`, atomically: updates from several threads follow one another."""
+        with _part_lock:
+            for position, part in enumerate(self.parts):
+                if part.id == part_id:
+                    self.parts[position] = changed = change(part)
+                    return changed
+        raise PartValidationError(f"message {self.id} has no part {part_id}", field="id")
+
+    def join(self, session_id: str) -> None:
+        """Make this message, and all its parts, part of a session."""
+        self.session_id = session_id
+        for part in self.parts:
+            part.adopt(self.id, session_id)
+
+    def get_parts_by_type(self, cls: type[P]) -> list[P]:
+        return [part for part in self.parts if isinstance(part, cls)]
+
+    def get_text_content(self) -> str:
+        """What a person would read as this message's text."""
+        return "".join(part.text for part in self.parts if isinstance(part, TextPart) and not part.ignored)
+
+    def get_tool_uses(self) -> list[ToolUsePart]:
+        return [part.use() for part in self.parts if isinstance(part, ToolPart)]
+
+    def find_call(self, call_id: str) -> ToolPart | None:
+        for part in self.parts:
+            if isinstance(part, ToolPart) and part.call_id == call_id:
+                return part
+        return None
+
+    def to_api_format(self) -> dict[str, Any]:
+        """This message alone in the neutral (Anthropic) format; results of its calls belong to the next one."""
+        if self.metadata.get("content") == "string":
+            return {"role": self.role, "content": self.get_text_content()}
+        visible = (part for part in self.parts if isinstance(part, PartBase) and not getattr(part, "ignored", False))
+        return {"role": self.role, "content": [block for part in visible if (block := _block(part))]}
+
+    def to_dict(self) -> dict[str, Any]:
+        return plain(self)
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> Self:
+        return convert(value, cls)
+
+    @classmethod
+    def from_anthropic_response(cls, role: Role, content: Any) -> Self:
+        """A message from API content: a string, SDK objects or dicts. A tool use becomes a pending call."""
+        message = cls(role, [part_from_anthropic(block) for block in content_blocks(content)])
+        if isinstance(content, str):
+            message.metadata["content"] = "string"
+        return message
+
+    def validate(self) -> None:
+        """What must hold before a message is stored; raises PartValidationError that names the field."""
+        for field in ("id", "session_id"):
+            if not is_id(getattr(self, field)):
+                raise PartValidationError(f"message: `{field}` must be a UUID, got {getattr(self, field)!r}", field=field)
+        if self.time is None:
+            raise PartValidationError("message: missing required field `time`", field="time")
+        if self.role == "assistant" and self.finish is not None and self.time.completed is None:
+            raise PartValidationError("message: a finished answer needs `time.completed`", field="time.completed")
+        self._check_unique_ids()
+
+    def _own(self, part: AnyPart) -> AnyPart:
+        if isinstance(part, ToolUsePart):
+            part = _pending(part)
+        if part.message_id not in ("", self.id):
+            raise PartValidationError(f"part {part.id} belongs to message {part.message_id}", field="message_id")
+        part.adopt(self.id, self.session_id)
+        return part
+
+    def _check_unique_ids(self) -> None:
+        if len({part.id for part in self.parts}) != len(self.parts):
+            raise PartValidationError(f"message {self.id}: two parts have the same id", field="id")
+
+
+def text_message(role: Role, text: str) -> Message:
+    return Message(role, [TextPart(text)])
+
+
+def _block(part: PartBase) -> dict[str, Any] | None:
+    to_api_format = getattr(part, "to_api_format", None)
+    return to_api_format() if to_api_format else None
+
+
+def _pending(use: ToolUsePart) -> ToolPart:
+    """A call as it is stored, from the call as a model wrote it."""
+    return ToolPart(
+        call_id=use.tool_id,
+        tool=use.tool_name,
+        state=ToolPending(input=use.tool_input, phase="ready"),
+        metadata=use.metadata,
+    )

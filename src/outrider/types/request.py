@@ -1,0 +1,120 @@
+"""What is asked of a model: one neutral request for every provider."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, overload
+
+import msgspec
+
+from outrider.types.messages import Role
+from outrider.types.parts import ModelPart
+
+ReasoningEffort = Literal["minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+class ModelMessage(msgspec.Struct, frozen=True):
+    """A message as a model gets it. Roles alternate; results stand at the head of the user message that answers."""
+
+    role: Role
+    content: tuple[ModelPart, ...]
+
+    def to_api_format(self) -> dict[str, Any]:
+        return {"role": self.role, "content": [part.to_api_format() for part in self.content]}
+
+
+class Prompt(Sequence[ModelMessage]):
+    """The messages of a request: append-only, so that what was encoded for one request is reused by the next.
+
+    Each wire format encodes a message once; asking again costs only the messages that are new.
+    """
+
+    __slots__ = ("_encoded", "_messages")
+
+    def __init__(self, messages: Iterable[ModelMessage] = ()) -> None:
+        self._messages = list(messages)
+        self._encoded: dict[str, tuple[int, bytearray]] = {}
+
+    def append(self, message: ModelMessage) -> None:
+        self._messages.append(message)
+
+    def encoded(self, form: str, encode: Callable[[ModelMessage], bytes]) -> bytearray:
+        """All messages, comma-separated, as `encode` writes them. `form` names all that the bytes depend on.
+
+        The caller copies the result and never changes it."""
+        count, buffer = self._encoded.get(form, (0, bytearray()))
+        for position in range(count, len(self._messages)):
+            written = encode(self._messages[position])
+            if written and buffer:
+                buffer += b","
+            buffer += written
+        self._encoded[form] = (len(self._messages), buffer)
+        return buffer
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @overload
+    def __getitem__(self, index: int) -> ModelMessage: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ModelMessage]: ...
+    def __getitem__(self, index: int | slice) -> ModelMessage | list[ModelMessage]:
+        return self._messages[index]
+
+    def __iter__(self) -> Iterator[ModelMessage]:
+        return iter(self._messages)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Prompt) and self._messages == other._messages
+
+    def __repr__(self) -> str:
+        return f"Prompt({self._messages!r})"
+
+
+class ToolSpec(msgspec.Struct, frozen=True):
+    """A tool as it is offered to a model. `parameters` is a JSON schema of type object."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    strict: bool = False
+
+
+class ToolChoice(msgspec.Struct, frozen=True):
+    """Whether the model may (auto), must (required), must not (none) call, or must call the one that is named."""
+
+    mode: Literal["auto", "required", "none", "tool"] = "auto"
+    tool: str | None = None
+    parallel: bool = True
+
+
+class OutputSchema(msgspec.Struct, frozen=True):
+    """The JSON schema that the answer's text must follow."""
+
+    schema: dict[str, Any]
+    name: str = "answer"
+    description: str = ""
+    strict: bool = True
+
+
+class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`max_output_tokens=None` is the model's own maximum. `extra` is merged into the body as it is, last."""
+
+    max_output_tokens: int | None = None
+    reasoning: bool = False
+    reasoning_effort: ReasoningEffort = "medium"
+    reasoning_budget: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stop: tuple[str, ...] = ()
+    tool_choice: ToolChoice = ToolChoice()
+    output: OutputSchema | None = None
+    extra: dict[str, Any] = {}
+
+
+class Request(msgspec.Struct, frozen=True):
+    model: str
+    prompt: Prompt
+    system: str | None = None
+    tools: tuple[ToolSpec, ...] = ()
+    settings: ModelSettings = ModelSettings()
+    stream: bool = True
+    conversation: str = ""  # a stable name of the conversation, for providers that route caches by it

@@ -1,0 +1,88 @@
+"""What a model answers: deltas while it streams, and the answer that they add up to.
+
+A part of the answer is named by its `index`, unique within the answer, in the order of first appearance:
+
+    AnswerStart · (PartStart · TextDelta* | ReasoningDelta* | InputDelta* · PartEnd)* · UsageReport* · Finish
+"""
+
+from decimal import Decimal
+from typing import Any, Literal
+
+import msgspec
+
+from outrider.types.messages import Message
+from outrider.types.usage import Tokens
+
+FinishReason = Literal["stop", "tool_use", "length", "refusal", "other"]
+PartKind = Literal["text", "reasoning", "tool", "file"]
+
+
+class AnswerStart(msgspec.Struct, frozen=True, tag=True):
+    """The provider's own name for the answer, and the model that really answers."""
+
+    response_id: str = ""
+    model: str = ""
+
+
+class PartStart(msgspec.Struct, frozen=True, tag=True):
+    """`call_id` and `tool` are for calls; a provider that gives no id gets one made up by the decoder."""
+
+    index: int
+    kind: PartKind
+    call_id: str = ""
+    tool: str = ""
+
+
+class TextDelta(msgspec.Struct, frozen=True, tag=True):
+    index: int
+    text: str
+
+
+class ReasoningDelta(msgspec.Struct, frozen=True, tag=True):
+    index: int
+    text: str
+
+
+class InputDelta(msgspec.Struct, frozen=True, tag=True):
+    """A piece of a call's input as the model writes it: JSON text, not yet whole."""
+
+    index: int
+    text: str
+
+
+class PartEnd(msgspec.Struct, frozen=True, tag=True):
+    """The part is whole. `state` becomes a reasoning part's provider_state or goes into another part's metadata
+    under the family's name; `url` and `mime` are for files that the model made."""
+
+    index: int
+    state: dict[str, Any] = {}
+    mime: str = ""
+    url: str = ""
+
+
+class UsageReport(msgspec.Struct, frozen=True, tag=True):
+    """Counts so far; a later report replaces an earlier one."""
+
+    tokens: Tokens
+
+
+class Finish(msgspec.Struct, frozen=True, tag=True):
+    """`raw` is the provider's own word."""
+
+    reason: FinishReason
+    raw: str = ""
+
+
+Delta = AnswerStart | PartStart | TextDelta | ReasoningDelta | InputDelta | PartEnd | UsageReport | Finish
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """One model answer, whole: `message` is the assistant's, with its calls as pending ToolParts.
+
+    `cost` is None when no price is known for the model."""
+
+    message: Message
+    finish: FinishReason
+    finish_raw: str
+    tokens: Tokens
+    cost: Decimal | None = None

@@ -1,0 +1,194 @@
+"""The life of a tool call: pending → running → completed | error, as values that offer only their legal moves.
+
+    ToolPending ──start──▶ ToolRunning ──complete──▶ ToolCompleted
+         │                      └───────fail───────▶ ToolError
+         └── fail: only a call that never ran ─────────▲
+
+Moves return new values. `move` is the same table for states that come from outside: repeating a move changes
+nothing, any other raises InvalidStateTransition.
+"""
+
+from typing import Any, Literal, get_args
+
+import msgspec
+from msgspec.structs import force_setattr, replace
+
+from outrider.errors import InvalidStateTransition
+
+NO_OUTPUT = "(no output)"
+
+ToolPhase = Literal["streaming", "ready", "awaiting_approval"]
+ToolErrorReason = Literal["failed", "denied", "rejected", "canceled", "timeout", "interrupted", "invalid_input"]
+ToolStatus = Literal["pending", "running", "completed", "error"]
+
+VALID_TRANSITIONS: dict[str, tuple[str, ...]] = {
+    "pending": ("running", "error"),
+    "running": ("completed", "error"),
+    "completed": (),
+    "error": (),
+}
+
+
+class RunningTime(msgspec.Struct, frozen=True):
+    start: int
+
+
+class EndedTime(msgspec.Struct, frozen=True):
+    """A call that never ran starts and ends at the same moment. `compacted`: when its output left the prompt."""
+
+    start: int
+    end: int
+    compacted: int | None = None
+
+
+class Attachment(msgspec.Struct, frozen=True):
+    """A file that goes with a message or a tool result: base64 `data`, or a `url`."""
+
+    mime_type: str
+    data: str | None = None
+    url: str | None = None
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.data is None) == (self.url is None):
+            raise ValueError("an attachment has either data (base64) or a url")
+
+
+class ToolError(msgspec.Struct, frozen=True, tag_field="status", tag="error"):
+    input: dict[str, Any]
+    error: str
+    time: EndedTime
+    reason: ToolErrorReason = "failed"
+    metadata: dict[str, Any] = {}
+
+    @property
+    def status(self) -> ToolStatus:
+        return "error"
+
+    def __post_init__(self) -> None:
+        if not self.error.strip():
+            force_setattr(self, "error", f"the call ended as {self.reason}; nothing else is known")
+
+
+class ToolCompleted(msgspec.Struct, frozen=True, tag_field="status", tag="completed"):
+    input: dict[str, Any]
+    output: str
+    time: EndedTime
+    title: str = ""
+    metadata: dict[str, Any] = {}
+    attachments: tuple[Attachment, ...] = ()
+
+    @property
+    def status(self) -> ToolStatus:
+        return "completed"
+
+    def __post_init__(self) -> None:
+        if not self.output.strip():
+            force_setattr(self, "output", NO_OUTPUT)
+
+    def compact(self, at: int) -> "ToolCompleted":
+        """The output is kept here and leaves the prompt; doing it again changes nothing."""
+        if self.time.compacted is not None:
+            return self
+        return replace(self, time=replace(self.time, compacted=at))
+
+
+class ToolRunning(msgspec.Struct, frozen=True, tag_field="status", tag="running"):
+    input: dict[str, Any]
+    time: RunningTime
+    title: str = ""
+    metadata: dict[str, Any] = {}
+
+    @property
+    def status(self) -> ToolStatus:
+        return "running"
+
+    def progress(self, *, title: str | None = None, metadata: dict[str, Any] | None = None) -> "ToolRunning":
+        return replace(
+            self,
+            title=self.title if title is None else title,
+            metadata=self.metadata if metadata is None else {**self.metadata, **metadata},
+        )
+
+    def complete(
+        self,
+        output: str,
+        at: int,
+        *,
+        title: str | None = None,
+        metadata: dict[str, Any] | None = None,
+        attachments: tuple[Attachment, ...] = (),
+    ) -> ToolCompleted:
+        return ToolCompleted(
+            input=self.input,
+            output=output,
+            time=EndedTime(self.time.start, max(at, self.time.start)),
+            title=self.title if title is None else title,
+            metadata={**self.metadata, **(metadata or {})},
+            attachments=attachments,
+        )
+
+    def fail(
+        self, error: str, at: int, *, reason: ToolErrorReason = "failed", metadata: dict[str, Any] | None = None
+    ) -> ToolError:
+        return ToolError(
+            input=self.input,
+            error=error,
+            time=EndedTime(self.time.start, max(at, self.time.start)),
+            reason=reason,
+            metadata={**self.metadata, **(metadata or {})},
+        )
+
+    def expired(self, limit_ms: int, at: int) -> "ToolRunning | ToolError":
+        """This state, or its end by timeout once the call has run longer than `limit_ms`."""
+        if at - self.time.start <= limit_ms:
+            return self
+        return self.fail(f"timed out after {limit_ms / 1000:g} s", at, reason="timeout")
+
+
+class ToolPending(msgspec.Struct, frozen=True, tag_field="status", tag="pending"):
+    """`raw` is the input as the model wrote it, which may be cut or not JSON at all."""
+
+    input: dict[str, Any] = {}
+    raw: str = ""
+    phase: ToolPhase = "streaming"
+
+    @property
+    def status(self) -> ToolStatus:
+        return "pending"
+
+    def ready(self, input: dict[str, Any]) -> "ToolPending":
+        return replace(self, input=input, phase="ready")
+
+    def await_approval(self) -> "ToolPending":
+        return replace(self, phase="awaiting_approval")
+
+    def start(
+        self, at: int, *, input: dict[str, Any] | None = None, title: str = "", metadata: dict[str, Any] | None = None
+    ) -> ToolRunning:
+        return ToolRunning(
+            input=self.input if input is None else input, time=RunningTime(at), title=title, metadata=metadata or {}
+        )
+
+    def fail(
+        self, error: str, at: int, *, reason: ToolErrorReason = "failed", metadata: dict[str, Any] | None = None
+    ) -> ToolError:
+        kept = {"raw": self.raw} if self.raw and not self.input else {}
+        return ToolError(
+            input=self.input, error=error, time=EndedTime(at, at), reason=reason, metadata={**kept, **(metadata or {})}
+        )
+
+
+ToolState = ToolPending | ToolRunning | ToolCompleted | ToolError
+ToolEnd = ToolCompleted | ToolError
+TOOL_STATES: tuple[type[ToolState], ...] = get_args(ToolState)
+
+
+def move(current: ToolState, to: ToolState) -> ToolState:
+    """`current` after a move to `to`; a repeated move gives `current` back unchanged."""
+    if to.status == current.status:
+        return current
+    if to.status not in VALID_TRANSITIONS[current.status]:
+        raise InvalidStateTransition(current.status, to.status, VALID_TRANSITIONS[current.status])
+    return to
+

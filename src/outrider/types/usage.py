@@ -1,0 +1,48 @@
+"""Tokens and money."""
+
+from decimal import Decimal
+
+import msgspec
+
+
+class CacheTokens(msgspec.Struct, frozen=True):
+    read: int = 0
+    write: int = 0
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    """Disjoint counts that add up: `input` excludes what was read from or written to a cache,
+    `output` excludes reasoning where the provider tells them apart."""
+
+    input: int = 0
+    output: int = 0
+    reasoning: int = 0
+    cache: CacheTokens = CacheTokens()
+
+    @property
+    def total(self) -> int:
+        return self.prompt + self.output + self.reasoning
+
+    @property
+    def prompt(self) -> int:
+        """All that was sent, cached or not: what counts against the context window."""
+        return self.input + self.cache.read + self.cache.write
+
+    def __add__(self, other: "Tokens") -> "Tokens":
+        return Tokens(
+            input=self.input + other.input,
+            output=self.output + other.output,
+            reasoning=self.reasoning + other.reasoning,
+            cache=CacheTokens(self.cache.read + other.cache.read, self.cache.write + other.cache.write),
+        )
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What a session or a run has used. `total_cost` is None as soon as one answer had no known price."""
+
+    tokens: Tokens = Tokens()
+    total_cost: Decimal | None = Decimal(0)
+
+    def plus(self, tokens: Tokens, cost: Decimal | None) -> "Usage":
+        known = self.total_cost is not None and cost is not None
+        return Usage(self.tokens + tokens, self.total_cost + cost if known else None)  # type: ignore[operator]

@@ -34,9 +34,9 @@ def command_of(pid: int) -> str:
     return ""
 
 
-def leaked_processes(before: set[int]) -> dict[int, str]:
+def leaked_processes(before: set[int], grace: float = GRACE_SECONDS) -> dict[int, str]:
     """New children that are alive after a moment of grace; they are killed so that no later test suffers."""
-    deadline = time.monotonic() + GRACE_SECONDS
+    deadline = time.monotonic() + grace
     while (leaked := child_processes() - before) and time.monotonic() < deadline:
         time.sleep(0.01)
     commands = {pid: command_of(pid) for pid in leaked}

@@ -1,0 +1,255 @@
+"""What a refusal means: a provider's status, error type, code and words, mapped to one typed error."""
+
+import re
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+
+from outrider.errors import (
+    AuthenticationError,
+    ContentFilterError,
+    ContextOverflowError,
+    InvalidRequestError,
+    NetworkError,
+    NotFoundError,
+    OverloadedError,
+    PermissionRefusedError,
+    ProviderError,
+    QuotaExceededError,
+    RateLimitError,
+    ServerError,
+)
+
+_MESSAGE_CHARACTERS = 2_000
+
+# Names that mean one thing wherever they appear. They are compared in lower case, words joined by "_".
+_NAMES: dict[str, type[ProviderError]] = {
+    "authentication_error": AuthenticationError,
+    "invalid_api_key": AuthenticationError,
+    "invalid_authentication": AuthenticationError,
+    "unauthenticated": AuthenticationError,
+    "unauthorized": AuthenticationError,
+    "permission_error": PermissionRefusedError,
+    "permission_denied": PermissionRefusedError,
+    "forbidden": PermissionRefusedError,
+    "unsupported_country_region_territory": PermissionRefusedError,
+    "not_found_error": NotFoundError,
+    "not_found": NotFoundError,
+    "model_not_found": NotFoundError,
+    "invalid_model": NotFoundError,
+    "deploymentnotfound": NotFoundError,
+    "context_length_exceeded": ContextOverflowError,
+    "context_window_exceeded": ContextOverflowError,
+    "model_context_window_exceeded": ContextOverflowError,
+    "exceed_context_size_error": ContextOverflowError,
+    "request_too_large": ContextOverflowError,
+    "string_above_max_length": ContextOverflowError,
+    "content_filter": ContentFilterError,
+    "content_filter_error": ContentFilterError,
+    "content_policy_violation": ContentFilterError,
+    "responsibleaipolicyviolation": ContentFilterError,
+    "cyber_policy": ContentFilterError,
+    "bio_policy": ContentFilterError,
+    "invalid_prompt": ContentFilterError,
+    "insufficient_quota": QuotaExceededError,
+    "insufficient_balance": QuotaExceededError,
+    "insufficient_credits": QuotaExceededError,
+    "billing_error": QuotaExceededError,
+    "billing_hard_limit_reached": QuotaExceededError,
+    "billing_not_active": QuotaExceededError,
+    "payment_required": QuotaExceededError,
+    "usage_limit_reached": QuotaExceededError,
+    "usage_not_included": QuotaExceededError,
+    "rate_limit_error": RateLimitError,
+    "rate_limit_exceeded": RateLimitError,
+    "rate_limited": RateLimitError,
+    "too_many_requests": RateLimitError,
+    "overloaded_error": OverloadedError,
+    "overloaded": OverloadedError,
+    "engine_overloaded": OverloadedError,
+    "server_is_overloaded": OverloadedError,
+    "service_unavailable": OverloadedError,
+    "slow_down": OverloadedError,
+    "unavailable": OverloadedError,
+    "vector_store_timeout": ServerError,
+}
+
+# Names that some vendors use for nearly everything; they count only where the status says nothing.
+_VAGUE_NAMES: dict[str, type[ProviderError]] = {
+    "invalid_request_error": InvalidRequestError,
+    "invalid_argument": InvalidRequestError,
+    "failed_precondition": InvalidRequestError,
+    "out_of_range": InvalidRequestError,
+    "bad_request": InvalidRequestError,
+    "validation_error": InvalidRequestError,
+    "resource_exhausted": RateLimitError,
+    "requests": RateLimitError,
+    "tokens": RateLimitError,
+}
+
+_STATUSES: dict[int, type[ProviderError]] = {
+    401: AuthenticationError,
+    402: QuotaExceededError,
+    403: PermissionRefusedError,
+    404: NotFoundError,
+    408: NetworkError,  # the server waited for us in vain
+    409: ServerError,  # a lock on their side
+    413: ContextOverflowError,
+    425: ServerError,
+    429: RateLimitError,
+    498: OverloadedError,  # Groq: flex capacity exceeded
+    499: NetworkError,
+    503: OverloadedError,
+    529: OverloadedError,
+}
+
+_TOO_LONG = re.compile(
+    r"(prompt|input|request|context|conversation|messages?)\b.{0,60}\btoo (long|large)"
+    r"|(exceed\w*|longer than|larger than|greater than).{0,80}\bcontext\b"
+    r"|(maximum|max|model'?s?) context (length|window|size)"
+    r"|context (length|window|size) (is )?exceeded"
+    r"|token count.{0,40}exceeds the maximum"
+    r"|reduce the length of (the|your) (messages|prompt|input)"
+    r"|too many (input |prompt )?tokens\b"
+    r"|(input|prompt) tokens? (limit|exceed)",
+    re.IGNORECASE | re.DOTALL,
+)
+# Larger than a whole minute's allowance: refused with 429 however long one waits.
+_OVER_ALLOWANCE = re.compile(r"request too large", re.IGNORECASE)
+_NO_MONEY = re.compile(
+    r"(exceeded|out of|no|insufficient|exhausted).{0,30}\b(quota|credits?|balance|funds)\b"
+    r"|(quota|credits?|balance|funds)\b.{0,30}\b(exceeded|exhausted|too low|insufficient|depleted|used up)"
+    r"|(monthly|weekly|daily|spending|spend|usage|billing|hard) limit.{0,30}\b(reached|exceeded|hit)\b"
+    r"|(reached|exceeded|hit).{0,30}\b(monthly|weekly|spending|spend|usage|billing) (limit|cap)"
+    r"|plan and billing|payment required|prepayment|unpaid",
+    re.IGNORECASE | re.DOTALL,
+)
+_FILTERED = re.compile(
+    r"content (management |filtering |usage )?(policy|filter)|filtered due to"
+    r"|blocked by (our )?(content|safety)|(violat|flagged).{0,60}\b(policy|policies|moderation|safety)"
+    r"|safety (system|filter|reasons)",
+    re.IGNORECASE | re.DOTALL,
+)
+_BAD_KEY = re.compile(
+    r"(api|subscription)[ _-]?key\b.{0,60}\b(invalid|not valid|incorrect|expired|missing|not (found|provided))"
+    r"|(invalid|incorrect|missing|expired|no)( or \w+)? (x-)?(api|subscription)[ _-]?key",
+    re.IGNORECASE | re.DOTALL,
+)
+_NO_MODEL = re.compile(
+    r"\bmodel\b.{0,160}\b(does not exist|not found|has been (retired|deprecated|decommissioned))"
+    r"|(invalid|unknown|no such) model\b|not a valid model",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def refusal(
+    message: str,
+    *,
+    status: int | None = None,
+    type: str | None = None,
+    code: str | int | None = None,
+    headers: Mapping[str, str] | None = None,
+    retry_after: float | None = None,
+) -> ProviderError:
+    """The error to raise. `status` is None for an error inside a stream; `type` and `code` are the
+    provider's own. `retry_after` is a wait that the body asks for; otherwise the headers are read."""
+    headers = headers or {}
+    wait = retry_after if retry_after is not None else asked_wait(headers)
+    message = _words(message, status)
+    kind = _kind(message, _effective(status, code), [_name(code), _name(type)], wait)
+    details = {"code": code} if code is not None else {}
+    error = kind(
+        message, status=status, type=type or (str(code) if code else None), retry_after=wait, **details
+    )
+    should = headers.get("x-should-retry")
+    if should in ("true", "false"):
+        error.retryable = should == "true"
+    return error
+
+
+def asked_wait(headers: Mapping[str, str], now: float | None = None) -> float | None:
+    """Seconds that the provider asked to wait, from retry-after-ms or either form of Retry-After.
+
+    A date counts from the server's own clock where it tells the time; nonsense and the past are None."""
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    value = headers.get("retry-after")
+    seconds = _number(value)
+    if seconds is not None or not value:
+        return seconds
+    until, sent = _date(value), _date(headers.get("date"))
+    if until is None:
+        return None
+    left = until - (sent if sent is not None else now if now is not None else time.time())
+    return left if left > 0 else None
+
+
+def _kind(message: str, status: int | None, names: list[str], wait: float | None) -> type[ProviderError]:
+    """What is said most plainly counts most: a name that means one thing, then words, then the status."""
+    named = next((_NAMES[name] for name in names if name in _NAMES), None)
+    if named is RateLimitError and _OVER_ALLOWANCE.search(message):
+        return ContextOverflowError
+    if named is not None:
+        return named
+    by_words = _by_words(message, status, wait)
+    if by_words is not None:
+        return by_words
+    if status is not None and status in _STATUSES:
+        return _STATUSES[status]
+    for name in names:
+        if name in _VAGUE_NAMES:
+            return _VAGUE_NAMES[name]
+    return InvalidRequestError if status is not None and status < 500 else ServerError
+
+
+def _by_words(message: str, status: int | None, wait: float | None) -> type[ProviderError] | None:
+    match status:
+        case 429 | 402 | 403 | None if wait is None and _NO_MONEY.search(message):
+            return QuotaExceededError
+        case 429 if _OVER_ALLOWANCE.search(message):
+            return ContextOverflowError
+        case 400 | 413 | 422 | 500 | None if _TOO_LONG.search(message):
+            return ContextOverflowError
+        case 400 | 403 | 422 | None if _FILTERED.search(message):
+            return ContentFilterError
+        case 400 if _BAD_KEY.search(message):
+            return AuthenticationError
+        case 400 | 422 if _NO_MODEL.search(message):
+            return NotFoundError
+        case _:
+            return None  # what a gateway's page says is about the gateway
+
+
+def _effective(status: int | None, code: str | int | None) -> int | None:
+    """An error inside a 200 stream often carries the status that it would have had as its code."""
+    if status is not None and status >= 300:
+        return status
+    number = int(code) if isinstance(code, int) or (isinstance(code, str) and code.isdecimal()) else 0
+    return number if 400 <= number < 600 else None
+
+
+def _words(message: str, status: int | None) -> str:
+    text = message.strip()
+    if not text:
+        return f"the provider answered with status {status} and no message" if status else "no message"
+    return text if len(text) <= _MESSAGE_CHARACTERS else f"{text[:_MESSAGE_CHARACTERS]}…"
+
+
+def _name(value: str | int | None) -> str:
+    return re.sub(r"[\s-]+", "_", value.strip().lower()) if isinstance(value, str) else ""
+
+
+def _number(value: str | None) -> float | None:
+    try:
+        number = float(value) if value else -1.0
+    except ValueError:
+        return None
+    return number if 0 <= number < float("inf") else None
+
+
+def _date(value: str | None) -> float | None:
+    try:
+        return parsedate_to_datetime(value).timestamp() if value else None
+    except (ValueError, TypeError, OverflowError):
+        return None

@@ -6,7 +6,7 @@ import msgspec
 
 from outrider.types.codec import load_part, plain
 from outrider.types.ids import now_ms
-from outrider.types.validate import convert
+from outrider.types.validate import convert, is_object
 
 
 class Event(msgspec.Struct, kw_only=True, frozen=True, tag_field="type", tag=True):
@@ -27,39 +27,40 @@ class Event(msgspec.Struct, kw_only=True, frozen=True, tag_field="type", tag=Tru
         return plain(self)
 
 
-class LoopStartedEvent(Event):
+class LoopStartedEvent(Event, frozen=True):
     user_message: str = ""
 
 
-class LoopCompletedEvent(Event):
+class LoopCompletedEvent(Event, frozen=True):
     termination_reason: str = ""
     total_turns: int = 0
     duration_ms: int = 0
+    output: str = ""
 
 
-class TurnStartedEvent(Event):
+class TurnStartedEvent(Event, frozen=True):
     turn_number: int
     max_turns: int | None = None
 
 
-class TurnCompletedEvent(Event):
+class TurnCompletedEvent(Event, frozen=True):
     turn_number: int
     tool_calls_count: int = 0
 
 
-class StateChangedEvent(Event):
+class StateChangedEvent(Event, frozen=True):
     old_state: str
     new_state: str
 
 
-class LLMRequestEvent(Event):
+class LLMRequestEvent(Event, frozen=True):
     message_count: int
     has_tools: bool = False
     model: str = ""
     provider: str = ""
 
 
-class LLMResponseEvent(Event):
+class LLMResponseEvent(Event, frozen=True):
     """`cost` is the exact decimal as text; None when no price is known."""
 
     stop_reason: str | None = None
@@ -76,26 +77,29 @@ class LLMResponseEvent(Event):
     provider: str = ""
 
 
-class ToolExecutionStartedEvent(Event):
+class ToolExecutionStartedEvent(Event, frozen=True):
     tool_name: str
     tool_input: dict[str, Any] = {}
 
 
-class ToolExecutionCompletedEvent(Event):
+class ToolExecutionCompletedEvent(Event, frozen=True):
+    """`reason` says why a call ended in error, in the words of its state."""
+
     tool_name: str
     success: bool = True
     duration_ms: int = 0
     output_preview: str = ""
+    reason: str = ""
 
 
-class ToolApprovalRequestedEvent(Event):
+class ToolApprovalRequestedEvent(Event, frozen=True):
     tool_name: str
     description: str = ""
     approval_id: str = ""
     tool_input: dict[str, Any] = {}
 
 
-class ToolApprovalResultEvent(Event):
+class ToolApprovalResultEvent(Event, frozen=True):
     tool_name: str
     approved: bool
     approval_id: str = ""
@@ -103,30 +107,30 @@ class ToolApprovalResultEvent(Event):
     answered_by: str = ""
 
 
-class MessageAddedEvent(Event):
+class MessageAddedEvent(Event, frozen=True):
     role: str
     part_count: int = 0
     message_id: str = ""
 
 
-class ContextCompactionEvent(Event):
+class ContextCompactionEvent(Event, frozen=True):
     tokens_before: int
     tokens_after: int
     messages_removed: int = 0
 
 
-class PartUpdatedEvent(Event):
+class PartUpdatedEvent(Event, frozen=True):
     """A part's full value: made, changed or ended. `seq` is the session's number of the change."""
 
     part: Any
     seq: int | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.part, dict):
+        if is_object(self.part):
             msgspec.structs.force_setattr(self, "part", load_part(self.part))
 
 
-class PartDeltaEvent(Event):
+class PartDeltaEvent(Event, frozen=True):
     """A piece of text or reasoning as it arrives; `field` says which."""
 
     droppable: ClassVar[bool] = True
@@ -136,7 +140,7 @@ class PartDeltaEvent(Event):
     field: str = "text"
 
 
-class ToolInputDeltaEvent(Event):
+class ToolInputDeltaEvent(Event, frozen=True):
     """A piece of a call's input while the model writes it."""
 
     droppable: ClassVar[bool] = True
@@ -146,7 +150,7 @@ class ToolInputDeltaEvent(Event):
     tool_name: str = ""
 
 
-class ToolOutputEvent(Event):
+class ToolOutputEvent(Event, frozen=True):
     """Partial output of a running call."""
 
     droppable: ClassVar[bool] = True
@@ -155,20 +159,20 @@ class ToolOutputEvent(Event):
     stream: str = "stdout"
 
 
-class RetryScheduledEvent(Event):
+class RetryScheduledEvent(Event, frozen=True):
     attempt: int
     delay_ms: int
     error: str
     max_attempts: int | None = None
 
 
-class BudgetExceededEvent(Event):
+class BudgetExceededEvent(Event, frozen=True):
     limit: str
     maximum: str
     reached: str = ""
 
 
-class AgentCalledEvent(Event):
+class AgentCalledEvent(Event, frozen=True):
     """`agent_name` calls `callee`; `call_id` joins it to the return."""
 
     callee: str
@@ -176,7 +180,7 @@ class AgentCalledEvent(Event):
     child_session_id: str = ""
 
 
-class AgentReturnedEvent(Event):
+class AgentReturnedEvent(Event, frozen=True):
     callee: str
     output: str = ""
     success: bool = True
@@ -184,39 +188,39 @@ class AgentReturnedEvent(Event):
     child_session_id: str = ""
 
 
-class SessionUpdatedEvent(Event):
+class SessionUpdatedEvent(Event, frozen=True):
     """What changed about a session as a whole: title, mode, agent, usage."""
 
     changes: dict[str, Any] = {}
     seq: int | None = None
 
 
-class ProcessStartedEvent(Event):
+class ProcessStartedEvent(Event, frozen=True):
     process_id: str
     command: str
     pid: int | None = None
 
 
-class ProcessOutputEvent(Event):
+class ProcessOutputEvent(Event, frozen=True):
     droppable: ClassVar[bool] = True
     process_id: str
     output: str
     stream: str = "stdout"
 
 
-class ProcessExitedEvent(Event):
+class ProcessExitedEvent(Event, frozen=True):
     process_id: str
     exit_code: int | None = None
     signal: str | None = None
 
 
-class DeltasDroppedEvent(Event):
+class DeltasDroppedEvent(Event, frozen=True):
     """This listener was too slow and missed `count` deltas; full values follow."""
 
     count: int
 
 
-class ErrorEvent(Event):
+class ErrorEvent(Event, frozen=True):
     """A failure that ended something; `error_type` is the class name of the exception."""
 
     error_type: str

@@ -14,9 +14,7 @@ PEAK = "import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrs
 
 def bench() -> list[Figure]:
     """Both interpreters run in turns, so that a busy moment of the machine hits both."""
-    bare_runs, full_runs = zip(
-        *((start("pass"), start("import outrider")) for _ in range(ROUNDS)), strict=True
-    )
+    bare_runs, full_runs = zip(*((start("pass"), start("import outrider")) for _ in range(ROUNDS)), strict=True)
     bare_time, bare_memory = (statistics.median(column) for column in zip(*bare_runs, strict=True))
     full_time, full_memory = (statistics.median(column) for column in zip(*full_runs, strict=True))
     time_cost, memory_cost = full_time - bare_time, full_memory - bare_memory
@@ -43,7 +41,5 @@ def bench() -> list[Figure]:
 def start(code: str) -> tuple[float, float]:
     """Milliseconds and peak megabytes of a fresh interpreter that runs the code."""
     begin = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-c", f"{code}\n{PEAK}"], check=True, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", f"{code}\n{PEAK}"], check=True, capture_output=True, text=True)
     return (time.perf_counter() - begin) * 1000, int(done.stdout) / 1024

@@ -14,9 +14,7 @@ HEADINGS = ("figure", "value", "ratio", "target", "")
 
 def main(wanted: list[str]) -> None:
     """A missed target is marked, not an error: figures depend on the machine and its load."""
-    names = wanted or sorted(
-        path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py")
-    )
+    names = wanted or sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
     figures: list[Figure] = []
     broken: list[str] = []
     for name in names:
@@ -42,10 +40,7 @@ def row(figure: Figure) -> tuple[str, ...]:
 def table(rows: Iterable[tuple[str, ...]]) -> str:
     cells = [HEADINGS, *rows]
     widths = [max(len(line[column]) for line in cells) for column in range(len(HEADINGS))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in cells
-    ]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
     return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
 
 

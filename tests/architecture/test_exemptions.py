@@ -12,6 +12,4 @@ def test_every_exemption_belongs_to_a_rule_and_gives_a_reason():
         assert rule in RULES, f"no rule is called {rule!r}; there are {sorted(RULES)}"
         for entry in entries:
             assert set(entry) == RULES[rule], f"{rule}: {entry} needs exactly {sorted(RULES[rule])}"
-            assert len(entry["reason"].split()) >= 4, (
-                f"{rule}: {entry['what']} deserves a reason in a sentence"
-            )
+            assert len(entry["reason"].split()) >= 4, f"{rule}: {entry['what']} deserves a reason in a sentence"

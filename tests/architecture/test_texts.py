@@ -18,9 +18,7 @@ MOCKING = ("unittest.mock", "mock", "pytest_mock", "asynctest", "flexmock", "dou
 # Written in pieces, so that this file does not hold what it looks for.
 MACHINE_PATHS = re.compile(r"(?<![\w.~-])/(?:" + "|".join(("work", "root", "farm")) + r")(?![\w-])")
 REGISTRIES = re.compile(
-    "|".join(
-        (r"pypi\.(?:org|io)", "python" + r"hosted\.org", "npm" + r"js\.(?:org|com)", "debian" + r"\.org")
-    )
+    "|".join((r"pypi\.(?:org|io)", "python" + r"hosted\.org", "npm" + r"js\.(?:org|com)", "debian" + r"\.org"))
 )
 
 

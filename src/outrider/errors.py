@@ -44,7 +44,7 @@ class InvalidStateTransition(OutriderError):
     def __init__(self, current_status: str, attempted_status: str, valid_transitions: tuple[str, ...]) -> None:
         allowed = " or ".join(valid_transitions) or "nothing: it has ended"
         super().__init__(
-            f"a tool call cannot go from {current_status} to {attempted_status}; from {current_status} it can go to {allowed}",
+            f"a tool call cannot go from {current_status} to {attempted_status}; it can go to {allowed}",
             current_status=current_status,
             attempted_status=attempted_status,
             valid_transitions=list(valid_transitions),

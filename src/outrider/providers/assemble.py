@@ -3,7 +3,6 @@
 from decimal import Decimal
 from typing import Any, assert_never
 
-
 from outrider.providers.tool_input import read_tool_input
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
@@ -34,7 +33,7 @@ class _Draft:
     __slots__ = ("call_id", "ended", "id", "kind", "mime", "pieces", "state", "tool", "url")
 
     def __init__(self, kind: PartKind, call_id: str = "", tool: str = "") -> None:
-        self.kind = kind
+        self.kind: PartKind = kind
         self.id = new_id()
         self.call_id = call_id
         self.tool = tool
@@ -60,6 +59,8 @@ class _Draft:
                 return FilePart(mime=self.mime, url=self.url, id=self.id, metadata=private)
             case "tool":
                 return self._call(private)
+            case _:
+                assert_never(self.kind)
 
     def _call(self, metadata: dict[str, Any]) -> ToolPart:
         raw = self.text
@@ -144,5 +145,3 @@ def fold(deltas: "list[Delta]", family: str) -> Answer:
     for delta in deltas:
         assembler.add(delta)
     return assembler.answer()
-
-

@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 
+from outrider.types.validate import is_object
+
 _SHOWN = 200
 
 
@@ -22,7 +24,7 @@ def read_tool_input(raw: str) -> tuple[dict[str, Any], str | None]:
         return (inner, None) if problem is None else ({}, _must_be_object("a string", text))
     if value is None:
         return {}, None
-    if not isinstance(value, dict):
+    if not is_object(value):
         return {}, _must_be_object(type(value).__name__, text)
     return value, None
 

@@ -15,6 +15,7 @@ from outrider.types.parts import (
     result_content,
 )
 from outrider.types.tool_state import Attachment
+from outrider.types.validate import is_object
 
 _OPAQUE = {"server_tool_use", "mcp_tool_use", "compaction", "container_upload", "fallback"}
 
@@ -33,7 +34,7 @@ def part_from_anthropic(block: Any) -> ModelPart:
 
 def as_dict(block: Any) -> dict[str, Any]:
     """A block as a dict: it may be an SDK object (pydantic), a part of ours, or a dict already."""
-    if isinstance(block, dict):
+    if is_object(block):
         return block
     if isinstance(block, PartBase):
         to_api_format = getattr(block, "to_api_format", None)

@@ -1,6 +1,7 @@
 """JSON of parts: the registry of kinds, decoding that keeps what it does not know, and validation before storing."""
 
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any, TypeGuard, TypeVar, Union
 
 import msgspec
@@ -76,12 +77,10 @@ P = TypeVar("P")
 AnyPart = PartBase | UnknownPart
 
 _kinds: dict[str, Any] = {cls.type: cls for cls in (*STORED_KINDS, ToolUsePart, ToolResultPart)}
-_decoder = _list_decoder = None  # built on first use, and again when a kind is added
 
 
 def register_part_type(name: str, cls: type[Any]) -> None:
     """Add a part kind of one's own: a PartBase with `tag=name`, or any class with `from_dict` and `to_dict`."""
-    global _decoder, _list_decoder
     if _kinds.get(name, cls) is not cls:
         raise ValueError(f"part type {name!r} is already {_kinds[name].__name__}")
     if issubclass(cls, msgspec.Struct):
@@ -91,7 +90,7 @@ def register_part_type(name: str, cls: type[Any]) -> None:
     elif not (callable(getattr(cls, "from_dict", None)) and callable(getattr(cls, "to_dict", None))):
         raise TypeError(f"{cls.__name__} needs from_dict and to_dict, or to be a PartBase")
     _kinds[name] = cls
-    _decoder = _list_decoder = None
+    _decoders.cache_clear()
 
 
 def part_types() -> dict[str, type[Any]]:
@@ -129,22 +128,16 @@ def encode_parts(parts: Iterable[AnyPart]) -> bytes:
 
 def decode_part(data: bytes | str) -> AnyPart:
     """A stored part from JSON. Raises PartValidationError, with the field's name, for damaged data."""
-    global _decoder
-    if _decoder is None:
-        _decoder = msgspec.json.Decoder(_fast_union())
     try:
-        return _decoder.decode(data)
+        return _decoders()[0].decode(data)
     except msgspec.DecodeError:
         return load_part(_plain(data, dict))
 
 
 def decode_parts(data: bytes | str) -> list[AnyPart]:
     """The fast way for a whole list; one unknown part sends only itself the slow way."""
-    global _list_decoder
-    if _list_decoder is None:
-        _list_decoder = msgspec.json.Decoder(list[_fast_union()])
     try:
-        return _list_decoder.decode(data)
+        return _decoders()[1].decode(data)
     except msgspec.DecodeError:
         return [decode_part(raw) for raw in _plain(data, list[msgspec.Raw])]
 
@@ -174,7 +167,9 @@ def validate_part(part: AnyPart) -> None:
     if isinstance(part, ToolPart) and isinstance(part.state, ToolCompleted | ToolError):
         time = part.state.time
         if time.end < time.start:
-            raise PartValidationError(f"tool: time.end {time.end} is before time.start {time.start}", field="state.time.end")
+            raise PartValidationError(
+                f"tool: time.end {time.end} is before time.start {time.start}", field="state.time.end"
+            )
 
 
 def _to_dict(value: Any) -> Any:
@@ -184,9 +179,12 @@ def _to_dict(value: Any) -> Any:
         raise TypeError(f"{type(value).__name__} cannot be written as JSON") from None
 
 
-def _fast_union() -> Any:
+@cache
+def _decoders() -> tuple[msgspec.json.Decoder[Any], msgspec.json.Decoder[Any]]:
+    """For one part and for a list of them; made again when a kind is added."""
     structs = tuple(cls for cls in _kinds.values() if issubclass(cls, msgspec.Struct))
-    return Union[structs]  # noqa: UP007  made at run time
+    union: Any = Union[structs]  # noqa: UP007  made at run time
+    return msgspec.json.Decoder(union), msgspec.json.Decoder(list[union])
 
 
 def _plain(data: bytes | str, shape: Any) -> Any:

@@ -14,7 +14,7 @@ from outrider.types.ids import is_id, new_id
 from outrider.types.parts import ModelRef, PartBase, TextPart, ToolPart, ToolUsePart
 from outrider.types.tool_state import ToolPending
 from outrider.types.usage import Tokens
-from outrider.types.validate import convert
+from outrider.types.validate import convert, is_object
 
 Role = Literal["user", "assistant"]
 P = TypeVar("P")
@@ -68,7 +68,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
     error: MessageError | None = None
 
     def __post_init__(self) -> None:
-        self.parts = [self._own(load_part(part) if isinstance(part, dict) else part) for part in self.parts]
+        self.parts = [self._own(load_part(part) if is_object(part) else part) for part in self.parts]
         self._check_unique_ids()
 
     def add_part(self, part: AnyPart) -> AnyPart:
@@ -136,7 +136,9 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
         """What must hold before a message is stored; raises PartValidationError that names the field."""
         for field in ("id", "session_id"):
             if not is_id(getattr(self, field)):
-                raise PartValidationError(f"message: `{field}` must be a UUID, got {getattr(self, field)!r}", field=field)
+                raise PartValidationError(
+                    f"message: `{field}` must be a UUID, got {getattr(self, field)!r}", field=field
+                )
         if self.time is None:
             raise PartValidationError("message: missing required field `time`", field="time")
         if self.role == "assistant" and self.finish is not None and self.time.completed is None:

@@ -8,7 +8,15 @@ import msgspec
 from msgspec.structs import force_setattr, replace
 
 from outrider.types.ids import new_id
-from outrider.types.tool_state import Attachment, ToolCompleted, ToolError, ToolPending, ToolRunning, ToolState, move
+from outrider.types.tool_state import (
+    Attachment,
+    ToolCompleted,
+    ToolError,
+    ToolPending,
+    ToolRunning,
+    ToolState,
+    move,
+)
 from outrider.types.usage import Tokens
 from outrider.types.validate import convert
 
@@ -272,6 +280,7 @@ class ToolResultPart(PartBase, frozen=True, tag_field="type", tag="tool_result")
     content: str = ""
     is_error: bool = False
     attachments: tuple[Attachment, ...] = ()
+    tool_name: str = ""
     metadata: dict[str, Any] = {}
 
     def to_api_format(self) -> dict[str, Any]:
@@ -300,9 +309,31 @@ ModelPart = TextPart | ReasoningPart | FilePart | ToolUsePart | ToolResultPart
 STORED_KINDS: tuple[type[Part], ...] = get_args(Part)
 
 
+def tool_result(call: ToolPart, call_id: str | None = None) -> ToolResultPart | None:
+    """The result of a call as a model sees it; None while the call is open."""
+    match call.state:
+        case ToolCompleted(output=text, attachments=attachments):
+            is_error = False
+        case ToolError(error=text):
+            is_error, attachments = True, ()
+        case ToolPending() | ToolRunning():
+            return None
+    return ToolResultPart(
+        tool_use_id=call_id or call.call_id,
+        content=text,
+        is_error=is_error,
+        attachments=attachments,
+        tool_name=call.tool,
+        metadata=call.state.metadata.get("result", {}),
+    )
+
+
 def file_block(mime: str, url: str, filename: str | None = None) -> dict[str, Any]:
     """The neutral content block of a file: an image, or a document with its name."""
-    block: dict[str, Any] = {"type": "image" if mime.startswith("image/") else "document", "source": _source(mime, url)}
+    block: dict[str, Any] = {
+        "type": "image" if mime.startswith("image/") else "document",
+        "source": _source(mime, url),
+    }
     if filename and block["type"] == "document":
         block["title"] = filename
     return block

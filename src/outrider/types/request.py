@@ -65,6 +65,8 @@ class Prompt(Sequence[ModelMessage]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Prompt) and self._messages == other._messages
 
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  it grows
+
     def __repr__(self) -> str:
         return f"Prompt({self._messages!r})"
 

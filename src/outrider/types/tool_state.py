@@ -129,7 +129,12 @@ class ToolRunning(msgspec.Struct, frozen=True, tag_field="status", tag="running"
         )
 
     def fail(
-        self, error: str, at: int, *, reason: ToolErrorReason = "failed", metadata: dict[str, Any] | None = None
+        self,
+        error: str,
+        at: int,
+        *,
+        reason: ToolErrorReason = "failed",
+        metadata: dict[str, Any] | None = None,
     ) -> ToolError:
         return ToolError(
             input=self.input,
@@ -164,18 +169,35 @@ class ToolPending(msgspec.Struct, frozen=True, tag_field="status", tag="pending"
         return replace(self, phase="awaiting_approval")
 
     def start(
-        self, at: int, *, input: dict[str, Any] | None = None, title: str = "", metadata: dict[str, Any] | None = None
+        self,
+        at: int,
+        *,
+        input: dict[str, Any] | None = None,
+        title: str = "",
+        metadata: dict[str, Any] | None = None,
     ) -> ToolRunning:
         return ToolRunning(
-            input=self.input if input is None else input, time=RunningTime(at), title=title, metadata=metadata or {}
+            input=self.input if input is None else input,
+            time=RunningTime(at),
+            title=title,
+            metadata=metadata or {},
         )
 
     def fail(
-        self, error: str, at: int, *, reason: ToolErrorReason = "failed", metadata: dict[str, Any] | None = None
+        self,
+        error: str,
+        at: int,
+        *,
+        reason: ToolErrorReason = "failed",
+        metadata: dict[str, Any] | None = None,
     ) -> ToolError:
         kept = {"raw": self.raw} if self.raw and not self.input else {}
         return ToolError(
-            input=self.input, error=error, time=EndedTime(at, at), reason=reason, metadata={**kept, **(metadata or {})}
+            input=self.input,
+            error=error,
+            time=EndedTime(at, at),
+            reason=reason,
+            metadata={**kept, **(metadata or {})},
         )
 
 
@@ -191,4 +213,3 @@ def move(current: ToolState, to: ToolState) -> ToolState:
     if to.status not in VALID_TRANSITIONS[current.status]:
         raise InvalidStateTransition(current.status, to.status, VALID_TRANSITIONS[current.status])
     return to
-

@@ -2,20 +2,26 @@
 
 import re
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 
 from outrider.errors import PartValidationError
 
+JsonObject = dict[str, Any]
 S = TypeVar("S", bound=msgspec.Struct)
 
 _MISSING = re.compile(r"missing required field `(?P<field>[^`]+)`(?: - at `\$\.?(?P<path>[^`]*)`)?")
 _AT = re.compile(r"at `\$\.?(?P<path>[^`]*)`")
 
 
+def is_object(value: object) -> TypeGuard[JsonObject]:
+    """Whether this came from a JSON object (whose keys are always strings)."""
+    return isinstance(value, dict)
+
+
 def convert(value: Any, cls: type[S]) -> S:
-    """`value` as a `cls`. Fields that a newer version added are kept: the result is then of a subclass that has them."""
+    """`value` as a `cls`. Fields that a newer version added are kept: the result is of a subclass that has them."""
     try:
         return msgspec.convert(value, cls)
     except msgspec.ValidationError as error:
@@ -36,10 +42,10 @@ def validation_error(error: msgspec.ValidationError, what: str) -> PartValidatio
 
 
 def _unknown_fields(value: Any, cls: type[msgspec.Struct]) -> tuple[str, ...]:
-    if not isinstance(value, dict) or not cls.__struct_config__.forbid_unknown_fields:
+    if not is_object(value) or not cls.__struct_config__.forbid_unknown_fields:
         return ()
     known = {*cls.__struct_encode_fields__, cls.__struct_config__.tag_field}
-    return tuple(sorted(name for name in value if name not in known and isinstance(name, str) and name.isidentifier()))
+    return tuple(sorted(name for name in value if name not in known and name.isidentifier()))
 
 
 @lru_cache(maxsize=256)

@@ -1,0 +1,260 @@
+"""Publish and subscribe. A listener cannot break, block or starve a publisher or another listener.
+
+Plain handlers run at once, in the publisher's thread. Async handlers and `stream()` have a bounded backlog each: a slow
+one loses deltas (whose full value follows anyway) and is told, never ends; one that is hopelessly behind is let go.
+"""
+
+import asyncio
+import inspect
+import logging
+import threading
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import cache
+from typing import Any, Self, TypeVar
+
+from outrider.errors import ListenerOverflow
+from outrider.types.events import DeltasDroppedEvent, Event
+
+E = TypeVar("E", bound=Event)
+Handler = Callable[[E], Any]
+Unsubscribe = Callable[[], None]
+EventFilter = Callable[[Event], bool]
+
+BACKLOG = 1024
+
+_log = logging.getLogger("outrider.bus")
+
+
+class _Routes(dict[type[Event], tuple[Handler[Any], ...]]):
+    """Event class → the handlers that hear it, worked out on the first event of a class."""
+
+    def __init__(self, find: Callable[[type[Event]], tuple[Handler[Any], ...]]) -> None:
+        self._find = find
+
+    def __missing__(self, cls: type[Event]) -> tuple[Handler[Any], ...]:
+        self[cls] = handlers = self._find(cls)
+        return handlers
+
+
+class EventBus:
+    """One bus per engine. Subscribing to a class hears its subclasses too."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._replace_subscriptions([])
+
+    def publish(self, event: Event) -> None:
+        for handler in self._routes[type(event)]:
+            try:
+                handler(event)
+            except Exception:  # noqa: BLE001  whatever a listener does wrong stays with the listener
+                _log.exception("a listener failed on %s", type(event).__name__)
+
+    def subscribe(self, event_class: type[E], handler: Handler[E]) -> Unsubscribe:
+        """Hear every event of a class; the handler is plain or async. Returns what ends the subscription."""
+        entry = (event_class, _Courier(handler) if _is_async(handler) else handler)
+        with self._lock:
+            self._replace_subscriptions([*self._subscriptions, entry])
+
+        def unsubscribe() -> None:
+            with self._lock:
+                self._replace_subscriptions([other for other in self._subscriptions if other is not entry])
+
+        return unsubscribe
+
+    def subscribe_all(self, handler: Handler[Event]) -> Unsubscribe:
+        return self.subscribe(Event, handler)
+
+    def clear(self) -> None:
+        """Forget every listener; open streams end after what they still hold."""
+        with self._lock:
+            forgotten = self._subscriptions
+            self._replace_subscriptions([])
+        for _, handler in forgotten:
+            if isinstance(handler, _Mailbox):
+                handler.close()
+
+    def stream(self, filter: EventFilter | None = None, *, limit: int = BACKLOG) -> "EventStream":
+        """Events from now on, until the iterator is closed. With `limit` waiting, deltas are dropped and a
+        DeltasDroppedEvent says how many; with four times as many, ListenerOverflow follows what is held."""
+        mailbox = _Mailbox(limit, filter)
+        return EventStream(mailbox, self.subscribe_all(mailbox))
+
+    async def settled(self) -> None:
+        """Wait until the async handlers of this loop have heard everything that was published."""
+        for _, handler in self._subscriptions:
+            if isinstance(handler, _Courier):
+                await handler.settled()
+
+    def _replace_subscriptions(self, subscriptions: list[tuple[type[Event], Handler[Any]]]) -> None:
+        """A new list and new routes each time, so that a delivery under way goes on undisturbed."""
+        self._subscriptions = subscriptions
+        self._routes = _Routes(self._find)
+
+    def _find(self, cls: type[Event]) -> tuple[Handler[Any], ...]:
+        return tuple(handler for heard, handler in self._subscriptions if issubclass(cls, heard))
+
+
+class _Backlog:
+    """What waits for one slow listener: bounded, and deltas go first."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._events: deque[Event] = deque()
+        self._dropped = 0
+        self._lock = threading.Lock()
+        self.overflowed = False
+
+    def put(self, event: Event) -> None:
+        with self._lock:
+            if self.overflowed:
+                return
+            if len(self._events) >= self._limit:
+                if event.droppable:
+                    self._dropped += 1
+                    return
+                self._drop_deltas()
+            if self._dropped:
+                self._events.append(DeltasDroppedEvent(count=self._dropped))
+                self._dropped = 0
+            self._events.append(event)
+            self.overflowed = len(self._events) >= 4 * self._limit
+
+    def take(self) -> Event | None:
+        with self._lock:
+            if self._events:
+                return self._events.popleft()
+            if self._dropped:
+                dropped, self._dropped = self._dropped, 0
+                return DeltasDroppedEvent(count=dropped)
+            return None
+
+    def _drop_deltas(self) -> None:
+        kept = [event for event in self._events if not event.droppable]
+        self._dropped += len(self._events) - len(kept)
+        self._events = deque(kept)
+
+
+class _Mailbox:
+    """The backlog of a `stream()`: filled from any thread, read in the event loop that opened it."""
+
+    def __init__(self, limit: int, filter: EventFilter | None) -> None:
+        self._backlog = _Backlog(limit)
+        self._filter = filter
+        self._closed = False
+        self._arrived = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+
+    def __call__(self, event: Event) -> None:
+        if self._closed or (self._filter is not None and not self._filter(event)):
+            return
+        self._backlog.put(event)
+        self._wake()
+
+    def close(self) -> None:
+        self._closed = True
+        self._wake()
+
+    async def get(self) -> Event | None:
+        """The next event; None once closed and empty. ListenerOverflow once an overflowing backlog is empty."""
+        while True:
+            self._arrived.clear()
+            if (event := self._backlog.take()) is not None:
+                return event
+            if self._backlog.overflowed:
+                raise ListenerOverflow("this listener fell too far behind and was let go")
+            if self._closed:
+                return None
+            await self._arrived.wait()
+
+    def _wake(self) -> None:
+        if threading.get_ident() == self._thread:
+            self._arrived.set()
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._arrived.set)
+
+
+class EventStream(AsyncIterator[Event]):
+    """An open ear on the bus. Closing it, leaving its `async with` block, or dropping it ends the subscription."""
+
+    def __init__(self, mailbox: _Mailbox, unsubscribe: Unsubscribe) -> None:
+        self._mailbox = mailbox
+        self._end = weakref.finalize(self, unsubscribe)
+
+    async def __anext__(self) -> Event:
+        event = await self._mailbox.get()
+        if event is None:
+            await self.aclose()
+            raise StopAsyncIteration
+        return event
+
+    async def aclose(self) -> None:
+        self._end()
+        self._mailbox.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class _Courier:
+    """Brings events to an async handler, one after the other and in order.
+
+    They are handled in the loop that was running when the handler subscribed, else in the publisher's loop, else (a
+    plain script) at once, before `publish` returns."""
+
+    def __init__(self, handler: Callable[[Any], Awaitable[Any]]) -> None:
+        self._handler = handler
+        self._backlog = _Backlog(BACKLOG)
+        self._round: asyncio.Task[None] | None = None
+        self._home = _running_loop()
+
+    def __call__(self, event: Event) -> None:
+        self._backlog.put(event)
+        here = _running_loop()
+        home = here if self._home is None or self._home.is_closed() else self._home
+        if home is None:
+            asyncio.run(self._deliver())
+        elif home is here:
+            self._start(home)
+        else:
+            home.call_soon_threadsafe(self._start, home)
+
+    async def settled(self) -> None:
+        if self._round is not None and not self._round.done() and self._round is not asyncio.current_task():
+            await asyncio.wait([self._round])
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._round is None or self._round.done():
+            self._round = loop.create_task(self._deliver())
+
+    async def _deliver(self) -> None:
+        while (event := self._backlog.take()) is not None:
+            try:
+                await self._handler(event)
+            except Exception:  # noqa: BLE001  as in publish
+                _log.exception("a listener failed on %s", type(event).__name__)
+        if self._backlog.overflowed:
+            _log.error("a listener fell too far behind and was let go")
+
+
+def _is_async(handler: Handler[Any]) -> bool:
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+@cache
+def get_event_bus() -> EventBus:
+    """The default bus, for scripts that ask for one; an Engine has its own."""
+    return EventBus()

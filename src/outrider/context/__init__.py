@@ -1,0 +1,1 @@
+"""What goes into a prompt: pure functions from a transcript to a request."""

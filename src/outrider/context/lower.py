@@ -1,0 +1,194 @@
+"""The transcript, lowered to what a model gets: pure, and accepted by every vendor's rules for any transcript.
+
+A call and its result are one part in the transcript and two in the prompt: the use in the assistant's message, the
+result at the head of the user's message that follows. Roles alternate and begin with the user. Every use has exactly
+one result.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from outrider.types.codec import AnyPart
+from outrider.types.messages import Message
+from outrider.types.parts import (
+    CompactionPart,
+    FilePart,
+    ModelPart,
+    ReasoningPart,
+    StepStartPart,
+    TextPart,
+    ToolPart,
+    ToolResultPart,
+    ToolUsePart,
+    tool_result,
+)
+from outrider.types.request import ModelMessage, Prompt
+from outrider.types.tool_state import ToolCompleted
+
+OPENING = "(The conversation begins with the assistant.)"
+NOT_FINISHED = (
+    "This call did not finish, and its result is unknown: it may or may not have had an effect. "
+    "Check before you repeat it."
+)
+OUTPUT_REMOVED = "(The output of this old call was removed to save space. Call the tool again if you need it.)"
+SUMMARY = "Summary of the conversation so far; the messages it stands for were removed:\n\n{summary}"
+
+
+def lower(history: Sequence[Message], *, family: str) -> Prompt:
+    """The prompt for a model of `family`: reasoning and other private state goes back only to those who wrote it."""
+    return Prompt(alternate(lowered_messages(current(history), family, CallIds())))
+
+
+def current(history: Sequence[Message]) -> list[Message]:
+    """The history with everything that a compaction stands for replaced by its summary."""
+    for position in range(len(history) - 1, -1, -1):
+        for part in history[position].parts:
+            if isinstance(part, CompactionPart) and part.summary:
+                return [_summary_message(part), *_tail(history, part, position)]
+    return list(history)
+
+
+def lowered_messages(history: Iterable[Message], family: str, call_ids: "CallIds") -> Iterator[ModelMessage]:
+    """Each message as one or more model messages; neighbours may still share a role."""
+    for message in history:
+        if message.role == "user":
+            yield from _non_empty("user", _user_parts(message))
+        else:
+            yield from _assistant_messages(message, family, call_ids)
+
+
+def alternate(messages: Iterable[ModelMessage], *, opening: bool = True) -> Iterator[ModelMessage]:
+    """Neighbours of one role become one message, and the first of a conversation is the user's."""
+    waiting: ModelMessage | None = None
+    for message in messages:
+        if opening and waiting is None and message.role == "assistant":
+            waiting = ModelMessage("user", (TextPart(OPENING, synthetic=True),))
+        if waiting is not None and waiting.role == message.role:
+            waiting = ModelMessage(message.role, _results_first(waiting.content + message.content))
+            continue
+        if waiting is not None:
+            yield waiting
+        waiting = message
+    if waiting is not None:
+        yield waiting
+
+
+class CallIds:
+    """Call ids are unique in a prompt, whatever a provider or an import gave."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, int] = {}
+
+    def unique(self, call: ToolPart) -> str:
+        call_id = call.call_id or call.id
+        count = self._seen[call_id] = self._seen.get(call_id, 0) + 1
+        return call_id if count == 1 else self._another_name(call_id, count)
+
+    def _another_name(self, call_id: str, count: int) -> str:
+        name = f"{call_id}_{count}"
+        while name in self._seen:
+            count += 1
+            name = f"{call_id}_{count}"
+        self._seen[name] = 1
+        return name
+
+
+def _assistant_messages(message: Message, family: str, call_ids: CallIds) -> Iterator[ModelMessage]:
+    """One pair of messages per step: what the model said and called, then the results."""
+    for step in _steps(message.parts):
+        said: list[ModelPart] = []
+        results: list[ModelPart] = []
+        for part in step:
+            if isinstance(part, ToolPart):
+                use, result = _split(part, call_ids.unique(part))
+                said.append(use)
+                results.append(result)
+            else:
+                said.extend(_visible(part, family))
+        if _broke_off(message):
+            said = _without_trailing_reasoning(said)
+        yield from _non_empty("assistant", said)
+        yield from _non_empty("user", results)
+
+
+def _steps(parts: Iterable[AnyPart]) -> Iterator[list[AnyPart]]:
+    """The parts of each model answer: what follows a call's result was said after it."""
+    step: list[AnyPart] = []
+    for part in parts:
+        if isinstance(part, StepStartPart) and step:
+            yield step
+            step = []
+        step.append(part)
+    if step:
+        yield step
+
+
+def _split(part: ToolPart, call_id: str) -> tuple[ToolUsePart, ToolResultPart]:
+    use = ToolUsePart(tool_id=call_id, tool_name=part.tool, tool_input=part.state.input, metadata=part.metadata)
+    result = tool_result(part, call_id)
+    if result is None:
+        result = ToolResultPart(tool_use_id=call_id, content=NOT_FINISHED, is_error=True, tool_name=part.tool)
+    elif isinstance(part.state, ToolCompleted) and part.state.time.compacted is not None:
+        result = ToolResultPart(tool_use_id=call_id, content=OUTPUT_REMOVED, tool_name=part.tool)
+    return use, result
+
+
+def _visible(part: AnyPart, family: str) -> Iterator[ModelPart]:
+    match part:
+        case TextPart() if not part.ignored and (part.text.strip() or family in part.metadata):
+            yield part
+        case ReasoningPart() if part.provider_state.get("family") == family:
+            yield part
+        case FilePart() if family in part.metadata:
+            yield part
+        case FilePart():
+            yield TextPart(f"(file: {part.filename or part.mime})", synthetic=True)
+        case _:
+            pass
+
+
+def _user_parts(message: Message) -> Iterator[ModelPart]:
+    for part in message.parts:
+        match part:
+            case TextPart() if not part.ignored and part.text.strip():
+                yield part
+            case FilePart():
+                yield part
+            case ToolPart():  # a command that the user ran
+                result = tool_result(part, part.call_id)
+                yield TextPart(f"(ran {part.tool})\n{result.content if result else NOT_FINISHED}", synthetic=True)
+            case _:
+                pass
+
+
+def _broke_off(message: Message) -> bool:
+    return message.error is not None or message.finish == "length"
+
+
+def _without_trailing_reasoning(parts: list[ModelPart]) -> list[ModelPart]:
+    """Vendors refuse reasoning that nothing follows, as an answer that broke off may leave it."""
+    end = len(parts)
+    while end and isinstance(parts[end - 1], ReasoningPart):
+        end -= 1
+    return parts[:end]
+
+
+def _non_empty(role: Any, parts: Iterable[ModelPart]) -> Iterator[ModelMessage]:
+    content = tuple(parts)
+    if content:
+        yield ModelMessage(role, content)
+
+
+def _results_first(content: tuple[ModelPart, ...]) -> tuple[ModelPart, ...]:
+    return tuple(sorted(content, key=lambda part: not isinstance(part, ToolResultPart)))
+
+
+def _summary_message(part: CompactionPart) -> Message:
+    return Message("user", [TextPart(SUMMARY.format(summary=part.summary), synthetic=True, id=part.id)])
+
+
+def _tail(history: Sequence[Message], part: CompactionPart, position: int) -> Sequence[Message]:
+    for start, message in enumerate(history):
+        if message.id == part.tail_start_id:
+            return history[start:]
+    return history[position + 1 :]

@@ -1,0 +1,98 @@
+"""The public face of the event stream: every event class, the bus, and the listeners that come with it."""
+
+from typing import TYPE_CHECKING, Any
+
+from outrider.bus import EventBus, get_event_bus
+from outrider.types.events import (
+    EVENT_TYPES,
+    AgentCalledEvent,
+    AgentReturnedEvent,
+    BudgetExceededEvent,
+    ContextCompactionEvent,
+    DeltasDroppedEvent,
+    ErrorEvent,
+    Event,
+    LLMRequestEvent,
+    LLMResponseEvent,
+    LoopCompletedEvent,
+    LoopStartedEvent,
+    MessageAddedEvent,
+    PartDeltaEvent,
+    PartUpdatedEvent,
+    ProcessExitedEvent,
+    ProcessOutputEvent,
+    ProcessStartedEvent,
+    RetryScheduledEvent,
+    SessionUpdatedEvent,
+    StateChangedEvent,
+    ToolApprovalRequestedEvent,
+    ToolApprovalResultEvent,
+    ToolExecutionCompletedEvent,
+    ToolExecutionStartedEvent,
+    ToolInputDeltaEvent,
+    ToolOutputEvent,
+    TurnCompletedEvent,
+    TurnStartedEvent,
+    event_from_dict,
+)
+
+if TYPE_CHECKING:
+    from outrider.tracing.event_log import AgentEvent, EventLog
+    from outrider.tracing.logger import EventLogger
+    from outrider.tracing.spans import Span, Trace
+
+_LISTENERS = {
+    "AgentEvent": "outrider.tracing.event_log",
+    "EventLog": "outrider.tracing.event_log",
+    "EventLogger": "outrider.tracing.logger",
+    "Span": "outrider.tracing.spans",
+    "Trace": "outrider.tracing.spans",
+}
+
+__all__ = [
+    "EVENT_TYPES",
+    "AgentCalledEvent",
+    "AgentEvent",
+    "AgentReturnedEvent",
+    "BudgetExceededEvent",
+    "ContextCompactionEvent",
+    "DeltasDroppedEvent",
+    "ErrorEvent",
+    "Event",
+    "EventBus",
+    "EventLog",
+    "EventLogger",
+    "LLMRequestEvent",
+    "LLMResponseEvent",
+    "LoopCompletedEvent",
+    "LoopStartedEvent",
+    "MessageAddedEvent",
+    "PartDeltaEvent",
+    "PartUpdatedEvent",
+    "ProcessExitedEvent",
+    "ProcessOutputEvent",
+    "ProcessStartedEvent",
+    "RetryScheduledEvent",
+    "SessionUpdatedEvent",
+    "Span",
+    "StateChangedEvent",
+    "ToolApprovalRequestedEvent",
+    "ToolApprovalResultEvent",
+    "ToolExecutionCompletedEvent",
+    "ToolExecutionStartedEvent",
+    "ToolInputDeltaEvent",
+    "ToolOutputEvent",
+    "Trace",
+    "TurnCompletedEvent",
+    "TurnStartedEvent",
+    "event_from_dict",
+    "get_event_bus",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LISTENERS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_LISTENERS[name]), name)

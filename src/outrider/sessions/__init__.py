@@ -1,0 +1,1 @@
+"""Sessions: transcripts that survive."""

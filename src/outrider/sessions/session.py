@@ -1,0 +1,203 @@
+"""A session in memory: a transcript, what it has used, and the Anthropic message format in and out."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Self
+
+import msgspec
+
+from outrider.bus import EventBus
+from outrider.errors import PartValidationError
+from outrider.sessions.api_format import read_api_messages, result_parts, settle, write_api_messages
+from outrider.types.agents import Mode
+from outrider.types.codec import AnyPart
+from outrider.types.events import MessageAddedEvent
+from outrider.types.ids import new_id, now_ms
+from outrider.types.messages import Message, MessageTime
+from outrider.types.parts import PartBase, TextPart
+from outrider.types.usage import Tokens, Usage
+
+FORMAT = 1
+
+
+class SessionTime(msgspec.Struct, frozen=True):
+    created: int
+    updated: int
+    compacting: int | None = None
+    archived: int | None = None
+
+
+class ForkPoint(msgspec.Struct, frozen=True):
+    """Where a session branched off: another session, and the last message that both share."""
+
+    session_id: str
+    message_id: str
+
+
+class Session:
+    """Works without a store. With `event_bus` it tells of every message that is added."""
+
+    def __init__(  # noqa: PLR0913  they are the fields of a session
+        self,
+        *,
+        id: str | None = None,
+        title: str = "",
+        workspace_directory: str = "",
+        mode: Mode = "agent",
+        agent: str = "",
+        parent_id: str | None = None,
+        forked_from: ForkPoint | None = None,
+        event_bus: EventBus | None = None,
+        clock: Callable[[], int] = now_ms,
+    ) -> None:
+        self.id = id or new_id()
+        self.title = title
+        self.workspace_directory = workspace_directory
+        self.mode: Mode = mode
+        self.agent = agent
+        self.parent_id = parent_id
+        self.forked_from = forked_from
+        self.messages: list[Message] = []
+        self._bus = event_bus
+        self._clock = clock
+        created = clock()
+        self.time = SessionTime(created=created, updated=created)
+
+    @property
+    def usage(self) -> Usage:
+        """The sum over all answers. The cost is unknown as soon as one answer that used tokens has no price."""
+        usage = Usage()
+        for message in self.messages:
+            if message.role == "assistant" and (message.tokens.total or message.cost is not None):
+                usage = usage.plus(message.tokens, message.cost)
+        return usage
+
+    def add_user_message(self, content: str | Sequence[str | AnyPart]) -> Message:
+        parts = [content] if isinstance(content, str) else content
+        return self.add_message(Message("user", [TextPart(part) if isinstance(part, str) else part for part in parts]))
+
+    def add_assistant_message(
+        self,
+        content: Any,
+        *,
+        tokens: Tokens | None = None,
+        cost: Decimal | None = None,
+        finish: str | None = None,
+    ) -> Message:
+        """An answer: text, parts, content blocks (SDK objects or dicts), or a whole SDK response."""
+        message = _answer(getattr(content, "content", content))
+        message.tokens, message.cost, message.finish = tokens or Tokens(), cost, finish
+        now = self._clock()
+        message.time = MessageTime(created=now, completed=now)
+        return self.add_message(message)
+
+    def add_tool_results(self, results: Iterable[Any]) -> Message:
+        """End the open calls that these results answer: ToolResultParts, tool_result blocks, or dicts with
+        tool_use_id and content. A result that answers no open call raises PartValidationError."""
+        parts = result_parts(results)
+        calls = [self._open_call(part.tool_use_id) for part in parts]
+        now = self._clock()
+        for (message, call_id), result in zip(calls, parts, strict=True):
+            settle(message, call_id, result, now)
+        carrier = Message("user", metadata={"results": [part.tool_use_id for part in parts]})
+        return self.add_message(carrier)
+
+    def add_message(self, message: Message) -> Message:
+        message.join(self.id)
+        if message.time is None:
+            message.time = MessageTime(created=self._clock())
+        self.messages.append(message)
+        self.time = msgspec.structs.replace(self.time, updated=max(self.time.updated, message.time.created))
+        if self._bus is not None:
+            self._bus.publish(
+                MessageAddedEvent(
+                    role=message.role,
+                    part_count=len(message.parts),
+                    message_id=message.id,
+                    session_id=self.id,
+                )
+            )
+        return message
+
+    def update_part(self, part_id: str, change: Callable[[Any], AnyPart]) -> AnyPart:
+        """Replace a part by `change(part)`, atomically; the newest messages are looked at first."""
+        for message in reversed(self.messages):
+            if any(part.id == part_id for part in message.parts):
+                return message.update_part(part_id, change)
+        raise PartValidationError(f"session {self.id} has no part {part_id}", field="id")
+
+    def get_messages(self) -> list[dict[str, Any]]:
+        return self.to_api_format()
+
+    def set_messages(self, api_messages: Iterable[Mapping[str, Any]]) -> None:
+        """Replace the transcript by messages in the Anthropic format; nothing changes if one cannot be read."""
+        now = self._clock()
+        messages = read_api_messages(api_messages, now)
+        self.messages = []
+        for message in messages:
+            self.add_message(message)
+
+    def to_api_format(self) -> list[dict[str, Any]]:
+        return write_api_messages(self.messages)
+
+    def clear(self) -> None:
+        """Forget the messages in memory; what a store holds stays there."""
+        self.messages = []
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "id": self.id,
+            "title": self.title,
+            "workspace_directory": self.workspace_directory,
+            "mode": self.mode,
+            "agent": self.agent,
+            "parent_id": self.parent_id,
+            "forked_from": msgspec.to_builtins(self.forked_from),
+            "time": msgspec.to_builtins(self.time),
+            "usage": msgspec.to_builtins(self.usage),
+            "messages": [message.to_dict() for message in self.messages],
+        }
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any], *, event_bus: EventBus | None = None) -> Self:
+        """A session from `to_dict`. One that a newer version wrote is refused."""
+        if value.get("format", FORMAT) > FORMAT:
+            raise PartValidationError(f"this session has format {value['format']}; this version reads up to {FORMAT}")
+        session = cls(event_bus=event_bus)
+        for name in ("id", "title", "workspace_directory", "mode", "agent", "parent_id"):
+            if name in value:
+                setattr(session, name, value[name])
+        session.forked_from = msgspec.convert(value.get("forked_from"), ForkPoint | None)
+        session.time = msgspec.convert(value["time"], SessionTime) if "time" in value else session.time
+        session.messages = [Message.from_dict(message) for message in value.get("messages", [])]
+        return session
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Session) and self.to_dict() == other.to_dict()
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  a session changes
+
+    def __repr__(self) -> str:
+        return f"Session(id={self.id!r}, title={self.title!r}, {len(self.messages)} messages)"
+
+    def _open_call(self, call_id: str) -> tuple[Message, str]:
+        for message in reversed(self.messages):
+            call = message.find_call(call_id)
+            if call is not None and not call.ended:
+                return message, call_id
+        raise PartValidationError(f"no open call {call_id!r} in this session", field="tool_use_id")
+
+
+def _answer(content: Any) -> Message:
+    if isinstance(content, str):
+        return Message("assistant", [TextPart(content)])
+    if any(isinstance(block, PartBase) for block in content):
+        return Message("assistant", list(content))
+    return Message.from_anthropic_response("assistant", content)

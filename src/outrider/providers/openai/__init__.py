@@ -1,0 +1,1 @@
+"""OpenAI's two wire formats, which many other servers speak too: Responses and Chat Completions."""

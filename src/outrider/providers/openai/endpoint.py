@@ -1,0 +1,69 @@
+"""Where a server with OpenAI's shapes is reached, by which headers, and what its refusals say."""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+
+from outrider.errors import ProviderError
+from outrider.providers.refusals import refusal
+from outrider.types.agents import Provider
+
+_OPENAI = "https://api.openai.com/v1"
+
+
+def address(provider: Provider, path: str) -> str:
+    """`options["query"]` is added to the address; `api_version` is short for the one that Azure wants there."""
+    query = dict(provider.options.get("query", {}))
+    if version := provider.options.get("api_version"):
+        query["api-version"] = version
+    url = f"{(provider.base_url or _OPENAI).rstrip('/')}/{path}"
+    return f"{url}?{urlencode(query)}" if query else url
+
+
+def host(provider: Provider) -> str:
+    return urlsplit(provider.base_url or _OPENAI).hostname or ""
+
+
+def headers(provider: Provider) -> dict[str, str]:
+    """Azure wants a key in a header of its own; a provider's own headers count last."""
+    found = {"content-type": "application/json"}
+    if provider.api_key and host(provider).endswith(".azure.com"):
+        found["api-key"] = provider.api_key
+    elif provider.api_key:
+        found["authorization"] = f"Bearer {provider.api_key}"
+    return found | provider.headers
+
+
+def refused(status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
+    """What an answer with an error status means, in any of the shapes that servers give it."""
+    try:
+        said = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        said = body.decode(errors="replace")
+    return from_error(said, status=status, headers=headers)
+
+
+def from_error(
+    said: Any, *, status: int | None = None, headers: Mapping[str, str] | None = None
+) -> ProviderError:
+    """An error object, or an object that holds one; inside a stream there is no status."""
+    if isinstance(said, list) and said:
+        said = said[0]  # pyright: ignore[reportUnknownVariableType]
+    match said:
+        case {"error": dict(inner)}:
+            return from_error(inner, status=status, headers=headers)
+        case {"error": str(message)} | {"message": str(message)} | {"detail": str(message)}:
+            kind, code = said.get("type"), said.get("code")
+        case str(message):
+            kind = code = None
+        case _:
+            message, kind, code = msgspec.json.encode(said).decode(), None, None
+    return refusal(
+        message,
+        status=status,
+        type=kind if isinstance(kind, str) and kind != "error" else None,
+        code=code if isinstance(code, str | int) else None,
+        headers=headers,
+    )

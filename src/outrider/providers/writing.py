@@ -1,8 +1,12 @@
-"""Files on their way to a model: what a data: address holds."""
+"""What vendors share when they write a request: bodies from remembered bytes, and the files in them."""
 
 from base64 import b64decode, b64encode
 from binascii import Error as DamagedBase64
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import unquote, unquote_to_bytes
+
+import msgspec
 
 _TEXTUAL = (
     "application/json",
@@ -12,6 +16,28 @@ _TEXTUAL = (
     "application/toml",
     "application/javascript",
 )
+
+
+def body(head: dict[str, Any], messages_field: str, messages: bytes | bytearray) -> bytes:
+    """The messages stand last, so that a request begins with the bytes of the one before it."""
+    start = msgspec.json.encode({name: value for name, value in head.items() if name != messages_field})
+    comma = b"," if len(start) > 2 else b""
+    return b"".join((start[:-1], comma, b'"', messages_field.encode(), b'":[', messages, b"]}"))
+
+
+def merged(head: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """`head` with the user's own fields: objects are merged, lists are continued, anything else is replaced."""
+    result = dict(head)
+    for name, value in extra.items():
+        ours = result.get(name)
+        match ours, value:
+            case dict(), dict():
+                result[name] = merged(ours, value)
+            case list(), list():
+                result[name] = [*ours, *value]
+            case _:
+                result[name] = value
+    return result
 
 
 def inline(url: str) -> str | None:

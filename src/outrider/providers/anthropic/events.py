@@ -1,0 +1,191 @@
+"""The stream events of the Messages API as typed values: strict and fast for what is usual, tolerant for the rest."""
+
+import json
+from typing import Any, cast
+
+import msgspec
+
+from outrider.errors import MalformedAnswerError
+
+
+class Wired(msgspec.Struct, tag_field="type", gc=False):
+    """What all of these share: `type` says which it is, and a field that is missing has a default."""
+
+
+class TextPiece(Wired, tag="text_delta", gc=False):
+    text: str = ""
+
+
+class ThinkingPiece(Wired, tag="thinking_delta", gc=False):
+    thinking: str = ""
+
+
+class InputPiece(Wired, tag="input_json_delta", gc=False):
+    partial_json: str = ""
+
+
+class SignaturePiece(Wired, tag="signature_delta", gc=False):
+    signature: str = ""
+
+
+class CitationPiece(Wired, tag="citations_delta"):
+    citation: dict[str, Any] = {}
+
+
+Piece = TextPiece | ThinkingPiece | InputPiece | SignaturePiece | CitationPiece
+
+
+class OutputDetails(msgspec.Struct):
+    thinking_tokens: int | None = None
+
+
+class WireUsage(msgspec.Struct):
+    """Counts as the API reports them: input without cache, output with thinking."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    output_tokens_details: OutputDetails | None = None
+
+
+class Started(msgspec.Struct):
+    id: str | None = None
+    model: str | None = None
+    usage: WireUsage | None = None
+
+
+class Ending(msgspec.Struct):
+    stop_reason: str | None = None
+
+
+class MessageStart(Wired, tag="message_start"):
+    message: Started = msgspec.field(default_factory=Started)
+
+
+class BlockStart(Wired, tag="content_block_start"):
+    index: int = 0
+    content_block: dict[str, Any] = {}
+
+
+class BlockDelta(Wired, tag="content_block_delta", gc=False):
+    delta: Piece
+    index: int = 0
+
+
+class BlockStop(Wired, tag="content_block_stop", gc=False):
+    index: int = 0
+
+
+class MessageDelta(Wired, tag="message_delta"):
+    delta: Ending = msgspec.field(default_factory=Ending)
+    usage: WireUsage | None = None
+
+
+class MessageStop(Wired, tag="message_stop", gc=False):
+    pass
+
+
+class Ping(Wired, tag="ping", gc=False):
+    pass
+
+
+class Failure(Wired, tag="error"):
+    error: Any = None
+
+
+class OddDelta(msgspec.Struct, tag=False):
+    """A delta of a kind that has no name here; it belongs to a block that is kept as it is."""
+
+    index: int
+    fields: dict[str, Any]
+
+
+class Unknown(msgspec.Struct, tag=False):
+    """An event of a kind that has no name here."""
+
+
+class WholeMessage(msgspec.Struct):
+    """An answer that was not streamed."""
+
+    id: str | None = None
+    model: str | None = None
+    content: list[dict[str, Any]] | None = None
+    stop_reason: str | None = None
+    usage: WireUsage | None = None
+    type: str | None = None
+    error: Any = None
+
+
+Known = BlockDelta | BlockStart | BlockStop | MessageStart | MessageDelta | MessageStop | Ping | Failure
+Event = Known | OddDelta | Unknown
+
+_known = msgspec.json.Decoder(Known)
+_whole = msgspec.json.Decoder(WholeMessage)
+_NAMES = {
+    str(kind.__struct_config__.tag)
+    for kind in (BlockDelta, BlockStart, BlockStop, MessageStart, MessageDelta, MessageStop, Ping, Failure)
+}
+
+
+def read_event(name: str, data: bytes) -> Event:
+    try:
+        return _known.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _read_odd_event(name, data)
+
+
+def read_whole(body: bytes) -> WholeMessage:
+    try:
+        return _whole.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        value = _without_nulls(loosely(body))
+    try:
+        return msgspec.convert(value, WholeMessage, strict=False)
+    except msgspec.ValidationError as error:
+        raise MalformedAnswerError(f"the answer is not a message: {error}") from error
+
+
+def loosely(data: bytes) -> Any:
+    """JSON with the damage that real servers do to it: bytes that are no UTF-8, half surrogate pairs, raw newlines."""
+    try:
+        value = json.loads(data.decode("utf-8", "replace"), strict=False)
+        mended = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return json.loads(mended)
+    except (ValueError, RecursionError) as error:
+        shown = data[:200].decode("utf-8", "replace")
+        raise MalformedAnswerError(f"the provider sent something that is not JSON: {shown}") from error
+
+
+def _read_odd_event(name: str, data: bytes) -> Event:
+    if not data.strip() or data.strip() == b"[DONE]":  # some gateways end every stream in OpenAI's way
+        return Unknown()
+    value = _without_nulls(loosely(data))
+    if not isinstance(value, dict):
+        return Unknown()
+    fields = {"type": name} | cast("dict[str, Any]", value)
+    try:
+        return msgspec.convert(fields, Known, strict=False)
+    except msgspec.ValidationError as error:
+        return _read_unknown(fields, error)
+
+
+def _read_unknown(fields: dict[str, Any], error: msgspec.ValidationError) -> Event:
+    kind = fields["type"]
+    delta = fields.get("delta")
+    if kind == "content_block_delta" and isinstance(delta, dict):
+        index = fields.get("index")
+        return OddDelta(index if isinstance(index, int) else 0, cast("dict[str, Any]", delta))
+    if kind in _NAMES:
+        raise MalformedAnswerError(f"the provider sent a {kind} event that cannot be read: {error}") from error
+    return Failure(fields["error"]) if "error" in fields else Unknown()
+
+
+def _without_nulls(value: Any) -> Any:
+    """A field that is null says as little as one that is missing."""
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value).items()
+        return {name: _without_nulls(item) for name, item in items if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in cast("list[Any]", value)]
+    return value

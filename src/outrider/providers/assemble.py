@@ -88,8 +88,8 @@ class Assembler:
         match delta:
             case TextDelta(index, text) | ReasoningDelta(index, text) | InputDelta(index, text):
                 self._drafts[index].pieces.append(text)
-            case PartStart(index, kind, call_id, tool):
-                self._drafts[index] = _Draft(kind, call_id, tool)
+            case PartStart():
+                self._start(delta)
             case PartEnd():
                 self._end(delta)
             case UsageReport(tokens):
@@ -122,6 +122,13 @@ class Assembler:
             metadata={"response_id": self.response_id} if self.response_id else {},
         )
         return Answer(message, self.finish or "other", self.finish_raw, self.tokens, cost)
+
+    def _start(self, start: PartStart) -> None:
+        draft = _Draft(start.kind, start.call_id, start.tool)
+        earlier = self._drafts.get(start.index)
+        if earlier is not None:  # it begins anew, and stays the same part for whoever has shown or stored it
+            draft.id = earlier.id
+        self._drafts[start.index] = draft
 
     def _end(self, end: PartEnd) -> None:
         draft = self._drafts[end.index]

@@ -3,6 +3,9 @@
 A part of the answer is named by its `index`, unique within the answer, in the order of first appearance:
 
     AnswerStart · (PartStart · TextDelta* | ReasoningDelta* | InputDelta* · PartEnd)* · UsageReport* · Finish
+
+A PartStart whose index was started before begins that part anew, perhaps as another kind: text that only its end showed
+to be reasoning. What was shown of it before no longer counts.
 """
 
 from decimal import Decimal

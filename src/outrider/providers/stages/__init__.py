@@ -1,0 +1,1 @@
+"""Stages between a client and whoever listens: each reads deltas and gives deltas."""

@@ -5,7 +5,7 @@ how a request is written (`Wire.call`), how an answer is read (`Decoder`), what 
 """
 
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -69,3 +69,14 @@ class Wire(Protocol):
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
         """What an answer with an error status means."""
         ...
+
+
+@runtime_checkable
+class Learning(Protocol):
+    """A wire format that finds out from refusals what a model takes, such as its largest answer.
+
+    The client asks it about every refusal before anything else: after a True it calls `Wire.call` again and sends
+    that at once. It says True only when the new call is another one, so this ends.
+    """
+
+    def learn(self, request: Request, error: ProviderError) -> bool: ...

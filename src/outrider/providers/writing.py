@@ -3,7 +3,7 @@
 from base64 import b64decode, b64encode
 from binascii import Error as DamagedBase64
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote, unquote_to_bytes
 
 import msgspec
@@ -30,13 +30,12 @@ def merged(head: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     result = dict(head)
     for name, value in extra.items():
         ours = result.get(name)
-        match ours, value:
-            case dict(), dict():
-                result[name] = merged(ours, value)
-            case list(), list():
-                result[name] = [*ours, *value]
-            case _:
-                result[name] = value
+        if isinstance(ours, dict) and isinstance(value, dict):
+            result[name] = merged(cast("dict[str, Any]", ours), cast("dict[str, Any]", value))
+        elif isinstance(ours, list) and isinstance(value, list):
+            result[name] = [*cast("list[Any]", ours), *cast("list[Any]", value)]
+        else:
+            result[name] = value
     return result
 
 

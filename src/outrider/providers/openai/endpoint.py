@@ -1,7 +1,7 @@
 """Where a server with OpenAI's shapes is reached, by which headers, and what its refusals say."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -45,23 +45,18 @@ def refused(status: int, headers: Mapping[str, str], body: bytes) -> ProviderErr
     return from_error(said, status=status, headers=headers)
 
 
-def from_error(
-    said: Any, *, status: int | None = None, headers: Mapping[str, str] | None = None
-) -> ProviderError:
-    """An error object, or an object that holds one; inside a stream there is no status."""
+def from_error(said: Any, *, status: int | None = None, headers: Mapping[str, str] | None = None) -> ProviderError:
+    """An error object, or whatever holds one; inside a stream there is no status."""
     if isinstance(said, list) and said:
-        said = said[0]  # pyright: ignore[reportUnknownVariableType]
-    match said:
-        case {"error": dict(inner)}:
-            return from_error(inner, status=status, headers=headers)
-        case {"error": str(message)} | {"message": str(message)} | {"detail": str(message)}:
-            kind, code = said.get("type"), said.get("code")
-        case str(message):
-            kind = code = None
-        case _:
-            message, kind, code = msgspec.json.encode(said).decode(), None, None
+        return from_error(cast("list[Any]", said)[0], status=status, headers=headers)
+    fields: dict[str, Any] = cast("dict[str, Any]", said) if isinstance(said, dict) else {"message": said}
+    if isinstance(fields.get("error"), dict):
+        return from_error(fields["error"], status=status, headers=headers)
+    words = (fields.get(name) for name in ("error", "message", "detail"))
+    message = next((word for word in words if isinstance(word, str)), None)
+    kind, code = fields.get("type"), fields.get("code")
     return refusal(
-        message,
+        message if message is not None else msgspec.json.encode(said).decode(),
         status=status,
         type=kind if isinstance(kind, str) and kind != "error" else None,
         code=code if isinstance(code, str | int) else None,

@@ -1,0 +1,205 @@
+"""The items of a Responses answer while they stream: each turns its own events into deltas, and knows how to end.
+
+What an end tells (the whole item) is compared by length with what has arrived, so that only the rest is given.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import msgspec
+
+from outrider.types.ids import new_id
+from outrider.types.stream import Delta, InputDelta, PartEnd, PartKind, PartStart, ReasoningDelta, TextDelta
+
+Fields = dict[str, Any]
+
+_CALL_FIELDS = {"type", "call_id", "name", "arguments", "input"}
+
+
+class Indexes:
+    """Hands out the indexes of parts, in the order of first appearance."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def take(self) -> int:
+        index = self._next
+        self._next += 1
+        return index
+
+
+class Item(Protocol):
+    ended: bool
+
+    def __init__(self, indexes: Indexes) -> None: ...
+
+    def end(self, item: Fields) -> Iterable[Delta]:
+        """The item is whole. `item` is empty when the provider never said what it became."""
+        ...
+
+
+class MessageItem:
+    """Text and refusals: one part for each piece of content."""
+
+    def __init__(self, indexes: Indexes) -> None:
+        self.ended = False
+        self.refused = False
+        self._indexes = indexes
+        self._parts: dict[int, int] = {}
+        self._lengths: dict[int, int] = {}
+        self._refusals: set[int] = set()
+
+    def write(self, content: int, text: str) -> tuple[Delta, ...]:
+        index = self._parts.get(content)
+        if index is None:
+            index = self._parts[content] = self._indexes.take()
+            self._lengths[content] = len(text)
+            return PartStart(index, "text"), TextDelta(index, text)
+        self._lengths[content] += len(text)
+        return (TextDelta(index, text),)
+
+    def refuse(self, content: int, text: str) -> tuple[Delta, ...]:
+        self.refused = True
+        self._refusals.add(content)
+        return self.write(content, text)
+
+    def complete(self, content: int, piece: Fields) -> Iterable[Delta]:
+        """What `piece` holds beyond what has arrived."""
+        refusal = piece.get("type") == "refusal"
+        text: str = piece.get("refusal" if refusal else "text") or ""
+        rest = text[self._lengths.get(content, 0) :]
+        if rest or content not in self._parts:
+            yield from self.refuse(content, rest) if refusal else self.write(content, rest)
+
+    def end(self, item: Fields) -> Iterable[Delta]:
+        self.ended = True
+        pieces: list[Fields] = item.get("content") or []
+        for content, piece in enumerate(pieces):
+            yield from self.complete(content, piece)
+        own = {name: item[name] for name in ("id", "phase", "status") if item.get(name)}
+        for content, index in self._parts.items():
+            yield PartEnd(index, state=own | self._extras(content, pieces))
+
+    def _extras(self, content: int, pieces: list[Fields]) -> Fields:
+        extras: Fields = {"refusal": True} if content in self._refusals else {}
+        if content < len(pieces) and (annotations := pieces[content].get("annotations")):
+            extras["annotations"] = annotations
+        return extras
+
+
+class ReasoningItem:
+    """Summary parts, and reasoning text where a model shows it, as one part with blank lines between."""
+
+    def __init__(self, indexes: Indexes) -> None:
+        self.ended = False
+        self._index = indexes.take()
+        self._section: tuple[str, int] | None = None
+        self._lengths: dict[tuple[str, int], int] = {}
+
+    def start(self) -> tuple[Delta, ...]:
+        return (PartStart(self._index, "reasoning"),)
+
+    def write(self, kind: str, number: int, text: str) -> tuple[Delta, ...]:
+        section = (kind, number)
+        if section == self._section:
+            self._lengths[section] += len(text)
+            return (ReasoningDelta(self._index, text),)
+        if not text:
+            return ()
+        shown = text if self._section is None else f"\n\n{text}"
+        self._section = section
+        self._lengths[section] = self._lengths.get(section, 0) + len(text)
+        return (ReasoningDelta(self._index, shown),)
+
+    def end(self, item: Fields) -> Iterable[Delta]:
+        self.ended = True
+        for kind in ("summary", "content"):
+            for number, piece in enumerate(item.get(kind) or []):
+                text: str = piece.get("text") or ""
+                yield from self.write(kind, number, text[self._lengths.get((kind, number), 0) :])
+        yield PartEnd(self._index, state={"item": item} if item else {})
+
+
+class CallItem:
+    """A call of a function. Until its name is known nothing of it is given; the end then gives it all."""
+
+    def __init__(self, indexes: Indexes) -> None:
+        self.ended = False
+        self._indexes = indexes
+        self._index: int | None = None
+        self._length = 0
+
+    def start(self, item: Fields) -> tuple[Delta, ...]:
+        if self._index is not None or not item.get("name"):
+            return ()
+        self._index = self._indexes.take()
+        call_id: str = item.get("call_id") or item.get("id") or f"call_{new_id()}"
+        return (PartStart(self._index, "tool", call_id, item["name"]),)
+
+    def write(self, text: str) -> tuple[Delta, ...]:
+        if self._index is None or not text:
+            return ()
+        self._length += len(text)
+        return (InputDelta(self._index, text),)
+
+    def complete(self, arguments: str) -> tuple[Delta, ...]:
+        return self.write(arguments[self._length :])
+
+    def end(self, item: Fields) -> Iterable[Delta]:
+        self.ended = True
+        yield from self.start(item)
+        if self._index is None:
+            return
+        yield from self.complete(_text(item.get("arguments")))
+        state = {name: value for name, value in item.items() if name not in _CALL_FIELDS and value is not None}
+        yield PartEnd(self._index, state=state)
+
+
+class CustomCallItem(CallItem):
+    """A call whose input is free text: it is given as the one field `input` of an object, still as it arrives."""
+
+    def write(self, text: str) -> tuple[Delta, ...]:
+        if self._index is None or not text:
+            return ()
+        opening = "" if self._length else '{"input":"'
+        self._length += len(text)
+        return (InputDelta(self._index, opening + msgspec.json.encode(text)[1:-1].decode()),)
+
+    def end(self, item: Fields) -> Iterable[Delta]:
+        self.ended = True
+        yield from self.start(item)
+        if self._index is None:
+            return
+        yield from self.complete(_text(item.get("input")))
+        yield InputDelta(self._index, '"}' if self._length else '{"input":""}')
+        state = {name: value for name, value in item.items() if name not in _CALL_FIELDS and value is not None}
+        yield PartEnd(self._index, state=state | {"custom": True})
+
+
+class OpaqueItem:
+    """What the provider did on its own side: it is kept whole and goes back whole. An image becomes a file."""
+
+    def __init__(self, indexes: Indexes) -> None:
+        self.ended = False
+        self._indexes = indexes
+
+    def end(self, item: Fields) -> Iterable[Delta]:
+        self.ended = True
+        if not item:
+            return
+        index = self._indexes.take()
+        kind: PartKind = "file" if item.get("type") == "image_generation_call" and item.get("result") else "reasoning"
+        yield PartStart(index, kind)
+        if kind == "reasoning":
+            yield PartEnd(index, state={"item": item})
+            return
+        mime = f"image/{item.get('output_format') or 'png'}"
+        rest = {name: value for name, value in item.items() if name != "result"}
+        yield PartEnd(index, {"item": rest}, mime, f"data:{mime};base64,{item['result']}")
+
+
+def _text(value: Any) -> str:
+    """Arguments are text; a server that sends them as an object means the same."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,0 +1,52 @@
+"""The Responses API: how a request leaves, and who reads what comes back."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from outrider.errors import ProviderError
+from outrider.providers.openai.endpoint import address, headers, host, refused
+from outrider.providers.openai.responses_decode import ResponsesDecoder
+from outrider.providers.openai.responses_encode import ItemWriter, custom_calls, head
+from outrider.providers.provider import HttpCall
+from outrider.providers.writing import body, merged
+from outrider.types.agents import Provider
+from outrider.types.request import Prompt, Request
+
+FAMILY = "openai-responses"
+
+
+class ResponsesWire:
+    """Nothing depends on what a server remembers: answers are not stored (`extra={"store": True}` asks for it),
+    and reasoning travels encrypted with the messages."""
+
+    def __init__(self, provider: Provider) -> None:
+        self._headers = headers(provider)
+        self._url = address(provider, "responses")
+        self._family = FAMILY if _is_openai(host(provider)) else f"{FAMILY}@{host(provider)}"
+
+    def family(self, model: str) -> str:
+        """Encrypted reasoning can be read only by the service that wrote it."""
+        return self._family
+
+    def call(self, request: Request) -> HttpCall:
+        fields = merged(head(request), request.settings.extra)
+        return HttpCall(self._url, self._headers, body(fields, "input", self._items(request.prompt, fields)))
+
+    def decoder(self, request: Request) -> ResponsesDecoder:
+        return ResponsesDecoder()
+
+    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
+        return refused(status, headers, body)
+
+    def _items(self, prompt: Prompt, fields: Mapping[str, Any]) -> bytearray:
+        family, stored = self._family, bool(fields.get("store"))
+        listed = prompt.encoded(f"{family}/custom-calls", lambda message: custom_calls(message, family))
+        custom = frozenset(msgspec.json.decode(b"[%b]" % listed, type=list[str]))
+        writer = ItemWriter(family, custom, stored=stored)
+        return prompt.encoded(f"{family}/stored" if stored else family, writer.write)
+
+
+def _is_openai(host: str) -> bool:
+    return host == "openai.com" or host.endswith(".openai.com")

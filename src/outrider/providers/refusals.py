@@ -131,7 +131,7 @@ _FILTERED = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _BAD_KEY = re.compile(
-    r"(api|subscription)[ _-]?key\b.{0,60}\b(invalid|not valid|incorrect|expired|missing|not (found|provided))"
+    r"(api|subscription)[ _-]?key\b.{0,60}\b(invalid|not valid|incorrect|expired|missing|not found)"
     r"|(invalid|incorrect|missing|expired|no)( or \w+)? (x-)?(api|subscription)[ _-]?key",
     re.IGNORECASE | re.DOTALL,
 )
@@ -157,10 +157,9 @@ def refusal(
     wait = retry_after if retry_after is not None else asked_wait(headers)
     message = _words(message, status)
     kind = _kind(message, _effective(status, code), [_name(code), _name(type)], wait)
-    details = {"code": code} if code is not None else {}
-    error = kind(
-        message, status=status, type=type or (str(code) if code else None), retry_after=wait, **details
-    )
+    error = kind(message, status=status, type=type or (str(code) if code else None), retry_after=wait)
+    if code is not None:
+        error.details["code"] = code
     should = headers.get("x-should-retry")
     if should in ("true", "false"):
         error.retryable = should == "true"

@@ -1,0 +1,48 @@
+"""A wire format and a transport, put together: the client that asks a provider's models over HTTP."""
+
+from collections.abc import AsyncGenerator
+
+from outrider.providers.provider import Wire
+from outrider.providers.transport.attempts import Attempts, RetryListener, Route
+from outrider.providers.transport.http import HttpClient
+from outrider.providers.transport.rate_limit import RateLimiter
+from outrider.providers.transport.retry import Backoff, RetryPolicy
+from outrider.providers.transport.transport import Transport
+from outrider.types.request import Request
+from outrider.types.stream import Delta
+
+
+class WireClient:
+    """Asks again while nothing of an answer was shown and the error says that it may help.
+
+    Once something was shown, a failure is raised: the reader keeps what arrived, and nothing is shown twice.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        wire: Wire,
+        transport: Transport | None = None,
+        *,
+        retry: RetryPolicy | None = None,
+        limiter: RateLimiter | None = None,
+        on_retry: RetryListener | None = None,
+    ) -> None:
+        self.name = name
+        backoff = Backoff(retry or RetryPolicy())
+        self._route = Route(name, wire, transport or HttpClient(), backoff, limiter, on_retry)
+
+    def family(self, model: str) -> str:
+        return self._route.wire.family(model)
+
+    async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
+        attempts = Attempts(self._route, request)
+        try:
+            while (deltas := await attempts.read()) is not None:
+                for delta in deltas:
+                    yield delta
+        finally:
+            attempts.close()
+
+    async def aclose(self) -> None:
+        await self._route.transport.aclose()

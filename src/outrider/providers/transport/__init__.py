@@ -1,0 +1,1 @@
+"""How calls reach a provider and answers come back, the same for every vendor."""

@@ -1,0 +1,114 @@
+"""One request, pursued over as many attempts as may help."""
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from outrider.errors import ProviderError, RateLimitError
+from outrider.providers.provider import HttpCall, Wire
+from outrider.providers.secrets import without_secrets
+from outrider.providers.transport.exchange import Exchange
+from outrider.providers.transport.rate_limit import RateLimiter, Reservation
+from outrider.providers.transport.retry import Backoff, Showing
+from outrider.providers.transport.transport import Transport
+from outrider.types.events import RetryScheduledEvent
+from outrider.types.request import Request
+from outrider.types.stream import Delta, UsageReport
+
+_BYTES_PER_TOKEN = 4
+RetryListener = Callable[[RetryScheduledEvent], None]
+
+
+class Route(msgspec.Struct, frozen=True):
+    """All that requests to one provider share."""
+
+    name: str
+    wire: Wire
+    transport: Transport
+    backoff: Backoff
+    limiter: RateLimiter | None = None
+    on_retry: RetryListener | None = None
+
+
+class Attempts:
+    """`read` gives what has arrived; None is the good end. Close it, whatever happens."""
+
+    def __init__(self, route: Route, request: Request) -> None:
+        self._route = route
+        self._request = request
+        self._call: HttpCall = route.wire.call(request)
+        self._count = 0
+        self._showing = Showing()
+        self._exchange: Exchange | None = None
+        self._reservation: Reservation | None = None
+        self._used: int | None = None
+
+    async def read(self) -> list[Delta] | None:
+        while True:
+            try:
+                return await self._read()
+            except ProviderError as error:
+                await self._recover(error)
+
+    def close(self) -> None:
+        if self._exchange is not None:
+            self._exchange.close()
+            self._exchange = None
+        if self._reservation is not None:
+            self._reservation.settle(self._used)
+            self._reservation = None
+
+    async def _read(self) -> list[Delta] | None:
+        deltas = await (self._exchange or await self._start()).read()
+        if deltas is None:
+            return None
+        if self._reservation is not None:
+            self._note_usage(deltas)
+        return deltas if self._showing.begun else self._showing.pass_on(deltas)
+
+    async def _start(self) -> Exchange:
+        route = self._route
+        self._count += 1
+        self._showing = Showing()
+        if route.limiter is not None:
+            self._reservation = await route.limiter.reserve(len(self._call.body) // _BYTES_PER_TOKEN)
+        self._exchange = exchange = Exchange(route.wire, self._request)
+        await exchange.open(route.transport, self._call)
+        return exchange
+
+    async def _recover(self, error: ProviderError) -> None:
+        """Waits until it is time to ask again; raises the error when that is no use, or not allowed."""
+        self.close()
+        self._explain(error)
+        wait = None if self._showing.begun else self._route.backoff.wait(self._count, error)
+        if wait is None:
+            raise error
+        self._announce(wait, error)
+        await asyncio.sleep(wait)
+
+    def _explain(self, error: ProviderError) -> None:
+        """Whose error it is; and a provider that repeats our key does not bring it into logs."""
+        route = self._route
+        error.provider = error.provider or route.name
+        error.message = without_secrets(error.message, self._call.headers)
+        error.args = (error.message,)
+        if route.limiter is not None and isinstance(error, RateLimitError) and error.retry_after:
+            route.limiter.hold(min(error.retry_after, route.backoff.policy.longest_wait))
+
+    def _announce(self, wait: float, error: ProviderError) -> None:
+        if self._route.on_retry is not None:
+            self._route.on_retry(
+                RetryScheduledEvent(
+                    session_id=self._request.conversation,
+                    attempt=self._count,
+                    delay_ms=round(wait * 1000),
+                    error=str(error),
+                    max_attempts=self._route.backoff.policy.attempts,
+                )
+            )
+
+    def _note_usage(self, deltas: list[Delta]) -> None:
+        for delta in deltas:
+            if type(delta) is UsageReport:
+                self._used = delta.tokens.total

@@ -1,5 +1,6 @@
 """What vendors share when they write a request: bodies from remembered bytes, and the files in them."""
 
+import json
 from base64 import b64decode, b64encode
 from binascii import Error as DamagedBase64
 from collections.abc import Mapping
@@ -18,9 +19,17 @@ _TEXTUAL = (
 )
 
 
+def encoded_json(value: Any) -> bytes:
+    """JSON bytes. Half a surrogate pair, as names of files may hold, is replaced: no API takes it."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
 def body(head: dict[str, Any], messages_field: str, messages: bytes | bytearray) -> bytes:
     """The messages stand last, so that a request begins with the bytes of the one before it."""
-    start = msgspec.json.encode({name: value for name, value in head.items() if name != messages_field})
+    start = encoded_json({name: value for name, value in head.items() if name != messages_field})
     comma = b"," if len(start) > 2 else b""
     return b"".join((start[:-1], comma, b'"', messages_field.encode(), b'":[', messages, b"]}"))
 

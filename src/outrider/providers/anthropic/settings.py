@@ -1,0 +1,126 @@
+"""Everything of a request body but its messages."""
+
+from typing import Any
+
+from outrider.providers.anthropic.models import ModelTraits
+from outrider.types.request import ModelSettings, OutputSchema, Request, ToolChoice, ToolSpec
+
+# Asked for when nobody knows the model's maximum: the refusal names it.
+PROBE = 10_000_000
+# A server of another maker may take any number at its word, or refuse in words of its own.
+CAUTIOUS_LIMIT = 32_000
+
+_SMALLEST_BUDGET = 1024
+_BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16_384, "xhigh": 24_576, "max": 32_768}
+_MODES = {"auto": "auto", "required": "any", "none": "none", "tool": "tool"}
+_TOP_P_WITH_THINKING = 0.95
+
+Mark = dict[str, Any] | None
+"""What is put where a cached prefix may end; None where the server does not want it."""
+
+
+def head(request: Request, mark: Mark) -> dict[str, Any]:
+    """What comes before the messages for the model, and so for its cache: tools, then the system prompt.
+
+    Marks stand at the end of both and never move, so that neither depends on the other."""
+    fields: dict[str, Any] = {}
+    if request.tools:
+        fields["tools"] = [_tool(spec) for spec in request.tools]
+        fields["tools"][-1] |= _marked(mark)
+    if request.system and request.system.strip():
+        fields["system"] = [{"type": "text", "text": request.system, **_marked(mark)}]
+    return fields
+
+
+def tuning(request: Request, traits: ModelTraits, limit: int | None) -> dict[str, Any]:
+    """How the model is to answer. `limit` is what the catalog says of its largest answer."""
+    settings = request.settings
+    unknown = PROBE if traits.version is not None else CAUTIOUS_LIMIT
+    max_tokens = settings.max_output_tokens or traits.output_limit or limit or unknown
+    fields: dict[str, Any] = {"max_tokens": max_tokens}
+    if request.stream:
+        fields["stream"] = True
+    if thinking := settings.extra.get("thinking") or _thinking(settings, traits, max_tokens):
+        fields["thinking"] = thinking
+    form = thinking["type"] if thinking else "disabled"
+    if output := _output_config(settings, traits, adaptive=form == "adaptive"):
+        fields["output_config"] = output
+    if traits.sampling:
+        fields |= _sampling(settings, thinks=form != "disabled")
+    if settings.stop:
+        fields["stop_sequences"] = list(settings.stop)
+    if (choice := _choice(settings.tool_choice)) and (request.tools or "tools" in settings.extra):
+        fields["tool_choice"] = choice
+    return fields
+
+
+def _tool(spec: ToolSpec) -> dict[str, Any]:
+    tool: dict[str, Any] = {"name": spec.name}
+    if spec.description:
+        tool["description"] = spec.description
+    tool["input_schema"] = spec.parameters if "type" in spec.parameters else {"type": "object", **spec.parameters}
+    if spec.strict:
+        tool["strict"] = True
+    return tool
+
+
+def _thinking(settings: ModelSettings, traits: ModelTraits, max_tokens: int) -> dict[str, Any] | None:
+    """The API refuses thinking together with a forced call, and where there is no room for it."""
+    wanted = settings.reasoning and settings.tool_choice.mode in ("auto", "none")
+    form = traits.thinking_form(wanted=wanted, budget=settings.reasoning_budget is not None)
+    match form:
+        case "enabled":
+            budget = _budget(settings, max_tokens)
+            return {"type": "enabled", "budget_tokens": budget} if budget < max_tokens else None
+        case "adaptive":
+            return {"type": "adaptive", "display": "summarized"} if traits.hides_thinking else {"type": "adaptive"}
+        case "disabled":
+            return {"type": "disabled"}
+        case None:
+            return None
+
+
+def _budget(settings: ModelSettings, max_tokens: int) -> int:
+    """A budget that nobody named leaves half of the answer's tokens to the answer."""
+    given = settings.reasoning_budget
+    budget = min(given, max_tokens - 1) if given else min(_BUDGETS[settings.reasoning_effort], max_tokens // 2)
+    return max(budget, _SMALLEST_BUDGET)
+
+
+def _output_config(settings: ModelSettings, traits: ModelTraits, *, adaptive: bool) -> dict[str, Any]:
+    config: dict[str, Any] = {}
+    if adaptive and settings.reasoning:
+        config["effort"] = traits.effort(settings.reasoning_effort)
+    if settings.output is not None:
+        config["format"] = _format(settings.output)
+    return config
+
+
+def _format(output: OutputSchema) -> dict[str, Any]:
+    return {"type": "json_schema", "schema": output.schema}
+
+
+def _sampling(settings: ModelSettings, *, thinks: bool) -> dict[str, Any]:
+    """With thinking the API takes no temperature; without it, newer models take only one of the two."""
+    if thinks:
+        high_enough = settings.top_p is not None and settings.top_p >= _TOP_P_WITH_THINKING
+        return {"top_p": settings.top_p} if high_enough else {}
+    if settings.temperature is not None:
+        return {"temperature": settings.temperature}
+    return {"top_p": settings.top_p} if settings.top_p is not None else {}
+
+
+def _choice(choice: ToolChoice) -> dict[str, Any]:
+    """Empty where the API's own default says the same."""
+    if choice == ToolChoice():
+        return {}
+    fields: dict[str, Any] = {"type": _MODES[choice.mode]}
+    if choice.mode == "tool":
+        fields["name"] = choice.tool
+    if not choice.parallel and choice.mode != "none":
+        fields["disable_parallel_tool_use"] = True
+    return fields
+
+
+def _marked(mark: Mark) -> dict[str, Any]:
+    return {"cache_control": mark} if mark else {}

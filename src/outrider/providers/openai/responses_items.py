@@ -73,16 +73,16 @@ class MessageItem:
 
     def end(self, item: Fields) -> Iterable[Delta]:
         self.ended = True
-        pieces: list[Fields] = item.get("content") or []
-        for content, piece in enumerate(pieces):
+        pieces = in_order(self._parts, item.get("content") or [])
+        for content, piece in pieces.items():
             yield from self.complete(content, piece)
         own = {name: item[name] for name in ("id", "phase", "status") if item.get(name)}
         for content, index in self._parts.items():
-            yield PartEnd(index, state=own | self._extras(content, pieces))
+            yield PartEnd(index, state=own | self._extras(content, pieces.get(content, {})))
 
-    def _extras(self, content: int, pieces: list[Fields]) -> Fields:
+    def _extras(self, content: int, piece: Fields) -> Fields:
         extras: Fields = {"refusal": True} if content in self._refusals else {}
-        if content < len(pieces) and (annotations := pieces[content].get("annotations")):
+        if annotations := piece.get("annotations"):
             extras["annotations"] = annotations
         return extras
 
@@ -114,7 +114,8 @@ class ReasoningItem:
     def end(self, item: Fields) -> Iterable[Delta]:
         self.ended = True
         for kind in ("summary", "content"):
-            for number, piece in enumerate(item.get(kind) or []):
+            seen = [number for found, number in self._lengths if found == kind]
+            for number, piece in in_order(seen, item.get(kind) or []).items():
                 text: str = piece.get("text") or ""
                 yield from self.write(kind, number, text[self._lengths.get((kind, number), 0) :])
         yield PartEnd(self._index, state={"item": item} if item else {})
@@ -196,6 +197,13 @@ class OpaqueItem:
         mime = f"image/{item.get('output_format') or 'png'}"
         rest = {name: value for name, value in item.items() if name != "result"}
         yield PartEnd(index, {"item": rest}, mime, f"data:{mime};base64,{item['result']}")
+
+
+def in_order(seen: Iterable[int], pieces: list[Fields]) -> dict[int, Fields]:
+    """The pieces of a whole item under the numbers that its events gave them: the first seen is the first, since
+    some servers count from somewhere else. A piece that no event told of gets a number of its own."""
+    numbers = list(seen)
+    return {numbers[at] if at < len(numbers) else -1 - at: piece for at, piece in enumerate(pieces)}
 
 
 def _text(value: Any) -> str:

@@ -100,7 +100,7 @@ def _asked_in(earlier: list[Message], call_id: str) -> Message | None:
 def _ended(part: ToolPart, result: ToolResultPart, at: int) -> ToolPart:
     kept = dict(result.metadata)
     if not result.content.strip() and "content" not in kept:
-        kept["content"] = result.content
+        kept["content"] = result.to_api_format().get("content")
     metadata = {"result": kept} if kept else {}
     running = part.state.start(at) if isinstance(part.state, ToolPending) else part.state
     if not isinstance(running, ToolRunning):

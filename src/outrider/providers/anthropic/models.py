@@ -8,14 +8,14 @@ from msgspec.structs import replace
 
 from outrider.types.request import ReasoningEffort
 
-ThinkingForm = Literal["enabled", "adaptive", "disabled"]
+ThinkingForm = Literal["enabled", "adaptive"]
 
 _VERSION = re.compile(r"(?<!\d)(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
 _NEWEST: tuple[int, int] = (99, 0)  # a Claude without a number is the latest one
 _LEVELS = ("low", "medium", "high", "xhigh", "max")
 
 _TOO_MANY_TOKENS = re.compile(r"max_tokens: \d+ > (\d+)")
-_FORM_REFUSED = re.compile(r"thinking\.type\.(enabled|adaptive|disabled)\W* is not supported")
+_FORM_REFUSED = re.compile(r"thinking\.type\.(enabled|adaptive)\W* is not supported")
 _LEVELS_TAKEN = re.compile(r"Supported levels: ([\w, ]+)")
 _SAMPLING_REFUSED = re.compile(r"(temperature|top_p)\W.{0,40}(deprecated|not supported|not permitted)")
 
@@ -29,9 +29,9 @@ class ModelTraits(msgspec.Struct, frozen=True):
     efforts: tuple[str, ...] = _LEVELS
     sampling: bool = True
 
-    def thinking_form(self, *, wanted: bool, budget: bool) -> ThinkingForm | None:
-        """How thinking is switched on or off; None is by saying nothing."""
-        return next((form for form in self._forms(wanted=wanted, budget=budget) if form not in self.refused), None)
+    def thinking_form(self, *, budget: bool) -> ThinkingForm | None:
+        """How thinking is asked for, with or without a budget that was named; None where it cannot be."""
+        return next((form for form in self._forms(budget=budget) if form not in self.refused), None)
 
     @property
     def hides_thinking(self) -> bool:
@@ -62,10 +62,8 @@ class ModelTraits(msgspec.Struct, frozen=True):
             return replace(self, sampling=False)
         return self
 
-    def _forms(self, *, wanted: bool, budget: bool) -> tuple[ThinkingForm, ...]:
+    def _forms(self, *, budget: bool) -> tuple[ThinkingForm, ...]:
         version = self.version
-        if not wanted:  # from 5 on models think unless they are told not to
-            return ("disabled",) if version is not None and version >= (5, 0) else ()
         if version is None:
             return ("enabled",)
         if version < (3, 7):

@@ -66,16 +66,14 @@ def _tool(spec: ToolSpec) -> dict[str, Any]:
 
 def _thinking(settings: ModelSettings, traits: ModelTraits, max_tokens: int) -> dict[str, Any] | None:
     """The API refuses thinking together with a forced call, and where there is no room for it."""
-    wanted = settings.reasoning and settings.tool_choice.mode in ("auto", "none")
-    form = traits.thinking_form(wanted=wanted, budget=settings.reasoning_budget is not None)
-    match form:
+    if not settings.reasoning or settings.tool_choice.mode in ("required", "tool"):
+        return None
+    match traits.thinking_form(budget=settings.reasoning_budget is not None):
         case "enabled":
             budget = _budget(settings, max_tokens)
             return {"type": "enabled", "budget_tokens": budget} if budget < max_tokens else None
         case "adaptive":
             return {"type": "adaptive", "display": "summarized"} if traits.hides_thinking else {"type": "adaptive"}
-        case "disabled":
-            return {"type": "disabled"}
         case None:
             return None
 
@@ -101,13 +99,12 @@ def _format(output: OutputSchema) -> dict[str, Any]:
 
 
 def _sampling(settings: ModelSettings, *, thinks: bool) -> dict[str, Any]:
-    """With thinking the API takes no temperature; without it, newer models take only one of the two."""
-    if thinks:
-        high_enough = settings.top_p is not None and settings.top_p >= _TOP_P_WITH_THINKING
-        return {"top_p": settings.top_p} if high_enough else {}
+    """The API takes one of the two; together with thinking only values that hardly steer."""
     if settings.temperature is not None:
-        return {"temperature": settings.temperature}
-    return {"top_p": settings.top_p} if settings.top_p is not None else {}
+        return {"temperature": settings.temperature} if not thinks or settings.temperature == 1 else {}
+    if settings.top_p is not None:
+        return {"top_p": settings.top_p} if not thinks or settings.top_p >= _TOP_P_WITH_THINKING else {}
+    return {}
 
 
 def _choice(choice: ToolChoice) -> dict[str, Any]:

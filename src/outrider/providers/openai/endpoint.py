@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Any, cast
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 
@@ -14,12 +14,15 @@ _OPENAI = "https://api.openai.com/v1"
 
 
 def address(provider: Provider, path: str) -> str:
-    """`options["query"]` is added to the address; `api_version` is short for the one that Azure wants there."""
-    query = dict(provider.options.get("query", {}))
+    """`options["query"]` is added to the address; `api_version` is short for the one that Azure wants there.
+
+    A query in the base address is kept, and an address that already ends in the path is taken as it is."""
+    base = urlsplit(provider.base_url or _OPENAI)
+    query = dict(parse_qsl(base.query)) | provider.options.get("query", {})
     if version := provider.options.get("api_version"):
         query["api-version"] = version
-    url = f"{(provider.base_url or _OPENAI).rstrip('/')}/{path}"
-    return f"{url}?{urlencode(query)}" if query else url
+    place = base.path.rstrip("/").removesuffix(f"/{path}")
+    return base._replace(path=f"{place}/{path}", query=urlencode(query)).geturl()
 
 
 def host(provider: Provider) -> str:
@@ -50,8 +53,9 @@ def from_error(said: Any, *, status: int | None = None, headers: Mapping[str, st
     if isinstance(said, list) and said:
         return from_error(cast("list[Any]", said)[0], status=status, headers=headers)
     fields: dict[str, Any] = cast("dict[str, Any]", said) if isinstance(said, dict) else {"message": said}
-    if isinstance(fields.get("error"), dict):
-        return from_error(fields["error"], status=status, headers=headers)
+    for inner in (fields.get("error"), fields.get("errors")):
+        if inner and isinstance(inner, dict | list):
+            return from_error(inner, status=status, headers=headers)
     words = (fields.get(name) for name in ("error", "message", "detail"))
     message = next((word for word in words if isinstance(word, str)), None)
     kind, code = fields.get("type"), fields.get("code")

@@ -1,0 +1,1 @@
+"""Chat Completions: the wire format of OpenAI that many other servers speak, each in its own dialect."""

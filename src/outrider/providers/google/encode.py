@@ -1,0 +1,163 @@
+"""A request, written as Gemini wants it: messages become contents, one by one, each exactly once."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, assert_never
+
+import msgspec
+
+from outrider.providers.google.parts import MADE_UP
+from outrider.providers.google.thinking import thinking
+from outrider.providers.writing import file_id, inline, plain_text
+from outrider.types.parts import FilePart, ModelPart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
+from outrider.types.request import ModelMessage, ModelSettings, Request, ToolChoice
+from outrider.types.tool_state import Attachment
+
+Fields = dict[str, Any]
+
+# Gemini 3 refuses a call without a signature; for calls that another model wrote this is Google's own stand-in.
+_FOREIGN_CALL = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
+# What may stand inside a function response of Gemini 3; anything else, and all else before, stands beside it.
+_INSIDE_RESPONSE = ("image/", "application/pdf", "text/plain")
+
+
+class ContentWriter:
+    """Writes the content of one message for one generation of models. `name_of` finds a call's tool where a result
+    does not name it."""
+
+    def __init__(self, family: str, generation: float, name_of: Callable[[str], str]) -> None:
+        self._family = family
+        self._generation = generation
+        self._name_of = name_of
+
+    def write(self, message: ModelMessage) -> bytes:
+        if message.role == "assistant":
+            content: Fields = {"role": "model", "parts": self._answer(message)}
+        else:
+            content = {"role": "user", "parts": list(self._question(message))}
+        return msgspec.json.encode(content) if content["parts"] else b""
+
+    def _question(self, message: ModelMessage) -> Iterator[Fields]:
+        beside: list[Attachment] = []
+        for part in message.content:
+            if not isinstance(part, ToolResultPart):
+                yield from map(_attachment, beside)  # every response comes before what stands beside them
+                beside = []
+            match part:
+                case ToolResultPart():
+                    yield self._response(part, beside)
+                case TextPart():
+                    yield {"text": part.text}
+                case FilePart():
+                    yield _file(part.mime, part.url, part.filename)
+                case ReasoningPart() | ToolUsePart():
+                    pass  # a user has none
+                case _:
+                    assert_never(part)
+        yield from map(_attachment, beside)
+
+    def _response(self, part: ToolResultPart, beside: list[Attachment]) -> Fields:
+        inside: list[Fields] = []
+        for attachment in part.attachments:
+            if self._generation >= 3 and attachment.mime_type.startswith(_INSIDE_RESPONSE):
+                inside.append(_attachment(attachment))
+            else:
+                beside.append(attachment)
+        response: Fields = {
+            **_id(part.tool_use_id),
+            "name": part.tool_name or self._name_of(part.tool_use_id),
+            "response": {"error" if part.is_error else "output": part.content},
+        }
+        return {"functionResponse": response | ({"parts": inside} if inside else {})}
+
+    def _answer(self, message: ModelMessage) -> list[Fields]:
+        said = [written for part in message.content for written in self._said(part)]
+        if self._generation >= 3:
+            for call in (written for written in said if "functionCall" in written):
+                call.setdefault("thoughtSignature", _FOREIGN_CALL)
+                break  # of several calls the first carries it for all
+        return said
+
+    def _said(self, part: ModelPart) -> Iterator[Fields]:
+        own: Fields = part.metadata.get(self._family, {})
+        match part:
+            case TextPart():
+                yield {"text": part.text, **_signature(own)}
+            case ToolUsePart():
+                call = {**_id(part.tool_id), "name": part.tool_name, "args": part.tool_input}
+                yield {"functionCall": call, **_signature(own)}
+            case ReasoningPart(provider_state=state) if state.get("family") == self._family:
+                yield state["part"] if "part" in state else {"text": part.text, "thought": True, **_signature(state)}
+            case FilePart():
+                thought = {"thought": True} if own.get("thought") else {}
+                yield _file(part.mime, part.url, part.filename) | thought | _signature(own)
+            case ReasoningPart() | ToolResultPart():
+                pass  # of another family, or a user's
+            case _:
+                assert_never(part)
+
+
+def head(request: Request, generation: float) -> Fields:
+    """All of the body but the contents and the user's own fields."""
+    fields: Fields = {}
+    if request.system:
+        fields["systemInstruction"] = {"parts": [{"text": request.system}]}
+    if request.tools:
+        declared = [
+            {"name": tool.name, "description": tool.description, "parametersJsonSchema": tool.parameters}
+            for tool in request.tools
+        ]
+        fields["tools"] = [{"functionDeclarations": declared}]
+        if request.settings.tool_choice.mode != "auto":
+            fields["toolConfig"] = {"functionCallingConfig": _choice(request.settings.tool_choice)}
+    if config := _config(request.settings, request.model, generation):
+        fields["generationConfig"] = config
+    return fields
+
+
+def _config(settings: ModelSettings, model: str, generation: float) -> Fields:
+    fields: Fields = {
+        "maxOutputTokens": settings.max_output_tokens,
+        "temperature": settings.temperature,
+        "topP": settings.top_p,
+        "stopSequences": list(settings.stop) or None,
+        "thinkingConfig": thinking(settings, model, generation),
+    }
+    if settings.output is not None:
+        fields |= {"responseMimeType": "application/json", "responseJsonSchema": settings.output.schema}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _choice(choice: ToolChoice) -> Fields:
+    match choice.mode:
+        case "auto":
+            return {"mode": "AUTO"}
+        case "none":
+            return {"mode": "NONE"}
+        case "required":
+            return {"mode": "ANY"}
+        case "tool":
+            return {"mode": "ANY", "allowedFunctionNames": [choice.tool]}
+
+
+def _id(call_id: str) -> Fields:
+    return {} if call_id.startswith(MADE_UP) else {"id": call_id}
+
+
+def _signature(own: Fields) -> Fields:
+    return {"thoughtSignature": own["thought_signature"]} if own.get("thought_signature") else {}
+
+
+def _attachment(attachment: Attachment) -> Fields:
+    url = attachment.url or f"data:{attachment.mime_type};base64,{attachment.data}"
+    return _file(attachment.mime_type, url, attachment.name)
+
+
+def _file(mime: str, url: str, name: str | None) -> Fields:
+    content = inline(url)
+    if content is None:
+        return {"fileData": {"mimeType": mime, "fileUri": file_id(url) or url}}
+    # As files, kinds of text outside text/* are refused.
+    text = None if mime.startswith("text/") else plain_text(mime, url)
+    if text is not None:
+        return {"text": f'<file name="{name}">\n{text}\n</file>' if name else text}
+    return {"inlineData": {"mimeType": mime, "data": content}}

@@ -1,0 +1,127 @@
+"""The parts of a Gemini answer while they stream: text that goes on, calls, files, and what Google did on its side.
+
+A text with a thought signature is a part of its own, even an empty one: the signature must go back where it stood.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from outrider.providers.google.partial_args import ArgsWriter
+from outrider.types.ids import new_id
+from outrider.types.stream import Delta, InputDelta, PartEnd, PartStart, ReasoningDelta, TextDelta
+
+Fields = dict[str, Any]
+
+# Ids of calls that came without one begin like this, and never leave for Google.
+MADE_UP = "noid_"
+_TEXT_FIELDS = {"text", "thought", "thoughtSignature"}
+
+
+class PartReader:
+    """Gives the deltas of the parts it reads to `emit`."""
+
+    def __init__(self, emit: Callable[[Delta], object]) -> None:
+        self.calls = 0
+        self._emit = emit
+        self._next = 0
+        self._text: int | None = None  # the text or thought that goes on
+        self._is_thought = False
+        self._call: int | None = None  # the call whose arguments go on
+        self._args = ArgsWriter()
+        self._call_state: Fields = {}
+
+    def read(self, part: Fields, response_id: str) -> None:
+        text = part.get("text")
+        if text is not None and "thoughtSignature" not in part:
+            if text:
+                self._write(text, thought=bool(part.get("thought")))
+        elif "functionCall" in part:
+            self._read_call(part["functionCall"] or {}, _state(part), response_id)
+        elif part.keys() <= _TEXT_FIELDS:
+            self._read_signed(part)
+        else:
+            self._read_other(part)
+
+    def end(self) -> None:
+        """Nothing goes on any more."""
+        self._end_text()
+        self._end_call()
+
+    def _write(self, text: str, *, thought: bool) -> None:
+        if self._text is None or self._is_thought is not thought:
+            self.end()
+            self._text, self._is_thought = self._take(), thought
+            self._emit(PartStart(self._text, "reasoning" if thought else "text"))
+        self._emit(ReasoningDelta(self._text, text) if thought else TextDelta(self._text, text))
+
+    def _end_text(self, state: Fields | None = None) -> None:
+        if self._text is not None:
+            self._emit(PartEnd(self._text, state or {}))
+            self._text = None
+
+    def _read_signed(self, part: Fields) -> None:
+        state = _state(part)
+        if not state:
+            return
+        self.end()
+        self._write(part.get("text") or "", thought=bool(part.get("thought")))
+        self._end_text(state)
+
+    def _read_call(self, call: Fields, state: Fields, response_id: str) -> None:
+        if call.get("name"):
+            self.end()
+            self._call, self._args, self._call_state = self._take(), ArgsWriter(), state
+            call_id = call.get("id") or _made_up(response_id, self.calls)
+            self.calls += 1
+            self._emit(PartStart(self._call, "tool", call_id, call["name"]))
+        if self._call is None:
+            return
+        self._call_state |= state
+        text = "".join(self._args.write(piece) for piece in call.get("partialArgs") or ())
+        if call.get("args") is not None:
+            text += msgspec.json.encode(call["args"]).decode()
+        if text:
+            self._emit(InputDelta(self._call, text))
+        if not call.get("willContinue"):
+            self._end_call()
+
+    def _end_call(self) -> None:
+        if self._call is None:
+            return
+        if rest := self._args.end():
+            self._emit(InputDelta(self._call, rest))
+        self._emit(PartEnd(self._call, self._call_state))
+        self._call = None
+
+    def _read_other(self, part: Fields) -> None:
+        """A file that the model made, or something of Google's own, which is kept and goes back whole."""
+        self.end()
+        index = self._take()
+        inline: Fields | None = part.get("inlineData")
+        file: Fields | None = inline or part.get("fileData")
+        if not file:
+            self._emit(PartStart(index, "reasoning"))
+            self._emit(PartEnd(index, {"part": part}))
+            return
+        mime: str = file.get("mimeType") or "application/octet-stream"
+        url: str = f"data:{mime};base64,{file.get('data', '')}" if inline else file.get("fileUri", "")
+        thought = {"thought": True} if part.get("thought") else {}
+        self._emit(PartStart(index, "file"))
+        self._emit(PartEnd(index, _state(part) | thought, mime, url))
+
+    def _take(self) -> int:
+        self._next += 1
+        return self._next - 1
+
+
+def _state(part: Fields) -> Fields:
+    signature = part.get("thoughtSignature")
+    return {"thought_signature": signature} if signature else {}
+
+
+def _made_up(response_id: str, number: int) -> str:
+    """The same for the same answer, however it arrives."""
+    return f"{MADE_UP}{re.sub(r'[^0-9A-Za-z_-]', '_', response_id)[:40] or new_id()}_{number}"

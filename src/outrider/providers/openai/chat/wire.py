@@ -1,0 +1,62 @@
+"""Chat Completions: how a request leaves, and who reads what comes back."""
+
+from collections.abc import Mapping
+
+from outrider.errors import InvalidRequestError, ProviderError
+from outrider.providers.openai.chat.decode import ChatDecoder
+from outrider.providers.openai.chat.dialects import Dialect, after_refusal, dialect_of, family_of, for_model
+from outrider.providers.openai.chat.encode import MessageWriter
+from outrider.providers.openai.chat.settings import head, system_message
+from outrider.providers.openai.endpoint import address, headers, refused
+from outrider.providers.provider import HttpCall
+from outrider.providers.writing import body, encoded_json, merged
+from outrider.types.agents import Provider
+from outrider.types.request import Request
+
+
+class ChatWire:
+    """OpenAI, and every server that speaks like it, in the dialect that its address tells."""
+
+    def __init__(self, provider: Provider) -> None:
+        self._dialect = dialect_of(provider)
+        self._learnt: dict[str, list[Dialect]] = {}  # per model, the last one counts
+        self._headers = headers(provider)
+        self._url = address(provider, "chat/completions")
+
+    def family(self, model: str) -> str:
+        return family_of(model)
+
+    def call(self, request: Request) -> HttpCall:
+        dialect = self._spoken_to(request.model)
+        fields = merged(head(request, dialect), request.settings.extra)
+        return HttpCall(self._url, self._headers, body(fields, "messages", self._messages(request, dialect)))
+
+    def decoder(self, request: Request) -> ChatDecoder:
+        audio = request.settings.extra.get("audio", {})
+        return ChatDecoder(f"audio/{audio.get('format', 'wav')}")
+
+    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
+        return refused(status, headers, body)
+
+    def learn(self, request: Request, error: ProviderError) -> bool:
+        """Remembers which of two names a model's server wants, or that it does not know an optional field."""
+        if not isinstance(error, InvalidRequestError):
+            return False
+        tried = self._learnt.setdefault(request.model, [for_model(self._dialect, request.model)])
+        before, after = tried[-1], after_refusal(tried[-1], error.message)
+        if after in tried or (head(request, before), before.system) == (head(request, after), after.system):
+            return False
+        tried.append(after)
+        return True
+
+    def _spoken_to(self, model: str) -> Dialect:
+        learnt = self._learnt.get(model)
+        return learnt[-1] if learnt else for_model(self._dialect, model)
+
+    def _messages(self, request: Request, dialect: Dialect) -> bytes | bytearray:
+        writer = MessageWriter(dialect, self.family(request.model))
+        messages = request.prompt.encoded(writer.form, writer.write)
+        system = system_message(request, dialect)
+        if system is None:
+            return messages
+        return b"".join((encoded_json(system), b"," if messages else b"", messages))

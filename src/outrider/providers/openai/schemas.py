@@ -1,0 +1,35 @@
+"""Whether a JSON schema is one that can be enforced strictly; to ask it of any other is refused."""
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+Schema = dict[str, Any]
+
+_UNKNOWN = ("allOf", "not", "if", "then", "else", "dependentRequired", "dependentSchemas", "patternProperties", "oneOf")
+
+
+def is_strict(schema: Any) -> bool:
+    """Every object is closed and requires all of its properties, and no keyword is one that cannot be enforced."""
+    return (
+        isinstance(schema, dict) and cast("Schema", schema).get("type") == "object" and _strict(cast("Schema", schema))
+    )
+
+
+def _strict(schema: Schema) -> bool:
+    if any(keyword in schema for keyword in _UNKNOWN):
+        return False
+    if "properties" in schema or schema.get("type") == "object":
+        properties: Schema = schema.get("properties", {})
+        closed = schema.get("additionalProperties") is False
+        if not closed or set(schema.get("required", ())) != set(properties):
+            return False
+    return all(_strict(inner) for inner in _inner(schema))
+
+
+def _inner(schema: Schema) -> Iterator[Schema]:
+    for name in ("properties", "$defs", "definitions"):
+        yield from schema.get(name, {}).values()
+    yield from schema.get("anyOf", ())
+    items = schema.get("items")
+    if isinstance(items, dict):
+        yield cast("Schema", items)

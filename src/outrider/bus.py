@@ -132,9 +132,16 @@ class _Backlog:
             return None
 
     def _drop_deltas(self) -> None:
-        kept = [event for event in self._events if not event.droppable]
-        self._dropped += len(self._events) - len(kept)
-        self._events = deque(kept)
+        """Only ends stay; earlier words about dropped deltas become one."""
+        kept: deque[Event] = deque()
+        for event in self._events:
+            if isinstance(event, DeltasDroppedEvent):
+                self._dropped += event.count
+            elif event.droppable:
+                self._dropped += 1
+            else:
+                kept.append(event)
+        self._events = kept
 
 
 class _Mailbox:

@@ -5,6 +5,7 @@ result at the head of the user's message that follows. Roles alternate and begin
 one result.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ NOT_FINISHED = (
     "Check before you repeat it."
 )
 OUTPUT_REMOVED = "(The output of this old call was removed to save space. Call the tool again if you need it.)"
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 SUMMARY = "Summary of the conversation so far; the messages it stands for were removed:\n\n{summary}"
 
 
@@ -52,7 +54,7 @@ def lowered_messages(history: Iterable[Message], family: str, call_ids: "CallIds
     """Each message as one or more model messages; neighbours may still share a role."""
     for message in history:
         if message.role == "user":
-            yield from _non_empty("user", _user_parts(message))
+            yield from _non_empty("user", _user_parts(message, family))
         else:
             yield from _assistant_messages(message, family, call_ids)
 
@@ -71,6 +73,11 @@ def alternate(messages: Iterable[ModelMessage], *, opening: bool = True) -> Iter
         waiting = message
     if waiting is not None:
         yield waiting
+
+
+def tool_name(name: str) -> str:
+    """A name that every API takes back, also when a model made it up."""
+    return _NOT_IN_NAMES.sub("_", name)[:64] or "unknown"
 
 
 class CallIds:
@@ -124,12 +131,14 @@ def _steps(parts: Iterable[AnyPart]) -> Iterator[list[AnyPart]]:
 
 
 def _split(part: ToolPart, call_id: str) -> tuple[ToolUsePart, ToolResultPart]:
-    use = ToolUsePart(tool_id=call_id, tool_name=part.tool, tool_input=part.state.input, metadata=part.metadata)
+    use = ToolUsePart(
+        tool_id=call_id, tool_name=tool_name(part.tool), tool_input=part.state.input, metadata=part.metadata
+    )
     result = tool_result(part, call_id)
     if result is None:
-        result = ToolResultPart(tool_use_id=call_id, content=NOT_FINISHED, is_error=True, tool_name=part.tool)
+        result = ToolResultPart(tool_use_id=call_id, content=NOT_FINISHED, is_error=True, tool_name=use.tool_name)
     elif isinstance(part.state, ToolCompleted) and part.state.time.compacted is not None:
-        result = ToolResultPart(tool_use_id=call_id, content=OUTPUT_REMOVED, tool_name=part.tool)
+        result = ToolResultPart(tool_use_id=call_id, content=OUTPUT_REMOVED, tool_name=use.tool_name)
     return use, result
 
 
@@ -147,12 +156,14 @@ def _visible(part: AnyPart, family: str) -> Iterator[ModelPart]:
             pass
 
 
-def _user_parts(message: Message) -> Iterator[ModelPart]:
+def _user_parts(message: Message, family: str) -> Iterator[ModelPart]:
     for part in message.parts:
         match part:
             case TextPart() if not part.ignored and part.text.strip():
                 yield part
             case FilePart():
+                yield part
+            case ReasoningPart(provider_state={"family": owner, "block": _}) if owner == family:  # a file of theirs
                 yield part
             case ToolPart():  # a command that the user ran
                 result = tool_result(part, part.call_id)
@@ -188,7 +199,8 @@ def _summary_message(part: CompactionPart) -> Message:
 
 
 def _tail(history: Sequence[Message], part: CompactionPart, position: int) -> Sequence[Message]:
-    for start, message in enumerate(history):
-        if message.id == part.tail_start_id:
+    """What the summary does not stand for: from the named message on, which came before the compaction."""
+    for start in range(position + 1):
+        if history[start].id == part.tail_start_id:
             return history[start:]
     return history[position + 1 :]

@@ -1,0 +1,286 @@
+"""The bus: order, isolation, async handlers, bounded streams."""
+
+import asyncio
+import gc
+import logging
+import threading
+import time
+
+import pytest
+
+from outrider import EventBus, ListenerOverflow, get_event_bus
+from outrider.events import (
+    DeltasDroppedEvent,
+    Event,
+    MessageAddedEvent,
+    PartDeltaEvent,
+    TurnCompletedEvent,
+    TurnStartedEvent,
+)
+
+
+def turn(number: int) -> TurnStartedEvent:
+    return TurnStartedEvent(turn_number=number)
+
+
+def delta(number: int) -> PartDeltaEvent:
+    return PartDeltaEvent(message_id="m", part_id="p", delta=str(number))
+
+
+def test_a_handler_hears_its_class_and_subscribe_all_hears_everything():
+    bus, turns, everything = EventBus(), [], []
+    bus.subscribe(TurnStartedEvent, turns.append)
+    bus.subscribe_all(everything.append)
+    first, second = turn(1), MessageAddedEvent(role="user")
+    bus.publish(first)
+    bus.publish(second)
+    assert turns == [first]
+    assert everything == [first, second]
+
+
+def test_a_subscription_to_a_class_hears_its_subclasses():
+    class Special(TurnStartedEvent, frozen=True):
+        pass
+
+    bus, heard = EventBus(), []
+    bus.publish(Special(turn_number=0))
+    bus.subscribe(TurnStartedEvent, heard.append)
+    bus.publish(Special(turn_number=1))
+    assert [event.turn_number for event in heard] == [1]
+
+
+def test_handlers_are_called_in_the_order_of_subscription():
+    bus, heard = EventBus(), []
+    for name in "abc":
+        bus.subscribe(TurnStartedEvent, lambda _, name=name: heard.append(name))
+    bus.publish(turn(1))
+    assert heard == ["a", "b", "c"]
+
+
+def test_after_unsubscribing_nothing_is_heard_and_doing_it_twice_is_harmless():
+    bus, heard = EventBus(), []
+    unsubscribe = bus.subscribe(TurnStartedEvent, heard.append)
+    same_handler_again = bus.subscribe(TurnStartedEvent, heard.append)
+    unsubscribe()
+    unsubscribe()
+    bus.publish(turn(1))
+    assert len(heard) == 1
+    same_handler_again()
+    bus.publish(turn(2))
+    assert len(heard) == 1
+
+
+def test_a_handler_that_raises_is_logged_and_hurts_nobody(caplog):
+    bus, heard = EventBus(), []
+
+    def broken(_: Event) -> None:
+        raise RuntimeError("broken handler")
+
+    bus.subscribe(TurnStartedEvent, broken)
+    bus.subscribe(TurnStartedEvent, heard.append)
+    with caplog.at_level(logging.ERROR):
+        bus.publish(turn(1))
+    assert len(heard) == 1
+    assert "broken handler" in caplog.text
+
+
+def test_handlers_may_subscribe_and_unsubscribe_during_a_delivery():
+    bus, heard = EventBus(), []
+    late: list[int] = []
+
+    def once(event: TurnStartedEvent) -> None:
+        heard.append(event.turn_number)
+        stop()
+        bus.subscribe(TurnStartedEvent, lambda event: late.append(event.turn_number))
+
+    stop = bus.subscribe(TurnStartedEvent, once)
+    bus.publish(turn(1))
+    bus.publish(turn(2))
+    assert heard == [1]
+    assert late == [2]
+
+
+def test_a_handler_may_publish_another_event():
+    bus, heard = EventBus(), []
+    bus.subscribe(TurnStartedEvent, lambda event: bus.publish(TurnCompletedEvent(turn_number=event.turn_number)))
+    bus.subscribe_all(lambda event: heard.append(event.event_type))
+    bus.publish(turn(1))
+    assert sorted(heard) == ["TurnCompletedEvent", "TurnStartedEvent"]
+
+
+def test_clear_forgets_every_listener():
+    bus, heard = EventBus(), []
+    bus.subscribe_all(heard.append)
+    bus.clear()
+    bus.publish(turn(1))
+    assert heard == []
+
+
+def test_publishing_from_many_threads_reaches_everybody():
+    bus, heard = EventBus(), []
+    bus.subscribe(TurnStartedEvent, heard.append)
+    threads = [threading.Thread(target=lambda: [bus.publish(turn(number)) for number in range(200)]) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(heard) == 1600
+
+
+def test_the_default_bus_is_one_and_an_engines_bus_is_its_own():
+    assert get_event_bus() is get_event_bus()
+    assert EventBus() is not get_event_bus()
+
+
+async def test_an_async_handler_hears_everything_in_order():
+    bus, heard = EventBus(), []
+
+    async def slow_at_first(event: TurnStartedEvent) -> None:
+        await asyncio.sleep(0.01 if event.turn_number == 0 else 0)
+        heard.append(event.turn_number)
+
+    bus.subscribe(TurnStartedEvent, slow_at_first)
+    for number in range(20):
+        bus.publish(turn(number))
+    await bus.settled()
+    assert heard == list(range(20))
+
+
+async def test_an_async_handler_that_raises_goes_on_with_the_next_event(caplog):
+    bus, heard = EventBus(), []
+
+    async def fragile(event: TurnStartedEvent) -> None:
+        if event.turn_number == 1:
+            raise RuntimeError("fragile")
+        heard.append(event.turn_number)
+
+    bus.subscribe(TurnStartedEvent, fragile)
+    for number in range(3):
+        bus.publish(turn(number))
+    await bus.settled()
+    assert heard == [0, 2]
+    assert "fragile" in caplog.text
+
+
+def test_an_async_handler_works_in_a_plain_script():
+    bus, heard = EventBus(), []
+
+    async def handler(event: TurnStartedEvent) -> None:
+        await asyncio.sleep(0)
+        heard.append(event.turn_number)
+
+    bus.subscribe(TurnStartedEvent, handler)
+    bus.publish(turn(1))
+    assert heard == [1]
+
+
+async def test_an_async_handler_runs_in_its_own_loop_when_another_thread_publishes():
+    bus, heard = EventBus(), []
+
+    async def handler(event: TurnStartedEvent) -> None:
+        heard.append((event.turn_number, threading.current_thread()))
+
+    bus.subscribe(TurnStartedEvent, handler)
+    await asyncio.to_thread(bus.publish, turn(1))
+    await asyncio.sleep(0.01)
+    await bus.settled()
+    assert heard == [(1, threading.current_thread())]
+
+
+async def test_an_async_handler_that_blocks_does_not_hold_the_publisher():
+    bus, heard = EventBus(), []
+    release = asyncio.Event()
+
+    async def stuck(_: TurnStartedEvent) -> None:
+        await release.wait()
+
+    bus.subscribe(TurnStartedEvent, stuck)
+    bus.subscribe(TurnStartedEvent, heard.append)
+    start = time.perf_counter()
+    bus.publish(turn(1))
+    assert heard
+    assert time.perf_counter() - start < 5
+    release.set()
+    await bus.settled()
+
+
+async def test_a_stream_hears_from_the_moment_it_is_opened():
+    bus = EventBus()
+    async with bus.stream() as events:
+        bus.publish(turn(1))
+        bus.publish(turn(2))
+        assert [(await anext(events)).turn_number, (await anext(events)).turn_number] == [1, 2]
+
+
+async def test_a_stream_can_filter():
+    bus = EventBus()
+    async with bus.stream(lambda event: isinstance(event, TurnStartedEvent)) as events:
+        bus.publish(MessageAddedEvent(role="user"))
+        bus.publish(turn(1))
+        assert isinstance(await anext(events), TurnStartedEvent)
+
+
+async def test_a_slow_stream_loses_deltas_never_ends_and_is_told():
+    bus = EventBus()
+    async with bus.stream(limit=10) as events:
+        for number in range(100):
+            bus.publish(delta(number))
+        bus.publish(turn(1))
+        bus.clear()
+        heard = [event async for event in events]
+    dropped = [event.count for event in heard if isinstance(event, DeltasDroppedEvent)]
+    deltas = [event for event in heard if isinstance(event, PartDeltaEvent)]
+    assert any(isinstance(event, TurnStartedEvent) for event in heard)
+    assert sum(dropped) + len(deltas) == 100
+    assert len(heard) <= 12
+
+
+async def test_a_slow_stream_keeps_every_end_in_order():
+    bus = EventBus()
+    async with bus.stream(limit=10) as events:
+        for number in range(30):
+            bus.publish(delta(number))
+            bus.publish(turn(number))
+        bus.clear()
+        turns = [event.turn_number async for event in events if isinstance(event, TurnStartedEvent)]
+    assert turns == list(range(30))
+
+
+async def test_a_stream_that_nobody_reads_is_let_go_after_what_it_holds():
+    bus = EventBus()
+    async with bus.stream(limit=5) as events:
+        for number in range(1000):
+            bus.publish(turn(number))
+        heard = []
+        with pytest.raises(ListenerOverflow):
+            while True:
+                heard.append((await anext(events)).turn_number)
+    assert heard == list(range(20))
+
+
+async def test_a_stream_hears_other_threads():
+    bus = EventBus()
+    async with bus.stream() as events:
+        thread = threading.Thread(target=lambda: [bus.publish(turn(number)) for number in range(50)])
+        thread.start()
+        heard = [(await asyncio.wait_for(anext(events), 5)).turn_number for _ in range(50)]
+        thread.join()
+    assert heard == list(range(50))
+
+
+async def test_a_stream_that_is_dropped_half_way_leaves_no_listener():
+    bus = EventBus()
+    events = bus.stream()
+    bus.publish(turn(1))
+    await anext(events)
+    del events
+    gc.collect()
+    assert bus._subscriptions == []
+
+
+async def test_clear_ends_open_streams():
+    bus = EventBus()
+    events = bus.stream()
+    bus.publish(turn(1))
+    bus.clear()
+    assert [event.turn_number async for event in events] == [1]

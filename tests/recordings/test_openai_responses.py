@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.errors import ProviderError
-from outrider.providers.openai.responses_wire import FAMILY, ResponsesWire
+from outrider.providers.openai.responses.wire import FAMILY, ResponsesWire
 from outrider.types.agents import Provider
 from outrider.types.stream import Answer
 from tests.recordings.exchanges import (

@@ -3,11 +3,9 @@
 from collections.abc import Callable, Iterator
 from typing import Any, assert_never
 
-import msgspec
-
 from outrider.providers.google.parts import MADE_UP
 from outrider.providers.google.thinking import thinking
-from outrider.providers.writing import file_id, inline, plain_text
+from outrider.providers.writing import encoded_json, file_id, inline, plain_text
 from outrider.types.parts import FilePart, ModelPart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, Request, ToolChoice
 from outrider.types.tool_state import Attachment
@@ -34,7 +32,7 @@ class ContentWriter:
             content: Fields = {"role": "model", "parts": self._answer(message)}
         else:
             content = {"role": "user", "parts": list(self._question(message))}
-        return msgspec.json.encode(content) if content["parts"] else b""
+        return encoded_json(content) if content["parts"] else b""
 
     def _question(self, message: ModelMessage) -> Iterator[Fields]:
         beside: list[Attachment] = []

@@ -1,20 +1,33 @@
 """The Responses API: how a request leaves, and who reads what comes back."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from outrider.errors import ProviderError
+from outrider.errors import InvalidRequestError, PermissionRefusedError, ProviderError
 from outrider.providers.openai.endpoint import address, headers, host, refused
-from outrider.providers.openai.responses_decode import ResponsesDecoder
-from outrider.providers.openai.responses_encode import ItemWriter, custom_calls, head
+from outrider.providers.openai.responses.decode import ResponsesDecoder
+from outrider.providers.openai.responses.encode import (
+    CACHE_KEY,
+    ENCRYPTED,
+    SUMMARY,
+    ItemWriter,
+    custom_calls,
+    head,
+)
 from outrider.providers.provider import HttpCall
 from outrider.providers.writing import body, merged
 from outrider.types.agents import Provider
 from outrider.types.request import Prompt, Request
 
 FAMILY = "openai-responses"
+_REFUSALS = {
+    ENCRYPTED: re.compile(r"encrypted.content", re.IGNORECASE),
+    SUMMARY: re.compile(r"reasoning.summar", re.IGNORECASE),
+    CACHE_KEY: re.compile(CACHE_KEY),
+}
 
 
 class ResponsesWire:
@@ -24,6 +37,7 @@ class ResponsesWire:
     def __init__(self, provider: Provider) -> None:
         self._headers = headers(provider)
         self._url = address(provider, "responses")
+        self._unwanted: dict[str, frozenset[str]] = {}  # per model, what it was found not to take
         self._family = FAMILY if _is_openai(host(provider)) else f"{FAMILY}@{host(provider)}"
 
     def family(self, model: str) -> str:
@@ -31,7 +45,7 @@ class ResponsesWire:
         return self._family
 
     def call(self, request: Request) -> HttpCall:
-        fields = merged(head(request), request.settings.extra)
+        fields = merged(head(request, self._unwanted_by(request.model)), request.settings.extra)
         return HttpCall(self._url, self._headers, body(fields, "input", self._items(request.prompt, fields)))
 
     def decoder(self, request: Request) -> ResponsesDecoder:
@@ -39,6 +53,18 @@ class ResponsesWire:
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
         return refused(status, headers, body)
+
+    def learn(self, request: Request, error: ProviderError) -> bool:
+        """Remembers what we asked for by ourselves and a model does not take."""
+        if not isinstance(error, InvalidRequestError | PermissionRefusedError):
+            return False
+        known = self._unwanted_by(request.model)
+        refused = {nicety for nicety, words in _REFUSALS.items() if words.search(error.message)}
+        self._unwanted[request.model] = known | refused
+        return head(request, known) != head(request, known | refused)
+
+    def _unwanted_by(self, model: str) -> frozenset[str]:
+        return self._unwanted.get(model, frozenset())
 
     def _items(self, prompt: Prompt, fields: Mapping[str, Any]) -> bytearray:
         family, stored = self._family, bool(fields.get("store"))

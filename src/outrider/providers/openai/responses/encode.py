@@ -1,18 +1,20 @@
 """A request, written as the Responses API wants it: messages become items, one by one, each exactly once."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any, assert_never
 
 import msgspec
 
-from outrider.providers.writing import file_id, inline, plain_text
+from outrider.providers.openai.schemas import is_strict
+from outrider.providers.writing import encoded_json, file_id, inline, plain_text
 from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Request, ToolChoice, ToolSpec
 from outrider.types.tool_state import Attachment
 
 Fields = dict[str, Any]
 
-ENCRYPTED = "reasoning.encrypted_content"
+# Niceties that we ask for by ourselves, and do without where they are refused.
+ENCRYPTED, SUMMARY, CACHE_KEY = "reasoning.encrypted_content", "reasoning.summary", "prompt_cache_key"
 # These answer 400 when they are asked for encrypted reasoning, since they have none.
 _NEVER_REASON = ("gpt-3.5", "gpt-4", "chatgpt-4", "computer-use")
 
@@ -29,7 +31,7 @@ class ItemWriter:
 
     def write(self, message: ModelMessage) -> bytes:
         items = self._answer(message) if message.role == "assistant" else self._question(message)
-        return msgspec.json.encode(list(items))[1:-1]
+        return encoded_json(list(items))[1:-1]
 
     def _question(self, message: ModelMessage) -> Iterator[Fields]:
         content: list[Fields] = []
@@ -85,10 +87,11 @@ class ItemWriter:
         yield {name: value for name, value in item.items() if value is not None}
 
     def _result(self, part: ToolResultPart) -> Fields:
-        output: str | list[Fields] = part.content
+        text = _outcome(part)
+        output: str | list[Fields] = text
         if part.attachments:
-            text = [{"type": "input_text", "text": part.content}] if part.content else []
-            output = [*text, *map(_attachment, part.attachments)]
+            output = [{"type": "input_text", "text": text}] if text else []
+            output.extend(map(_attachment, part.attachments))
         kind = "custom_tool_call_output" if part.tool_use_id in self._custom else "function_call_output"
         return {"type": kind, "call_id": part.tool_use_id, "output": output}
 
@@ -103,21 +106,24 @@ def custom_calls(message: ModelMessage, family: str) -> bytes:
     return msgspec.json.encode(ids)[1:-1]
 
 
-def head(request: Request) -> Fields:
-    """All of the body but the items and the user's own fields."""
+def head(request: Request, unwanted: Set[str] = frozenset()) -> Fields:
+    """All of the body but the items and the user's own fields, without the niceties that a model does not take."""
     settings = request.settings
     fields: Fields = {"model": request.model, "store": False}
     if request.stream:
         fields["stream"] = True
     if request.system:
         fields["instructions"] = request.system
-    if not request.model.rpartition("/")[2].startswith(_NEVER_REASON):
+    if ENCRYPTED not in unwanted and not request.model.rpartition("/")[2].startswith(_NEVER_REASON):
         fields["include"] = [ENCRYPTED]
-    if request.conversation:
-        fields["prompt_cache_key"] = request.conversation
+    if request.conversation and CACHE_KEY not in unwanted:
+        fields[CACHE_KEY] = request.conversation
     if request.tools:
         fields["tools"] = [_tool(tool) for tool in request.tools]
         fields |= _choice(settings.tool_choice)
+    if settings.reasoning:
+        summary = {} if SUMMARY in unwanted else {"summary": "auto"}
+        fields["reasoning"] = {"effort": settings.reasoning_effort, **summary}
     return fields | _settings(settings)
 
 
@@ -128,8 +134,6 @@ def _settings(settings: ModelSettings) -> Fields:
         "temperature": settings.temperature,
         "top_p": settings.top_p,
     }
-    if settings.reasoning:
-        fields["reasoning"] = {"effort": settings.reasoning_effort, "summary": "auto"}
     if settings.output is not None:
         fields["text"] = {"format": _format(settings.output)}
     return {name: value for name, value in fields.items() if value is not None}
@@ -141,7 +145,7 @@ def _format(output: OutputSchema) -> Fields:
         "type": "json_schema",
         "name": output.name,
         "schema": output.schema,
-        "strict": output.strict,
+        "strict": output.strict and is_strict(output.schema),
         **described,
     }
 
@@ -153,7 +157,7 @@ def _tool(tool: ToolSpec) -> Fields:
         "name": tool.name,
         "description": tool.description,
         "parameters": tool.parameters,
-        "strict": tool.strict,
+        "strict": tool.strict and is_strict(tool.parameters),
     }
 
 
@@ -189,7 +193,13 @@ def _call(part: ToolUsePart, own: Fields) -> Fields:
     call: Fields = {"call_id": part.tool_id, "name": part.tool_name, **rest}
     if own.get("custom"):
         return {"type": "custom_tool_call", **call, "input": part.tool_input.get("input", "")}
-    return {"type": "function_call", **call, "arguments": msgspec.json.encode(part.tool_input).decode()}
+    return {"type": "function_call", **call, "arguments": encoded_json(part.tool_input).decode()}
+
+
+def _outcome(part: ToolResultPart) -> str:
+    """There is no field for it here, so the text says that a call failed."""
+    text = part.content
+    return f"Error: {text}" if part.is_error and not text.lower().startswith("error") else text
 
 
 def _attachment(attachment: Attachment) -> Fields:

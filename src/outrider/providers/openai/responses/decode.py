@@ -10,7 +10,7 @@ import msgspec
 
 from outrider.errors import MalformedAnswerError, NetworkError
 from outrider.providers.openai.endpoint import from_error
-from outrider.providers.openai.responses_items import (
+from outrider.providers.openai.responses.items import (
     CallItem,
     CustomCallItem,
     Fields,

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -43,7 +44,8 @@ class Seen:
 class Server:
     """Replies are used in order; the last one answers all further requests."""
 
-    def __init__(self, replies: Sequence[Reply]) -> None:
+    def __init__(self, replies: Sequence[Reply], scheme: str = "http") -> None:
+        self._scheme = scheme
         self._replies = list(replies)
         self.requests: list[Seen] = []
         self.port = 0
@@ -51,7 +53,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self._scheme}://127.0.0.1:{self.port}"
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections += 1
@@ -71,8 +73,8 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(*replies: Reply) -> AsyncIterator[Server]:
-    server = Server(replies)
+async def serving(*replies: Reply, tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
+    server = Server(replies, "https" if tls else "http")
     tasks: set[asyncio.Task[None]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -82,7 +84,7 @@ async def serving(*replies: Reply) -> AsyncIterator[Server]:
         task.add_done_callback(tasks.discard)
         await server.serve(reader, writer)
 
-    listener = await asyncio.start_server(connected, "127.0.0.1", 0, limit=2**20)
+    listener = await asyncio.start_server(connected, "127.0.0.1", 0, limit=2**20, ssl=tls)
     server.port = listener.sockets[0].getsockname()[1]
     try:
         yield server

@@ -120,7 +120,7 @@ _NO_MONEY = re.compile(
     r"(exceeded|out of|no|insufficient|exhausted).{0,30}\b(quota|credits?|balance|funds)\b"
     r"|(quota|credits?|balance|funds)\b.{0,30}\b(exceeded|exhausted|too low|insufficient|depleted|used up)"
     r"|(monthly|weekly|daily|spending|spend|usage|billing|hard) limit.{0,30}\b(reached|exceeded|hit)\b"
-    r"|(reached|exceeded|hit).{0,30}\b(monthly|weekly|spending|spend|usage|billing) (limit|cap)"
+    r"|(reached|exceeded|hit).{0,30}\b(monthly|weekly|spending|spend|usage|billing) (limits?|cap)\b"
     r"|plan and billing|payment required|prepayment|unpaid",
     re.IGNORECASE | re.DOTALL,
 )
@@ -204,7 +204,7 @@ def _kind(message: str, status: int | None, names: list[str], wait: float | None
 
 def _by_words(message: str, status: int | None, wait: float | None) -> type[ProviderError] | None:
     match status:
-        case 429 | 402 | 403 | None if wait is None and _NO_MONEY.search(message):
+        case 400 | 402 | 403 | 429 | None if wait is None and _NO_MONEY.search(message):
             return QuotaExceededError
         case 429 if _OVER_ALLOWANCE.search(message):
             return ContextOverflowError

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import msgspec
 
 from outrider.errors import ProviderError, RateLimitError
-from outrider.providers.provider import HttpCall, Wire
+from outrider.providers.provider import HttpCall, Learning, Wire
 from outrider.providers.secrets import without_secrets
 from outrider.providers.transport.exchange import Exchange
 from outrider.providers.transport.rate_limit import RateLimiter, Reservation
@@ -17,6 +17,7 @@ from outrider.types.request import Request
 from outrider.types.stream import Delta, UsageReport
 
 _BYTES_PER_TOKEN = 4
+_LESSONS = 8  # a wire format that never has enough is not asked again
 RetryListener = Callable[[RetryScheduledEvent], None]
 
 
@@ -39,6 +40,7 @@ class Attempts:
         self._request = request
         self._call: HttpCall = route.wire.call(request)
         self._count = 0
+        self._lessons = 0
         self._showing = Showing()
         self._exchange: Exchange | None = None
         self._reservation: Reservation | None = None
@@ -81,17 +83,31 @@ class Attempts:
         """Waits until it is time to ask again; raises the error when that is no use, or not allowed."""
         self.close()
         self._explain(error)
+        if self._learnt(error):
+            return
         wait = None if self._showing.begun else self._route.backoff.wait(self._count, error)
         if wait is None:
             raise error
         self._announce(wait, error)
         await asyncio.sleep(wait)
 
+    def _learnt(self, error: ProviderError) -> bool:
+        """Whether the refusal taught how to write this request so that it may be accepted."""
+        wire = self._route.wire
+        if self._showing.begun or self._lessons >= _LESSONS or not isinstance(wire, Learning):
+            return False
+        if not wire.learn(self._request, error):
+            return False
+        self._lessons += 1
+        self._count -= 1  # it was another request
+        self._call = wire.call(self._request)
+        return True
+
     def _explain(self, error: ProviderError) -> None:
         """Whose error it is; and a provider that repeats our key does not bring it into logs."""
         route = self._route
         error.provider = error.provider or route.name
-        error.message = without_secrets(error.message, self._call.headers)
+        error.message = without_secrets(error.message, self._call)
         error.args = (error.message,)
         if route.limiter is not None and isinstance(error, RateLimitError) and error.retry_after:
             route.limiter.hold(min(error.retry_after, route.backoff.policy.longest_wait))

@@ -3,7 +3,8 @@
 import asyncio
 import io
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from outrider.errors import ConfigurationError, NetworkError, StalledStreamError
@@ -18,13 +19,16 @@ _LARGE_BODY = 1024 * 1024
 _IDLE_CONNECTION_SECONDS = 60.0
 _READ_BUFFER = 256 * 1024
 
+ProxyChoice = Callable[[str], str | None]
+"""The proxy for an address, or None for the direct way."""
+
 
 class HttpClient:
     """Connections to one provider, opened by the first call. Redirects are not followed: a key stays home."""
 
-    def __init__(self, timeouts: Timeouts | None = None, *, proxy: str | None = None) -> None:
+    def __init__(self, timeouts: Timeouts | None = None, *, proxy: ProxyChoice | None = None) -> None:
         self.timeouts = timeouts or Timeouts()
-        self._proxy = proxy
+        self._proxy = cache(proxy) if proxy else _no_proxy
         self._session: aiohttp.ClientSession | None = None
 
     async def send(self, call: HttpCall) -> HttpAnswer:
@@ -36,7 +40,11 @@ class HttpClient:
         try:
             async with asyncio.timeout(limit):
                 response = await session.post(
-                    call.url, data=body, headers=call.headers, allow_redirects=False, proxy=self._proxy
+                    call.url,
+                    data=body,
+                    headers=call.headers,
+                    allow_redirects=False,
+                    proxy=self._proxy(call.url),
                 )
         except (aiohttp.ClientError, OSError) as error:
             raise _network_error(error, limit) from error
@@ -108,6 +116,10 @@ class _Answer:
         buffered.clear()
         self._failure = failure
         return left
+
+
+def _no_proxy(url: str) -> None:
+    return None
 
 
 def _open_socket(address: Any) -> socket.socket:

@@ -37,7 +37,8 @@ class Watchdog:
         self._idle = self._next_idle
 
     def hurry(self, seconds: float) -> None:
-        self._idle = self._next_idle = seconds
+        self._idle = min(self._idle, seconds)
+        self._next_idle = min(self._next_idle, seconds)
         self._timer.cancel()
         self._look()
 

@@ -1,0 +1,387 @@
+"""A client over a real connection: what arrives is shown once, and failures end well."""
+
+import asyncio
+import gzip
+import logging
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider.errors import (
+    AuthenticationError,
+    ConfigurationError,
+    InvalidRequestError,
+    MalformedAnswerError,
+    NetworkError,
+    OverloadedError,
+    ProviderError,
+    RateLimitError,
+    StalledStreamError,
+)
+from outrider.providers.client import WireClient
+from outrider.providers.transport.http import HttpClient
+from outrider.providers.transport.rate_limit import RateLimit, RateLimiter
+from outrider.providers.transport.retry import RetryPolicy
+from outrider.providers.transport.transport import Timeouts
+from outrider.types.events import RetryScheduledEvent
+from outrider.types.request import Request
+from outrider.types.stream import AnswerStart, Delta, TextDelta, UsageReport
+from tests.fakes.http_server import Reply, Server, serving, unused_port
+from tests.fakes.plain_wire import KEY, PlainWire, plain_request, words
+
+QUICK = RetryPolicy(attempts=3, first_window=0.01)
+SHORT = Timeouts(connect=1, first_byte=0.3, idle=0.2, quiet=0.5, total=2)
+CERTIFICATE = Path(__file__).parents[2] / "fakes" / "self_signed.pem"
+GOOD = Reply([words("Hello", "world", "[END]")])
+
+
+@asynccontextmanager
+async def asking(*replies: Reply, **options: Any) -> AsyncIterator[tuple[WireClient, Server]]:
+    async with serving(*replies) as server:
+        transport = HttpClient(options.pop("timeouts", SHORT))
+        client = WireClient("plain", PlainWire(server.url), transport, retry=QUICK, **options)
+        try:
+            yield client, server
+        finally:
+            await client.aclose()
+
+
+async def ask(client: WireClient, got: list[Delta] | None = None) -> str:
+    """The text of the answer; everything that was given out before a failure is in `got`."""
+    got = [] if got is None else got
+    async for delta in client.stream(plain_request()):
+        got.append(delta)
+    return text_of(got)
+
+
+def text_of(deltas: list[Delta]) -> str:
+    return " ".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
+
+
+async def test_an_answer_is_streamed_and_its_connection_used_again():
+    async with asking(GOOD) as (client, server):
+        assert await ask(client) == "Hello world"
+        assert await ask(client) == "Hello world"
+        assert [seen.connection for seen in server.requests] == [1, 1]
+        assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
+
+
+async def test_deltas_are_given_out_as_they_arrive():
+    async with asking(Reply([words("a"), 0.15, words("b", "[END]")])) as (client, _):
+        times = [asyncio.get_running_loop().time() async for _ in client.stream(plain_request())]
+        assert times[1] - times[0] < 0.05
+        assert times[2] - times[1] > 0.1
+
+
+@pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 529])
+async def test_a_passing_failure_is_asked_again(status: int):
+    async with asking(Reply([b"wait"], status), GOOD) as (client, server):
+        assert await ask(client) == "Hello world"
+        assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 413, 422])
+async def test_a_doomed_request_is_not_repeated(status: int):
+    async with asking(Reply([b"no"], status), GOOD) as (client, server):
+        with pytest.raises(ProviderError) as refused:
+            await ask(client)
+        assert (refused.value.status, refused.value.message, refused.value.provider) == (status, "no", "plain")
+        assert len(server.requests) == 1
+
+
+async def test_the_last_failure_is_raised_after_the_last_attempt():
+    heard: list[RetryScheduledEvent] = []
+    async with asking(Reply([b"full"], 529), on_retry=heard.append) as (client, server):
+        with pytest.raises(OverloadedError):
+            await ask(client)
+        assert len(server.requests) == 3
+    assert [(event.attempt, event.max_attempts) for event in heard] == [(1, 3), (2, 3)]
+    assert "full" in heard[0].error
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Reply(status=0, after="reset"),
+        Reply(status=0, after="drop"),
+        Reply(after="reset"),
+        Reply(after="drop"),
+        Reply(after="keep"),
+        Reply(after="stall"),
+        Reply(status=0, after="stall"),
+        Reply([b"event: start\ndata: 1\n\n"], after="reset"),
+        Reply([b"event: error\ndata: overloaded_error\n\n"]),
+    ],
+)
+async def test_an_attempt_that_showed_nothing_is_repeated(broken: Reply):
+    async with asking(broken, GOOD) as (client, server):
+        assert await ask(client) == "Hello world"
+        assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("after", ["reset", "drop", "keep", "stall"])
+async def test_what_was_shown_is_kept_and_never_shown_twice(after: Any):
+    got: list[Delta] = []
+    async with asking(Reply([b"event: start\ndata: 1\n\n", words("Hello")], after=after), GOOD) as (client, server):
+        with pytest.raises(NetworkError):
+            await ask(client, got)
+        assert len(server.requests) == 1
+    assert text_of(got) == "Hello"
+    assert [delta for delta in got if isinstance(delta, UsageReport)]
+
+
+async def test_all_that_arrived_before_an_error_in_the_stream_is_given_out_first():
+    got: list[Delta] = []
+    async with asking(Reply([words("a", "b") + b"event: error\ndata: overloaded_error\n\n"]), GOOD) as (client, _):
+        with pytest.raises(OverloadedError):
+            await ask(client, got)
+    assert text_of(got) == "a b"
+
+
+async def test_an_answer_that_is_whole_does_not_care_how_its_connection_ends():
+    for after in ("reset", "drop", "stall", "keepalive_open"):
+        async with asking(Reply([words("Hello", "[END]")], after=after)) as (client, _), asyncio.timeout(2):  # type: ignore[arg-type]
+            assert await ask(client) == "Hello"
+
+
+async def test_a_silent_stream_is_cut():
+    got: list[Delta] = []
+    async with asking(Reply([words("a")], after="stall")) as (client, server), asyncio.timeout(2):
+        with pytest.raises(StalledStreamError):
+            await ask(client, got)
+        await server.requests[0].closed.wait()
+    assert text_of(got) == "a"
+
+
+async def test_keep_alives_hold_a_quiet_stream_open_but_not_for_ever():
+    pings = [b": ping\n\n", 0.05] * 100
+    started = asyncio.get_running_loop().time()
+    async with asking(Reply([words("a"), *pings])) as (client, _):
+        with pytest.raises(StalledStreamError):
+            await ask(client)
+    assert 0.45 < asyncio.get_running_loop().time() - started < 2
+
+
+async def test_a_stream_that_never_ends_is_cut_after_its_total_time():
+    async with asking(Reply([words("a"), 0.05] * 100), timeouts=Timeouts(idle=0.2, quiet=0.5, total=0.4)) as (
+        client,
+        _,
+    ):
+        with pytest.raises(StalledStreamError):
+            await ask(client)
+
+
+async def test_a_slow_reader_is_not_taken_for_a_silent_provider():
+    async with asking(Reply([words("a"), words("b", "[END]")])) as (client, _):
+        got: list[Delta] = []
+        async for delta in client.stream(plain_request()):
+            got.append(delta)
+            await asyncio.sleep(0.15)
+    assert text_of(got) == "a b"
+
+
+@pytest.mark.parametrize("replies", [Reply([words("a")], after="stall"), Reply(status=0, after="stall")])
+async def test_cancelling_closes_the_connection_at_once(replies: Reply):
+    async with asking(replies, timeouts=Timeouts()) as (client, server):
+        task = asyncio.create_task(ask(client))
+        while not server.requests:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        task.cancel()
+        async with asyncio.timeout(1):
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await server.requests[0].closed.wait()
+
+
+async def test_closing_the_iterator_closes_the_connection_and_keeps_what_arrived():
+    async with asking(Reply([b"event: start\ndata: 1\n\n"], after="stall"), timeouts=Timeouts()) as (client, server):
+        stream = client.stream(plain_request())
+        got = [await anext(stream), await anext(stream)]
+        async with asyncio.timeout(1):
+            await stream.aclose()
+            await server.requests[0].closed.wait()
+    assert isinstance(got[0], AnswerStart)
+    assert isinstance(got[1], UsageReport)
+
+
+async def test_a_redirect_is_refused_and_the_key_stays_home():
+    async with serving(GOOD) as elsewhere:
+        moved = Reply(status=307, headers={"location": f"{elsewhere.url}/v1"})
+        async with asking(moved) as (client, server):
+            with pytest.raises(InvalidRequestError, match="redirects to"):
+                await ask(client)
+            assert len(server.requests) == 1
+        assert elsewhere.requests == []
+
+
+async def test_a_whole_answer_is_read_where_a_stream_was_expected():
+    json = {"content-type": "application/json"}
+    async with asking(Reply([b" \n\n", b'{"text":', b'"Hi"}'], headers=json)) as (client, _):
+        assert await ask(client) == "Hi"
+
+
+async def test_a_web_page_is_not_an_answer():
+    page = Reply([b"<html>Sign in</html>"], headers={"content-type": "text/html"})
+    async with asking(page, GOOD) as (client, server):
+        with pytest.raises(MalformedAnswerError, match="web page"):
+            await ask(client)
+        assert len(server.requests) == 1
+
+
+async def test_an_error_body_without_end_is_read_to_a_bound():
+    endless = Reply(lambda: (b"x" * 65536 for _ in range(10_000)), 400)
+    async with asking(endless) as (client, _), asyncio.timeout(5):
+        with pytest.raises(InvalidRequestError) as refused:
+            await ask(client)
+    assert len(refused.value.message) < 10_000
+
+
+@pytest.mark.parametrize("after", ["stall", "reset"])
+async def test_a_refusal_counts_even_if_its_body_never_ends(after: Any):
+    async with asking(Reply([b"bad key"], 401, after=after), timeouts=Timeouts(idle=0.2)) as (client, _):
+        with pytest.raises(AuthenticationError, match="bad key"):
+            await ask(client)
+
+
+async def test_a_compressed_stream_is_read_and_a_cut_one_is_not_whole():
+    packed = gzip.compress(words("Hello", "[END]"))
+    headers = {"content-encoding": "gzip"}
+    async with asking(Reply([packed], headers=headers)) as (client, _):
+        assert await ask(client) == "Hello"
+    async with asking(Reply([packed[:-12]], headers=headers), GOOD) as (client, _):
+        with pytest.raises(NetworkError):
+            await ask(client)
+
+
+async def test_a_decoder_that_breaks_on_an_answer_ends_only_that_answer():
+    async with asking(Reply([b"data: \xc3\xb6\n\n{\n\n[1]"], headers={"content-type": "application/json"})) as (
+        client,
+        _,
+    ):
+        with pytest.raises(ProviderError):
+            await ask(client)
+    async with asking(Reply([b'{"no text": 1}'])) as (client, _):
+        with pytest.raises(MalformedAnswerError, match="cannot be read"):
+            await ask(client)
+
+
+async def test_a_key_that_the_provider_repeats_gets_nowhere(caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.DEBUG)
+    heard: list[RetryScheduledEvent] = []
+    async with asking(Reply([f"your key is {KEY}".encode()], 500), on_retry=heard.append) as (client, _):
+        with pytest.raises(ProviderError) as refused:
+            await ask(client)
+    error = refused.value
+    shown = [str(error), repr(error), error.message, str(error.args), str(error.details), caplog.text, *map(str, heard)]
+    assert not [text for text in shown if KEY in text]
+    assert "[hidden]" in error.message
+
+
+async def test_nobody_listening_is_a_clear_error():
+    client = WireClient("plain", PlainWire(f"http://127.0.0.1:{unused_port()}"), retry=QUICK)
+    with pytest.raises(NetworkError, match="no connection to"):
+        await ask(client)
+    await client.aclose()
+
+
+async def test_an_address_that_cannot_be_called_is_a_mistake_of_configuration():
+    client = WireClient("plain", PlainWire("nonsense"), retry=QUICK)
+    with pytest.raises(ConfigurationError):
+        await ask(client)
+    await client.aclose()
+
+
+async def test_a_large_request_leaves_in_one_piece():
+    body = b"x" * 3_000_000
+    async with serving(GOOD) as server:
+        client = WireClient("plain", PlainWire(server.url, body))
+        assert await ask(client) == "Hello world"
+        await client.aclose()
+        assert server.requests[0].body == body
+
+
+async def test_a_proxy_is_used_when_one_is_chosen():
+    async with serving(GOOD) as proxy:
+        transport = HttpClient(proxy=lambda url: proxy.url)
+        client = WireClient("plain", PlainWire("http://models.invalid"), transport)
+        assert await ask(client) == "Hello world"
+        await client.aclose()
+        assert proxy.requests[0].target == "http://models.invalid/m"
+
+
+async def test_a_connection_that_went_stale_in_the_pool_costs_one_more_attempt():
+    async with asking(GOOD, Reply(status=0, after="reset"), GOOD) as (client, server):
+        assert await ask(client) == "Hello world"
+        assert await ask(client) == "Hello world"
+        assert [seen.connection for seen in server.requests] == [1, 1, 2]
+
+
+class LearningWire(PlainWire):
+    """Finds out from a refusal that it must ask at another place."""
+
+    def learn(self, request: Request, error: ProviderError) -> bool:
+        if not isinstance(error, InvalidRequestError) or self._url.endswith("/better"):
+            return False
+        self._url += "/better"
+        return True
+
+
+async def test_a_wire_format_that_learns_from_a_refusal_asks_again_at_once():
+    async with serving(Reply([b"too much"], 400), GOOD) as server:
+        client = WireClient("plain", LearningWire(server.url), retry=RetryPolicy(attempts=1))
+        assert await ask(client) == "Hello world"
+        await client.aclose()
+        assert [seen.target for seen in server.requests] == ["/m", "/better/m"]
+
+
+async def test_a_wire_format_that_has_nothing_more_to_learn_gives_up():
+    async with serving(Reply([b"too much"], 400)) as server:
+        client = WireClient("plain", LearningWire(server.url))
+        with pytest.raises(InvalidRequestError):
+            await ask(client)
+        await client.aclose()
+        assert len(server.requests) == 2
+
+
+async def test_attempts_reserve_their_place_and_settle_what_they_used():
+    limiter = RateLimiter(RateLimit(requests_per_minute=2, tokens_per_minute=12))
+    async with asking(GOOD, limiter=limiter) as (client, _):
+        assert await ask(client) == "Hello world"
+        with pytest.raises(TimeoutError):  # all 12 tokens of the minute are used
+            async with asyncio.timeout(0.1):
+                await limiter.reserve(1)
+
+
+async def test_a_pause_that_the_provider_asks_for_holds_all_who_share_the_limiter():
+    limiter = RateLimiter(RateLimit(requests_per_minute=1000))
+    async with asking(Reply([b"slow"], 429, {"retry-after": "100"}), limiter=limiter) as (client, _):
+        with pytest.raises(RateLimitError) as refused:
+            await ask(client)
+        assert refused.value.retry_after == 100
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await limiter.reserve(1)
+
+
+@asynccontextmanager
+async def serving_tls(*replies: Reply) -> AsyncIterator[Server]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE)
+    async with serving(*replies, tls=context) as server:
+        yield server
+
+
+async def test_an_untrusted_certificate_is_explained_and_not_tried_again():
+    heard: list[RetryScheduledEvent] = []
+    async with serving_tls(GOOD) as server:
+        client = WireClient("plain", PlainWire(server.url), retry=QUICK, on_retry=heard.append)
+        with pytest.raises(NetworkError, match="SSL_CERT_FILE") as refused:
+            await ask(client)
+        await client.aclose()
+    assert not refused.value.retryable
+    assert (server.requests, heard) == ([], [])

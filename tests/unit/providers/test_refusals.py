@@ -1,0 +1,123 @@
+"""A refusal becomes the error that says what can be done about it."""
+
+import pytest
+
+from outrider.errors import (
+    AuthenticationError,
+    ContentFilterError,
+    ContextOverflowError,
+    InvalidRequestError,
+    NetworkError,
+    NotFoundError,
+    OverloadedError,
+    PermissionRefusedError,
+    ProviderError,
+    QuotaExceededError,
+    RateLimitError,
+    ServerError,
+)
+from outrider.providers.refusals import asked_wait, refusal
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (400, InvalidRequestError), (401, AuthenticationError), (402, QuotaExceededError),
+        (403, PermissionRefusedError), (404, NotFoundError), (405, InvalidRequestError), (408, NetworkError),
+        (409, ServerError), (413, ContextOverflowError), (422, InvalidRequestError), (429, RateLimitError),
+        (500, ServerError), (502, ServerError), (503, OverloadedError), (504, ServerError), (529, OverloadedError),
+    ],
+)  # fmt: skip
+def test_without_words_the_status_decides(status: int, expected: type[ProviderError]):
+    error = refusal("", status=status)
+    assert type(error) is expected
+    assert error.status == status
+    assert str(status) in error.message
+
+
+@pytest.mark.parametrize(
+    ("status", "type_", "code", "message", "expected"),
+    [
+        (401, "invalid_request_error", "invalid_api_key", "Incorrect API key provided", AuthenticationError),
+        (400, "INVALID_ARGUMENT", 400, "API key not valid. Please pass a valid API key.", AuthenticationError),
+        (400, None, "invalid-argument", "Incorrect API key provided. You can obtain one.", AuthenticationError),
+        (400, "invalid_request_error", None, "prompt is too long: 9 tokens > 8 maximum", ContextOverflowError),
+        (400, "invalid_request_error", "context_length_exceeded", "too big", ContextOverflowError),
+        (400, "invalid_request_error", None,
+         "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens.",
+         ContextOverflowError),
+        (400, "exceed_context_size_error", 400, "request exceeds the available context size", ContextOverflowError),
+        (400, "INVALID_ARGUMENT", 400, "The input token count (9) exceeds the maximum number of tokens allowed (8).",
+         ContextOverflowError),
+        (400, None, None, "prompt too long; exceeded max context length by 5 tokens", ContextOverflowError),
+        (400, None, None, "input length and `max_tokens` exceed context limit: 9 + 8 > 10", ContextOverflowError),
+        (429, "tokens", "rate_limit_exceeded", "Request too large for m on tokens per min (TPM): Limit 3, Requested 5",
+         ContextOverflowError),
+        (429, "tokens", "rate_limit_exceeded", "Rate limit reached for m on tokens per min", RateLimitError),
+        (429, "insufficient_quota", "insufficient_quota", "You exceeded your current quota", QuotaExceededError),
+        (429, None, None, "Monthly usage limit reached. Resets in 16 days.", QuotaExceededError),
+        (429, "RESOURCE_EXHAUSTED", 429, "You exceeded your current quota, please check your plan", QuotaExceededError),
+        (400, "invalid_request_error", None, "Your credit balance is too low to access the API", QuotaExceededError),
+        (400, "invalid_request_error", None, "You have reached your specified API usage limits.", QuotaExceededError),
+        (403, None, None, "Insufficient balance", QuotaExceededError),
+        (400, None, "content_filter", "The response was filtered", ContentFilterError),
+        (400, None, None, "Your prompt was flagged as potentially violating our usage policy", ContentFilterError),
+        (400, "invalid_request_error", "model_not_found", "The requested model 'x' does not exist.", NotFoundError),
+        (400, None, 400, "x/y is not a valid model ID", NotFoundError),
+        (400, "invalid_request_error", None, "Unsupported parameter: 'stop' is not supported with this model.",
+         InvalidRequestError),
+        (400, "invalid_request_error", None, "max_tokens: 99 > 64, the maximum for this model", InvalidRequestError),
+        (500, "api_error", None, "Internal server error", ServerError),
+        (None, "overloaded_error", None, "Overloaded", OverloadedError),
+        (None, "invalid_request_error", None, "bad", InvalidRequestError),
+        (None, "server_error", None, "x", ServerError),
+        (None, None, 502, "Provider returned error", ServerError),
+        (None, None, 400, "Token limit reached", InvalidRequestError),
+        (200, None, 429, "slow down", RateLimitError),
+        (None, None, None, "something new", ServerError),
+    ],
+)  # fmt: skip
+def test_names_and_words_say_more_than_the_status(
+    status: int | None, type_: str | None, code: str | int | None, message: str, expected: type[ProviderError]
+):
+    error = refusal(message, status=status, type=type_, code=code)
+    assert type(error) is expected
+    assert error.message == message
+
+
+def test_exhausted_with_a_time_to_come_back_is_a_rate_limit():
+    error = refusal("You exceeded your current quota", status=429, type="RESOURCE_EXHAUSTED", retry_after=34)
+    assert type(error) is RateLimitError
+    assert error.retry_after == 34
+
+
+@pytest.mark.parametrize(("said", "retryable"), [("true", True), ("false", False)])
+def test_the_provider_may_say_whether_asking_again_helps(said: str, retryable: bool):
+    assert refusal("", status=500, headers={"x-should-retry": said}).retryable is retryable
+
+
+def test_a_page_of_a_gateway_is_cut_to_a_readable_length():
+    assert len(refusal("x" * 100_000, status=502).message) < 3000
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "20"}, 20),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after": "0"}, 0),
+        ({"retry-after": "-5"}, None),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
+        ({"retry-after-ms": "x", "retry-after": "9"}, 9),
+        ({"retry-after": "Thu, 01 Jan 1970 00:17:00 GMT"}, 20),
+        ({"retry-after": "Thu, 01 Jan 1970 00:00:00 GMT"}, None),
+        ({"retry-after": "Thu, 01 Jan 2026 00:00:30 GMT", "date": "Thu, 01 Jan 2026 00:00:00 GMT"}, 30),
+        ({"retry-after": "Thu, 99 Foo 2026 00:00:30 GMT"}, None),
+    ],
+)
+def test_the_wait_is_read_in_every_form(headers: dict[str, str], seconds: float | None):
+    assert asked_wait(headers, now=1000.0) == seconds

@@ -1,0 +1,206 @@
+"""What a console says about each event, in one line of plain words."""
+
+from decimal import Decimal, InvalidOperation
+from typing import Any, Literal
+
+import msgspec
+
+from outrider.tracing.format import cost_text, duration_text, one_line
+from outrider.types.events import (
+    AgentCalledEvent,
+    AgentReturnedEvent,
+    BudgetExceededEvent,
+    ContextCompactionEvent,
+    DeltasDroppedEvent,
+    ErrorEvent,
+    Event,
+    LLMRequestEvent,
+    LLMResponseEvent,
+    LoopCompletedEvent,
+    LoopStartedEvent,
+    MessageAddedEvent,
+    PartDeltaEvent,
+    PartUpdatedEvent,
+    ProcessExitedEvent,
+    ProcessOutputEvent,
+    ProcessStartedEvent,
+    RetryScheduledEvent,
+    SessionUpdatedEvent,
+    StateChangedEvent,
+    ToolApprovalRequestedEvent,
+    ToolApprovalResultEvent,
+    ToolExecutionCompletedEvent,
+    ToolExecutionStartedEvent,
+    ToolInputDeltaEvent,
+    ToolOutputEvent,
+    TurnCompletedEvent,
+    TurnStartedEvent,
+)
+
+Mark = Literal["begin", "end", "ask", "answer", "run", "good", "bad", "wait", "call", "back", "dots"]
+Tone = Literal["", "good", "bad", "warn", "agent", "model", "tool"]
+
+MARKS: dict[Mark, str] = {
+    "begin": "●", "end": "■", "ask": "→", "answer": "←", "run": "▸", "good": "✓",
+    "bad": "✗", "wait": "?", "call": "⇒", "back": "⇐", "dots": "·",
+}  # fmt: skip
+ASCII_MARKS: dict[Mark, str] = {
+    "begin": "*", "end": "=", "ask": ">", "answer": "<", "run": ">", "good": "+",
+    "bad": "x", "wait": "?", "call": ">>", "back": "<<", "dots": ".",
+}  # fmt: skip
+DELTAS = (PartDeltaEvent, ToolInputDeltaEvent, ToolOutputEvent, ProcessOutputEvent)
+
+
+class Line(msgspec.Struct, frozen=True):
+    """`told` may hold foreign text, which has been made harmless."""
+
+    mark: Mark
+    what: str
+    told: str = ""
+    tone: Tone = ""
+    agent: str = ""
+
+
+def line_of(event: Event, *, verbose: bool) -> Line | None:
+    """None for what is not worth a line, and for events of the user's own unless everything is wanted."""
+    line = _loop_line(event, verbose) or _tool_line(event, verbose) or _other_line(event)
+    if line is None and verbose:
+        line = _fine_line(event)
+    return None if line is None else msgspec.structs.replace(line, agent=one_line(event.agent_name, 24))
+
+
+def said_in(event: Event) -> tuple[str, str]:
+    """Where a delta belongs, and its text."""
+    match event:
+        case PartDeltaEvent() | ToolInputDeltaEvent():
+            return event.part_id, event.delta
+        case ToolOutputEvent():
+            return f"{event.call_id} {event.stream}", event.output
+        case ProcessOutputEvent():
+            return f"{event.process_id} {event.stream}", event.output
+        case _:
+            return "", ""
+
+
+def _loop_line(event: Event, verbose: bool) -> Line | None:  # noqa: FBT001  private, and read with its caller
+    match event:
+        case LoopStartedEvent():
+            return Line("begin", "started", _long(event.user_message, verbose), "agent")
+        case LoopCompletedEvent():
+            took = duration_text(event.duration_ms) if event.duration_ms else ""
+            turns = f"{event.total_turns:,} turns" if event.total_turns else ""
+            told = _joined(one_line(event.termination_reason, 60), turns, took)
+            return Line("end", "ended", _joined(told, _long(event.output, verbose) if verbose else ""), "agent")
+        case LLMRequestEvent():
+            return Line("ask", "asks", _joined(_model(event), f"{event.message_count:,} messages"))
+        case LLMResponseEvent():
+            return Line("answer", "answer", _answer(event), "model")
+        case AgentCalledEvent():
+            return Line("call", f"calls {one_line(event.callee, 40)}", _long(event.message, verbose), "agent")
+        case AgentReturnedEvent():
+            took = duration_text(event.duration_ms) if event.duration_ms else ""
+            what = f"{one_line(event.callee, 40)} returned" if event.success else f"{one_line(event.callee, 40)} failed"
+            return Line("back", what, _joined(took, _long(event.output, verbose)), "agent" if event.success else "bad")
+        case _:
+            return None
+
+
+def _tool_line(event: Event, verbose: bool) -> Line | None:  # noqa: FBT001  as above
+    match event:
+        case ToolExecutionStartedEvent():
+            return Line("run", one_line(event.tool_name, 60), _given(event.tool_input, verbose), "tool")
+        case ToolExecutionCompletedEvent(success=True):
+            preview = _long(event.output_preview, verbose) if verbose else ""
+            return Line(
+                "good", one_line(event.tool_name, 60), _joined(duration_text(event.duration_ms), preview), "good"
+            )
+        case ToolExecutionCompletedEvent():
+            told = _joined(
+                one_line(event.reason, 40), duration_text(event.duration_ms), _long(event.output_preview, verbose)
+            )
+            return Line("bad", one_line(event.tool_name, 60), told, "bad")
+        case ToolApprovalRequestedEvent():
+            return Line(
+                "wait", f"{one_line(event.tool_name, 60)} needs approval", _long(event.description, verbose), "warn"
+            )
+        case ToolApprovalResultEvent():
+            answer = "was approved" if event.approved else "was refused"
+            by = f"by {one_line(event.answered_by, 40)}" if event.answered_by else ""
+            tone: Tone = "good" if event.approved else "bad"
+            return Line(tone, f"{one_line(event.tool_name, 60)} {answer}", by, tone)
+        case _:
+            return None
+
+
+def _other_line(event: Event) -> Line | None:
+    match event:
+        case RetryScheduledEvent():
+            of = f" of {event.max_attempts}" if event.max_attempts else ""
+            told = f"attempt {event.attempt}{of} in {duration_text(event.delay_ms)}: {one_line(event.error)}"
+            return Line("wait", "retries", told, "warn")
+        case BudgetExceededEvent():
+            told = f"{one_line(event.limit, 40)} reached {one_line(event.reached, 40)} of {one_line(event.maximum, 40)}"
+            return Line("bad", "limit", told, "warn")
+        case ContextCompactionEvent():
+            return Line("dots", "compacted", f"{event.tokens_before:,} tokens became {event.tokens_after:,}")
+        case ProcessStartedEvent():
+            return Line("run", "process", one_line(event.command), "tool")
+        case ProcessExitedEvent():
+            ended = f"signal {one_line(event.signal, 20)}" if event.signal else f"exit code {event.exit_code}"
+            return Line("end", "process", f"{one_line(event.process_id, 40)} ended with {ended}", "tool")
+        case ErrorEvent():
+            return Line("bad", one_line(event.error_type, 60) or "error", one_line(event.message, 400), "bad")
+        case _:
+            return None
+
+
+def _fine_line(event: Event) -> Line:
+    match event:
+        case TurnStartedEvent():
+            of = f" of {event.max_turns}" if event.max_turns else ""
+            return Line("dots", "turn", f"{event.turn_number}{of}")
+        case TurnCompletedEvent():
+            return Line("dots", "turn", f"{event.turn_number} made {event.tool_calls_count} calls")
+        case StateChangedEvent():
+            return Line("dots", "state", f"{one_line(event.old_state, 40)} became {one_line(event.new_state, 40)}")
+        case MessageAddedEvent():
+            return Line("dots", "message", f"{one_line(event.role, 20)}, {event.part_count} parts")
+        case PartUpdatedEvent():
+            return Line("dots", "part", one_line(str(getattr(event.part, "type", "")), 40))
+        case SessionUpdatedEvent():
+            return Line("dots", "session", _given(event.changes, verbose=True))
+        case DeltasDroppedEvent():
+            return Line("dots", "missed", f"{event.count:,} deltas")
+        case _:
+            return Line("dots", one_line(event.event_type, 60))
+
+
+def _answer(event: LLMResponseEvent) -> str:
+    prompt = event.input_tokens + event.cache_read_tokens + event.cache_write_tokens
+    tokens = f"{prompt:,} tokens in, {event.output_tokens + event.reasoning_tokens:,} out"
+    took = duration_text(event.duration_ms) if event.duration_ms else ""
+    return _joined(_model(event), one_line(event.stop_reason or "", 40), tokens, _cost(event.cost), took)
+
+
+def _model(event: LLMRequestEvent | LLMResponseEvent) -> str:
+    return one_line(event.model, 60)
+
+
+def _cost(cost: str | None) -> str:
+    try:
+        return "" if cost is None else cost_text(Decimal(cost))
+    except InvalidOperation:
+        return ""
+
+
+def _given(values: dict[str, Any], verbose: bool) -> str:  # noqa: FBT001  as above
+    limit = 2_000 if verbose else 60
+    return one_line(", ".join(f"{key}={one_line(str(value), limit)}" for key, value in values.items()), limit * 2)
+
+
+def _long(text: str, verbose: bool) -> str:  # noqa: FBT001  as above
+    return one_line(text, 2_000 if verbose else 100)
+
+
+def _joined(*words: str) -> str:
+    return ", ".join(word for word in words if word)

@@ -1,0 +1,96 @@
+"""One node of a trace: a run, an agent, a model call or a tool call, with its time, cost and outcome."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Literal, cast
+
+from outrider.types.usage import Tokens
+
+SpanKind = Literal["run", "agent", "model", "tool"]
+SpanStatus = Literal["ok", "failed", "stopped", "unfinished"]
+
+UNKNOWN = -1  # a start that no record has told yet; a finished trace has none
+
+_NONE = Tokens()
+
+
+@dataclass(slots=True, eq=False)
+class Span:
+    """Times are Unix milliseconds. Tokens and cost cover the span and everything inside it.
+
+    `end` is None while nothing has said that it ended; `last` is then the latest moment known inside it. `stopped`
+    means ended before it was done (a limit, an abort), `unfinished` that its end is missing."""
+
+    name: str
+    kind: SpanKind
+    agent_name: str = ""
+    call_id: str = ""
+    start: int = UNKNOWN
+    end: int | None = None
+    last: int = UNKNOWN
+    status: SpanStatus = "unfinished"
+    outcome: str = ""
+    error: str | None = None
+    result: str | None = None
+    tokens: Tokens = _NONE
+    known_cost: Decimal = Decimal(0)
+    answers: int = 0
+    unpriced: int = 0
+    details: dict[str, Any] = field(default_factory=dict[str, Any])
+    children: list["Span"] = field(default_factory=list["Span"], repr=False)
+
+    @property
+    def duration(self) -> int:
+        """Milliseconds, never negative; up to the latest known moment for a span without an end."""
+        return max(0, (self.last if self.end is None else self.end) - self.start)
+
+    @property
+    def finished(self) -> bool:
+        return self.status != "unfinished"
+
+    @property
+    def cost(self) -> Decimal | None:
+        """None as soon as one answer inside has no known price; `known_cost` is what the others cost."""
+        return None if self.unpriced else self.known_cost
+
+    @property
+    def tool_calls(self) -> list["Span"]:
+        """The calls of tools that were made directly in this span."""
+        return [child for child in self.children if child.kind == "tool"]
+
+    @property
+    def model_calls(self) -> list["Span"]:
+        return [child for child in self.children if child.kind == "model"]
+
+    @property
+    def agent_calls(self) -> list["Span"]:
+        return [child for child in self.children if child.kind == "agent"]
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The input of a tool call."""
+        given = self.details.get("input")
+        return cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+
+    def walk(self) -> Iterator[tuple[int, "Span"]]:
+        """This span and all inside it with their depths, parents first. Any depth: no recursion."""
+        waiting: list[tuple[int, Span]] = [(0, self)]
+        while waiting:
+            depth, span = waiting.pop()
+            yield depth, span
+            waiting.extend((depth + 1, child) for child in reversed(span.children))
+
+    def find(self, name: str) -> list["Span"]:
+        return [span for _, span in self.walk() if span.name == name]
+
+    def time_outside(self, spans: list["Span"]) -> int:
+        """Milliseconds of this span in which none of those was under way."""
+        stop = self.start + self.duration
+        covered, reached = 0, self.start
+        for span in sorted(spans, key=lambda span: span.start):
+            begin, end = max(span.start, reached), min(span.start + span.duration, stop)
+            if end > begin:
+                covered += end - begin
+                reached = end
+        return self.duration - covered

@@ -17,7 +17,7 @@ def read_tool_input(raw: str) -> tuple[dict[str, Any], str | None]:
         return {}, None
     try:
         value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: not JSON, or not even Unicode
         return _damaged(text, str(error))
     if isinstance(value, str):  # some servers encode the arguments twice
         inner, problem = read_tool_input(value) if value.strip().startswith("{") else ({}, "a string")

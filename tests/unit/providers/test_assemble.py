@@ -1,0 +1,126 @@
+"""The fold of deltas: at any moment it holds what has arrived, and damaged input never kills an answer."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider import FilePart, ReasoningPart, TextPart, Tokens, ToolPart
+from outrider.providers.assemble import Assembler, fold
+from outrider.providers.tool_input import read_tool_input
+from outrider.types.stream import (
+    AnswerStart,
+    Finish,
+    InputDelta,
+    PartEnd,
+    PartStart,
+    ReasoningDelta,
+    TextDelta,
+    UsageReport,
+)
+from tests.fakes.strategies import objects
+
+
+def test_deltas_become_the_parts_of_an_answer_in_order():
+    answer = fold(
+        [
+            AnswerStart("resp_1", "model-1"),
+            PartStart(0, "reasoning"),
+            ReasoningDelta(0, "let me "),
+            ReasoningDelta(0, "see"),
+            PartEnd(0, {"signature": "s"}),
+            PartStart(1, "text"),
+            TextDelta(1, "I read "),
+            PartStart(2, "tool", "call_1", "read"),
+            InputDelta(2, '{"path":'),
+            TextDelta(1, "it."),
+            InputDelta(2, ' "a"}'),
+            PartEnd(1, {"signature": "t"}),
+            PartEnd(2),
+            PartStart(3, "file"),
+            PartEnd(3, mime="image/png", url="data:image/png;base64,QUJD"),
+            UsageReport(Tokens(1)),
+            UsageReport(Tokens(1, 2)),
+            Finish("tool_use", "tool_calls"),
+        ],
+        "fam",
+    )
+    reasoning, text, call, file = answer.message.parts
+    assert isinstance(reasoning, ReasoningPart)
+    assert (reasoning.text, reasoning.provider_state) == ("let me see", {"family": "fam", "signature": "s"})
+    assert isinstance(text, TextPart)
+    assert (text.text, text.metadata) == ("I read it.", {"fam": {"signature": "t"}})
+    assert isinstance(call, ToolPart)
+    assert (call.call_id, call.tool, call.state.input) == ("call_1", "read", {"path": "a"})
+    assert call.display_status == "generated"
+    assert isinstance(file, FilePart)
+    assert (answer.finish, answer.finish_raw, answer.tokens) == ("tool_use", "tool_calls", Tokens(1, 2))
+    assert answer.message.metadata["response_id"] == "resp_1"
+
+
+def test_what_has_arrived_can_be_taken_at_any_moment_under_one_id():
+    assembler = Assembler("fam")
+    assembler.add(PartStart(0, "tool", "c", "write"))
+    assembler.add(InputDelta(0, '{"a'))
+    half = assembler.part(0)
+    assert isinstance(half, ToolPart)
+    assert half.display_status == "generating"
+    assert half.state.raw == '{"a'  # pyright: ignore[reportAttributeAccessIssue]
+    assembler.add(InputDelta(0, '": 1}'))
+    assembler.add(PartEnd(0))
+    whole = assembler.part(0)
+    assert whole.id == half.id == assembler.part_id(0)
+    assert isinstance(whole, ToolPart)
+    assert whole.state.input == {"a": 1}
+
+
+def test_a_reasoning_part_that_says_nothing_is_left_out_and_one_with_a_signature_is_kept():
+    deltas = [PartStart(0, "reasoning"), PartEnd(0), PartStart(1, "reasoning"), PartEnd(1, {"signature": "s"})]
+    assert len(fold(deltas, "fam").message.parts) == 1
+
+
+@pytest.mark.parametrize(
+    ("raw", "value"),
+    [("", {}), ("  ", {}), ("{}", {}), ("null", {}), ('{"a": 1}', {"a": 1}), ('"{\\"a\\": 1}"', {"a": 1})],
+)
+def test_input_that_can_be_understood_is(raw, value):
+    assert read_tool_input(raw) == (value, None)
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ('{"path": "a', "not valid JSON"),
+        ("{'path': 'a'}", "not valid JSON"),
+        ('{"a": 1}{"a": 2}', "exactly one JSON object"),
+        ('{"a": 1} and more', "The surplus begins: and more"),
+        ("[1, 2]", "got list"),
+        ("42", "got int"),
+        ('"text"', "got a string"),
+        ("[" * 100_000, "not valid JSON"),
+        ("\ud800", "not valid JSON"),
+    ],
+)
+def test_damaged_input_becomes_words_that_the_model_can_act_on(raw, words):
+    value, problem = read_tool_input(raw)
+    assert value == {}
+    assert problem is not None
+    assert words in problem
+    assert "Nothing was run" in problem
+    assert len(problem) < 1000
+
+
+def test_a_call_with_damaged_input_is_kept_with_its_raw_text_and_the_problem():
+    answer = fold([PartStart(0, "tool", "c", "read"), InputDelta(0, '{"pa'), PartEnd(0), Finish("length")], "fam")
+    (call,) = answer.message.parts
+    assert call.state.raw == '{"pa'
+    assert "not valid JSON" in call.metadata["input_error"]
+
+
+@given(objects, st.integers(1, 9))
+def test_any_object_is_read_back_however_it_was_cut(value, size):
+    raw = json.dumps(value)
+    pieces = [InputDelta(0, raw[start : start + size]) for start in range(0, len(raw), size)]
+    (call,) = fold([PartStart(0, "tool", "c", "t"), *pieces, PartEnd(0)], "fam").message.parts
+    assert call.state.input == value

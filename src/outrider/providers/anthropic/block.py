@@ -119,7 +119,6 @@ class Block:
         return {"signature": signature} if signature else {}
 
     def _rest(self, *known: str) -> dict[str, Any]:
-        """The fields that a part has no name for (citations, caller, …)."""
-        return {
-            name: value for name, value in self.fields.items() if name not in ("type", *known) and value is not None
-        }
+        """The fields that a part has no name for (citations, caller, …), unless they are empty."""
+        known = ("type", *known)
+        return {name: value for name, value in self.fields.items() if name not in known and value not in (None, [])}

@@ -40,10 +40,10 @@ _FINISH: dict[str, FinishReason] = {
 
 
 class AnthropicDecoder:
-    """`done` turns true once nothing that follows can change the answer, even if the connection stays open."""
+    """Reads one answer; what follows its end is not looked at."""
 
     def __init__(self) -> None:
-        self.done = False
+        self._done = False
         self._open: dict[int, Block] = {}  # by the index that the API gives
         self._count = 0
         self._call_ids: set[str] = set()
@@ -51,7 +51,7 @@ class AnthropicDecoder:
         self._stop_reason: str | None = None
 
     def feed(self, event: str, data: bytes) -> Iterable[Delta]:
-        if self.done:
+        if self._done:
             return ()
         message = read_event(event, data)
         if type(message) is BlockDelta:
@@ -74,7 +74,7 @@ class AnthropicDecoder:
 
     def close(self) -> Iterable[Delta]:
         """An answer whose stop reason is known is whole, even if message_stop did not arrive any more."""
-        if self.done:
+        if self._done:
             return ()
         if self._stop_reason is None:
             raise NetworkError("the answer broke off: the stream ended before the model did")
@@ -137,7 +137,7 @@ class AnthropicDecoder:
     def _finish(self) -> Iterator[Delta]:
         for index in list(self._open):
             yield from self._stop(index)
-        self.done = True
+        self._done = True
         raw = self._stop_reason or ""
         reason = _FINISH.get(raw, "other")
         if reason == "stop" and self._call_ids:

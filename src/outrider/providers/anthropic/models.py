@@ -43,6 +43,11 @@ class ModelTraits(msgspec.Struct, frozen=True):
         """Whether thinking between calls needs a beta header: later models do it by themselves."""
         return self.version is not None and (4, 0) <= self.version < (4, 6)
 
+    @property
+    def samples_one_way(self) -> bool:
+        """Whether temperature and top_p exclude each other."""
+        return self.version is not None and self.version >= (4, 1)
+
     def effort(self, wanted: ReasoningEffort) -> str:
         """The level itself, or the next lower one that the model knows."""
         place = _LEVELS.index(wanted) if wanted in _LEVELS else 0

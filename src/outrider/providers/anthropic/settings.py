@@ -45,8 +45,7 @@ def tuning(request: Request, traits: ModelTraits, limit: int | None) -> dict[str
     form = thinking["type"] if thinking else "disabled"
     if output := _output_config(settings, traits, adaptive=form == "adaptive"):
         fields["output_config"] = output
-    if traits.sampling:
-        fields |= _sampling(settings, thinks=form != "disabled")
+    fields |= _sampling(settings, traits, thinks=form != "disabled")
     if settings.stop:
         fields["stop_sequences"] = list(settings.stop)
     if (choice := _choice(settings.tool_choice)) and (request.tools or "tools" in settings.extra):
@@ -98,13 +97,16 @@ def _format(output: OutputSchema) -> dict[str, Any]:
     return {"type": "json_schema", "schema": output.schema}
 
 
-def _sampling(settings: ModelSettings, *, thinks: bool) -> dict[str, Any]:
-    """The API takes one of the two; together with thinking only values that hardly steer."""
-    if settings.temperature is not None:
-        return {"temperature": settings.temperature} if not thinks or settings.temperature == 1 else {}
-    if settings.top_p is not None:
-        return {"top_p": settings.top_p} if not thinks or settings.top_p >= _TOP_P_WITH_THINKING else {}
-    return {}
+def _sampling(settings: ModelSettings, traits: ModelTraits, *, thinks: bool) -> dict[str, Any]:
+    """Together with thinking the API takes only values that hardly steer."""
+    fields: dict[str, Any] = {}
+    if settings.temperature is not None and (not thinks or settings.temperature == 1):
+        fields["temperature"] = settings.temperature
+    if settings.top_p is not None and (not thinks or settings.top_p >= _TOP_P_WITH_THINKING):
+        fields["top_p"] = settings.top_p
+    if len(fields) > 1 and traits.samples_one_way:
+        del fields["top_p"]
+    return fields if traits.sampling else {}
 
 
 def _choice(choice: ToolChoice) -> dict[str, Any]:

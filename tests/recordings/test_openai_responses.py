@@ -1,16 +1,21 @@
 """Real exchanges with the Responses API and the servers compatible with it: what they say is what we read."""
 
+import json
 import random
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from outrider.errors import ProviderError
 from outrider.providers.openai.responses.wire import FAMILY, ResponsesWire
 from outrider.types.agents import Provider
+from outrider.types.parts import ToolPart
+from outrider.types.request import ModelMessage, Request
 from outrider.types.stream import Answer
 from tests.recordings.exchanges import (
     Exchange,
     calls_of,
+    corpus,
     differences,
     exchanges,
     files_of,
@@ -18,6 +23,17 @@ from tests.recordings.exchanges import (
     reasoning_of,
     refusal_of,
     text_of,
+)
+from tests.recordings.responses_requests import (
+    CALLS,
+    Atom,
+    Fields,
+    atoms,
+    is_answer,
+    items_of,
+    messages_of,
+    request_of,
+    settings_meaning,
 )
 
 APIS = ("openai-responses", "openai-responses-compatible")
@@ -121,3 +137,89 @@ def test_an_exchange_says_the_same_one_byte_at_a_time(shared_dir: Path):
     streamed = [exchange for exchange in recorded(shared_dir) if exchange["streaming"]]
     sample = random.Random(11).sample(streamed, 40)
     assert not failures(sample, 1)
+
+
+def region(items: list[Fields], call_ids: set[str]) -> tuple[int, int]:
+    """Where the answer with these calls stands."""
+    places = [at for at, item in enumerate(items) if item.get("type") in CALLS and item["call_id"] in call_ids]
+    start = places[0]
+    while start and is_answer(items[start - 1]):
+        start -= 1
+    return start, places[-1] + 1
+
+
+def renamed(items: list[Fields], answer: Answer) -> list[Fields]:
+    """Some clients know a call by the id of its item; the API takes either."""
+    names = {call.metadata[FAMILY]["id"]: call.call_id for call in calls_of(answer) if FAMILY in call.metadata}
+    return [
+        item | {"call_id": names.get(item["call_id"], item["call_id"])} if "call_id" in item else item for item in items
+    ]
+
+
+def next_turn(before: Exchange, after: Exchange) -> tuple[Request, list[Fields], list[Atom]]:
+    """Our request for the turn after `before`; the recorded items that it is compared with; what our answer adds."""
+    answer = read(WIRE, before)
+    assert isinstance(answer, Answer)
+    body = after["request"]["body"]
+    items = renamed(items_of(body), answer)
+    if "previous_response_id" in body or "conversation" in body:
+        return request_of(body, messages_of(items, FAMILY)), items, []
+    start, end = region(items, {call.call_id for call in calls_of(answer)})
+    said = ModelMessage(
+        "assistant", tuple(part.use() if isinstance(part, ToolPart) else part for part in answer.message.parts)
+    )
+    asked = items_of(before["request"]["body"]) if "input" in before["request"]["body"] else items[:start]
+    history = asked if atoms(asked) == atoms(items[:start]) else items[:start]
+    results = [item for item in items[start:end] if not is_answer(item)] + items[end:]
+    messages = [*messages_of(history, FAMILY), said, *messages_of(results, FAMILY)]
+    added = atoms(json.loads(WIRE.call(request_of(body, [said])).body)["input"])
+    return request_of(body, messages), items, [atom for atom in added if atom[0] not in ("call", "custom call")]
+
+
+def changed_by_client(before: Exchange, after: Exchange) -> bool:
+    """Whether the client sent back another call than it had received."""
+    answer = read(WIRE, before)
+    assert isinstance(answer, Answer)
+    received = {call.call_id: (call.metadata[FAMILY].get("namespace"), call.state.input) for call in calls_of(answer)}
+    sent = [item for item in items_of(after["request"]["body"]) if item.get("type") == "function_call"]
+    told = [(item["call_id"], (item.get("namespace"), json.loads(item["arguments"]))) for item in sent]
+    return any(received.get(call_id, call) != call for call_id, call in told)
+
+
+def turn_problems(before: Exchange, after: Exchange) -> list[str]:
+    request, items, added = next_turn(before, after)
+    ours = json.loads(WIRE.call(request).body)
+    found, wanted = atoms(ours["input"]), atoms(items)
+    if surplus := without(found, wanted):
+        # A client may have left out what the model thought or said beside its calls; we never do.
+        found = [atom for atom in found if atom not in surplus or atom not in added]
+    problems = [] if found == wanted else [f"items: {first_difference(found, wanted)}"]
+    return problems + differences(settings_meaning(ours), settings_meaning(after["request"]["body"]))
+
+
+def without(found: list[Atom], wanted: list[Atom]) -> list[Atom]:
+    return [atom for atom in found if atom not in wanted]
+
+
+def first_difference(found: list[Atom], wanted: list[Atom]) -> str:
+    for at, (one, other) in enumerate(zip_longest(found, wanted)):
+        if one != other:
+            return f"at {at}: {one!r:.300} is not {other!r:.300}"
+    return ""
+
+
+def tool_turns(shared: Path) -> list[tuple[Exchange, Exchange]]:
+    """Without those that go on from an answer of another API, and those in which a client changed the call."""
+    found = [turn for api in APIS for turn in corpus(shared).tool_turns(api)]
+    return [
+        (before, after)
+        for before, after in found
+        if before["api"].partition(":")[0] in APIS and not changed_by_client(before, after)
+    ]
+
+
+def test_the_request_after_a_tool_call_means_what_the_recorded_one_did(shared_dir: Path):
+    turns = tool_turns(shared_dir)
+    assert len(turns) > 200
+    wrong = {after["id"]: found for before, after in turns if (found := turn_problems(before, after))}
+    assert not wrong

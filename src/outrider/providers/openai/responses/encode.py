@@ -42,9 +42,12 @@ class ItemWriter:
                 case TextPart():
                     content.append({"type": "input_text", "text": part.text})
                 case FilePart():
-                    content.append(_file(part.mime, part.url, part.filename))
-                case ReasoningPart() | ToolUsePart():
-                    pass  # a user has none
+                    detail = part.metadata.get(self._family, {}).get("detail", "auto")
+                    content.append(_file(part.mime, part.url, part.filename, detail))
+                case ReasoningPart():  # an item that only this API knows, such as the approval of a call by MCP
+                    yield from self._other(part, {})
+                case ToolUsePart():
+                    pass  # a user makes none
                 case _:
                     assert_never(part)
         if content:
@@ -207,11 +210,11 @@ def _attachment(attachment: Attachment) -> Fields:
     return _file(attachment.mime_type, url, attachment.name)
 
 
-def _file(mime: str, url: str, name: str | None) -> Fields:
+def _file(mime: str, url: str, name: str | None, detail: str = "auto") -> Fields:
     uploaded = file_id(url)
     if mime.startswith("image/"):
         where = {"file_id": uploaded} if uploaded else {"image_url": url}
-        return {"type": "input_image", "detail": "auto", **where}
+        return {"type": "input_image", "detail": detail, **where}
     if uploaded:
         return {"type": "input_file", "file_id": uploaded}
     if (text := plain_text(mime, url)) is not None:

@@ -67,14 +67,16 @@ def problems(exchange: Exchange, size: int | random.Random = 65536) -> list[str]
         expected_call(*pair) for pair in zip(expected["tool_calls"], told["tool_calls"], strict=False)
     ]
     wanted["tool_calls"] += expected["tool_calls"][len(told["tool_calls"]) :]
-    wanted["finish"] = expected_finish(wanted)
+    wanted["finish"] = expected_finish(wanted | {"no word": expected["finish_reason"] is None})
     return differences(told, wanted)
 
 
 def expected_finish(expected: dict[str, Any]) -> str:
     if expected["refusal"]:
         return "refusal"
-    return FINISHES.get(expected["finish_reason"]) or ("tool_use" if expected["tool_calls"] else "stop")
+    if expected["tool_calls"] and expected["finish_reason"] not in FINISHES:
+        return "tool_use"
+    return "other" if expected["no word"] else FINISHES.get(expected["finish_reason"], "stop")
 
 
 def error_problems(found: Any, expected: dict[str, Any]) -> list[str]:

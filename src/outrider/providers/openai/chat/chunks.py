@@ -7,6 +7,7 @@ import msgspec
 from outrider.errors import MalformedAnswerError, ProviderError
 from outrider.providers.openai.chat.usage import Usage
 from outrider.providers.openai.endpoint import from_error
+from outrider.providers.reading import mended_json
 
 ABSENT = msgspec.Raw()
 _SHOWN = 200
@@ -98,16 +99,17 @@ _loose = msgspec.json.Decoder(Chunk, strict=False)
 def read_chunk(data: bytes) -> Chunk:
     try:
         return _strict.decode(data)
-    except msgspec.ValidationError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _read_loosely(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _malformed(data, error) from error
 
 
 def error_in(data: bytes) -> ProviderError | None:
     """The error that an event or a body without choices is, in any of the shapes that servers give it."""
-    value = msgspec.json.decode(data)
+    mended = mended_json(data)
+    value = msgspec.json.decode(mended) if mended else None
     match value:
+        case [{"error": _}, *_]:
+            return from_error(value)
         case {"error": error} if error:
             return from_error(value)
         case {"detail": str() | list()} | {"errors": [_, *_]} | {"object": "error"}:
@@ -119,9 +121,9 @@ def error_in(data: bytes) -> ProviderError | None:
 
 
 def _read_loosely(data: bytes) -> Chunk:
-    """Numbers that came as text, and other near misses."""
+    """Numbers that came as text, and other damage that leaves no doubt about what was meant."""
     try:
-        return _loose.decode(data)
+        return _loose.decode(mended_json(data) or data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _malformed(data, error) from error
 

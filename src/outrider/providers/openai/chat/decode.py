@@ -54,12 +54,12 @@ class ChatDecoder:
     def feed(self, event: str, data: bytes) -> Iterable[Delta]:
         if self._done:
             return ()
-        if data[:1] != b"{" and data.strip() == b"[DONE]":
-            return self._end()
+        if data[:1] != b"{":
+            return self._read_other(event, data.strip())
         return self._read(data, is_error=event == "error")
 
     def whole(self, body: bytes) -> Iterable[Delta]:
-        yield from self._read(body.strip())
+        yield from self.feed("", body.strip())
         if self._finish is None and not self._parts.said and not self._calls:
             raise MalformedAnswerError("the answer holds neither a message nor a reason for having none")
         yield from self._end()
@@ -70,6 +70,17 @@ class ChatDecoder:
         if self._finish is None:
             raise NetworkError("the stream ended before the answer was whole")
         return self._end()
+
+    def _read_other(self, event: str, data: bytes) -> Iterable[Delta]:
+        """What is no object: the end, an error in plain words or in a list, or a sign of life."""
+        if data == b"[DONE]":
+            return self._end()
+        if data[:1] == b"{":
+            return self._read(data, is_error=event == "error")
+        problem = error_in(data) if data[:1] == b"[" else None
+        if event == "error":
+            problem = problem or from_error(data.decode(errors="replace"))
+        return () if problem is None else self._fail([], problem)
 
     def _read(self, data: bytes, *, is_error: bool = False) -> Iterable[Delta]:
         chunk = read_chunk(data)
@@ -180,7 +191,7 @@ class ChatDecoder:
             return "refusal" if self._parts.refused else named
         if self._calls:
             return "tool_use"
-        if not self._finish and self._parts.said:
+        if self._finish == "" and self._parts.said:
             return "stop"
         return named if named != "tool_use" else "other"
 

@@ -1,0 +1,105 @@
+"""Names the concrete parts and puts them together."""
+
+from typing import Any, TypeVar, assert_never
+
+import msgspec
+
+from outrider.app.environment import filled_in, proxy_for
+from outrider.errors import ConfigurationError
+from outrider.providers.anthropic.wire import AnthropicWire
+from outrider.providers.catalog import Catalog
+from outrider.providers.client import WireClient
+from outrider.providers.fallback import Candidate, FallbackClient
+from outrider.providers.google.wire import GoogleWire
+from outrider.providers.openai.chat.wire import ChatWire
+from outrider.providers.openai.responses.wire import ResponsesWire
+from outrider.providers.provider import ModelClient, Wire
+from outrider.providers.scripted import scripted_client
+from outrider.providers.stages.think_tags import think_tags_client
+from outrider.providers.transport.attempts import RetryListener
+from outrider.providers.transport.http import HttpClient
+from outrider.providers.transport.rate_limit import RateLimit, RateLimiter
+from outrider.providers.transport.retry import RetryPolicy
+from outrider.providers.transport.transport import Timeouts
+from outrider.types.agents import Provider
+
+Settings = TypeVar("Settings", Timeouts, RetryPolicy, RateLimit)
+
+
+def model_client(
+    provider: Provider, *, catalog: Catalog | None = None, on_retry: RetryListener | None = None
+) -> ModelClient:
+    """The client of a provider. What it leaves open comes from the environment; its `options` may hold `timeouts`,
+    `retry` and `rate_limit`, each with the fields of the struct of that name."""
+    match provider.kind:
+        case "scripted":
+            return scripted_client(provider)
+        case "local":
+            raise ConfigurationError(f"the provider {provider.name!r}: local models are not built in yet")
+        case "openai":
+            filled = filled_in(provider)
+            return think_tags_client(_wired(filled, ChatWire(filled), on_retry))
+        case "openai-responses":
+            filled = filled_in(provider)
+            return _wired(filled, ResponsesWire(filled), on_retry)
+        case "google":
+            filled = filled_in(provider)
+            return _wired(filled, GoogleWire(filled), on_retry)
+        case "anthropic":
+            filled = filled_in(provider)
+            return _wired(filled, _anthropic(filled, catalog or Catalog()), on_retry)
+        case _:
+            assert_never(provider.kind)
+
+
+def fallback_client(
+    models: list[tuple[Provider, str | None]],
+    *,
+    catalog: Catalog | None = None,
+    on_retry: RetryListener | None = None,
+) -> FallbackClient:
+    """An ordered list of providers and models. Who has somebody to fall back on gives up sooner."""
+    last = len(models) - 1
+    return FallbackClient(
+        [
+            Candidate(
+                model_client(_impatient(provider) if place < last else provider, catalog=catalog, on_retry=on_retry),
+                model,
+            )
+            for place, (provider, model) in enumerate(models)
+        ]
+    )
+
+
+def _wired(provider: Provider, wire: Wire, on_retry: RetryListener | None) -> WireClient:
+    limit = _options(provider, "rate_limit", RateLimit)
+    return WireClient(
+        provider.name,
+        wire,
+        HttpClient(_options(provider, "timeouts", Timeouts), proxy=proxy_for),
+        retry=_options(provider, "retry", RetryPolicy),
+        limiter=RateLimiter(limit) if limit != RateLimit() else None,
+        on_retry=on_retry,
+    )
+
+
+def _anthropic(provider: Provider, catalog: Catalog) -> AnthropicWire:
+    def output_limit(model: str) -> int | None:
+        return catalog.output_limit(provider.kind, model, base_url=provider.base_url)
+
+    return AnthropicWire(provider, output_limit)
+
+
+def _impatient(provider: Provider) -> Provider:
+    if provider.kind == "scripted":
+        return provider
+    retry = {"attempts": 2} | provider.options.get("retry", {})
+    return msgspec.structs.replace(provider, options=provider.options | {"retry": retry})
+
+
+def _options(provider: Provider, name: str, kind: type[Settings]) -> Settings:
+    given: Any = provider.options.get(name, {})
+    try:
+        return given if isinstance(given, kind) else msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"options of the provider {provider.name!r}: {name}: {error}") from error

@@ -1,0 +1,55 @@
+"""What the environment says about providers: keys, addresses, proxies."""
+
+import os
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+import msgspec
+
+from outrider.errors import ConfigurationError
+from outrider.types.agents import Provider
+
+_KEYS: dict[str, tuple[str, ...]] = {
+    "anthropic": ("ANTHROPIC_API_KEY",),
+    "openai": ("OPENAI_API_KEY",),
+    "openai-responses": ("OPENAI_API_KEY",),
+    "google": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+}
+_ADDRESSES: dict[str, tuple[str, ...]] = {
+    "anthropic": ("ANTHROPIC_BASE_URL",),
+    "openai": ("OPENAI_BASE_URL",),
+    "openai-responses": ("OPENAI_BASE_URL",),
+}
+
+
+def filled_in(provider: Provider, environ: Mapping[str, str] = os.environ) -> Provider:
+    """The provider with what it leaves open taken from the vendor's usual variables.
+
+    The vendors' own addresses need a key; a server of one's own may do without."""
+    key = provider.api_key or _first(environ, _KEYS.get(provider.kind, ()))
+    address = provider.base_url or _first(environ, _ADDRESSES.get(provider.kind, ()))
+    if provider.kind in _KEYS and not (key or address or provider.headers or provider.options):
+        names = " or ".join(_KEYS[provider.kind])
+        raise ConfigurationError(f"the provider {provider.name!r} has no key: give api_key, or set {names}")
+    return msgspec.structs.replace(provider, api_key=key, base_url=address)
+
+
+def proxy_for(url: str) -> str | None:
+    """The proxy that the usual variables (https_proxy, all_proxy, no_proxy …) or the system name for an address."""
+    from urllib.request import getproxies, proxy_bypass
+
+    place = urlsplit(url)
+    proxies = getproxies()
+    proxy = proxies.get(place.scheme) or proxies.get("all")
+    if not proxy or proxy_bypass(place.netloc):
+        return None
+    if "://" not in proxy:
+        return f"http://{proxy}"
+    if not proxy.startswith(("http://", "https://")):
+        scheme = urlsplit(proxy).scheme
+        raise ConfigurationError(f"a proxy of the kind {scheme} cannot be used; name an http proxy, or set no_proxy")
+    return proxy
+
+
+def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+    return next((value for name in names if (value := environ.get(name, "").strip())), None)

@@ -70,15 +70,20 @@ def _vertex_base(provider: Provider) -> str:
 
 
 def _headers(provider: Provider, *, vertex: bool) -> dict[str, str]:
-    """Compatible servers look for the key in one of two places, so they get it in both."""
+    """A provider's own headers count last."""
     headers = {"content-type": "application/json"}
-    own = (urlsplit(provider.base_url or _ANTHROPIC).hostname or "").endswith("anthropic.com")
     if not vertex:
         headers["anthropic-version"] = provider.options.get("version", _VERSION)
-    if provider.api_key and not vertex:
-        headers["x-api-key"] = provider.api_key
-    if provider.api_key and not own:
-        headers["authorization"] = f"Bearer {provider.api_key}"
+    if provider.api_key:
+        headers |= _key_headers(provider.api_key, provider.base_url or _ANTHROPIC, vertex=vertex)
     if betas := provider.options.get("betas"):
         headers["anthropic-beta"] = ",".join(betas)
     return headers | {name.lower(): value for name, value in provider.headers.items()}
+
+
+def _key_headers(key: str, url: str, *, vertex: bool) -> dict[str, str]:
+    """Compatible servers look for the key in one of two places, so they get it in both."""
+    own, bearer = {"x-api-key": key}, {"authorization": f"Bearer {key}"}
+    if vertex:
+        return bearer
+    return own if f".{urlsplit(url).hostname}".endswith(".anthropic.com") else own | bearer

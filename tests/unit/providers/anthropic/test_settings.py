@@ -1,0 +1,164 @@
+"""Settings become what each model takes: thinking, sampling, tools, structured output."""
+
+from typing import Any
+
+import pytest
+
+from outrider.providers.anthropic.models import traits_of
+from outrider.providers.anthropic.settings import CAUTIOUS_LIMIT, PROBE, head, tuning
+from outrider.types.request import ModelSettings, OutputSchema, Prompt, Request, ToolChoice, ToolSpec
+
+TOOL = ToolSpec("read", "Reads.", {"type": "object", "properties": {}})
+MARK = {"type": "ephemeral"}
+
+
+def tuned(
+    model: str, *, tools: tuple[ToolSpec, ...] = (), limit: int | None = 64_000, **settings: Any
+) -> dict[str, Any]:
+    request = Request(model, Prompt(), tools=tools, settings=ModelSettings(**settings), stream=False)
+    return tuning(request, traits_of(model), limit)
+
+
+@pytest.mark.parametrize(
+    ("model", "version"),
+    [
+        ("claude-3-5-haiku-20241022", (3, 5)),
+        ("claude-3-opus-latest", (3, 0)),
+        ("claude-3-7-sonnet@20250219", (3, 7)),
+        ("claude-sonnet-4-20250514", (4, 0)),
+        ("claude-sonnet-4-0", (4, 0)),
+        ("claude-opus-4-1-20250805", (4, 1)),
+        ("anthropic/claude-haiku-4.5", (4, 5)),
+        ("us.anthropic.claude-opus-4-6-v1:0", (4, 6)),
+        ("claude-sonnet-5", (5, 0)),
+        ("claude-opus-10-2", (10, 2)),
+        ("claude-mythos-preview", (99, 0)),
+        ("deepseek-chat-3.2", None),
+    ],
+)
+def test_the_version_is_read_from_every_way_of_naming_a_model(model: str, version: Any) -> None:
+    assert traits_of(model).version == version
+
+
+@pytest.mark.parametrize(
+    ("model", "thinking", "effort"),
+    [
+        ("claude-3-5-haiku-latest", None, None),
+        ("claude-3-7-sonnet-latest", {"type": "enabled", "budget_tokens": 16_384}, None),
+        ("claude-haiku-4-5", {"type": "enabled", "budget_tokens": 16_384}, None),
+        ("claude-sonnet-4-6", {"type": "adaptive"}, "high"),
+        ("claude-opus-4-7", {"type": "adaptive", "display": "summarized"}, "high"),
+        ("claude-sonnet-5", {"type": "adaptive", "display": "summarized"}, "high"),
+        ("some-other-model", {"type": "enabled", "budget_tokens": 16_384}, None),
+    ],
+)
+def test_thinking_takes_the_form_that_the_model_knows(model: str, thinking: Any, effort: Any) -> None:
+    fields = tuned(model, reasoning=True, reasoning_effort="high")
+    assert fields.get("thinking") == thinking
+    assert fields.get("output_config", {}).get("effort") == effort
+
+
+def test_thinking_is_not_mentioned_unless_it_is_wanted() -> None:
+    assert tuned("claude-sonnet-5") == {"max_tokens": 64_000}
+    assert tuned("claude-haiku-4-5") == {"max_tokens": 64_000}
+
+
+@pytest.mark.parametrize(
+    ("settings", "budget"),
+    [
+        ({"reasoning_budget": 5000}, 5000),
+        ({"reasoning_budget": 10}, 1024),
+        ({"reasoning_budget": 9000, "max_output_tokens": 4000}, 3999),
+        ({"reasoning_effort": "max", "max_output_tokens": 4000}, 2000),
+        ({"max_output_tokens": 1500}, 1024),
+        ({"max_output_tokens": 1024}, None),
+        ({"max_output_tokens": 200}, None),
+    ],
+)
+def test_a_budget_is_never_below_the_least_nor_above_the_answer(settings: dict[str, Any], budget: int | None) -> None:
+    thinking = tuned("claude-haiku-4-5", reasoning=True, **settings).get("thinking")
+    assert (thinking and thinking["budget_tokens"]) == budget
+
+
+def test_a_named_budget_counts_where_the_model_still_takes_one() -> None:
+    named = {"type": "enabled", "budget_tokens": 2000}
+    assert tuned("claude-sonnet-4-6", reasoning=True, reasoning_budget=2000)["thinking"] == named
+    assert tuned("claude-opus-4-7", reasoning=True, reasoning_budget=2000)["thinking"]["type"] == "adaptive"
+
+
+def test_an_effort_that_a_model_does_not_know_becomes_the_next_lower_one() -> None:
+    assert tuned("claude-sonnet-4-6", reasoning=True, reasoning_effort="xhigh")["output_config"] == {"effort": "high"}
+    assert tuned("claude-sonnet-4-6", reasoning=True, reasoning_effort="minimal")["output_config"] == {"effort": "low"}
+    assert tuned("claude-opus-4-7", reasoning=True, reasoning_effort="xhigh")["output_config"] == {"effort": "xhigh"}
+
+
+def test_a_forced_call_leaves_no_room_for_thinking() -> None:
+    forced = tuned("claude-haiku-4-5", tools=(TOOL,), reasoning=True, tool_choice=ToolChoice("required"))
+    assert "thinking" not in forced
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "sent"),
+    [
+        ("claude-haiku-4-5", {"temperature": 0.2}, {"temperature": 0.2}),
+        ("claude-haiku-4-5", {"temperature": 0.2, "reasoning": True}, {}),
+        ("claude-haiku-4-5", {"temperature": 1.0, "reasoning": True}, {"temperature": 1.0}),
+        ("claude-haiku-4-5", {"top_p": 0.5, "reasoning": True}, {}),
+        ("claude-haiku-4-5", {"top_p": 0.96, "reasoning": True}, {"top_p": 0.96}),
+        ("claude-haiku-4-5", {"temperature": 0.2, "top_p": 0.5}, {"temperature": 0.2}),
+        ("claude-sonnet-4-0", {"temperature": 0.2, "top_p": 0.5}, {"temperature": 0.2, "top_p": 0.5}),
+        ("claude-opus-4-7", {"temperature": 0.2, "top_p": 0.5}, {}),
+        ("other", {"temperature": 0.2, "top_p": 0.5}, {"temperature": 0.2, "top_p": 0.5}),
+    ],
+)
+def test_sampling_is_sent_only_where_it_is_taken(model: str, settings: dict[str, Any], sent: dict[str, Any]) -> None:
+    fields = tuned(model, **settings)
+    assert {name: fields[name] for name in ("temperature", "top_p") if name in fields} == sent
+
+
+@pytest.mark.parametrize(
+    ("choice", "sent"),
+    [
+        (ToolChoice(), None),
+        (ToolChoice("required"), {"type": "any"}),
+        (ToolChoice("none"), {"type": "none"}),
+        (ToolChoice("none", parallel=False), {"type": "none"}),
+        (ToolChoice("tool", "read"), {"type": "tool", "name": "read"}),
+        (ToolChoice(parallel=False), {"type": "auto", "disable_parallel_tool_use": True}),
+    ],
+)
+def test_every_tool_choice_has_its_word(choice: ToolChoice, sent: Any) -> None:
+    assert tuned("claude-haiku-4-5", tools=(TOOL,), tool_choice=choice).get("tool_choice") == sent
+    assert "tool_choice" not in tuned("claude-haiku-4-5", tool_choice=choice)
+
+
+def test_the_schema_of_the_answer_and_stop_sequences_are_sent() -> None:
+    schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    fields = tuned("claude-sonnet-4-6", output=OutputSchema(schema), stop=("END",), reasoning=True)
+    assert fields["output_config"] == {"effort": "medium", "format": {"type": "json_schema", "schema": schema}}
+    assert fields["stop_sequences"] == ["END"]
+
+
+def test_the_largest_answer_is_what_was_asked_then_what_is_known_then_a_question() -> None:
+    assert tuned("claude-haiku-4-5", max_output_tokens=7)["max_tokens"] == 7
+    assert tuned("claude-haiku-4-5")["max_tokens"] == 64_000
+    assert tuned("claude-haiku-4-5", limit=None)["max_tokens"] == PROBE
+    assert tuned("other", limit=None)["max_tokens"] == CAUTIOUS_LIMIT
+
+
+def test_the_end_of_tools_and_of_the_system_prompt_are_marked() -> None:
+    second = ToolSpec("write", "", {"properties": {}}, strict=True)
+    fields = head(Request("m", Prompt(), system="Be brief.", tools=(TOOL, second)), MARK)
+    assert fields == {
+        "tools": [
+            {"name": "read", "description": "Reads.", "input_schema": TOOL.parameters},
+            {
+                "name": "write",
+                "input_schema": {"type": "object", "properties": {}},
+                "strict": True,
+                "cache_control": MARK,
+            },
+        ],
+        "system": [{"type": "text", "text": "Be brief.", "cache_control": MARK}],
+    }
+    assert head(Request("m", Prompt(), system=" ", tools=(TOOL,)), None) == {"tools": fields["tools"][:1]}

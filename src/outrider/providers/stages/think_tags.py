@@ -9,6 +9,7 @@ that all text before it was reasoning, so that part begins anew. Blank lines aro
 """
 
 import re
+from collections.abc import Callable
 from typing import TypeGuard
 
 from outrider.providers.provider import ModelClient
@@ -29,7 +30,7 @@ class ThinkTags:
     """A scanner; where it stands is the method that reads on from there."""
 
     def __init__(self) -> None:
-        self._read = self._edge
+        self._read: Callable[[], bool] = self._edge
         self._held = ""  # undecided: at most one tag and the blanks before it
         self._out: list[Piece | End | Recast] = []
         self._lines = Lines()

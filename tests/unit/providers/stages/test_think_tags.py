@@ -1,7 +1,7 @@
 """Reasoning between tags is told apart from the answer, at any chunking, and no other text is touched."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.providers.assemble import Assembler
@@ -101,6 +101,7 @@ PIECES = st.lists(st.sampled_from(TAGS + MARKS + WORDS), max_size=20)
 TEXTS = PIECES.map("".join)
 
 
+@settings(max_examples=400)
 @given(text=TEXTS, data=st.data())
 def test_any_chunking_gives_the_same_parts(text: str, data: st.DataObject):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))

@@ -1,7 +1,7 @@
 """Invents a small run, with no model behind it, prints its tree and writes it as a page to look at in a browser."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ class Actor:
     model: str
     called_by: str = ""
     steps: int = 0
+    begun: dict[str, int] = field(default_factory=dict[str, int])
 
     def where(self, call_id: str = "") -> dict[str, Any]:
         return {
@@ -70,7 +71,7 @@ class Actor:
         )
 
     def begins(self, call: str, at: int, tool: str, given: dict[str, str]) -> None:
-        where = self.where(call)
+        where, self.begun[call] = self.where(call), at
         self.bus.publish(ToolExecutionStartedEvent(timestamp=BEGIN + at, tool_name=tool, tool_input=given, **where))
 
     def ends(self, call: str, at: int, tool: str, output: str, reason: str = "") -> None:
@@ -80,6 +81,7 @@ class Actor:
                 tool_name=tool,
                 success=not reason,
                 reason=reason,
+                duration_ms=at - self.begun[call],
                 output_preview=output,
                 **self.where(call),
             )

@@ -73,14 +73,17 @@ class EventLog:
 
     @property
     def events(self) -> list[AgentEvent]:
-        with self._lock:
-            return list(self._events)
+        return self.snapshot()[0]
 
     @property
     def unfinished(self) -> list[AgentEvent]:
         """What has begun and not ended: each as the record that its end will become, with `open` in its data."""
+        return self.snapshot()[1]
+
+    def snapshot(self) -> tuple[list[AgentEvent], list[AgentEvent]]:
+        """`events` and `unfinished` of one moment."""
         with self._lock:
-            return list(self._recorder.open.values())
+            return list(self._events), list(self._recorder.open.values())
 
     def filter(self, agent_name: str | None = None, event_type: EventKind | None = None) -> list[AgentEvent]:
         return [

@@ -21,8 +21,11 @@ def visible(text: str) -> str:
 
 def one_line(text: str, limit: int = 200) -> str:
     """The beginning of a foreign text, on one line and harmless."""
-    text = visible(_SPACE.sub(" ", text[: limit * 4]).strip())
-    return text if len(text) <= limit else text[: max(0, limit - 1)] + "…"
+    start = text[: limit * 4]
+    line = visible(_SPACE.sub(" ", start).strip())
+    if len(line) <= limit and len(start) == len(text):
+        return line
+    return line[: max(0, limit - 1)] + "…"
 
 
 def encodable(text: str, encoding: str) -> str:

@@ -87,7 +87,7 @@ def _loop_line(event: Event, verbose: bool) -> Line | None:  # noqa: FBT001  pri
         case LoopStartedEvent():
             return Line("begin", "started", _long(event.user_message, verbose), "agent")
         case LoopCompletedEvent():
-            took = duration_text(event.duration_ms) if event.duration_ms else ""
+            took = _took(event.duration_ms)
             turns = f"{event.total_turns:,} turns" if event.total_turns else ""
             told = _joined(one_line(event.termination_reason, 60), turns, took)
             return Line("end", "ended", _joined(told, _long(event.output, verbose) if verbose else ""), "agent")
@@ -98,7 +98,7 @@ def _loop_line(event: Event, verbose: bool) -> Line | None:  # noqa: FBT001  pri
         case AgentCalledEvent():
             return Line("call", f"calls {one_line(event.callee, 40)}", _long(event.message, verbose), "agent")
         case AgentReturnedEvent():
-            took = duration_text(event.duration_ms) if event.duration_ms else ""
+            took = _took(event.duration_ms)
             what = f"{one_line(event.callee, 40)} returned" if event.success else f"{one_line(event.callee, 40)} failed"
             return Line("back", what, _joined(took, _long(event.output, verbose)), "agent" if event.success else "bad")
         case _:
@@ -111,13 +111,9 @@ def _tool_line(event: Event, verbose: bool) -> Line | None:  # noqa: FBT001  as 
             return Line("run", one_line(event.tool_name, 60), _given(event.tool_input, verbose), "tool")
         case ToolExecutionCompletedEvent(success=True):
             preview = _long(event.output_preview, verbose) if verbose else ""
-            return Line(
-                "good", one_line(event.tool_name, 60), _joined(duration_text(event.duration_ms), preview), "good"
-            )
+            return Line("good", one_line(event.tool_name, 60), _joined(_took(event.duration_ms), preview), "good")
         case ToolExecutionCompletedEvent():
-            told = _joined(
-                one_line(event.reason, 40), duration_text(event.duration_ms), _long(event.output_preview, verbose)
-            )
+            told = _joined(one_line(event.reason, 40), _took(event.duration_ms), _long(event.output_preview, verbose))
             return Line("bad", one_line(event.tool_name, 60), told, "bad")
         case ToolApprovalRequestedEvent():
             return Line(
@@ -178,7 +174,7 @@ def _fine_line(event: Event) -> Line:
 def _answer(event: LLMResponseEvent) -> str:
     prompt = event.input_tokens + event.cache_read_tokens + event.cache_write_tokens
     tokens = f"{prompt:,} tokens in, {event.output_tokens + event.reasoning_tokens:,} out"
-    took = duration_text(event.duration_ms) if event.duration_ms else ""
+    took = _took(event.duration_ms)
     return _joined(_model(event), one_line(event.stop_reason or "", 40), tokens, _cost(event.cost), took)
 
 
@@ -200,6 +196,11 @@ def _given(values: dict[str, Any], verbose: bool) -> str:  # noqa: FBT001  as ab
 
 def _long(text: str, verbose: bool) -> str:  # noqa: FBT001  as above
     return one_line(text, 2_000 if verbose else 100)
+
+
+def _took(ms: int) -> str:
+    """Nothing for a duration that was not measured."""
+    return duration_text(ms) if ms else ""
 
 
 def _joined(*words: str) -> str:

@@ -32,8 +32,8 @@ class Printer(Protocol):
 
 
 class EventLogger:
-    """`console` is a rich Console; by default one on stderr, or plain stderr where rich is not installed
-    (`pip install outrider[console]`). `verbose` adds inputs, outputs, previews and what is being streamed."""
+    """`console` is a rich Console or a text file; by default a Console on stderr, or plain stderr where rich is not
+    installed (`pip install outrider[console]`). `verbose` adds inputs, outputs, previews and what is being streamed."""
 
     def __init__(self, console: Any = None, verbose: bool = False) -> None:  # noqa: FBT001, FBT002  part of the contract
         self.verbose = verbose
@@ -94,12 +94,8 @@ class RichPrinter:
         """`Text` is not parsed for markup. A terminal shows what fits on one line; a file gets all."""
         style = _STYLES[line.tone]
         parts = [(time, "dim"), ("  ", ""), (f"{line.agent:<12}", "bold" if line.agent else ""), (" ", "")]
-        parts += [
-            (f"{self._marks[line.mark]} ", style),
-            (line.what, style),
-            (" " if line.what else "", ""),
-            (line.told, ""),
-        ]
+        parts += [(f"{self._marks[line.mark]} ", style), (line.what, style)]
+        parts += [(" " if line.what else "", ""), (line.told, "")] if line.told else []
         text = self._text(end="")
         for words, look in parts:
             text.append(encodable(words, self._console.encoding), look)
@@ -121,6 +117,8 @@ class PlainPrinter:
 
 
 def _printer_for(console: Any, *, whole_lines: bool) -> Printer:
+    if hasattr(console, "write"):
+        return PlainPrinter(console)
     if console is None:
         try:
             from rich.console import Console

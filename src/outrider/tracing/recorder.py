@@ -73,6 +73,7 @@ class Recorder:
         self._begin(_record("finish", event, {"message": event.user_message}))
 
     def _loop_completed(self, event: LoopCompletedEvent) -> AgentEvent:
+        self._notes.pop(_retries(event), None)
         failed = any(word in event.termination_reason.lower() for word in FAILURES)
         data = {
             "termination_reason": event.termination_reason,
@@ -86,11 +87,11 @@ class Recorder:
         data: dict[str, Any] = {name: getattr(event, name) for name in _LLM_NUMBERS}
         data |= {"stop_reason": event.stop_reason, "has_tool_use": event.has_tool_use, "cost": event.cost}
         data |= {"model": event.model, "provider": event.provider, "first_token_ms": event.first_token_ms}
-        data |= self._notes.pop((event.session_id, "retries"), {})
+        data |= self._notes.pop(_retries(event), {})
         return _record("llm_response", event, data)
 
     def _retry(self, event: RetryScheduledEvent) -> None:
-        notes = self._note((event.session_id, "retries"))
+        notes = self._note(_retries(event))
         notes["retries"] = event.attempt
         notes["retry_wait_ms"] = notes.get("retry_wait_ms", 0) + event.delay_ms
         notes["retry_error"] = event.error[:500]
@@ -145,6 +146,10 @@ def _make_room(waiting: dict[Any, Any]) -> None:
 
 def _key(record: AgentEvent, opened_as: EventKind) -> tuple[str, str, str]:
     return opened_as, record.session_id or record.agent_name, record.call_id
+
+
+def _retries(event: Event) -> tuple[str, str]:
+    return event.session_id or event.agent_name, "retries"
 
 
 def _record(kind: EventKind, event: Event, data: dict[str, Any]) -> AgentEvent:

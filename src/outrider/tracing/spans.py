@@ -20,12 +20,13 @@ class Trace:
     """The state of the log when the trace was made; a later look needs a new Trace."""
 
     def __init__(self, event_log: EventLog | Iterable[AgentEvent]) -> None:
-        events = list(event_log)
         self.dropped = 0
         if isinstance(event_log, EventLog):
-            events += event_log.unfinished
+            events, unfinished = event_log.snapshot()
             self.dropped = event_log.dropped.count
-        self.root = build(events)
+            self.root = build([*events, *unfinished])
+        else:
+            self.root = build(list(event_log))
 
     def format_tree(self, width: int = 100) -> str:
         return draw(self.root, width=width, dropped=self.dropped)
@@ -73,6 +74,8 @@ def _settle(root: Span) -> None:
             span.start = min((child.start for child in span.children), default=max(span.end or 0, 0))
         span.last = max((child.last for child in span.children), default=span.start)
         span.last = max(span.last, span.start, span.end or 0)
+        if span.status == "failed":
+            span.error = span.error or span.outcome or "failed"
         _add_up(span)
         if span.kind == "run":
             _settle_run(span)

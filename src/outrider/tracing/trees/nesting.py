@@ -43,10 +43,10 @@ class Nesting:
             if is_loop_end(event) and self._named(event) is None:
                 span = self._loops.declare(event)
                 if event.call_id:
-                    self._pairs.first_of.setdefault(event.call_id, span)
+                    self._pairs.claim(event.call_id, span)
 
     def _place(self, event: AgentEvent, span: Span) -> None:
-        if event.call_id:
+        if event.call_id and (span.kind == "agent" or self._pairs.first_of[event.call_id].kind != "agent"):
             self._now[event.call_id] = span
         if span not in self._parents:
             self._parents[span] = parent = self._parent(event, span)
@@ -68,7 +68,7 @@ class Nesting:
     def _named(self, event: AgentEvent, span: Span | None = None) -> Span | None:
         """The span that the record's own ids name, other than the record's span itself."""
         inside = self._lookup(event.call_id)
-        if inside is not None and inside is not span and inside.kind == "agent" and not _is_agent_call(event):
+        if inside is not None and inside is not span and _is_by(inside, event):
             return inside
         session = self._pairs.child_sessions.get(event.session_id)
         session = None if session is span else session
@@ -137,21 +137,28 @@ class Loops:
         self._home_of_agent: dict[str, str] = {}
 
     def declare(self, event: AgentEvent) -> Span:
-        key = _loop_key(event)
-        if key not in self._declared:
-            self._declared[key] = span = self._new(event, _home(event), event.call_id)
+        span = self._known(event)
+        if span is None:
+            span = self._new(event, _home(event), event.call_id)
+            self._declared[_end_of(event)] = self._declared[*_end_of(event), event.data.get("started")] = span
             outcomes.end_loop(span, event)
-        return self._declared[key]
+        return span
 
     def leave(self, event: AgentEvent) -> bool:
         """Whether this is the end of a top span; what follows in its session is a new one."""
-        span = self._declared.get(_loop_key(event)) if is_loop_end(event) else None
+        span = self._known(event) if is_loop_end(event) else None
         if span is None:
             return False
         waiting = self._waiting[_home(event)]
         if waiting and waiting[0] is span and span.end is not None:
             self._last[_home(event)] = waiting.popleft()
         return True
+
+    def _known(self, event: AgentEvent) -> Span | None:
+        """The span of an end that was recorded before; the log finds the start for the first of two only."""
+        if "started" in event.data:
+            return self._declared.get((*_end_of(event), event.data["started"]))
+        return self._declared.get(_end_of(event))
 
     def around(self, event: AgentEvent, start: int) -> Span | None:
         home = event.session_id or self._home_of_agent.get(event.agent_name) or event.agent_name
@@ -178,9 +185,13 @@ def _home(event: AgentEvent) -> str:
     return event.session_id or event.agent_name
 
 
-def _loop_key(event: AgentEvent) -> tuple[object, ...]:
-    return _home(event), event.call_id, event.timestamp, event.data.get("started")
+def _end_of(event: AgentEvent) -> tuple[object, ...]:
+    return _home(event), event.call_id, event.timestamp, bool(event.data.get("open"))
 
 
-def _is_agent_call(event: AgentEvent) -> bool:
-    return event.type in ("agent_call", "agent_return")
+def _is_by(agent: Span, event: AgentEvent) -> bool:
+    """Whether a record with an agent call's id tells what that agent did, and not of the call itself."""
+    if agent.kind != "agent" or event.type in ("agent_call", "agent_return"):
+        return False
+    session = agent.details.get("child_session_id")
+    return event.agent_name in ("", agent.agent_name) and event.session_id in ("", session or event.session_id)

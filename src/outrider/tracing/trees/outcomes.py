@@ -12,18 +12,18 @@ _DONE = {"", "completed", "complete", "done", "finish", "finished", "stop", "end
 
 def begin(span: Span, event: AgentEvent) -> None:
     """Take the start from a record that marks one; a second, later start changes nothing."""
-    moment = whole(event.data.get("started", event.timestamp))
-    span.start = moment if span.start == UNKNOWN else min(span.start, moment)
+    start = moment(event.data.get("started", event.timestamp))
+    span.start = start if span.start == UNKNOWN else min(span.start, start)
 
 
 def end(span: Span, event: AgentEvent) -> None:
     """Take the end. A measured duration counts for more than two readings of a clock that may have been set."""
-    measured = max(0, whole(event.data.get("duration_ms")))
+    measured = moment(event.data.get("duration_ms"))
     if span.start == UNKNOWN and "started" in event.data:
-        span.start = whole(event.data["started"])
+        span.start = moment(event.data["started"])
     elif span.start == UNKNOWN and measured:
-        span.start = max(0, event.timestamp - measured)
-    finish = span.start + measured if measured else max(span.start, event.timestamp)
+        span.start = moment(event.timestamp - measured)
+    finish = span.start + measured if measured else max(span.start, moment(event.timestamp))
     span.end = max(finish, span.end or 0)
 
 
@@ -85,8 +85,6 @@ def end_loop(span: Span, event: AgentEvent) -> None:
         span.status = status
     elif span.status != "failed":
         span.status = status
-    if span.status == "failed":
-        span.error = span.error or span.outcome
 
 
 def loop_status(event: AgentEvent, reason: str) -> SpanStatus:
@@ -105,7 +103,7 @@ def fail(span: Span, event: AgentEvent) -> None:
         span.error = f"{span.error}\n{said}"
     if span.status == "unfinished":
         span.status = "failed"
-        span.end = max(span.start, event.timestamp)
+        span.end = max(span.start, moment(event.timestamp))
 
 
 def is_loop_end(event: AgentEvent) -> bool:
@@ -120,6 +118,11 @@ def text(value: Any) -> str:
 def whole(value: Any) -> int:
     """A whole number from a record that anybody may have written."""
     return int(value) if isinstance(value, int | float) else 0
+
+
+def moment(value: Any) -> int:
+    """A time or a duration, which are never negative."""
+    return max(0, whole(value))
 
 
 def money(value: Any) -> Decimal | None:

@@ -1,7 +1,7 @@
 """Joins the records of one call into one span, in whatever order and number they came."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from outrider.tracing.agent_event import AgentEvent
 from outrider.tracing.span import Span
@@ -40,8 +40,14 @@ class Pairing:
     def _join(self, index: int, event: AgentEvent, span: Span) -> None:
         self.span_of[index] = span
         if event.call_id:
-            self.first_of.setdefault(event.call_id, span)
+            self.claim(event.call_id, span)
             self.session_of.setdefault(span, event.session_id)
+
+    def claim(self, call_id: str, span: Span) -> None:
+        """An id names the first span that has it, or an agent: some logs give an agent's id to all that it does."""
+        known = self.first_of.get(call_id)
+        if known is None or (span.kind == "agent" and known.kind != "agent"):
+            self.first_of[call_id] = span
 
 
 class AgentCalls:
@@ -51,6 +57,7 @@ class AgentCalls:
         self.by_session: dict[str, Span] = {}
         self._by_id: dict[str, Span] = {}
         self._called_at: dict[Span, int] = {}
+        self._caller: dict[Span, tuple[str, str]] = {}
         self._without_id: defaultdict[str, list[Span]] = defaultdict(list)
 
     def called(self, event: AgentEvent) -> Span:
@@ -69,12 +76,16 @@ class AgentCalls:
         return span
 
     def of_tool(self, event: AgentEvent) -> Span | None:
-        """The agent that this tool call called. A tool record may also carry the id of the call that it ran inside."""
+        """The agent that this tool call called. Other tool records may have the same id: one that the agent itself
+        made, or one from another place, since ids of models come again."""
         span = self._by_id.get(event.call_id)
-        if span is None or event.agent_name != span.name:
-            return span
-        calls_itself = event.agent_name == span.details.get("caller")
-        return span if calls_itself and event.data.get("tool_name") == CALL_AGENT else None
+        if span is None or self._caller.get(span) != (event.session_id, event.agent_name):
+            return None
+        if span.name == event.agent_name and event.data.get("tool_name") != CALL_AGENT:
+            return None
+        started = outcomes.whole(event.data.get("started", event.timestamp))
+        meanwhile = started <= span.start and (bool(event.data.get("open")) or span.start <= event.timestamp)
+        return span if meanwhile else None
 
     def _known(self, event: AgentEvent) -> Span | None:
         session = text(event.data.get("child_session_id"))
@@ -88,6 +99,7 @@ class AgentCalls:
 
     def _new(self, event: AgentEvent) -> Span:
         span = Span(_callee(event), "agent", agent_name=_callee(event), call_id=event.call_id)
+        self._caller[span] = event.session_id, event.agent_name
         span.details["caller"] = event.agent_name
         span.details["child_session_id"] = session = text(event.data.get("child_session_id"))
         if event.call_id:
@@ -152,13 +164,26 @@ class ToolCalls:
             agent.details.setdefault("input", event.data.get("input"))
             return agent
         name = text(event.data.get("tool_name")) or "tool"
-        # An id may come again for another call (see AgentCalls); a record that came twice started at the same time.
-        key = (event.session_id, event.agent_name, event.call_id, name, event.data.get("started", event.timestamp))
-        span = self._known.get(key) if event.call_id else None
+        span = self._recorded(event, name)
         if span is None:
-            self._known[key] = span = Span(name, "tool", event.agent_name, event.call_id)
+            span = Span(name, "tool", event.agent_name, event.call_id)
+            self._known |= dict.fromkeys(_times(event, name), span)
         outcomes.end_tool(span, event)
         return span
+
+    def _recorded(self, event: AgentEvent, name: str) -> Span | None:
+        """An id may come again for another call (see AgentCalls); a record that came twice has the same times."""
+        if not event.call_id:
+            return None
+        return next((self._known[time] for time in _times(event, name) if time in self._known), None)
+
+
+def _times(event: AgentEvent, name: str) -> Iterator[tuple[object, ...]]:
+    place = (event.session_id, event.agent_name, event.call_id, name)
+    if "started" in event.data:
+        yield *place, "started", outcomes.whole(event.data["started"])
+    if not event.data.get("open"):
+        yield *place, "ended", event.timestamp
 
 
 def _model(event: AgentEvent) -> Span:

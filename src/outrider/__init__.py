@@ -30,6 +30,8 @@ if TYPE_CHECKING:
         ToolFailure,
     )
     from outrider.sessions.session import ForkPoint, Session, SessionTime
+    from outrider.tools.context import Progress, ToolContext
+    from outrider.tools.tool import Tool, ToolResult
     from outrider.tracing.event_log import AgentEvent, EventLog
     from outrider.tracing.logger import EventLogger
     from outrider.tracing.spans import Span, Trace
@@ -114,6 +116,8 @@ _HOMES = {
         StalledStreamError ToolFailure
     """,
     "outrider.sessions.session": "ForkPoint Session SessionTime",
+    "outrider.tools.context": "Progress ToolContext",
+    "outrider.tools.tool": "Tool ToolResult",
     "outrider.tracing.event_log": "AgentEvent EventLog",
     "outrider.tracing.logger": "EventLogger",
     "outrider.tracing.spans": "Span Trace",
@@ -191,6 +195,7 @@ __all__ = [
     "PartValidationError",
     "PatchPart",
     "PermissionRefusedError",
+    "Progress",
     "Prompt",
     "Provider",
     "ProviderError",
@@ -215,12 +220,15 @@ __all__ = [
     "TextPart",
     "TextRange",
     "Tokens",
+    "Tool",
     "ToolChoice",
     "ToolCompleted",
+    "ToolContext",
     "ToolError",
     "ToolFailure",
     "ToolPart",
     "ToolPending",
+    "ToolResult",
     "ToolResultPart",
     "ToolRunning",
     "ToolSpec",

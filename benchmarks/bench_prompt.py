@@ -1,0 +1,58 @@
+"""Preparing turn n: lowering plus encoding must not grow with the history, apart from copying bytes."""
+
+import time
+
+from outrider.providers.openai.chat.wire import ChatWire
+from outrider.providers.provider import Wire
+
+from benchmarks.figure import Figure
+from outrider import Message, ModelSettings, Provider, Request, TextPart, ToolPart, ToolPending, ToolSpec
+from outrider.context.projection import Projection
+from outrider.providers.anthropic.wire import AnthropicWire
+
+TURNS = 1_000
+WINDOW = 10
+KILOBYTE = "lorem ipsum dolor sit amet, " * 36
+TOOLS = (ToolSpec("read", "Read a file.", {"type": "object", "properties": {"path": {"type": "string"}}}),)
+
+
+def bench() -> list[Figure]:
+    figures: list[Figure] = []
+    for name, wire in wires().items():
+        early, late, copy = prepare(wire)
+        ratio = max(late - copy, 0) / early
+        figures.append(Figure(f"prepare turn 1,000 / turn 10, {name}", late * 1e6, "µs", ratio, "<= 3x", ratio <= 3))
+    return figures
+
+
+def wires() -> dict[str, Wire]:
+    return {
+        "anthropic": AnthropicWire(Provider("a", "anthropic", api_key="none")),
+        "openai chat": ChatWire(Provider("o", "openai", api_key="none")),
+    }
+
+
+def prepare(wire: Wire) -> tuple[float, float, float]:
+    """Seconds for a turn around turn 10 and around turn 1,000, and for copying the latter's bytes."""
+    family = wire.family("claude-sonnet-4-5")
+    projection = Projection(family)
+    history = [Message("user", [TextPart(KILOBYTE)])]
+    times: list[float] = []
+    body = b""
+    for turn in range(TURNS + WINDOW):
+        start = time.perf_counter()
+        prompt = projection.prompt(history)
+        body = wire.call(
+            Request("claude-sonnet-4-5", prompt, "Be brief.", TOOLS, ModelSettings(max_output_tokens=1000))
+        ).body
+        times.append(time.perf_counter() - start)
+        history.append(step(turn))
+    start = time.perf_counter()
+    bytes(bytearray(body))
+    copy = time.perf_counter() - start
+    return min(times[10 : 10 + WINDOW]), min(times[TURNS : TURNS + WINDOW]), copy
+
+
+def step(turn: int) -> Message:
+    running = ToolPending({"path": f"file{turn}"}, phase="ready").start(1)
+    return Message("assistant", [TextPart(KILOBYTE), ToolPart(f"call_{turn}", "read", running.complete(KILOBYTE, 2))])

@@ -1,0 +1,141 @@
+"""Brings a call to its end: whatever a tool does, it ends exactly once, completed or in error, and is recorded."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from difflib import get_close_matches
+
+import msgspec
+
+from outrider.errors import ToolFailure
+from outrider.tools.arguments import InvalidArguments
+from outrider.tools.context import Progress, ToolContext
+from outrider.tools.tool import Tool, ToolResult
+from outrider.tools.truncation import OutputCap, Save, truncate
+from outrider.types.ids import now_ms
+from outrider.types.parts import ToolPart
+from outrider.types.tool_state import ToolEnd, ToolErrorReason, ToolPending, ToolRunning
+
+PARTIAL = 4_000  # characters of a call's output that are kept when it ends early
+
+Record = Callable[[ToolPart], Awaitable[None]]
+
+
+def _keep_nothing(_: str) -> None:
+    """For runners that were given no place for long outputs."""
+
+
+class Runner:
+    """`record` stores a part; it has done so when it returns, and only then does the tool start (a call is durable
+    before its effect). `save` keeps an output that is too long and says where."""
+
+    def __init__(
+        self,
+        tools: Mapping[str, Tool],
+        record: Record,
+        *,
+        cap: OutputCap | None = None,
+        save: Save = _keep_nothing,
+        clock: Callable[[], int] = now_ms,
+    ) -> None:
+        self._tools = tools
+        self._record = record
+        self._cap = cap or OutputCap()
+        self._save = save
+        self._clock = clock
+
+    async def run(self, call: ToolPart, context: ToolContext) -> ToolPart:
+        """A pending call, run to its end. Cancelling ends it too, as canceled, before the cancellation goes on."""
+        if not isinstance(call.state, ToolPending):
+            return call
+        if "input_error" in call.metadata:
+            return await self._end(
+                call, call.state.fail(call.metadata["input_error"], self._clock(), reason="invalid_input")
+            )
+        tool = self._tools.get(call.tool)
+        if tool is None:
+            return await self._end(
+                call, call.state.fail(self._no_such_tool(call.tool), self._clock(), reason="invalid_input")
+            )
+        running = call.state.start(self._clock())
+        await self._record(call.with_state(running))
+        watched = _Watched(running, context)
+        try:
+            state = await self._execute(tool, watched)
+        except asyncio.CancelledError:
+            state = watched.fail("canceled before it finished", self._clock(), "canceled")
+            await asyncio.shield(self._end(call.with_state(running), state))
+            raise
+        return await self._end(call.with_state(running), state)
+
+    async def _execute(self, tool: Tool, call: "_Watched") -> ToolEnd:
+        limit = asyncio.timeout(tool.timeout)
+        try:
+            async with limit:
+                result = await tool.call(call.running.input, call.context)
+        except InvalidArguments as error:
+            return call.fail(error.message, self._clock(), "invalid_input")
+        except ToolFailure as error:
+            return call.fail(error.message, self._clock(), "failed")
+        except Exception as error:  # noqa: BLE001  a tool may raise anything, and the model should know
+            if isinstance(error, TimeoutError) and limit.expired():
+                return call.fail(f"timed out after {tool.timeout:g} s", self._clock(), "timeout")
+            return call.fail(_words(error), self._clock(), "failed")
+        return self._complete(call.running, result)
+
+    def _complete(self, running: ToolRunning, result: str | ToolResult) -> ToolEnd:
+        value = result if isinstance(result, ToolResult) else ToolResult(result)
+        output, metadata = value.content, value.metadata
+        cut = truncate(output, self._cap, self._save)
+        if cut is not None:
+            output = cut.text
+            metadata = metadata | {
+                "truncated": {"characters": cut.characters, "lines": cut.lines, "path": str(cut.path)}
+            }
+        return running.complete(
+            output, self._clock(), title=value.title, metadata=metadata, attachments=value.attachments
+        )
+
+    async def _end(self, call: ToolPart, state: ToolEnd) -> ToolPart:
+        ended = call.with_state(state)
+        await self._record(ended)
+        return ended
+
+    def _no_such_tool(self, name: str) -> str:
+        near = get_close_matches(name, self._tools, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        return f"There is no tool called {name!r}.{hint} The tools are: {', '.join(sorted(self._tools)) or 'none'}."
+
+
+class _Watched:
+    """A running call with what it has told of itself, so that an early end does not lose it."""
+
+    def __init__(self, running: ToolRunning, context: ToolContext) -> None:
+        self.running = running
+        self.context = msgspec.structs.replace(context, report=self._heard)
+        self._report = context.report
+        self._partial: deque[str] = deque()
+        self._size = 0
+
+    def fail(self, error: str, at: int, reason: ToolErrorReason) -> ToolEnd:
+        partial = "".join(self._partial)
+        if partial.strip():
+            error = f"{error}\n\nIts output until then:\n{partial}"
+        return self.running.fail(error, at, reason=reason)
+
+    def _heard(self, progress: Progress) -> None:
+        self.running = self.running.progress(title=progress.title, metadata=progress.metadata)
+        self._keep(progress.output)
+        self._report(progress)
+
+    def _keep(self, output: str) -> None:
+        """The end of the output is what tells how far it got."""
+        self._partial.append(output[-PARTIAL:])
+        self._size += len(self._partial[-1])
+        while self._size - len(self._partial[0]) >= PARTIAL:
+            self._size -= len(self._partial.popleft())
+
+
+def _words(error: BaseException) -> str:
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

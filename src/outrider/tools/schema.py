@@ -1,0 +1,165 @@
+"""The JSON schema of a function's parameters, from its type hints, and the reading of arguments by the same hints."""
+
+import inspect
+import re
+import typing
+from collections.abc import Callable
+from enum import Enum
+from pathlib import PurePath
+from typing import Annotated, Any, get_args, get_origin
+
+import msgspec
+
+from outrider.errors import ConfigurationError
+from outrider.tools.context import ToolContext
+from outrider.types.validate import is_object
+
+_PARAMETER = re.compile(r"^\s*(?::param\s+)?\*{0,2}(?P<name>\w+)\s*(?:\([^)]*\))?\s*:\s*(?P<text>\S.*)$")
+_SECTION = re.compile(r"^\s*(?:Args|Arguments|Parameters)\s*:\s*$")
+
+
+class Signature(msgspec.Struct, frozen=True):
+    """What a function takes: the fields a model fills in, and the parameter that gets the context, if any."""
+
+    arguments: type[msgspec.Struct]
+    context_parameter: str | None
+    takes_more: bool
+
+    def json_schema(self) -> dict[str, Any]:
+        (_,), components = msgspec.json.schema_components(
+            (self.arguments,), schema_hook=_schema_of_class, ref_template="#/$defs/{name}"
+        )
+        root = components.pop(self.arguments.__name__)
+        root.pop("title", None)
+        definitions: dict[str, Any] = dict(components)
+        root = _hoist(root, definitions)
+        root["additionalProperties"] = self.takes_more
+        root.setdefault("required", [])
+        return root | ({"$defs": definitions} if definitions else {})
+
+
+def signature_of(function: Callable[..., Any]) -> Signature:
+    """Read a function's parameters; one that no model could fill in raises ConfigurationError."""
+    hints = _hints(function)
+    documented = _documented(inspect.getdoc(function) or "")
+    fields: list[Any] = []
+    context_parameter: str | None = None
+    takes_more = False
+    for parameter in inspect.signature(function).parameters.values():
+        hint = hints.get(parameter.name, Any)
+        if hint is ToolContext:
+            context_parameter = parameter.name
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            takes_more = True
+        elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+            raise ConfigurationError(f"{_name(function)}: a model cannot fill in `{parameter}`; give it a name")
+        else:
+            fields.append(_field(parameter, _described(hint, documented.get(parameter.name))))
+    arguments = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=not takes_more)
+    return Signature(arguments, context_parameter, takes_more)
+
+
+def read_value(hint: Any, value: Any) -> Any:
+    """One argument as its hint says; text that spells a number or a truth value is taken for one."""
+    return msgspec.convert(value, hint, strict=False, dec_hook=_value_of_class)
+
+
+def _field(parameter: inspect.Parameter, hint: Any) -> Any:
+    if parameter.default is parameter.empty:
+        return (parameter.name, hint)
+    if isinstance(parameter.default, list | dict | set):
+        return (parameter.name, hint, msgspec.field(default_factory=parameter.default.copy))  # pyright: ignore
+    return (parameter.name, hint, parameter.default)
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    target = function if inspect.isroutine(function) else type(function).__call__
+    try:
+        return typing.get_type_hints(target, include_extras=True)
+    except NameError as error:
+        raise ConfigurationError(
+            f"{_name(function)}: a type hint names {error.name!r}, which cannot be found from the function's module"
+        ) from error
+
+
+def _described(hint: Any, text: str | None) -> Any:
+    """`Annotated[str, "words"]` and the docstring's words become the schema's description."""
+    if get_origin(hint) is Annotated:
+        inner, *notes = get_args(hint)
+        words = [note for note in notes if isinstance(note, str)]
+        kept = [note for note in notes if isinstance(note, msgspec.Meta)]
+        text = " ".join(words) or text
+        hint = Annotated[(inner, *kept)] if kept else inner  # pyright: ignore
+    return Annotated[hint, msgspec.Meta(description=text)] if text else hint
+
+
+def _documented(docstring: str) -> dict[str, str]:
+    """The words a docstring has for each parameter, in the Google or the `:param name:` manner."""
+    found: dict[str, str] = {}
+    inside = False
+    for line in docstring.splitlines():
+        if _SECTION.match(line):
+            inside = True
+        elif not line.strip():
+            inside = False
+        elif (match := _PARAMETER.match(line)) and (inside or line.lstrip().startswith(":param")):
+            found[match["name"]] = match["text"].strip()
+    return found
+
+
+def summary_of(docstring: str) -> str:
+    """A docstring without its section on parameters, which the schema already says."""
+    kept: list[str] = []
+    inside = False
+    for line in docstring.splitlines():
+        inside = bool(_SECTION.match(line)) or (inside and bool(line.strip()))
+        if not inside and not line.lstrip().startswith(":param"):
+            kept.append(line)
+    return "\n".join(kept).strip()
+
+
+def _schema_of_class(cls: type[Any]) -> dict[str, Any]:
+    """Schemas of what msgspec does not know: paths, and pydantic models if the user has pydantic."""
+    if hasattr(cls, "model_json_schema"):
+        return cls.model_json_schema(ref_template="#/$defs/{model}")
+    if issubclass(cls, PurePath):
+        return {"type": "string"}
+    raise ConfigurationError(f"no JSON schema is known for the type {cls.__name__}")
+
+
+def _value_of_class(cls: type[Any], value: Any) -> Any:
+    if hasattr(cls, "model_validate"):
+        return _validated(cls, value)
+    if issubclass(cls, PurePath) and isinstance(value, str):
+        return cls(value)
+    raise ValueError(f"expected {cls.__name__}, got {type(value).__name__}")
+
+
+def _validated(cls: Any, value: Any) -> Any:
+    """A pydantic model; its report of what is wrong, in one line."""
+    try:
+        return cls.model_validate(value)
+    except ValueError as error:
+        found: list[dict[str, Any]] = getattr(error, "errors", list)()
+        lines = [f"{'.'.join(map(str, one['loc'])) or cls.__name__}: {one['msg']}" for one in found]
+        raise ValueError(", ".join(lines) or str(error)) from error
+
+
+def _hoist(schema: Any, definitions: dict[str, Any]) -> Any:
+    """Move nested `$defs` to the root, where `#/$defs/…` points."""
+    if isinstance(schema, list):
+        return [_hoist(item, definitions) for item in schema]  # pyright: ignore
+    if not is_object(schema):
+        return schema
+    for name, definition in schema.pop("$defs", {}).items():
+        definitions[name] = _hoist(definition, definitions)
+    return {name: _hoist(value, definitions) for name, value in schema.items()}
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def plain_value(value: Any) -> Any:
+    """A default as JSON, for messages."""
+    return value.value if isinstance(value, Enum) else value

@@ -1,0 +1,191 @@
+"""The contract of a tool, and `@Tool`, which makes one from any function."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from functools import cached_property
+from typing import Any, Literal, Self, overload
+
+import msgspec
+
+from outrider.errors import ConfigurationError, ToolFailure
+from outrider.tools.arguments import read_arguments
+from outrider.tools.context import ToolContext
+from outrider.tools.schema import Signature, signature_of, summary_of
+from outrider.tools.threads import Threads
+from outrider.types.request import ToolSpec
+from outrider.types.tool_state import Attachment
+
+Policy = Literal["allow", "ask", "deny"]
+EvaluatePolicy = Callable[[Policy, dict[str, Any]], Policy]
+PreprocessArguments = Callable[[dict[str, Any]], dict[str, Any]]
+
+_STRICTNESS: dict[Policy, int] = {"allow": 0, "ask": 1, "deny": 2}
+_threads = Threads()
+
+
+class ToolResult(msgspec.Struct, frozen=True):
+    """What a tool gives back when text alone is not enough."""
+
+    content: str
+    attachments: tuple[Attachment, ...] = ()
+    title: str | None = None
+    metadata: dict[str, Any] = {}
+
+
+class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`read_only` tools run in plan mode; `parallel` ones beside others; `repeatable` ones again after a crash.
+
+    `evaluate_policy(base, args)` may only tighten; `preprocess_args(args)` comes before anything is decided.
+    """
+
+    read_only: bool = False
+    timeout: float | None = None
+    policy: Policy = "allow"
+    evaluate_policy: EvaluatePolicy | None = None
+    preprocess_args: PreprocessArguments | None = None
+    parallel: bool = True
+    repeatable: bool = False
+
+
+class Tool:
+    """A function that a model can call: `@Tool`, `@Tool(timeout=5)`, `Tool(function)`, `Tool.from_schema(…)`."""
+
+    @overload
+    def __new__(cls, function: Callable[..., Any], /, **options: Any) -> Self: ...
+    @overload
+    def __new__(cls, /, **options: Any) -> Callable[[Callable[..., Any]], Self]: ...
+    def __new__(cls, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        if function is None:
+            return lambda decorated: cls(decorated, **options)  # pyright: ignore
+        return super().__new__(cls)
+
+    def __init__(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        **options: Any,
+    ) -> None:
+        if not callable(function):
+            raise ConfigurationError(f"a tool is made from a function, got {type(function).__name__}")
+        self.function = function
+        self.name = name or getattr(function, "__name__", type(function).__name__)
+        self.description = summary_of(inspect.getdoc(function) or "") if description is None else description
+        self.options = _options(self.name, options)
+        self._parameters: dict[str, Any] | None = None
+        self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+    @classmethod
+    def from_schema(
+        cls,
+        name: str,
+        description: str,
+        parameters: dict[str, Any],
+        function: Callable[..., Any],
+        **options: Any,
+    ) -> Self:
+        """A tool whose JSON schema comes from elsewhere; the function gets the arguments as the model wrote them."""
+        tool = cls(function, name=name, description=description, **options)
+        tool._parameters = parameters
+        return tool
+
+    @cached_property
+    def signature(self) -> Signature:
+        return signature_of(self.function)
+
+    @cached_property
+    def parameters(self) -> dict[str, Any]:
+        return self.signature.json_schema() if self._parameters is None else self._parameters
+
+    @property
+    def read_only(self) -> bool:
+        return self.options.read_only
+
+    @property
+    def timeout(self) -> float | None:
+        return self.options.timeout
+
+    def to_schema(self) -> dict[str, Any]:
+        return {"name": self.name, "description": self.description, "parameters": self.parameters}
+
+    def spec(self) -> ToolSpec:
+        return ToolSpec(self.name, self.description, self.parameters)
+
+    def policy_for(self, arguments: dict[str, Any]) -> Policy:
+        """The tool's own word on a call: its policy, tightened (never loosened) for these arguments."""
+        base = self.options.policy
+        if self.options.evaluate_policy is None:
+            return base
+        return max(base, self.options.evaluate_policy(base, arguments), key=_STRICTNESS.__getitem__)
+
+    def prepare(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments that will run: what is decided on, shown and executed."""
+        preprocess = self.options.preprocess_args
+        return arguments if preprocess is None else preprocess(dict(arguments))
+
+    async def execute(self, **arguments: Any) -> str | ToolResult:
+        return await self.call(arguments, ToolContext())
+
+    async def call(self, arguments: dict[str, Any], context: ToolContext) -> str | ToolResult:
+        """Run the function; wrong arguments raise ToolFailure with words for the model."""
+        if self._parameters is None:
+            arguments = read_arguments(self.name, self.signature, arguments)
+            if self.signature.context_parameter is not None:
+                arguments[self.signature.context_parameter] = context
+        if self._is_async:
+            return as_result(await self.function(**arguments))
+        return as_result(await _in_thread(self.function, arguments))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """A decorated function can still be called as before."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"Tool({self.name!r})"
+
+
+async def _in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    value = await _threads.run(lambda: function(**arguments))
+    return await value if isinstance(value, Awaitable) else value  # pyright: ignore
+
+
+def as_result(value: Any) -> str | ToolResult:
+    """Whatever a function returns, as something a model can read."""
+    if isinstance(value, str | ToolResult):
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    try:
+        return msgspec.json.encode(value, enc_hook=_plain).decode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ToolFailure(f"the tool returned a {type(value).__name__} that cannot be written as JSON") from error
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    return str(value)
+
+
+def _options(name: str, options: dict[str, Any]) -> ToolOptions:
+    try:
+        return ToolOptions(**options)
+    except TypeError as error:
+        known = ", ".join(ToolOptions.__struct_fields__)
+        raise ConfigurationError(f"tool {name}: {error}; the options are {known}") from error
+
+
+def named(tools: Iterable["Tool"]) -> dict[str, "Tool"]:
+    """Tools by name; two of one name cannot be told apart by a model."""
+    by_name: dict[str, Tool] = {}
+    for tool in tools:
+        if tool.name in by_name:
+            raise ConfigurationError(f"two tools are called {tool.name!r}")
+        by_name[tool.name] = tool
+    return by_name

@@ -1,0 +1,219 @@
+"""The runner: every call ends exactly once, whatever its tool does, and is recorded before it starts."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from outrider import (
+    Attachment,
+    EndedTime,
+    Progress,
+    Tool,
+    ToolCompleted,
+    ToolContext,
+    ToolError,
+    ToolFailure,
+    ToolPart,
+    ToolPending,
+    ToolResult,
+)
+from outrider.tools.runner import Runner
+from outrider.tools.tool import named
+from outrider.tools.truncation import OutputCap
+
+
+class Ledger:
+    """Records as a journal would, and can be asked what was recorded."""
+
+    def __init__(self) -> None:
+        self.parts: list[ToolPart] = []
+
+    async def record(self, part: ToolPart) -> None:
+        await asyncio.sleep(0)
+        self.parts.append(part)
+
+    @property
+    def statuses(self) -> list[str]:
+        return [part.state.status for part in self.parts]
+
+
+def call(tool: str, **arguments: object) -> ToolPart:
+    return ToolPart("call_1", tool, ToolPending(arguments, phase="ready"))
+
+
+async def run(tool: Tool, part: ToolPart | None = None, **options: object) -> tuple[ToolPart, Ledger]:
+    ledger = Ledger()
+    runner = Runner(named([tool]), ledger.record, **options)  # pyright: ignore[reportArgumentType]
+    return await runner.run(part or call(tool.name), ToolContext()), ledger
+
+
+async def test_a_call_is_recorded_as_running_before_its_tool_starts():
+    ledger = Ledger()
+    seen: list[list[str]] = []
+    tool = Tool(lambda: seen.append(ledger.statuses), name="look")
+    await Runner(named([tool]), ledger.record).run(call("look"), ToolContext())
+    assert seen == [["running"]]
+    assert ledger.statuses == ["running", "completed"]
+
+
+async def test_a_result_is_kept_with_its_attachments_title_and_metadata():
+    result = ToolResult("text", (Attachment("image/png", "QUJD"),), "a title", {"lines": 1})
+    part, _ = await run(Tool(lambda: result, name="t"))
+    assert isinstance(part.state, ToolCompleted)
+    assert (part.state.output, part.state.title, part.state.metadata) == ("text", "a title", {"lines": 1})
+    assert part.state.attachments == result.attachments
+
+
+def fails():
+    raise ToolFailure("no such file: a")
+
+
+def breaks():
+    raise KeyError("k")
+
+
+def says_nothing():
+    raise ValueError
+
+
+def endless():
+    value: list[object] = []
+    value.append(value)
+    return value
+
+
+def own_timeout():
+    raise TimeoutError("the server did not answer")
+
+
+@pytest.mark.parametrize(
+    ("function", "reason", "words"),
+    [
+        (fails, "failed", "no such file: a"),
+        (breaks, "failed", "KeyError: 'k'"),
+        (says_nothing, "failed", "ValueError"),
+        (own_timeout, "failed", "TimeoutError: the server did not answer"),
+        (endless, "failed", "cannot be written as JSON"),
+        (lambda path: path, "invalid_input", "`path` is missing"),
+    ],
+)
+async def test_a_tool_that_goes_wrong_ends_the_call_in_error(function, reason, words):
+    part, ledger = await run(Tool(function, name="t"))
+    assert isinstance(part.state, ToolError)
+    assert part.state.reason == reason
+    assert words in part.state.error
+    assert ledger.statuses == ["running", "error"]
+
+
+async def test_a_call_over_its_time_limit_ends_with_reason_timeout_and_its_output_so_far():
+    @Tool(timeout=0.02)
+    async def slow(context: ToolContext) -> None:
+        context.report(Progress("half way\n"))
+        await asyncio.sleep(10)
+
+    part, _ = await run(slow)
+    assert isinstance(part.state, ToolError)
+    assert part.state.reason == "timeout"
+    assert part.state.error == "timed out after 0.02 s\n\nIts output until then:\nhalf way\n"
+
+
+async def test_a_plain_function_that_never_returns_does_not_hold_the_call():
+    part, _ = await run(Tool(lambda: time.sleep(0.3), name="t", timeout=0.02))
+    assert part.state.reason == "timeout"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+async def test_a_cancelled_call_is_recorded_as_canceled_with_its_output_so_far_and_the_cancellation_goes_on():
+    started = asyncio.Event()
+
+    @Tool
+    async def slow(context: ToolContext) -> None:
+        context.report(Progress("half way", title="working", metadata={"percent": 50}))
+        started.set()
+        await asyncio.sleep(10)
+
+    ledger = Ledger()
+    task = asyncio.ensure_future(Runner(named([slow]), ledger.record).run(call("slow"), ToolContext()))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ledger.statuses == ["running", "error"]
+    state = ledger.parts[-1].state
+    assert isinstance(state, ToolError)
+    assert state.reason == "canceled"
+    assert "half way" in state.error
+    assert state.metadata["percent"] == 50
+
+
+async def test_an_unknown_tool_is_an_error_that_names_the_known_ones():
+    part, ledger = await run(Tool(lambda: "", name="read_file"), call("readfile"))
+    assert isinstance(part.state, ToolError)
+    assert part.state.reason == "invalid_input"
+    assert part.state.error == ("There is no tool called 'readfile'. Did you mean read_file? The tools are: read_file.")
+    assert ledger.statuses == ["error"]
+
+
+async def test_a_call_whose_input_was_damaged_never_runs():
+    damaged = ToolPart("c", "t", ToolPending(raw="{", phase="ready"), {"input_error": "not valid JSON"})
+    part, ledger = await run(Tool(lambda: pytest.fail("it ran"), name="t"), damaged)
+    assert part.state.error == "not valid JSON"  # pyright: ignore[reportAttributeAccessIssue]
+    assert ledger.statuses == ["error"]
+
+
+async def test_a_call_that_has_ended_is_not_run_again():
+    ended = ToolPart("c", "t", ToolCompleted({}, "x", EndedTime(1, 1)))
+    part, ledger = await run(Tool(lambda: pytest.fail("it ran"), name="t"), ended)
+    assert part is ended
+    assert ledger.parts == []
+
+
+async def test_a_long_output_is_cut_in_the_middle_and_kept_whole_in_a_file(tmp_path: Path):
+    def save(text: str) -> Path:
+        path = tmp_path / "output.txt"
+        path.write_text(text)
+        return path
+
+    whole = "\n".join(f"line {number}" for number in range(100_000))
+    part, _ = await run(Tool(lambda: whole, name="t"), cap=OutputCap(2_000, 100), save=save)
+    assert isinstance(part.state, ToolCompleted)
+    output = part.state.output
+    assert output.startswith("line 0\nline 1\n")
+    assert output.endswith("line 99998\nline 99999")
+    assert f"the whole output is in {tmp_path / 'output.txt'}; read or search it there" in output
+    assert len(output) < 2_300
+    assert (tmp_path / "output.txt").read_text() == whole
+    assert part.state.metadata["truncated"]["lines"] == 100_000
+
+
+async def test_one_very_long_line_is_cut_too():
+    part, _ = await run(Tool(lambda: "x" * 1_000_000, name="t"), cap=OutputCap(2_000, 100))
+    assert len(part.state.output) < 2_300  # pyright: ignore[reportAttributeAccessIssue]
+    assert "the rest could not be kept" in part.state.output  # pyright: ignore[reportAttributeAccessIssue]
+
+
+async def test_partial_output_is_bounded():
+    @Tool
+    async def flood(context: ToolContext) -> None:
+        for number in range(10_000):
+            context.report(Progress(f"{number}\n"))
+        raise ToolFailure("enough")
+
+    part, _ = await run(flood)
+    assert part.state.error.endswith("9999\n")  # pyright: ignore[reportAttributeAccessIssue]
+    assert len(part.state.error) < 5_000  # pyright: ignore[reportAttributeAccessIssue]
+
+
+async def test_progress_reaches_the_one_who_watches():
+    heard: list[Progress] = []
+
+    @Tool
+    async def work(context: ToolContext) -> str:
+        context.report(Progress("a", title="half"))
+        return "done"
+
+    ledger = Ledger()
+    part = await Runner(named([work]), ledger.record).run(call("work"), ToolContext(report=heard.append))
+    assert heard == [Progress("a", title="half")]
+    assert part.state.title == "half"  # pyright: ignore[reportAttributeAccessIssue]

@@ -29,7 +29,13 @@ class ChatWire:
     def call(self, request: Request) -> HttpCall:
         dialect = self._spoken_to(request.model)
         fields = merged(head(request, dialect), request.settings.extra)
-        return HttpCall(self._url, self._headers, body(fields, "messages", self._messages(request, dialect)))
+        system = system_message(request, dialect)
+        opening = body(fields, "messages", b"" if system is None else encoded_json(system))
+        writer = MessageWriter(dialect, self.family(request.model))
+        messages = request.prompt.encoded(writer.form, writer.write)
+        comma = b"," if system is not None and messages else b""
+        # The messages may be many: their bytes are copied once.
+        return HttpCall(self._url, self._headers, b"".join((opening[:-2], comma, messages, opening[-2:])))
 
     def decoder(self, request: Request) -> ChatDecoder:
         audio = request.settings.extra.get("audio", {})
@@ -52,11 +58,3 @@ class ChatWire:
     def _spoken_to(self, model: str) -> Dialect:
         learnt = self._learnt.get(model)
         return learnt[-1] if learnt else for_model(self._dialect, model)
-
-    def _messages(self, request: Request, dialect: Dialect) -> bytes | bytearray:
-        writer = MessageWriter(dialect, self.family(request.model))
-        messages = request.prompt.encoded(writer.form, writer.write)
-        system = system_message(request, dialect)
-        if system is None:
-            return messages
-        return b"".join((encoded_json(system), b"," if messages else b"", messages))

@@ -19,6 +19,14 @@ OutriderError
 │   ├── NetworkError              no connection, or it broke
 │   │   └── StalledStreamError        it stayed open and went silent
 │   └── MalformedAnswerError      an answer that is not what the API promises
+├── StoreError                a session could not be kept or read
+│   ├── SessionNotFoundError      there is no such session (any more)
+│   ├── SessionInUseError         another process owns the session; says who, and since when
+│   ├── LeaseLostError            somebody else took the session over; nothing was written
+│   ├── StorageFullError          the disk or the quota is full; nothing was written, trying again may help
+│   ├── StoreUnavailableError     the store cannot be opened or written: permissions, network, a lock
+│   ├── StoreVersionError         the store was written by a newer version; nothing was changed
+│   └── StoreDamagedError         the store's own file is broken
 └── ConfigurationError        a name, setting or combination that cannot work (also a ValueError)
 """
 
@@ -139,6 +147,38 @@ class StalledStreamError(NetworkError):
 
 class MalformedAnswerError(ProviderError):
     retryable = True
+
+
+class StoreError(OutriderError):
+    pass
+
+
+class SessionNotFoundError(StoreError):
+    pass
+
+
+class SessionInUseError(StoreError):
+    """`details` holds the owner's host and pid, and since when."""
+
+
+class LeaseLostError(StoreError):
+    pass
+
+
+class StorageFullError(StoreError):
+    pass
+
+
+class StoreUnavailableError(StoreError):
+    pass
+
+
+class StoreVersionError(StoreError):
+    """`details` holds found and supported."""
+
+
+class StoreDamagedError(StoreError):
+    pass
 
 
 class ConfigurationError(OutriderError, ValueError):

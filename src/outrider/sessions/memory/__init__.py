@@ -1,0 +1,1 @@
+"""What a store in memory is made of."""

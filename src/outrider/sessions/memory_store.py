@@ -1,0 +1,237 @@
+"""Sessions kept in memory: the contract without a disk, for tests and for programs that want nothing kept."""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any, Self
+
+import msgspec
+
+from outrider.errors import StoreError
+from outrider.sessions.memory.shelf import Shelf, activity, calls, part_hits, passes, questions, title_hits
+from outrider.sessions.records import (
+    Approval,
+    ApprovalAnswer,
+    ApprovalScope,
+    Change,
+    DeletedChange,
+    Grouping,
+    InboxItem,
+    Kept,
+    Lease,
+    Owner,
+    SearchHit,
+    SessionFilter,
+    SessionPage,
+    SessionUpdate,
+    StoredSession,
+    Transcript,
+    UsageRow,
+)
+from outrider.sessions.rows import statistics, words
+from outrider.sessions.rows.codec import to_rows
+from outrider.sessions.rows.rules import bound, forked, in_use, no_message, no_session
+from outrider.sessions.rows.transcript import approval, assemble, encode_record, inbox_item
+from outrider.sessions.session import SessionTime
+from outrider.types.ids import now_ms
+
+_ANY = SessionFilter()
+
+
+class MemoryStore:
+    def __init__(self, *, clock: Callable[[], int] = now_ms) -> None:
+        self._shelves: dict[str, Shelf] = {}
+        self._clock = clock
+
+    async def create(self, session: StoredSession) -> StoredSession:
+        if session.id in self._shelves:
+            raise StoreError(f"session {session.id} exists already")
+        now = self._clock()
+        times = session.time or SessionTime(created=now, updated=now)
+        shelf = Shelf(msgspec.structs.replace(session, seq=1, time=times))
+        shelf.changed = 1
+        self._shelves[session.id] = shelf
+        return shelf.session
+
+    async def get(self, session_id: str) -> StoredSession:
+        return self._shelf(session_id).session
+
+    async def list(self, filter: SessionFilter = _ANY, *, limit: int = 50, after: str | None = None) -> SessionPage:
+        found = sorted(
+            ((activity(shelf.session), shelf.session) for shelf in self._shelves.values()),
+            key=lambda entry: entry[0],
+            reverse=True,
+        )
+        matching = [(key, one) for key, one in found if passes(filter, one) and (not after or key < after)]
+        page = matching[:limit]
+        return SessionPage(tuple(one for _, one in page), page[-1][0] if len(matching) > limit else None)
+
+    async def update(self, session_id: str, update: SessionUpdate) -> StoredSession:
+        shelf = self._shelf(session_id)
+        shelf.changed = shelf.next(self._clock())
+        shelf.session = update.apply(shelf.session)
+        return shelf.session
+
+    async def delete(self, session_id: str, *, token: int | None = None) -> None:
+        shelf = self._shelf(session_id)
+        if shelf.owned and token != shelf.token:
+            raise in_use(shelf.owned)
+        for child in [one.session.id for one in self._shelves.values() if one.session.parent_id == session_id]:
+            await self.delete(child, token=self._shelves[child].token)
+        del self._shelves[session_id]
+        shelf.news.set()
+
+    async def clear(self) -> int:
+        free = [id for id, shelf in self._shelves.items() if not shelf.owned]
+        for id in free:
+            self._shelves.pop(id).news.set()
+        return len(free)
+
+    async def fork(self, session_id: str, *, at: str | None = None, title: str | None = None) -> StoredSession:
+        source = self._shelf(session_id)
+        wanted = list(source.messages)
+        if at is not None:
+            wanted = wanted[: wanted.index(at) + 1] if at in wanted else no_message(at)
+        made = await self.create(forked(source.session, wanted[-1] if wanted else "", title, self._clock()))
+        target = self._shelves[made.id]
+        for message_id in wanted:
+            target.put(source.messages[message_id][1], self._clock(), draft=False)
+            for _, part in source.parts[message_id].values():
+                target.put(part.row, self._clock(), draft=part.draft)
+        return target.session
+
+    async def append(
+        self,
+        session_id: str,
+        values: Sequence[Kept],
+        *,
+        token: int | None = None,
+        draft: bool = False,
+        takes: Sequence[str] = (),
+    ) -> int:
+        shelf, rows, now = self._shelf(session_id), to_rows(session_id, values), self._clock()
+        shelf.check(rows, token, takes)
+        for row in rows:
+            shelf.put(row, now, draft=draft)
+        for item in takes:
+            taken = msgspec.structs.replace(inbox_item(shelf.inbox[item][1]), taken=now)
+            shelf.inbox[item] = (shelf.next(now), encode_record(taken))
+        return shelf.session.seq
+
+    async def load(
+        self, session_id: str, *, limit: int | None = None, before: str | None = None, after: str | None = None
+    ) -> Transcript:
+        shelf = self._shelf(session_id)
+        ids = list(shelf.messages)
+        start, end = 0, len(ids)
+        if after is not None:
+            start = ids.index(after) + 1 if after in ids else no_message(after)
+            end = end if limit is None else min(end, start + limit)
+        else:
+            if before is not None:
+                end = ids.index(before) if before in ids else no_message(before)
+            start = 0 if limit is None else max(0, end - limit)
+        rows = [shelf.messages[id][1] for id in ids[start:end]]
+        parts = [part for row in rows for _, part in shelf.parts[row.id].values()]
+        return assemble(shelf.session, rows, parts, first=start == 0, last=end == len(ids))
+
+    async def changes(self, session_id: str, *, after: int = 0, follow: bool = True) -> AsyncGenerator[Change, None]:
+        shelf = self._shelf(session_id)
+        while True:
+            news = shelf.news
+            for change in shelf.newer(after):
+                yield change
+                after = change.seq
+            if self._shelves.get(session_id) is not shelf:
+                yield DeletedChange(after + 1)
+                return
+            if not follow:
+                return
+            await news.wait()
+
+    async def search(self, query: str, *, session_id: str | None = None, limit: int = 20) -> Sequence[SearchHit]:
+        parsed = words.parse(query)
+        if not parsed.terms:
+            return []
+        shelves = [self._shelf(session_id)] if session_id else list(self._shelves.values())
+        hits = [hit for shelf in shelves for hit in title_hits(shelf, parsed)]
+        hits += [hit for shelf in reversed(shelves) for hit in part_hits(shelf, parsed)]
+        return hits[:limit]
+
+    async def statistics(
+        self, by: Grouping, *, since: int | None = None, until: int | None = None, session_id: str | None = None
+    ) -> Sequence[UsageRow]:
+        shelves = [self._shelf(session_id)] if session_id else list(self._shelves.values())
+        inside = range(since or 0, until if until is not None else 2**62)
+        if by == "tool":
+            return statistics.by_tool(call for shelf in shelves for call in calls(shelf, inside))
+        rows = (row for shelf in shelves for _, row in shelf.messages.values() if row.created in inside)
+        answers = (statistics.read_answer(row.body) for row in rows if row.role == "assistant")
+        return statistics.by_answer((answer for answer in answers if answer), by)
+
+    async def acquire(self, session_id: str, owner: Owner, *, ttl_ms: int = 30_000, take_over: bool = False) -> Lease:
+        shelf = self._shelf(session_id)
+        if shelf.owned and shelf.owned.owner != owner and not take_over:
+            raise in_use(shelf.owned)
+        shelf.token += 1
+        return shelf.hold(Lease(session_id, shelf.token, owner, self._clock(), ttl_ms))
+
+    async def renew(self, lease: Lease) -> Lease:
+        return self._shelf(lease.session_id).hold(lease)
+
+    async def release(self, lease: Lease) -> None:
+        shelf = self._shelves.get(lease.session_id)
+        if shelf and shelf.token == lease.token:
+            shelf.expires = 0.0
+
+    async def put_inbox(self, item: InboxItem) -> InboxItem:
+        shelf = self._shelf(item.session_id)
+        if item.id not in shelf.inbox:
+            item.message.join(item.session_id)
+            item = msgspec.structs.replace(item, created=item.created or self._clock())
+            shelf.inbox[item.id] = (shelf.next(self._clock()), encode_record(item))
+        return inbox_item(shelf.inbox[item.id][1])
+
+    async def inbox(self, session_id: str) -> Sequence[InboxItem]:
+        items = [inbox_item(body) for _, body in self._shelf(session_id).inbox.values()]
+        return [item for item in items if item.taken is None]
+
+    async def ask(self, approval: Approval) -> Approval:
+        shelf = self._shelf(approval.session_id)
+        approval = bound(approval, self._clock())
+        for earlier in questions(shelf):
+            if (earlier.call_id, earlier.fingerprint) == (approval.call_id, approval.fingerprint):
+                return earlier
+        shelf.approvals[approval.id] = (shelf.next(self._clock()), encode_record(approval))
+        return approval
+
+    async def answer(
+        self, approval_id: str, answer: ApprovalAnswer, *, scope: ApprovalScope = "once", by: str = ""
+    ) -> Approval:
+        for shelf in self._shelves.values():
+            if approval_id in shelf.approvals:
+                asked = approval(shelf.approvals[approval_id][1])
+                now = self._clock()
+                answered = asked.answered_with(answer, scope=scope, by=by, at=now)
+                if answered is not asked:
+                    shelf.approvals[approval_id] = (shelf.next(now), encode_record(answered))
+                return answered
+        raise StoreError(f"there is no approval {approval_id}")
+
+    async def approvals(self, session_id: str | None = None, *, only_open: bool = False) -> Sequence[Approval]:
+        shelves = [self._shelf(session_id)] if session_id else list(self._shelves.values())
+        found = [one for shelf in shelves for one in questions(shelf)]
+        return [one for one in found if not only_open or one.answer == "open"]
+
+    async def close(self) -> None:
+        pass
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        await self.close()
+
+    def _shelf(self, session_id: str) -> Shelf:
+        try:
+            return self._shelves[session_id]
+        except KeyError:
+            no_session(session_id)

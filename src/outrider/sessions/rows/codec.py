@@ -1,0 +1,132 @@
+"""Messages and parts as stored bytes, and back: what is unknown is kept, what is damaged is reported."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from outrider.errors import PartValidationError
+from outrider.sessions.records import Damaged, Kept
+from outrider.sessions.rows.blobs import walk
+from outrider.types.codec import AnyPart, UnknownPart, decode_part, encode_part, plain, validate_part
+from outrider.types.messages import Message, Role
+from outrider.types.parts import ToolPart
+from outrider.types.tool_state import ToolCompleted, ToolError
+from outrider.types.validate import convert
+
+
+class MessageRow(msgspec.Struct, frozen=True):
+    id: str
+    role: str
+    created: int
+    body: bytes
+
+
+class PartRow(msgspec.Struct, frozen=True):
+    """`outcome`, `start` and `end` are set once a call has ended: `completed`, or the reason of its error."""
+
+    id: str
+    message_id: str
+    body: bytes
+    tool: str | None = None
+    outcome: str | None = None
+    start: int | None = None
+    end: int | None = None
+
+
+Row = MessageRow | PartRow
+
+
+def to_rows(session_id: str, values: Sequence[Kept]) -> list[Row]:
+    """Rows in the order in which they are numbered. Raises PartValidationError for what may not be stored."""
+    return [row for value in values for row in _rows(session_id, value)]
+
+
+def _rows(session_id: str, value: Kept) -> Iterator[Row]:
+    if value.session_id != session_id:
+        raise PartValidationError(f"{value.id} belongs to session {value.session_id!r}", field="session_id")
+    if not isinstance(value, Message):
+        yield part_row(value)
+        return
+    value.validate()
+    yield message_row(value)
+    for part in value.parts:
+        yield part_row(part)
+
+
+def message_row(message: Message) -> MessageRow:
+    created = message.time.created if message.time else 0
+    return MessageRow(message.id, message.role, created, encode_message(message))
+
+
+def part_row(part: AnyPart) -> PartRow:
+    validate_part(part)
+    body = _encode(part, encode_part)
+    if not isinstance(part, ToolPart):
+        return PartRow(part.id, part.message_id, body)
+    match part.state:
+        case ToolCompleted(time=time):
+            return PartRow(part.id, part.message_id, body, part.tool, "completed", time.start, time.end)
+        case ToolError(time=time, reason=reason):
+            return PartRow(part.id, part.message_id, body, part.tool, reason, time.start, time.end)
+        case _:
+            return PartRow(part.id, part.message_id, body, part.tool)
+
+
+def encode_message(message: Message) -> bytes:
+    """The message without its parts, which have rows of their own."""
+    bare = msgspec.structs.asdict(message)
+    del bare["parts"]
+    return _encode(bare, _encoder.encode)
+
+
+def _encode(value: Any, encode: Callable[[Any], bytes]) -> bytes:
+    """JSON. Half a surrogate pair, which UTF-8 cannot hold, becomes a question mark rather than a lost row."""
+    try:
+        return encode(value)
+    except UnicodeEncodeError:
+        return _encoder.encode(walk(plain(value), lambda text: text.encode("utf-8", "replace").decode()))
+
+
+def read_message(session_id: str, row: MessageRow) -> tuple[Message, Damaged | None]:
+    """The message without parts; one that cannot be read is stood in for by what its row still tells."""
+    try:
+        message, damaged = _decode_message(row.body), None
+    except (PartValidationError, msgspec.DecodeError) as error:
+        role: Role = "user" if row.role == "user" else "assistant"
+        message = Message(role, id=row.id)
+        damaged = Damaged("message", row.id, row.id, str(error), row.body)
+    message.session_id = session_id
+    return message, damaged
+
+
+def read_part(session_id: str, row: PartRow) -> tuple[AnyPart | None, Damaged | None]:
+    """The part, perhaps an opaque one; None for a row that is not even an object."""
+    try:
+        part, damaged = decode_part(row.body), None
+    except PartValidationError as error:
+        damaged = Damaged("part", row.id, row.message_id, str(error), row.body)
+        part = _opaque(row)
+        if part is None:
+            return None, damaged
+    part.adopt(row.message_id, session_id)
+    return part, damaged
+
+
+def _opaque(row: PartRow) -> UnknownPart | None:
+    try:
+        raw: dict[str, Any] = msgspec.json.decode(row.body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return UnknownPart(raw if raw.get("id") == row.id else raw | {"id": row.id})
+
+
+def _decode_message(body: bytes) -> Message:
+    try:
+        return _message_decoder.decode(body)
+    except msgspec.ValidationError:
+        return convert(msgspec.json.decode(body), Message)
+
+
+_encoder = msgspec.json.Encoder()
+_message_decoder = msgspec.json.Decoder(Message)

@@ -1,0 +1,80 @@
+"""Usage by day, model, agent or tool, folded from rows."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import msgspec
+
+from outrider.sessions.records import Grouping, UsageRow
+from outrider.types.messages import MessageTime
+from outrider.types.parts import ModelRef
+from outrider.types.usage import Tokens
+
+
+class AnswerUsage(msgspec.Struct, frozen=True):
+    """What counts in the row of an answer; everything else in it is skipped while reading."""
+
+    agent: str = ""
+    model: ModelRef | None = None
+    cost: Decimal | None = None
+    tokens: Tokens = Tokens()
+    time: MessageTime | None = None
+
+
+class CallUsage(msgspec.Struct, frozen=True):
+    tool: str
+    outcome: str
+    start: int
+    end: int
+
+
+_decoder = msgspec.json.Decoder(AnswerUsage)
+
+
+def read_answer(body: bytes) -> AnswerUsage | None:
+    """None for a damaged row."""
+    try:
+        return _decoder.decode(body)
+    except msgspec.DecodeError:
+        return None
+
+
+def by_tool(calls: Iterable[CallUsage]) -> list[UsageRow]:
+    rows: dict[str, UsageRow] = {}
+    for call in calls:
+        row = rows.get(call.tool) or UsageRow(key=call.tool)
+        rows[call.tool] = msgspec.structs.replace(
+            row,
+            calls=row.calls + 1,
+            errors=row.errors + (call.outcome != "completed"),
+            duration_ms=row.duration_ms + max(0, call.end - call.start),
+        )
+    return sorted(rows.values(), key=lambda row: (-row.calls, row.key))
+
+
+def by_answer(answers: Iterable[AnswerUsage], by: Grouping) -> list[UsageRow]:
+    rows: dict[str, UsageRow] = {}
+    for answer in answers:
+        key = _key(answer, by)
+        row = rows.get(key) or UsageRow(key=key)
+        rows[key] = msgspec.structs.replace(
+            row,
+            messages=row.messages + 1,
+            tokens=row.tokens + answer.tokens,
+            cost=row.cost + (answer.cost or 0),
+            unpriced=row.unpriced + (answer.cost is None and answer.tokens.total > 0),
+        )
+    return sorted(rows.values(), key=lambda row: row.key)
+
+
+def _key(answer: AnswerUsage, by: Grouping) -> str:
+    if by == "day":
+        return day(answer.time.created if answer.time else 0)
+    if by == "model":
+        return f"{answer.model.provider}/{answer.model.model}" if answer.model else ""
+    return answer.agent
+
+
+def day(at: int) -> str:
+    return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%d")

@@ -1,0 +1,1 @@
+"""What a store in a SQLite file is made of."""

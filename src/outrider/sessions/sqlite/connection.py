@@ -1,0 +1,64 @@
+"""Connections to the file: one that writes, and a few that read without ever waiting for it."""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from outrider.sessions.sqlite.failures import in_our_words
+
+T = TypeVar("T")
+
+PAGE_BYTES = 8192
+READERS = 2
+BUSY_MILLISECONDS = 30_000
+LOG_BYTES = 16 * 1024 * 1024
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, isolation_level=None, cached_statements=256)
+    db.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
+    return db
+
+
+class Readers:
+    """Threads that read, each with a connection of its own. A read is one transaction: it sees one moment."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._local = threading.local()
+        self._opened: list[sqlite3.Connection] = []
+        self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="outrider-reader")
+
+    async def run(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._read, read)
+
+    def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        with in_our_words(self._path):
+            db = self._connection()
+            db.execute("BEGIN")
+            try:
+                return read(db)
+            finally:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+
+    def _connection(self) -> sqlite3.Connection:
+        db: sqlite3.Connection | None = getattr(self._local, "db", None)
+        if db is None:
+            db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+            db.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
+            db.execute("PRAGMA query_only = ON")
+            self._local.db = db
+            self._opened.append(db)
+        return db
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._pool.shutdown)
+        for db in self._opened:
+            db.close()

@@ -1,0 +1,84 @@
+"""Files of a store: private, never through a planted link, and with a journal that their file system can keep."""
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from outrider.errors import StoreUnavailableError
+
+# Shared memory and locks of these cannot be trusted between machines, and a write-ahead log needs both.
+_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "ncpfs", "vboxsf"})
+_COMPANIONS = ("-wal", "-shm", "-journal")
+
+
+def prepare(path: Path) -> None:
+    """The file and its folder, ours alone: 0600 and 0700. Raises StoreUnavailableError where that cannot be."""
+    if "\0" in str(path):
+        raise StoreUnavailableError(f"{str(path)!r} is not a path")
+    try:
+        private_directory(path.parent)
+        os.close(open_private(path))
+        for suffix in _COMPANIONS:
+            _refuse_link(Path(f"{path}{suffix}"))
+    except OSError as error:
+        raise StoreUnavailableError(f"the store {path} cannot be used: {error.strerror}", path=str(path)) from error
+
+
+def private_directory(path: Path) -> None:
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    status = path.stat()
+    if missing or (status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) & 0o022):
+        path.chmod(0o700)
+    if status.st_uid not in (os.geteuid(), 0):
+        raise StoreUnavailableError(f"{path} belongs to somebody else", path=str(path))
+
+
+def open_private(path: Path) -> int:
+    """A descriptor of a plain file that only we can read, made if it is missing."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink > 1:
+        os.close(descriptor)
+        raise StoreUnavailableError(f"{path} is not a plain file of ours; refusing to write to it", path=str(path))
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        os.fchmod(descriptor, 0o600)
+    return descriptor
+
+
+def create_private(path: Path) -> None:
+    """A new, empty file; one that is there already, or a link, raises FileExistsError."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+
+
+def file_system(path: Path) -> str:
+    """The type of the file system that holds the path; empty where the system does not tell."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    real = path.resolve()
+    best = ("", "")
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        mount = left.split()[4].replace("\\040", " ")
+        if real.is_relative_to(mount) and len(mount) >= len(best[0]):
+            best = (mount, right.split()[0])
+    return best[1]
+
+
+def journal_mode(path: Path, type_of: Callable[[Path], str] = file_system) -> str:
+    kind = type_of(path.parent)
+    return "delete" if kind in _NETWORK or kind.startswith("fuse.") else "wal"
+
+
+def companions(path: Path) -> list[Path]:
+    """The file and what SQLite keeps beside it."""
+    return [path, *(Path(f"{path}{suffix}") for suffix in _COMPANIONS)]
+
+
+def _refuse_link(path: Path) -> None:
+    if path.is_symlink():
+        raise StoreUnavailableError(f"{path} is a link; refusing to write through it", path=str(path))

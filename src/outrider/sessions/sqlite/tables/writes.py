@@ -1,0 +1,225 @@
+"""What changes the tables. Each function runs inside the writer's transaction."""
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from outrider.errors import PartValidationError, StoreError
+from outrider.sessions.records import SessionUpdate, StoredSession
+from outrider.sessions.rows.blobs import split
+from outrider.sessions.rows.codec import MessageRow, PartRow, Row
+from outrider.sessions.rows.rules import forked, no_message, no_session
+from outrider.sessions.rows.transcript import encode_record, inbox_item
+from outrider.sessions.session import SessionTime
+from outrider.sessions.sqlite.tables import leases
+from outrider.sessions.sqlite.tables.reads import read_session, session_row
+
+# The activity of a session is kept to the second: its index need not change with every part.
+ACTIVITY_MS = 1000
+
+_PUT_MESSAGE = """
+    INSERT INTO messages (session, id, seq, role, created, body) VALUES (?, ?, ?, ?, ?, ?)
+    ON CONFLICT (session, id) DO UPDATE SET seq = excluded.seq, body = excluded.body
+"""
+_PUT_PART = """
+    INSERT INTO parts (session, message, id, seq, draft, blobs, tool, outcome, start, end, body)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (message, id) DO UPDATE SET seq = excluded.seq, draft = excluded.draft, blobs = excluded.blobs,
+        tool = excluded.tool, outcome = excluded.outcome, start = excluded.start, end = excluded.end,
+        body = excluded.body
+"""
+
+
+def create(db: sqlite3.Connection, session: StoredSession, now: int) -> StoredSession:
+    times = session.time or SessionTime(created=now, updated=now)
+    session = msgspec.structs.replace(session, seq=1, time=times)
+    if db.execute("SELECT 1 FROM sessions WHERE id = ?", (session.id,)).fetchone():
+        raise StoreError(f"session {session.id} exists already")
+    columns = _columns(session)
+    names = ", ".join(columns)
+    holes = ", ".join("?" * len(columns))
+    key = db.execute(f"INSERT INTO sessions ({names}) VALUES ({holes})", tuple(columns.values())).lastrowid
+    db.execute("INSERT INTO titles (rowid, title) VALUES (?, ?)", (key, columns["title"]))
+    return session
+
+
+def update(db: sqlite3.Connection, session_id: str, change: SessionUpdate, now: int) -> StoredSession:
+    key, seq = advance(db, session_id, 1, now)
+    before = read_session(session_row(db, session_id))
+    session = msgspec.structs.replace(change.apply(before), seq=seq)
+    columns = _columns(session)
+    settings = ", ".join(f"{name} = ?" for name in columns)
+    db.execute(f"UPDATE sessions SET {settings} WHERE key = ?", (*columns.values(), key))
+    if session.title != before.title:
+        db.execute("UPDATE titles SET title = ? WHERE rowid = ?", (columns["title"], key))
+    return session
+
+
+class Append(msgspec.Struct, frozen=True):
+    session_id: str
+    rows: Sequence[Row]
+    token: int | None
+    draft: bool
+    takes: Sequence[str]
+
+
+def append(db: sqlite3.Connection, order: Append, now: int) -> int:
+    leases.check(db, order.session_id, order.token)
+    count = len(order.rows) + len(order.takes)
+    key, last = advance(db, order.session_id, count, now)
+    message_keys: dict[str, int] = {}
+    for seq, row in enumerate(order.rows, last - count + 1):
+        if isinstance(row, MessageRow):
+            db.execute(_PUT_MESSAGE, (key, row.id, seq, row.role, row.created, row.body))
+            continue
+        if row.message_id not in message_keys:
+            message_keys[row.message_id] = _message_key(db, key, row.message_id)
+        _put_part(db, key, message_keys[row.message_id], seq, row, draft=order.draft)
+    for seq, item in enumerate(order.takes, last - len(order.takes) + 1):
+        _take(db, key, item, seq, now)
+    return last
+
+
+def advance(db: sqlite3.Connection, session_id: str, count: int, now: int) -> tuple[int, int]:
+    """The session's key and the last of `count` new numbers."""
+    row = db.execute(
+        "UPDATE sessions SET seq = seq + ? WHERE id = ? AND deleted = 0 RETURNING key, seq, active",
+        (count, session_id),
+    ).fetchone()
+    if row is None:
+        no_session(session_id)
+    key, seq, active = row
+    if not 0 <= now - active < ACTIVITY_MS:
+        db.execute("UPDATE sessions SET active = max(created, ?) WHERE key = ?", (now, key))
+    return key, seq
+
+
+def delete(db: sqlite3.Connection, session_id: str, token: int | None) -> None:
+    """Gone for everybody at once; its rows are swept up in small steps afterwards."""
+    holder = leases.holder(session_row(db, session_id))
+    if holder is not None and token != holder.token:
+        raise leases.in_use(holder)
+    _hide(db, session_id)
+
+
+def clear(db: sqlite3.Connection) -> int:
+    ids = [row[0] for row in db.execute("SELECT id FROM sessions WHERE deleted = 0")]
+    free = [id for id in ids if leases.holder(session_row(db, id)) is None]
+    for id in free:
+        _hide(db, id, descend=False)
+    return len(free)
+
+
+def _hide(db: sqlite3.Connection, session_id: str, *, descend: bool = True) -> None:
+    children = db.execute("SELECT id FROM sessions WHERE parent = ? AND deleted = 0", (session_id,)).fetchall()
+    key = db.execute(
+        "UPDATE sessions SET deleted = 1, parent = NULL, id = 'deleted ' || key WHERE id = ? RETURNING key",
+        (session_id,),
+    ).fetchone()[0]
+    db.execute("DELETE FROM titles WHERE rowid = ?", (key,))
+    for (child,) in children if descend else ():
+        _hide(db, child)
+
+
+def fork(db: sqlite3.Connection, session_id: str, at: str | None, title: str | None, now: int) -> StoredSession:
+    """Rows are copied as they are, whatever they hold; readers give them their new session."""
+    source = session_row(db, session_id)
+    last = _fork_point(db, source["key"], at)
+    session = create(db, forked(read_session(source), last["id"] if last else "", title, now), now)
+    target = session_row(db, session.id)["key"]
+    end = last["key"] if last else 0
+    db.execute(_COPY_MESSAGES, (target, source["key"], end))
+    seq = 1 + db.execute("SELECT count(*) FROM messages WHERE session = ?", (target,)).fetchone()[0]
+    copied = db.execute(_COPY_PARTS, (target, seq, target, source["key"], end)).rowcount
+    db.execute(_COPY_BLOB_USES, (target, source["key"], end))
+    db.execute("UPDATE sessions SET seq = ? WHERE key = ?", (seq + copied, target))
+    return msgspec.structs.replace(session, seq=seq + copied)
+
+
+_COPY_MESSAGES = """
+    INSERT INTO messages (session, id, seq, role, created, body)
+    SELECT ?, id, 1 + row_number() OVER (ORDER BY key), role, created, body FROM messages
+    WHERE session = ? AND key <= ? ORDER BY key
+"""
+_COPY_PARTS = """
+    INSERT INTO parts (session, message, id, seq, draft, blobs, tool, outcome, start, end, body)
+    SELECT ?, copy.key, part.id, ? + row_number() OVER (ORDER BY part.key), draft, blobs, tool, outcome, start,
+        end, part.body
+    FROM messages AS message
+    JOIN messages AS copy ON copy.session = ? AND copy.id = message.id
+    JOIN parts AS part ON part.message = message.key
+    WHERE message.session = ? AND message.key <= ? ORDER BY part.key
+"""
+_COPY_BLOB_USES = """
+    INSERT INTO blob_uses (part, name)
+    SELECT copied_part.key, uses.name
+    FROM messages AS message
+    JOIN parts AS part ON part.message = message.key AND part.blobs > 0
+    JOIN blob_uses AS uses ON uses.part = part.key
+    JOIN messages AS copy ON copy.session = ? AND copy.id = message.id
+    JOIN parts AS copied_part ON copied_part.message = copy.key AND copied_part.id = part.id
+    WHERE message.session = ? AND message.key <= ?
+"""
+
+
+def _fork_point(db: sqlite3.Connection, session: int, at: str | None) -> sqlite3.Row | None:
+    if at is None:
+        where, values = "session = ? ORDER BY key DESC LIMIT 1", (session,)
+    else:
+        where, values = "session = ? AND id = ?", (session, at)
+    cursor = db.execute(f"SELECT key, id FROM messages WHERE {where}", values)
+    cursor.row_factory = sqlite3.Row
+    row = cursor.fetchone()
+    if row is None and at is not None:
+        no_message(at)
+    return row
+
+
+def _put_part(db: sqlite3.Connection, session: int, message: int, seq: int, row: PartRow, *, draft: bool) -> None:
+    body, blobs = split(row.body)
+    values = (session, message, row.id, seq, draft, len(blobs), row.tool, row.outcome, row.start, row.end, body)
+    db.execute(_PUT_PART, values)
+    if blobs:
+        found = db.execute("SELECT key FROM parts WHERE message = ? AND id = ?", (message, row.id)).fetchone()
+        db.executemany("INSERT OR IGNORE INTO blobs (name, body) VALUES (?, ?)", blobs.items())
+        db.executemany("INSERT OR IGNORE INTO blob_uses VALUES (?, ?)", [(found[0], name) for name in blobs])
+
+
+def _message_key(db: sqlite3.Connection, session: int, message_id: str) -> int:
+    row = db.execute("SELECT key FROM messages WHERE session = ? AND id = ?", (session, message_id)).fetchone()
+    if row is None:
+        raise PartValidationError(f"there is no message {message_id}", field="message_id")
+    return row[0]
+
+
+def _take(db: sqlite3.Connection, session: int, item: str, seq: int, now: int) -> None:
+    row = db.execute(
+        "UPDATE inbox SET taken = 1, seq = ? WHERE session = ? AND id = ? AND taken = 0 RETURNING key, body",
+        (seq, session, item),
+    ).fetchone()
+    if row is None:
+        raise StoreError(f"inbox item {item} is not there or was taken before")
+    taken = msgspec.structs.replace(inbox_item(row[1]), taken=now)
+    db.execute("UPDATE inbox SET body = ? WHERE key = ?", (encode_record(taken), row[0]))
+
+
+def _columns(session: StoredSession) -> dict[str, Any]:
+    times = session.time or SessionTime(0, 0)
+    return {
+        "id": session.id,
+        "seq": session.seq,
+        "changed": session.seq,
+        "active": times.updated,
+        "created": times.created,
+        "title": session.title,
+        "workspace": session.workspace_directory,
+        "mode": session.mode,
+        "agent": session.agent,
+        "parent": session.parent_id,
+        "archived": times.archived,
+        "body": msgspec.json.encode(
+            {"forked_from": session.forked_from, "compacting": times.compacting, "metadata": session.metadata}
+        ),
+    }

@@ -1,0 +1,175 @@
+"""Sessions in one SQLite file, shared by all processes of a machine: the store that is used by default."""
+
+import sqlite3
+from collections.abc import AsyncGenerator, Callable, Sequence
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from outrider.errors import SessionNotFoundError
+from outrider.sessions.records import (
+    Approval,
+    ApprovalAnswer,
+    ApprovalScope,
+    Change,
+    DeletedChange,
+    Grouping,
+    InboxItem,
+    Kept,
+    Lease,
+    Owner,
+    SearchHit,
+    SessionFilter,
+    SessionPage,
+    SessionUpdate,
+    StoredSession,
+    Transcript,
+    UsageRow,
+)
+from outrider.sessions.rows import words
+from outrider.sessions.rows.codec import to_rows
+from outrider.sessions.sqlite.connection import Readers, connect
+from outrider.sessions.sqlite.news import News
+from outrider.sessions.sqlite.opening import open_file
+from outrider.sessions.sqlite.tables import counting, finding, leases, reads, requests, writes
+from outrider.sessions.sqlite.tables.chores import Chores
+from outrider.sessions.sqlite.turnstile import Turnstile
+from outrider.sessions.sqlite.writer import Writer
+from outrider.types.ids import now_ms
+
+T = TypeVar("T")
+_ANY = SessionFilter()
+
+
+class SqliteStore:
+    """`notices` says what opening it had to do: a migration's backup, a damaged file that was set aside."""
+
+    def __init__(self, path: str | Path, *, clock: Callable[[], int] = now_ms) -> None:
+        self.path = Path(path)
+        self.notices = open_file(self.path)
+        self._clock = clock
+        self._turnstile = Turnstile(self.path)
+        self._chores = Chores(clock)
+        self._writer = Writer(self.path, lambda: connect(self.path), self._turnstile, self._chores)
+        self._readers = Readers(self.path)
+        self._news = News(self.path)
+
+    async def create(self, session: StoredSession) -> StoredSession:
+        return await self._writer.run(lambda db: writes.create(db, session, self._clock()))
+
+    async def get(self, session_id: str) -> StoredSession:
+        return await self._readers.run(lambda db: reads.get(db, session_id))
+
+    async def list(self, filter: SessionFilter = _ANY, *, limit: int = 50, after: str | None = None) -> SessionPage:
+        return await self._readers.run(lambda db: reads.list_sessions(db, filter, limit, after))
+
+    async def update(self, session_id: str, update: SessionUpdate) -> StoredSession:
+        return await self._change(session_id, lambda db: writes.update(db, session_id, update, self._clock()))
+
+    async def delete(self, session_id: str, *, token: int | None = None) -> None:
+        await self._change(session_id, lambda db: writes.delete(db, session_id, token))
+
+    async def clear(self) -> int:
+        count = await self._writer.run(writes.clear)
+        self._news.tell_all()
+        return count
+
+    async def fork(self, session_id: str, *, at: str | None = None, title: str | None = None) -> StoredSession:
+        return await self._writer.run(lambda db: writes.fork(db, session_id, at, title, self._clock()))
+
+    async def append(
+        self,
+        session_id: str,
+        values: Sequence[Kept],
+        *,
+        token: int | None = None,
+        draft: bool = False,
+        takes: Sequence[str] = (),
+    ) -> int:
+        order = writes.Append(session_id, to_rows(session_id, values), token, draft, takes)
+        write = self._writer.run(lambda db: writes.append(db, order, self._clock()), durable=not draft)
+        seq = await write
+        self._news.tell(session_id)
+        return seq
+
+    async def load(
+        self, session_id: str, *, limit: int | None = None, before: str | None = None, after: str | None = None
+    ) -> Transcript:
+        return await self._readers.run(lambda db: reads.load(db, session_id, limit, before, after))
+
+    async def changes(self, session_id: str, *, after: int = 0, follow: bool = True) -> AsyncGenerator[Change, None]:
+        await self.get(session_id)
+        with self._news.listen(session_id) as news:
+            while True:
+                news.clear()
+                try:
+                    found = await self._readers.run(lambda db, after=after: reads.changes(db, session_id, after))
+                except SessionNotFoundError:
+                    yield DeletedChange(after + 1)
+                    return
+                for change in found:
+                    yield change
+                    after = change.seq
+                if not found and not follow:
+                    return
+                if not found:
+                    await news.wait()
+
+    async def search(self, query: str, *, session_id: str | None = None, limit: int = 20) -> Sequence[SearchHit]:
+        while await self._writer.run(self._chores.index, durable=False):
+            pass
+        parsed = words.parse(query)
+        return await self._readers.run(lambda db: finding.search(db, parsed, session_id, limit))
+
+    async def statistics(
+        self, by: Grouping, *, since: int | None = None, until: int | None = None, session_id: str | None = None
+    ) -> Sequence[UsageRow]:
+        return await self._readers.run(lambda db: counting.usage(db, by, since, until, session_id))
+
+    async def acquire(self, session_id: str, owner: Owner, *, ttl_ms: int = 30_000, take_over: bool = False) -> Lease:
+        return await self._writer.run(
+            lambda db: leases.acquire(db, session_id, owner, self._clock(), ttl_ms=ttl_ms, take_over=take_over)
+        )
+
+    async def renew(self, lease: Lease) -> Lease:
+        return await self._writer.run(lambda db: leases.renew(db, lease), durable=False)
+
+    async def release(self, lease: Lease) -> None:
+        await self._writer.run(lambda db: leases.release(db, lease), durable=False)
+
+    async def put_inbox(self, item: InboxItem) -> InboxItem:
+        return await self._change(item.session_id, lambda db: requests.put_inbox(db, item, self._clock()))
+
+    async def inbox(self, session_id: str) -> Sequence[InboxItem]:
+        return await self._readers.run(lambda db: requests.inbox(db, session_id))
+
+    async def ask(self, approval: Approval) -> Approval:
+        return await self._change(approval.session_id, lambda db: requests.ask(db, approval, self._clock()))
+
+    async def answer(
+        self, approval_id: str, answer: ApprovalAnswer, *, scope: ApprovalScope = "once", by: str = ""
+    ) -> Approval:
+        answered = await self._writer.run(
+            lambda db: requests.answer(db, approval_id, answer, self._clock(), scope=scope, by=by)
+        )
+        self._news.tell(answered.session_id)
+        return answered
+
+    async def approvals(self, session_id: str | None = None, *, only_open: bool = False) -> Sequence[Approval]:
+        return await self._readers.run(lambda db: requests.approvals(db, session_id, only_open=only_open))
+
+    async def close(self) -> None:
+        await self._news.close()
+        await self._writer.close()
+        await self._readers.close()
+        self._turnstile.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        await self.close()
+
+    async def _change(self, session_id: str, write: Callable[[sqlite3.Connection], T]) -> T:
+        result = await self._writer.run(write)
+        self._news.tell(session_id)
+        return result

@@ -27,11 +27,12 @@ class Prompt(Sequence[ModelMessage]):
     Each wire format encodes a message once; asking again costs only the messages that are new.
     """
 
-    __slots__ = ("_encoded", "_messages")
+    __slots__ = ("_encoded", "_messages", "_rewritten")
 
     def __init__(self, messages: Iterable[ModelMessage] = ()) -> None:
         self._messages = list(messages)
         self._encoded: dict[str, tuple[int, bytearray]] = {}
+        self._rewritten: dict[str, Prompt] = {}
 
     def append(self, message: ModelMessage) -> None:
         self._messages.append(message)
@@ -48,6 +49,15 @@ class Prompt(Sequence[ModelMessage]):
             buffer += written
         self._encoded[form] = (len(self._messages), buffer)
         return buffer
+
+    def rewritten(self, form: str, rewrite: "Rewrite") -> "Prompt":
+        """The same conversation in another form, message for message: a prompt that grows with this one, so that its
+        bytes are as stable. `rewrite` is given the message and the one before it."""
+        other = self._rewritten.setdefault(form, Prompt())
+        for position in range(len(other), len(self._messages)):
+            before = self._messages[position - 1] if position else None
+            other.append(rewrite(self._messages[position], before))
+        return other
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -69,6 +79,9 @@ class Prompt(Sequence[ModelMessage]):
 
     def __repr__(self) -> str:
         return f"Prompt({self._messages!r})"
+
+
+Rewrite = Callable[[ModelMessage, ModelMessage | None], ModelMessage]
 
 
 class ToolSpec(msgspec.Struct, frozen=True):

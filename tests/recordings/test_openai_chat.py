@@ -302,7 +302,7 @@ def test_we_read_what_the_sdk_reads(shared_dir: Path, server: Any):
     from openai import OpenAI
     from openai.lib.streaming.chat import ChatCompletionStreamState
 
-    for exchange in sample(shared_dir, 100, streaming=True):
+    for exchange in sample(shared_dir, 60, streaming=True):
         client = OpenAI(base_url=f"{server.url(exchange['id'], 'x')}/v1", api_key="k", max_retries=0)
         fold = ChatCompletionStreamState()
         with client, client.chat.completions.create(model="m", messages=QUESTION, stream=True) as stream:

@@ -133,6 +133,7 @@ def test_sampling_is_sent_when_it_is_given():
         ("openrouter", {}, {"reasoning": {"effort": "medium"}}),
         ("openrouter", {"reasoning_budget": 2000}, {"reasoning": {"max_tokens": 2000}}),
         ("deepseek", {"reasoning_effort": "high"}, {"thinking": {"type": "enabled"}, "reasoning_effort": "high"}),
+        ("moonshot", {}, {"thinking": {"type": "enabled"}}),
         ("alibaba", {"reasoning_budget": 99}, {"enable_thinking": True, "thinking_budget": 99}),
     ],
 )

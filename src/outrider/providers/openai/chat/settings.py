@@ -51,14 +51,15 @@ def _sampling(settings: ModelSettings, dialect: Dialect) -> Fields:
 
 
 def _reasoning(settings: ModelSettings, dialect: Dialect) -> Fields:
-    effort, budget = nearest_effort(dialect, settings.reasoning_effort), settings.reasoning_budget
+    effort = nearest_effort(dialect, settings.reasoning_effort) if dialect.efforts else None
+    budget = settings.reasoning_budget
     match dialect.reasoning:
         case "effort":
             return {"reasoning_effort": effort}
         case "object":
             return {"reasoning": {"max_tokens": budget} if budget else {"effort": effort}}
         case "thinking":
-            return {"thinking": {"type": "enabled"}, "reasoning_effort": effort}
+            return {"thinking": {"type": "enabled"}} | ({"reasoning_effort": effort} if effort else {})
         case "enable_thinking":
             return {"enable_thinking": True} | ({"thinking_budget": budget} if budget else {})
         case _:

@@ -179,7 +179,7 @@ async def test_answers_come_through_a_real_connection_unchanged(shared_dir: Path
 async def test_what_we_read_is_what_the_vendors_own_client_reads(shared_dir: Path, server: Any) -> None:
     sdk = pytest.importorskip("anthropic")
     compared = 0
-    for exchange in recorded(shared_dir, streaming=True)[::3]:
+    for exchange in recorded(shared_dir, streaming=True)[::6]:
         if (
             exchange["api"] != "anthropic-messages"
             or not exchange["expected_checked_by_sdk"]
@@ -196,7 +196,7 @@ async def test_what_we_read_is_what_the_vendors_own_client_reads(shared_dir: Pat
         assert said_by(ours.message) == [plain(block) for block in theirs.content], exchange["id"]
         assert ours.finish_raw == theirs.stop_reason
         compared += 1
-    assert compared > 100
+    assert compared > 50
 
 
 def said_by(message: Message) -> list[dict[str, Any]]:

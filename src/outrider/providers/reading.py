@@ -8,7 +8,7 @@ def mended_json(data: bytes) -> bytes | None:
     surrogate pairs are replaced, raw control characters in strings are kept."""
     try:
         value = json.loads(data.decode("utf-8", "replace"), strict=False)
+        text = json.dumps(value, ensure_ascii=False)
     except (ValueError, RecursionError):
         return None
-    text = json.dumps(value, ensure_ascii=False)
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()

@@ -6,7 +6,7 @@ from hashlib import blake2b
 from typing import Any, assert_never
 
 from outrider.providers.anthropic.files import file_block
-from outrider.providers.writing import encoded_json
+from outrider.providers.writing import encoded_json, file_id
 from outrider.types.parts import FilePart, ModelPart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage
 
@@ -81,6 +81,19 @@ def _attachments(part: ToolResultPart) -> Iterator[dict[str, Any]]:
     for attachment in part.attachments:
         url = attachment.url or f"data:{attachment.mime_type};base64,{attachment.data}"
         yield file_block(attachment.mime_type, url, attachment.name)
+
+
+def names_upload(part: ModelPart) -> bool:
+    """Whether the part refers to a file that was uploaded to the provider before."""
+    match part:
+        case FilePart():
+            return file_id(part.url) is not None
+        case ToolResultPart():
+            return any(file_id(attachment.url or "") is not None for attachment in part.attachments)
+        case ReasoningPart():
+            return "file_id" in part.provider_state.get("block", ())
+        case TextPart() | ToolUsePart():
+            return False
 
 
 def safe_name(name: str) -> str:

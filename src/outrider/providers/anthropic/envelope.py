@@ -6,6 +6,7 @@ from typing import Any, cast
 import msgspec
 
 from outrider.errors import ProviderError
+from outrider.providers.anthropic.events import UNREADABLE
 from outrider.providers.refusals import refusal
 
 
@@ -30,7 +31,7 @@ def error_in_answer(error: Any) -> ProviderError:
 def _envelope(body: bytes) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return {"error": body.decode("utf-8", "replace")}
     if isinstance(value, list) and value:  # Google's gateways wrap it in a list
         value = cast("list[Any]", value)[0]
@@ -50,4 +51,7 @@ def _said(envelope: dict[str, Any]) -> tuple[str | None, str]:
 
 
 def _shown(value: Any) -> str:
-    return msgspec.json.encode(value).decode() if value else ""
+    try:
+        return msgspec.json.encode(value).decode() if value else ""
+    except RecursionError:
+        return ""

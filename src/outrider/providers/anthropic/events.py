@@ -1,11 +1,11 @@
 """The stream events of the Messages API as typed values: strict and fast for what is usual, tolerant for the rest."""
 
-import json
 from typing import Any, cast
 
 import msgspec
 
 from outrider.errors import MalformedAnswerError
+from outrider.providers.reading import mended_json
 
 
 class Wired(msgspec.Struct, tag_field="type", gc=False):
@@ -120,6 +120,9 @@ class WholeMessage(msgspec.Struct):
 Known = BlockDelta | BlockStart | BlockStop | MessageStart | MessageDelta | MessageStop | Ping | Failure
 Event = Known | OddDelta | Unknown
 
+# A value may also be nested deeper than Python can follow.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
 _known = msgspec.json.Decoder(Known)
 _whole = msgspec.json.Decoder(WholeMessage)
 _NAMES = {
@@ -131,46 +134,46 @@ _NAMES = {
 def read_event(name: str, data: bytes) -> Event:
     try:
         return _known.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return _read_odd_event(name, data)
 
 
 def read_whole(body: bytes) -> WholeMessage:
     try:
         return _whole.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        value = _without_nulls(loosely(body))
+    except UNREADABLE:
+        value = _loosely(body)
     try:
         return msgspec.convert(value, WholeMessage, strict=False)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, RecursionError) as error:
         raise MalformedAnswerError(f"the answer is not a message: {error}") from error
 
 
-def loosely(data: bytes) -> Any:
-    """JSON with the damage that real servers do to it: bytes that are no UTF-8, half surrogate pairs, raw newlines."""
+def _loosely(data: bytes) -> Any:
+    mended = mended_json(data)
     try:
-        value = json.loads(data.decode("utf-8", "replace"), strict=False)
-        mended = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return json.loads(mended)
-    except (ValueError, RecursionError) as error:
-        shown = data[:200].decode("utf-8", "replace")
-        raise MalformedAnswerError(f"the provider sent something that is not JSON: {shown}") from error
+        if mended is not None:
+            return _without_nulls(msgspec.json.decode(mended))
+    except RecursionError:
+        pass
+    shown = data[:200].decode("utf-8", "replace")
+    raise MalformedAnswerError(f"the provider sent something that is not JSON: {shown}")
 
 
 def _read_odd_event(name: str, data: bytes) -> Event:
     if not data.strip() or data.strip() == b"[DONE]":  # some gateways end every stream in OpenAI's way
         return Unknown()
-    value = _without_nulls(loosely(data))
+    value = _loosely(data)
     if not isinstance(value, dict):
         return Unknown()
     fields = {"type": name} | cast("dict[str, Any]", value)
     try:
         return msgspec.convert(fields, Known, strict=False)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, RecursionError) as error:
         return _read_unknown(fields, error)
 
 
-def _read_unknown(fields: dict[str, Any], error: msgspec.ValidationError) -> Event:
+def _read_unknown(fields: dict[str, Any], error: Exception) -> Event:
     kind = fields["type"]
     delta = fields.get("delta")
     if kind == "content_block_delta" and isinstance(delta, dict):

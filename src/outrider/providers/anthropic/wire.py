@@ -5,7 +5,7 @@ from typing import Any
 
 from outrider.errors import InvalidRequestError, ProviderError
 from outrider.providers.anthropic.decode import AnthropicDecoder
-from outrider.providers.anthropic.encode import encode_message
+from outrider.providers.anthropic.encode import encode_message, names_upload
 from outrider.providers.anthropic.endpoint import endpoint
 from outrider.providers.anthropic.envelope import error_in_response
 from outrider.providers.anthropic.models import ModelTraits, traits_of
@@ -40,12 +40,11 @@ class AnthropicWire:
 
         fields = self._fields(request)
         messages: bytes | bytearray = request.prompt.encoded(family, encode)
-        betas = list(self._betas(request, fields, messages))
         if self._endpoint.caching == "marks":
             messages = _marked_end(messages, self._endpoint.mark)
         return HttpCall(
             url=self._endpoint.url(request.model, stream=request.stream),
-            headers=self._endpoint.headers_with(betas),
+            headers=self._endpoint.headers_with(self._betas(request, fields)),
             body=body(fields, "messages", messages),
         )
 
@@ -77,12 +76,17 @@ class AnthropicWire:
     def _traits_of(self, model: str) -> ModelTraits:
         return self._traits.get(model) or traits_of(model)
 
-    def _betas(self, request: Request, fields: dict[str, Any], messages: bytes | bytearray) -> Iterator[str]:
+    def _betas(self, request: Request, fields: dict[str, Any]) -> Iterator[str]:
         enabled = fields.get("thinking", {}).get("type") == "enabled"
         if enabled and "tools" in fields and self._traits_of(request.model).interleaves_on_request:
             yield _INTERLEAVED
-        if b'"file_id":"' in messages:
+        if request.prompt.encoded("anthropic-uploads", _uploads):
             yield _FILES
+
+
+def _uploads(message: ModelMessage) -> bytes:
+    """Something where a message names an uploaded file: remembered with the prompt, so that each is looked at once."""
+    return b"1" if any(names_upload(part) for part in message.content) else b""
 
 
 def _marked_end(messages: bytes | bytearray, mark: dict[str, Any]) -> bytes | bytearray:

@@ -1,6 +1,7 @@
 """Answers of the Messages API, usual and damaged, become deltas as they arrive."""
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from outrider.errors import (
     ServerError,
 )
 from outrider.providers.anthropic.decode import AnthropicDecoder
+from outrider.providers.anthropic.envelope import error_in_response
 from outrider.types.parts import ReasoningPart, ToolPart
 from outrider.types.stream import (
     AnswerStart,
@@ -328,6 +330,21 @@ def test_an_error_inside_the_stream_is_typed(error: Any, kind: type[ProviderErro
 def test_an_event_that_cannot_be_read_is_an_error_and_no_crash(data: bytes) -> None:
     with pytest.raises(MalformedAnswerError):
         read([begin(), data])
+
+
+@pytest.mark.parametrize("depth", [400, 900, 990, 1500, 100_000])
+def test_nesting_that_nobody_can_follow_is_an_error_and_no_crash(depth: int) -> None:
+    deep = b"[" * depth + b"]" * depth
+    for data in (
+        b'{"type":"content_block_start","index":0,"content_block":{"type":"odd","x":' + deep + b"}}",
+        b'{"type":"odd","x":' + deep + b"}",
+        b'{"type":"error","error":' + deep + b"}",
+    ):
+        with suppress(ProviderError):
+            read([data], close=False)
+        with pytest.raises(ProviderError):
+            list(AnthropicDecoder().whole(data))
+        assert isinstance(error_in_response(500, {}, data), ServerError)
 
 
 def whole(**fields: Any) -> list[Delta]:

@@ -9,10 +9,14 @@ import pytest
 from outrider.errors import ConfigurationError, InvalidRequestError, OverloadedError, RateLimitError, ServerError
 from outrider.providers.anthropic.settings import PROBE
 from outrider.providers.anthropic.wire import AnthropicWire
+from outrider.providers.client import WireClient
 from outrider.providers.provider import Learning
 from outrider.types.agents import Provider
 from outrider.types.parts import FilePart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, Prompt, Request, ToolSpec
+from outrider.types.stream import TextDelta
+from tests.fakes.http_server import Reply, serving
+from tests.unit.providers.anthropic.stream import begin, end, text
 
 MODEL = "claude-haiku-4-5"
 TOOL = ToolSpec("read", "Reads.", {"type": "object", "properties": {}})
@@ -178,6 +182,20 @@ def test_the_largest_answer_is_found_by_asking_and_remembered() -> None:
     assert body(anthropic, request())["max_tokens"] == 64_000
     assert body(anthropic, request(model="claude-opus-4-1"))["max_tokens"] == PROBE
     assert not anthropic.learn(request(), refused(told)), "the same lesson twice changes nothing"
+
+
+async def test_a_client_asks_once_more_with_the_maximum_that_it_was_told() -> None:
+    told = {"type": "invalid_request_error", "message": "max_tokens: 10000000 > 8192, which is the maximum allowed"}
+    no = Reply([json.dumps({"type": "error", "error": told}).encode()], 400, {"content-type": "application/json"})
+    said = [begin(), *text(0, "Hi"), *end()]
+    yes = Reply([b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in said)])
+    async with serving(no, yes) as server:
+        client = WireClient("anthropic", AnthropicWire(Provider("anthropic", "anthropic", "k", server.url)))
+        for _ in range(2):
+            deltas = [delta async for delta in client.stream(request())]
+            assert TextDelta(0, "Hi") in deltas
+        await client.aclose()
+        assert [json.loads(seen.body)["max_tokens"] for seen in server.requests] == [PROBE, 8192, 8192]
 
 
 def test_what_the_api_says_counts_more_than_the_catalog_and_less_than_the_user() -> None:

@@ -1,7 +1,8 @@
 """Outrider: an agent engine for Python. The public names, each loaded when it is first used."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from outrider.lazy import lazy_names
 
 if TYPE_CHECKING:
     from outrider.app.complete import async_complete, complete
@@ -35,10 +36,59 @@ if TYPE_CHECKING:
     from outrider.tracing.event_log import AgentEvent, EventLog
     from outrider.tracing.logger import EventLogger
     from outrider.tracing.spans import Span, Trace
-    from outrider.types.agents import Agent, AgentMessage, Limits, Provider
-    from outrider.types.blocks import part_from_anthropic
-    from outrider.types.codec import (
+    from outrider.types import (
+        Agent,
+        AgentMessage,
+        AgentPart,
+        Answer,
+        Attachment,
+        CacheTokens,
+        CompactionPart,
+        EndedTime,
+        Event,
+        FilePart,
+        FileSource,
+        Limits,
+        Message,
+        MessageError,
+        MessagePath,
+        MessageTime,
+        ModelMessage,
+        ModelRef,
+        ModelSettings,
+        OutputSchema,
+        Part,
+        PartBase,
+        PartTime,
+        PatchPart,
+        Prompt,
+        Provider,
+        ReasoningPart,
+        Request,
+        ResourceSource,
+        RetryPart,
+        RetryTime,
+        RunningTime,
+        SnapshotPart,
+        StepFinishPart,
+        StepStartPart,
+        SubtaskPart,
+        SymbolSource,
+        TextPart,
+        TextRange,
+        Tokens,
+        ToolChoice,
+        ToolCompleted,
+        ToolError,
+        ToolPart,
+        ToolPending,
+        ToolResultPart,
+        ToolRunning,
+        ToolSpec,
+        ToolState,
+        ToolUsePart,
         UnknownPart,
+        Usage,
         decode_part,
         decode_parts,
         encode_part,
@@ -57,96 +107,13 @@ if TYPE_CHECKING:
         is_tool_part,
         is_tool_result_part,
         is_tool_use_part,
+        new_id,
+        part_from_anthropic,
         part_from_dict,
         part_types,
         register_part_type,
         validate_part,
     )
-    from outrider.types.events import Event
-    from outrider.types.ids import new_id
-    from outrider.types.messages import Message, MessageError, MessagePath, MessageTime
-    from outrider.types.parts import (
-        AgentPart,
-        CompactionPart,
-        FilePart,
-        FileSource,
-        ModelRef,
-        Part,
-        PartBase,
-        PartTime,
-        PatchPart,
-        ReasoningPart,
-        ResourceSource,
-        RetryPart,
-        RetryTime,
-        SnapshotPart,
-        StepFinishPart,
-        StepStartPart,
-        SubtaskPart,
-        SymbolSource,
-        TextPart,
-        TextRange,
-        ToolPart,
-        ToolResultPart,
-        ToolUsePart,
-    )
-    from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Prompt, Request, ToolChoice, ToolSpec
-    from outrider.types.stream import Answer
-    from outrider.types.tool_state import (
-        Attachment,
-        EndedTime,
-        RunningTime,
-        ToolCompleted,
-        ToolError,
-        ToolPending,
-        ToolRunning,
-        ToolState,
-    )
-    from outrider.types.usage import CacheTokens, Tokens, Usage
-
-_HOMES = {
-    "outrider.app.complete": "async_complete complete",
-    "outrider.bus": "EventBus EventStream get_event_bus",
-    "outrider.context.lower": "lower",
-    "outrider.errors": """
-        AuthenticationError ConfigurationError ContentFilterError ContextOverflowError
-        InvalidRequestError InvalidStateTransition ListenerOverflow MalformedAnswerError
-        NetworkError NotFoundError OutriderError OverloadedError PartValidationError
-        PermissionRefusedError ProviderError QuotaExceededError RateLimitError ServerError
-        StalledStreamError ToolFailure
-    """,
-    "outrider.sessions.session": "ForkPoint Session SessionTime",
-    "outrider.tools.context": "Progress ToolContext",
-    "outrider.tools.tool": "Tool ToolResult",
-    "outrider.tracing.event_log": "AgentEvent EventLog",
-    "outrider.tracing.logger": "EventLogger",
-    "outrider.tracing.spans": "Span Trace",
-    "outrider.types.agents": "Agent AgentMessage Limits Provider",
-    "outrider.types.blocks": "part_from_anthropic",
-    "outrider.types.codec": """
-        UnknownPart decode_part decode_parts encode_part encode_parts is_agent_part
-        is_compaction_part is_file_part is_patch_part is_reasoning_part is_retry_part
-        is_snapshot_part is_step_finish_part is_step_start_part is_subtask_part is_text_part
-        is_tool_part is_tool_result_part is_tool_use_part part_from_dict part_types
-        register_part_type validate_part
-    """,
-    "outrider.types.events": "Event",
-    "outrider.types.ids": "new_id",
-    "outrider.types.messages": "Message MessageError MessagePath MessageTime",
-    "outrider.types.parts": """
-        AgentPart CompactionPart FilePart FileSource ModelRef Part PartBase PartTime PatchPart
-        ReasoningPart ResourceSource RetryPart RetryTime SnapshotPart StepFinishPart StepStartPart
-        SubtaskPart SymbolSource TextPart TextRange ToolPart ToolResultPart ToolUsePart
-    """,
-    "outrider.types.request": "ModelMessage ModelSettings OutputSchema Prompt Request ToolChoice ToolSpec",
-    "outrider.types.stream": "Answer",
-    "outrider.types.tool_state": """
-        Attachment EndedTime RunningTime ToolCompleted
-        ToolError ToolPending ToolRunning ToolState
-    """,
-    "outrider.types.usage": "CacheTokens Tokens Usage",
-}
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __version__ = "0.1.0"
 
@@ -267,14 +234,35 @@ __all__ = [
     "validate_part",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module 'outrider' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(home), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *_HOME_OF]
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "outrider.app.complete": "async_complete complete",
+        "outrider.bus": "EventBus EventStream get_event_bus",
+        "outrider.context.lower": "lower",
+        "outrider.errors": """
+            AuthenticationError ConfigurationError ContentFilterError ContextOverflowError InvalidRequestError
+            InvalidStateTransition ListenerOverflow MalformedAnswerError NetworkError NotFoundError OutriderError
+            OverloadedError PartValidationError PermissionRefusedError ProviderError QuotaExceededError
+            RateLimitError ServerError StalledStreamError ToolFailure
+        """,
+        "outrider.sessions.session": "ForkPoint Session SessionTime",
+        "outrider.tools.context": "Progress ToolContext",
+        "outrider.tools.tool": "Tool ToolResult",
+        "outrider.tracing.event_log": "AgentEvent EventLog",
+        "outrider.tracing.logger": "EventLogger",
+        "outrider.tracing.spans": "Span Trace",
+        "outrider.types": """
+            Agent AgentMessage AgentPart Answer Attachment CacheTokens CompactionPart EndedTime Event FilePart
+            FileSource Limits Message MessageError MessagePath MessageTime ModelMessage ModelRef ModelSettings
+            OutputSchema Part PartBase PartTime PatchPart Prompt Provider ReasoningPart Request ResourceSource
+            RetryPart RetryTime RunningTime SnapshotPart StepFinishPart StepStartPart SubtaskPart SymbolSource
+            TextPart TextRange Tokens ToolChoice ToolCompleted ToolError ToolPart ToolPending ToolResultPart
+            ToolRunning ToolSpec ToolState ToolUsePart UnknownPart Usage decode_part decode_parts encode_part
+            encode_parts is_agent_part is_compaction_part is_file_part is_patch_part is_reasoning_part is_retry_part
+            is_snapshot_part is_step_finish_part is_step_start_part is_subtask_part is_text_part is_tool_part
+            is_tool_result_part is_tool_use_part new_id part_from_anthropic part_from_dict part_types
+            register_part_type validate_part
+        """,
+    },
+)

@@ -1,8 +1,9 @@
 """The public face of the event stream: every event class, the bus, and the listeners that come with it."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from outrider.bus import EventBus, get_event_bus
+from outrider.lazy import lazy_names
 from outrider.types.events import (
     EVENT_TYPES,
     AgentCalledEvent,
@@ -40,14 +41,6 @@ if TYPE_CHECKING:
     from outrider.tracing.event_log import AgentEvent, EventLog
     from outrider.tracing.logger import EventLogger
     from outrider.tracing.spans import Span, Trace
-
-_LISTENERS = {
-    "AgentEvent": "outrider.tracing.event_log",
-    "EventLog": "outrider.tracing.event_log",
-    "EventLogger": "outrider.tracing.logger",
-    "Span": "outrider.tracing.spans",
-    "Trace": "outrider.tracing.spans",
-}
 
 __all__ = [
     "EVENT_TYPES",
@@ -89,10 +82,11 @@ __all__ = [
     "get_event_bus",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _LISTENERS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_LISTENERS[name]), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "outrider.tracing.event_log": "AgentEvent EventLog",
+        "outrider.tracing.logger": "EventLogger",
+        "outrider.tracing.spans": "Span Trace",
+    },
+)

@@ -89,7 +89,9 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
         raise PartValidationError(f"message {self.id} has no part {part_id}", field="id")
 
     def join(self, session_id: str) -> None:
-        """Make this message, and all its parts, part of a session."""
+        """Make this message, and all its parts, part of a session. What has no proper id cannot join one."""
+        for value in (self, *self.parts):
+            _check_id(value.id)
         self.session_id = session_id
         for part in self.parts:
             part.adopt(self.id, session_id)
@@ -150,12 +152,19 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
             part = _pending(part)
         if part.message_id not in ("", self.id):
             raise PartValidationError(f"part {part.id} belongs to message {part.message_id}", field="message_id")
+        if self.session_id:
+            _check_id(part.id)
         part.adopt(self.id, self.session_id)
         return part
 
     def _check_unique_ids(self) -> None:
         if len({part.id for part in self.parts}) != len(self.parts):
             raise PartValidationError(f"message {self.id}: two parts have the same id", field="id")
+
+
+def _check_id(value: str) -> None:
+    if not is_id(value):
+        raise PartValidationError(f"`id` must be a UUID, got {value!r}", field="id")
 
 
 def text_message(role: Role, text: str) -> Message:

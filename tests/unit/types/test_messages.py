@@ -2,12 +2,14 @@
 
 import pytest
 
+import outrider
 from outrider import (
     FilePart,
     Message,
     MessageTime,
     PartValidationError,
     ReasoningPart,
+    Session,
     TextPart,
     ToolPart,
     ToolPending,
@@ -16,6 +18,7 @@ from outrider import (
     new_id,
     part_from_anthropic,
 )
+from outrider import types as outrider_types
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QUJD"}}
 
@@ -172,3 +175,19 @@ def test_a_message_without_a_required_field_is_not_stored(field):
 def test_a_message_that_cannot_be_read_says_which_field_is_wrong(value):
     with pytest.raises(PartValidationError):
         Message.from_dict(value)
+
+
+@pytest.mark.parametrize("bad", ["", "not-a-uuid", "1234"])
+def test_a_part_without_a_proper_id_cannot_join_a_session(bad):
+    session = Session()
+    with pytest.raises(PartValidationError, match="must be a UUID"):
+        session.add_user_message([TextPart("x", id=bad)])
+    assert len(session) == 0
+    message = session.add_user_message("fine")
+    with pytest.raises(PartValidationError, match="must be a UUID"):
+        message.add_part(TextPart("x", id=bad))
+
+
+def test_every_value_can_be_imported_from_the_types_package():
+    for name in outrider_types.__all__:
+        assert getattr(outrider_types, name) is getattr(outrider, name)

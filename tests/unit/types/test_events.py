@@ -32,7 +32,20 @@ DESIGNED = {
     "MessageAddedEvent": {"role": "user", "part_count": 1},
     "ContextCompactionEvent": {"tokens_before": 10, "tokens_after": 2, "messages_removed": 4},
 }
-BESIDES = ["PartUpdated", "PartDelta", "ToolOutput", "ToolInputDelta", "RetryScheduled", "BudgetExceeded", "AgentCalled", "AgentReturned", "SessionUpdated", "ProcessStarted", "ProcessOutput", "ProcessExited"]
+BESIDES = [
+    "PartUpdated",
+    "PartDelta",
+    "ToolOutput",
+    "ToolInputDelta",
+    "RetryScheduled",
+    "BudgetExceeded",
+    "AgentCalled",
+    "AgentReturned",
+    "SessionUpdated",
+    "ProcessStarted",
+    "ProcessOutput",
+    "ProcessExited",
+]
 
 
 @pytest.mark.parametrize(("name", "fields"), DESIGNED.items())

@@ -193,6 +193,8 @@ def atoms_of(role: str, part: Fields) -> Iterator[Atom]:
             yield role, "file", file["mimeType"], base64(file["data"])
         case {"fileData": file}:
             yield role, "file", file.get("mimeType"), file["fileUri"]
+        case {"thought": True, **rest} if rest.keys() <= {"text", "thoughtSignature"}:
+            yield role, "thought", part.get("text") or "", signature
         case {"text": text}:
             yield role, "thought" if part.get("thought") else "text", text, signature
         case _:
@@ -216,11 +218,12 @@ def meaning_of(text: str) -> str:
 
 
 def settings_meaning(body: Fields) -> Fields:
-    """The settings, with both ways to give a schema taken for one."""
-    config = dict(body.get("generationConfig") or {})
+    """The settings, with both ways to give a schema taken for one, without lists that are empty and a choice of
+    functions where there are none."""
+    config = {name: value for name, value in (body.get("generationConfig") or {}).items() if value != []}
     schema = config.pop("responseJsonSchema", None) or config.pop("responseSchema", None)
     choice = body.get("toolConfig") or {}
-    if (choice.get("functionCallingConfig") or {}) in ({}, {"mode": "AUTO"}):
+    if (choice.get("functionCallingConfig") or {}) in ({}, {"mode": "AUTO"}) or not functions_of(body):
         choice = {name: value for name, value in choice.items() if name != "functionCallingConfig"}
     return {
         "system": system_of(body),

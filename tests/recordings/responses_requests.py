@@ -1,6 +1,7 @@
 """Recorded Responses requests, read into our values, and requests brought to what they mean."""
 
 import json
+from base64 import b64decode
 from collections.abc import Iterator
 from typing import Any
 
@@ -72,7 +73,7 @@ def answer_parts(item: Fields, family: str) -> Iterator[ModelPart]:
                 piece.get("refusal") or piece.get("text") or "", metadata={family: private} if private else {}
             )
     elif kind in CALLS:
-        rest = {k: v for k, v in item.items() if k not in ("type", "call_id", "name", "arguments", "input")}
+        rest = {name: item[name] for name in ("id", "namespace", "caller") if item.get(name)}
         value = {"input": item["input"]} if kind == "custom_tool_call" else json.loads(item["arguments"] or "{}")
         state = rest | ({"custom": True} if kind == "custom_tool_call" else {})
         yield ToolUsePart(tool_id=item["call_id"], tool_name=item["name"], tool_input=value, metadata={family: state})
@@ -117,6 +118,8 @@ def request_of(body: Fields, messages: list[ModelMessage]) -> Request:
     if others := [tool for tool in body.get("tools") or [] if not is_function(tool)]:
         extra["tools"] = others
     reasoning = body.get("reasoning") or {}
+    if reasoning.get("effort") == "none":
+        extra["reasoning"] = {"effort": "none"}
     settings = ModelSettings(
         max_output_tokens=body.get("max_output_tokens"),
         temperature=body.get("temperature"),
@@ -203,9 +206,17 @@ def atoms_of(item: Fields) -> Iterator[Atom]:
             if said:
                 yield item["role"], item.get("phase"), said
             elif said is None:
-                yield item["role"], file_atom(piece)
+                yield (item["role"], None, text) if (text := text_of_file(piece)) else (item["role"], file_atom(piece))
     else:
         yield ("own item", kind, item.get("id"))
+
+
+def text_of_file(piece: Fields) -> str | None:
+    """A text file, as we write it: every server takes text, few take such files."""
+    where = piece.get("file_data") or ""
+    if not where.startswith("data:text/"):
+        return None
+    return f'<file name="{piece["filename"]}">\n{b64decode(where.partition(",")[2]).decode()}\n</file>'
 
 
 def file_atom(piece: Fields) -> Atom:

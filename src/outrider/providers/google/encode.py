@@ -47,8 +47,10 @@ class ContentWriter:
                     yield {"text": part.text}
                 case FilePart():
                     yield _file(part.mime, part.url, part.filename)
-                case ReasoningPart() | ToolUsePart():
-                    pass  # a user has none
+                case ReasoningPart():  # a part that only this API knows
+                    yield from self._said(part)
+                case ToolUsePart():
+                    pass  # a user makes none
                 case _:
                     assert_never(part)
         yield from map(_attachment, beside)

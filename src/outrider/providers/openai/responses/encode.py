@@ -45,6 +45,9 @@ class ItemWriter:
                     detail = part.metadata.get(self._family, {}).get("detail", "auto")
                     content.append(_file(part.mime, part.url, part.filename, detail))
                 case ReasoningPart():  # an item that only this API knows, such as the approval of a call by MCP
+                    if content:
+                        yield {"role": "user", "content": content}
+                        content = []
                     yield from self._other(part, {})
                 case ToolUsePart():
                     pass  # a user makes none

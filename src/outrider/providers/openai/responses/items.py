@@ -13,7 +13,8 @@ from outrider.types.stream import Delta, InputDelta, PartEnd, PartKind, PartStar
 
 Fields = dict[str, Any]
 
-_CALL_FIELDS = {"type", "call_id", "name", "arguments", "input"}
+# What a part has fields for, and the status, which a call that is sent back need not tell.
+_CALL_FIELDS = {"type", "call_id", "name", "arguments", "input", "status"}
 
 
 class Indexes:
@@ -152,8 +153,7 @@ class CallItem:
         if self._index is None:
             return
         yield from self.complete(_text(item.get("arguments")))
-        state = {name: value for name, value in item.items() if name not in _CALL_FIELDS and value is not None}
-        yield PartEnd(self._index, state=state)
+        yield PartEnd(self._index, state=_own_fields(item))
 
 
 class CustomCallItem(CallItem):
@@ -173,8 +173,7 @@ class CustomCallItem(CallItem):
             return
         yield from self.complete(_text(item.get("input")))
         yield InputDelta(self._index, '"}' if self._length else '{"input":""}')
-        state = {name: value for name, value in item.items() if name not in _CALL_FIELDS and value is not None}
-        yield PartEnd(self._index, state=state | {"custom": True})
+        yield PartEnd(self._index, state=_own_fields(item) | {"custom": True})
 
 
 class OpaqueItem:
@@ -204,6 +203,10 @@ def in_order(seen: Iterable[int], pieces: list[Fields]) -> dict[int, Fields]:
     some servers count from somewhere else. A piece that no event told of gets a number of its own."""
     numbers = list(seen)
     return {numbers[at] if at < len(numbers) else -1 - at: piece for at, piece in enumerate(pieces)}
+
+
+def _own_fields(item: Fields) -> Fields:
+    return {name: value for name, value in item.items() if name not in _CALL_FIELDS and value is not None}
 
 
 def _text(value: Any) -> str:

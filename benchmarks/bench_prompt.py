@@ -17,11 +17,16 @@ TOOLS = (ToolSpec("read", "Read a file.", {"type": "object", "properties": {"pat
 
 
 def bench() -> list[Figure]:
+    bytes(8_000_000)  # once the allocator has given back a large block, it keeps such blocks at hand
     figures: list[Figure] = []
     for name, wire in wires().items():
         early, late, copy = prepare(wire)
-        ratio = max(late - copy, 0) / early
-        figures.append(Figure(f"prepare turn 1,000 / turn 10, {name}", late * 1e6, "µs", ratio, "<= 3x", ratio <= 3))
+        ratio = (late - copy) / early
+        figures += [
+            Figure(f"prepare turn 10, {name}", early * 1e6, "µs"),
+            Figure(f"copy the bytes of turn 1,000, {name}", copy * 1e6, "µs"),
+            Figure(f"prepare turn 1,000 less the copy / turn 10, {name}", late * 1e6, "µs", ratio, "<= 3x", ratio <= 3),
+        ]
     return figures
 
 
@@ -47,10 +52,13 @@ def prepare(wire: Wire) -> tuple[float, float, float]:
         ).body
         times.append(time.perf_counter() - start)
         history.append(step(turn))
+    return min(times[10 : 10 + WINDOW]), min(times[TURNS : TURNS + WINDOW]), min(copied(body) for _ in range(WINDOW))
+
+
+def copied(body: bytes) -> float:
     start = time.perf_counter()
-    bytes(bytearray(body))
-    copy = time.perf_counter() - start
-    return min(times[10 : 10 + WINDOW]), min(times[TURNS : TURNS + WINDOW]), copy
+    b"".join((b"{", body, b"}"))
+    return time.perf_counter() - start
 
 
 def step(turn: int) -> Message:

@@ -1,9 +1,9 @@
 """Everything of a request body but its messages."""
 
-from typing import Any
+from typing import Any, cast
 
 from outrider.providers.anthropic.models import ModelTraits
-from outrider.types.request import ModelSettings, OutputSchema, Request, ToolChoice, ToolSpec
+from outrider.types.request import ModelSettings, Request, ToolChoice, ToolSpec
 
 # Asked for when nobody knows the model's maximum: the refusal names it.
 PROBE = 10_000_000
@@ -89,12 +89,8 @@ def _output_config(settings: ModelSettings, traits: ModelTraits, *, adaptive: bo
     if adaptive and settings.reasoning:
         config["effort"] = traits.effort(settings.reasoning_effort)
     if settings.output is not None:
-        config["format"] = _format(settings.output)
+        config["format"] = {"type": "json_schema", "schema": _closed(settings.output.schema)}
     return config
-
-
-def _format(output: OutputSchema) -> dict[str, Any]:
-    return {"type": "json_schema", "schema": output.schema}
 
 
 def _sampling(settings: ModelSettings, traits: ModelTraits, *, thinks: bool) -> dict[str, Any]:
@@ -119,6 +115,16 @@ def _choice(choice: ToolChoice) -> dict[str, Any]:
     if not choice.parallel and choice.mode != "none":
         fields["disable_parallel_tool_use"] = True
     return fields
+
+
+def _closed(schema: Any) -> Any:
+    """The API takes an object in a schema only if nothing else may be in it; one that says nothing of it is closed."""
+    if isinstance(schema, list):
+        return [_closed(item) for item in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    fields = {name: _closed(value) for name, value in cast("dict[str, Any]", schema).items()}
+    return {"additionalProperties": False, **fields} if fields.get("type") == "object" else fields
 
 
 def _marked(mark: Mark) -> dict[str, Any]:

@@ -2,13 +2,12 @@
 
 import time
 
-from outrider.providers.openai.chat.wire import ChatWire
-from outrider.providers.provider import Wire
-
 from benchmarks.figure import Figure
 from outrider import Message, ModelSettings, Provider, Request, TextPart, ToolPart, ToolPending, ToolSpec
 from outrider.context.projection import Projection
 from outrider.providers.anthropic.wire import AnthropicWire
+from outrider.providers.openai.chat.wire import ChatWire
+from outrider.providers.provider import Wire
 
 TURNS = 1_000
 WINDOW = 10

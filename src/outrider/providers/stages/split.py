@@ -57,10 +57,13 @@ class SplitStage:
         self._count = 0
         self._calls = 0
 
-    def feed(self, delta: Delta) -> Iterator[Delta]:
+    def feed(self, delta: Delta) -> Iterable[Delta]:
+        if type(delta) is TextDelta and delta.index in self._texts:  # nearly all deltas are
+            return self._texts[delta.index].feed(delta.text)
+        return self._feed(delta)
+
+    def _feed(self, delta: Delta) -> Iterator[Delta]:
         match delta:
-            case TextDelta(index, text) if index in self._texts:
-                yield from self._texts[index].feed(text)
             case PartStart(index, "text"):
                 self._texts[index] = _Text(self._scanner(), self)
             case PartStart(index):
@@ -108,9 +111,8 @@ class _Text:
         self._open: PartStart | None = None
         self.first: int | None = None
 
-    def feed(self, text: str) -> Iterator[Delta]:
-        for piece in self._scanner.feed(text):
-            yield from self._give(piece)
+    def feed(self, text: str) -> list[Delta]:
+        return [delta for piece in self._scanner.feed(text) for delta in self._give(piece)]
 
     def close(self) -> Iterator[Delta]:
         for piece in self._scanner.close():
@@ -124,22 +126,25 @@ class _Text:
         if self._open is not None:
             yield msgspec.structs.replace(end, index=self._open.index)
 
-    def _give(self, piece: Piece | End | Recast) -> Iterator[Delta]:
+    def _give(self, piece: Piece | End | Recast) -> Iterable[Delta]:
         match piece:
-            case Piece(kind, text):
-                start = self._open
-                if start is None or start.kind != kind:
-                    yield from self._end_open()
-                    start = self._begin(piece)
-                    yield start
-                if text:
-                    yield _DELTAS[kind](start.index, text)
+            case Piece():
+                return self._say(piece)
             case End():
-                yield from self._end_open()
+                return self._end_open()
             case Recast(text):
-                yield from self._recast(text)
+                return self._recast(text)
             case _:
                 assert_never(piece)
+
+    def _say(self, piece: Piece) -> Iterable[Delta]:
+        start = self._open
+        if start is not None and start.kind == piece.kind:
+            return (_DELTAS[piece.kind](start.index, piece.text),) if piece.text else ()
+        ended = self._end_open()
+        start = self._begin(piece)
+        said = (_DELTAS[piece.kind](start.index, piece.text),) if piece.text else ()
+        return (*ended, start, *said)
 
     def _begin(self, piece: Piece) -> PartStart:
         is_call = piece.kind == "tool"
@@ -149,16 +154,13 @@ class _Text:
         self._open = PartStart(index, piece.kind, call_id, piece.tool)
         return self._open
 
-    def _recast(self, text: str) -> Iterator[Delta]:
+    def _recast(self, text: str) -> Iterable[Delta]:
         """The part begins anew under its number, as reasoning."""
-        if self.first is None:
-            return
-        yield PartStart(self.first, "reasoning")
-        yield ReasoningDelta(self.first, text)
-        yield PartEnd(self.first)
         self._open = None
+        if self.first is None:
+            return ()
+        return PartStart(self.first, "reasoning"), ReasoningDelta(self.first, text), PartEnd(self.first)
 
-    def _end_open(self) -> Iterator[Delta]:
-        if self._open is not None:
-            yield PartEnd(self._open.index)
-            self._open = None
+    def _end_open(self) -> Iterable[Delta]:
+        ended, self._open = self._open, None
+        return () if ended is None else (PartEnd(ended.index),)

@@ -132,9 +132,7 @@ SUBJECTS = {
     "openai-responses": Subject(Provider("p", "openai-responses", "k"), RESPONSES),
     "google": Subject(Provider("p", "google", "k"), GOOGLE),
     "fallback": Subject(Provider("p", "openai", "k"), CHAT, with_nobody_first),
-    "scripted": Subject(
-        Provider("p", "scripted", options={"script": [["I will look.", call("read", path="a.txt")]]}), []
-    ),
+    "scripted": Subject(Provider("p", "scripted", options={"script": [SCRIPTED] * 8}), []),
 }
 OVER_THE_WIRE = [name for name in SUBJECTS if name != "scripted"]
 

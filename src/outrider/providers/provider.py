@@ -37,6 +37,10 @@ class HttpCall(msgspec.Struct, frozen=True):
     headers: dict[str, str]
     body: bytes
 
+    def __repr__(self) -> str:
+        """Without what may hold a key: this text ends up in logs and tracebacks."""
+        return f"HttpCall({self.url.partition('?')[0]!r}, {len(self.body)} bytes)"
+
 
 class Decoder(Protocol):
     """Reads one answer. Events are fed as they arrive; nothing that could be shown is held back."""

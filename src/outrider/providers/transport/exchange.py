@@ -60,9 +60,9 @@ class Exchange:
 
     async def _begin(self, answer: HttpAnswer, head: bytes) -> list[Delta]:
         """No event begins with a brace, a bracket or a tag, whatever the content type claims."""
-        self._head = head
-        first = head.lstrip(_BLANK)[:1]
-        if first in (b"{", b"["):
+        self._head = head = head.lstrip(_BLANK)
+        first = head[:1]
+        if first and first in b"{[":
             return await self._whole(answer)
         if first == b"<" or "html" in answer.headers.get("content-type", ""):
             raise _doomed("a web page came instead of an answer; is the address right?", "unexpected_content")
@@ -123,7 +123,7 @@ class Exchange:
         elif isinstance(error, ProviderError):
             self._failure = error
         else:
-            self._failure = MalformedAnswerError(f"the answer cannot be read: {error!r}", type="malformed")
+            self._failure = _doomed(f"the answer cannot be read: {error!r}", "malformed")
             self._failure.__cause__ = error
 
     def _given(self, deltas: list[Delta]) -> list[Delta]:

@@ -144,7 +144,8 @@ def _network_error(error: Exception, limit: float | None) -> Exception:
         case aiohttp.ClientConnectorError():
             return NetworkError(f"no connection to {error.host}:{error.port}: {error.os_error}", type="connect")
         case aiohttp.InvalidURL():
-            return ConfigurationError(f"not an address that can be called: {error.url}")
+            address = str(error.url).partition("?")[0]
+            return ConfigurationError(f"not an address that can be called: {address}")
         case aiohttp.ConnectionTimeoutError():
             return NetworkError("the provider did not accept a connection in time", type="connect")
         case TimeoutError():

@@ -24,6 +24,7 @@ class Reply:
     status: int = 200
     headers: dict[str, str] = field(default_factory=lambda: {"content-type": "text/event-stream"})
     after: After = "keep"
+    raw: bytes = b""  # instead of all that: these bytes, then the end of the connection
 
     def pieces(self) -> Iterable[bytes | Pause]:
         return self.chunks() if callable(self.chunks) else self.chunks
@@ -114,6 +115,10 @@ async def _request(reader: asyncio.StreamReader, connection: int) -> Seen | None
 
 async def _answer(reply: Reply, seen: Seen, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
     """Whether the connection can take another request."""
+    if reply.raw:
+        writer.write(reply.raw)
+        await writer.drain()
+        return False
     if reply.status:
         head = [f"HTTP/1.1 {reply.status} Reply", *(f"{name}: {value}" for name, value in reply.headers.items())]
         writer.write("\r\n".join([*head, "transfer-encoding: chunked", "", ""]).encode("latin-1"))

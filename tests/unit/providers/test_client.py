@@ -282,6 +282,30 @@ async def test_a_key_that_the_provider_repeats_gets_nowhere(caplog: pytest.LogCa
     assert "[hidden]" in error.message
 
 
+@pytest.mark.parametrize("broken", [b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-encoding: br\r\n\r\nx"])
+async def test_an_answer_that_is_not_http_is_a_typed_error_without_the_key(broken: bytes):
+    async with asking(Reply(raw=broken)) as (client, _):
+        with pytest.raises(NetworkError) as refused:
+            await ask(client)
+    chain: list[BaseException] = [refused.value]
+    while (earlier := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(earlier)
+    assert not [error for error in chain if KEY in repr(error) + str(vars(error))]
+
+
+async def test_a_body_that_ends_with_its_connection_is_read():
+    async with asking(Reply(raw=b"HTTP/1.0 200 OK\r\n\r\n" + words("Hello", "[END]"))) as (client, _):
+        assert await ask(client) == "Hello"
+
+
+async def test_a_body_shorter_than_announced_is_kept_and_not_whole():
+    got: list[Delta] = []
+    async with asking(Reply(raw=b"HTTP/1.1 200 OK\r\ncontent-length: 999\r\n\r\n" + words("Hello"))) as (client, _):
+        with pytest.raises(NetworkError):
+            await ask(client, got)
+    assert text_of(got) == "Hello"
+
+
 async def test_nobody_listening_is_a_clear_error():
     client = WireClient("plain", PlainWire(f"http://127.0.0.1:{unused_port()}"), retry=QUICK)
     with pytest.raises(NetworkError, match="no connection to"):

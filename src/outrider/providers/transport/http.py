@@ -47,8 +47,10 @@ class HttpClient:
                     proxy=self._proxy(call.url),
                 )
         except (aiohttp.ClientError, OSError) as error:
-            raise _network_error(error, limit) from error
-        return _Answer(response, self.timeouts)
+            failure = _network_error(error, limit)
+        else:
+            return _Answer(response, self.timeouts)
+        raise failure  # here, without its cause: the library's error holds the headers, and so the key
 
     async def aclose(self) -> None:
         session, self._session = self._session, None

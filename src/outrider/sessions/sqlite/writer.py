@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import queue
 import sqlite3
 import threading
@@ -57,6 +58,7 @@ class Writer:
         self, path: Path, connect: Callable[[], sqlite3.Connection], turnstile: Turnstile, chore: Chore
     ) -> None:
         self._path = path
+        self._log = f"{path}-wal"
         self._connect = connect
         self._turnstile = turnstile
         self._chore = chore
@@ -76,13 +78,11 @@ class Writer:
             raise StoreError(f"{self._path} is closed")
         order = _Order(write, durable=durable)
         self._orders.put(order)
+        patience = order.loop.call_later(PATIENCE_SECONDS, self._give_up, order)
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                return await order.future
-        except TimeoutError:
-            raise StoreUnavailableError(
-                f"{self._path}: another process has held the lock for {PATIENCE_SECONDS} s", path=str(self._path)
-            ) from None
+            return await order.future
+        finally:
+            patience.cancel()
 
     async def close(self) -> None:
         if not self._closed:
@@ -90,12 +90,17 @@ class Writer:
             self._orders.put(None)
             await asyncio.to_thread(self._thread.join)
 
+    def _give_up(self, order: _Order) -> None:
+        if not order.future.done():
+            text = f"{self._path}: another process has held the lock for {PATIENCE_SECONDS} s"
+            order.future.set_exception(StoreUnavailableError(text, path=str(self._path)))
+
     def _work(self) -> None:
         db = self._connect()
         try:
             while (orders := self._next()) is not None:
                 if orders:
-                    self._commit(db, [order for order in orders if not order.future.cancelled()])
+                    self._commit(db, [order for order in orders if not order.future.done()])
                     self._chores_due = True
                 else:
                     self._do_chore(db)
@@ -176,7 +181,7 @@ class Writer:
     def _bound_log(self, db: sqlite3.Connection) -> None:
         """Readers can keep SQLite from starting the log anew; past a size we wait for them and do it."""
         try:
-            if Path(f"{self._path}-wal").stat().st_size > CHECKPOINT_BYTES:
+            if os.stat(self._log).st_size > CHECKPOINT_BYTES:  # noqa: PTH116  on every commit, so without a Path
                 with self._turnstile:
                     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except (OSError, sqlite3.Error):

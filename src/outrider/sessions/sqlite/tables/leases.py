@@ -6,7 +6,7 @@ import msgspec
 
 from outrider.errors import LeaseLostError
 from outrider.sessions.records import Lease, Owner
-from outrider.sessions.rows.rules import check_token, in_use, no_session
+from outrider.sessions.rows.rules import check_token, in_use
 from outrider.sessions.sqlite.owners import is_alive, machine_ms, same_machine
 from outrider.sessions.sqlite.tables.reads import session_row
 
@@ -16,16 +16,11 @@ _decoder = msgspec.json.Decoder(Lease)
 
 
 def check(db: sqlite3.Connection, session_id: str, token: int | None) -> None:
-    """Whether this token may write; the common case is one look at the row."""
-    row = db.execute("SELECT token, lease FROM sessions WHERE id = ? AND deleted = 0", (session_id,)).fetchone()
-    if row is None:
-        no_session(session_id)
-    if token is None and row[1] is not None:
-        full = session_row(db, session_id)
-        check_token(session_id, None, full["token"], holder(full))
+    """Raises unless this token may write. A lease that has ended is forgotten for a writer that needs none."""
+    row = session_row(db, session_id)
+    check_token(session_id, token, row["token"], holder(row))
+    if token is None and row["lease"] is not None:
         _forget(db, session_id)
-    elif token is not None and token != row[0]:
-        check_token(session_id, token, row[0], None)
 
 
 def holder(row: sqlite3.Row) -> Lease | None:

@@ -25,11 +25,12 @@ _PUT_MESSAGE = """
 """
 _PUT_PART = """
     INSERT INTO parts (session, message, id, seq, draft, blobs, tool, outcome, start, end, body)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    VALUES (?, (SELECT key FROM messages WHERE session = ? AND id = ?), ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (message, id) DO UPDATE SET seq = excluded.seq, draft = excluded.draft, blobs = excluded.blobs,
         tool = excluded.tool, outcome = excluded.outcome, start = excluded.start, end = excluded.end,
         body = excluded.body
 """
+_PART_KEY = "SELECT key FROM parts WHERE message = (SELECT key FROM messages WHERE session = ? AND id = ?) AND id = ?"
 
 
 def create(db: sqlite3.Connection, session: StoredSession, now: int) -> StoredSession:
@@ -66,30 +67,43 @@ class Append(msgspec.Struct, frozen=True):
 
 
 def append(db: sqlite3.Connection, order: Append, now: int) -> int:
-    leases.check(db, order.session_id, order.token)
     count = len(order.rows) + len(order.takes)
-    key, last = advance(db, order.session_id, count, now)
-    message_keys: dict[str, int] = {}
+    permitted = advance_as(db, order.session_id, order.token, count, now)
+    if permitted is None:
+        leases.check(db, order.session_id, order.token)
+        permitted = advance(db, order.session_id, count, now)
+    key, last = permitted
     for seq, row in enumerate(order.rows, last - count + 1):
         if isinstance(row, MessageRow):
             db.execute(_PUT_MESSAGE, (key, row.id, seq, row.role, row.created, row.body))
-            continue
-        if row.message_id not in message_keys:
-            message_keys[row.message_id] = _message_key(db, key, row.message_id)
-        _put_part(db, key, message_keys[row.message_id], seq, row, draft=order.draft)
+        else:
+            _put_part(db, key, seq, row, draft=order.draft)
     for seq, item in enumerate(order.takes, last - len(order.takes) + 1):
         _take(db, key, item, seq, now)
     return last
 
 
+def advance_as(
+    db: sqlite3.Connection, session_id: str, token: int | None, count: int, now: int
+) -> tuple[int, int] | None:
+    """As `advance`, in the common case: the token is the session's, or nobody has ever held what nobody claims."""
+    permission = "lease IS NULL AND ? IS NULL" if token is None else "token = ?"
+    return _advance(db, f"{_ADVANCE} AND {permission} {_ADVANCED}", (count, session_id, token), now)
+
+
 def advance(db: sqlite3.Connection, session_id: str, count: int, now: int) -> tuple[int, int]:
     """The session's key and the last of `count` new numbers."""
-    row = db.execute(
-        "UPDATE sessions SET seq = seq + ? WHERE id = ? AND deleted = 0 RETURNING key, seq, active",
-        (count, session_id),
-    ).fetchone()
+    return _advance(db, f"{_ADVANCE} {_ADVANCED}", (count, session_id), now) or no_session(session_id)
+
+
+_ADVANCE = "UPDATE sessions SET seq = seq + ? WHERE id = ? AND deleted = 0"
+_ADVANCED = "RETURNING key, seq, active"
+
+
+def _advance(db: sqlite3.Connection, statement: str, values: tuple[Any, ...], now: int) -> tuple[int, int] | None:
+    row = db.execute(statement, values).fetchone()
     if row is None:
-        no_session(session_id)
+        return None
     key, seq, active = row
     if not 0 <= now - active < ACTIVITY_MS:
         db.execute("UPDATE sessions SET active = max(created, ?) WHERE key = ?", (now, key))
@@ -177,21 +191,17 @@ def _fork_point(db: sqlite3.Connection, session: int, at: str | None) -> sqlite3
     return row
 
 
-def _put_part(db: sqlite3.Connection, session: int, message: int, seq: int, row: PartRow, *, draft: bool) -> None:
+def _put_part(db: sqlite3.Connection, session: int, seq: int, row: PartRow, *, draft: bool) -> None:
     body, blobs = split(row.body)
-    values = (session, message, row.id, seq, draft, len(blobs), row.tool, row.outcome, row.start, row.end, body)
-    db.execute(_PUT_PART, values)
+    own = (row.id, seq, draft, len(blobs), row.tool, row.outcome, row.start, row.end, body)
+    try:
+        db.execute(_PUT_PART, (session, session, row.message_id, *own))
+    except sqlite3.IntegrityError as error:
+        raise PartValidationError(f"there is no message {row.message_id}", field="message_id") from error
     if blobs:
-        found = db.execute("SELECT key FROM parts WHERE message = ? AND id = ?", (message, row.id)).fetchone()
+        key = db.execute(_PART_KEY, (session, row.message_id, row.id)).fetchone()[0]
         db.executemany("INSERT OR IGNORE INTO blobs (name, body) VALUES (?, ?)", blobs.items())
-        db.executemany("INSERT OR IGNORE INTO blob_uses VALUES (?, ?)", [(found[0], name) for name in blobs])
-
-
-def _message_key(db: sqlite3.Connection, session: int, message_id: str) -> int:
-    row = db.execute("SELECT key FROM messages WHERE session = ? AND id = ?", (session, message_id)).fetchone()
-    if row is None:
-        raise PartValidationError(f"there is no message {message_id}", field="message_id")
-    return row[0]
+        db.executemany("INSERT OR IGNORE INTO blob_uses VALUES (?, ?)", [(key, name) for name in blobs])
 
 
 def _take(db: sqlite3.Connection, session: int, item: str, seq: int, now: int) -> None:

@@ -5,9 +5,10 @@ from typing import Any
 
 import msgspec
 
-from outrider.errors import MalformedAnswerError, NetworkError
+from outrider.errors import NetworkError
 from outrider.providers.google.parts import PartReader
 from outrider.providers.google.refused import from_error
+from outrider.providers.reading import decoded
 from outrider.types.stream import AnswerStart, Delta, Finish, FinishReason, UsageReport
 from outrider.types.usage import CacheTokens, Tokens
 
@@ -70,7 +71,7 @@ class GeminiDecoder:
         self._blocked: str | int | None = None
 
     def feed(self, event: str, data: bytes) -> Iterable[Delta]:
-        for chunk in _chunks(data) if data and data != b"[DONE]" else ():
+        for chunk in _chunks(data):
             self._read(chunk)
         return self._taken()
 
@@ -135,10 +136,14 @@ class GeminiDecoder:
 
 
 def _chunks(data: bytes) -> list[_Chunk]:
-    try:
-        return _read_chunks(data) if data.lstrip()[:1] == b"[" else [_read_chunk(data)]
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise MalformedAnswerError(f"the provider sent what is not an answer: {error}") from error
+    """None for what is no JSON: signs of life, and a mark of the end that does not belong here."""
+    match data.lstrip()[:1]:
+        case b"{":
+            return [decoded(_read_chunk, data)]
+        case b"[" if data.strip() != b"[DONE]":
+            return decoded(_read_chunks, data)
+        case _:
+            return []
 
 
 def _tokens(usage: _Usage) -> Tokens:

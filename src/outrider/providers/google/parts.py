@@ -71,14 +71,14 @@ class PartReader:
         self._end_text(state)
 
     def _read_call(self, call: Fields, state: Fields, response_id: str) -> None:
-        if call.get("name"):
+        if call.get("name") or (self._call is None and call):  # a call without a name ends in error, not in silence
             self.end()
             self._call, self._args, self._call_state = self._take(), ArgsWriter(), state
             call_id = call.get("id") or _made_up(response_id, self.calls)
             self.calls += 1
-            self._emit(PartStart(self._call, "tool", call_id, call["name"]))
+            self._emit(PartStart(self._call, "tool", call_id, call.get("name") or ""))
         if self._call is None:
-            return
+            return  # the end of a call that has ended
         self._call_state |= state
         text = "".join(self._args.write(piece) for piece in call.get("partialArgs") or ())
         if call.get("args") is not None:

@@ -4,12 +4,11 @@ Items are told apart by `output_index`: some servers change ids in mid-stream, a
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
-
-import msgspec
+from typing import TypeVar
 
 from outrider.errors import MalformedAnswerError, NetworkError
 from outrider.providers.openai.endpoint import from_error
+from outrider.providers.openai.responses.events import Event, Response, read_event, read_response, tokens_of
 from outrider.providers.openai.responses.items import (
     CallItem,
     CustomCallItem,
@@ -20,61 +19,11 @@ from outrider.providers.openai.responses.items import (
     OpaqueItem,
     ReasoningItem,
 )
+from outrider.providers.reading import decoded
 from outrider.types.stream import AnswerStart, Delta, Finish, FinishReason, UsageReport
-from outrider.types.usage import CacheTokens, Tokens
 
 AnyItem = TypeVar("AnyItem", bound=Item)
-Decoded = TypeVar("Decoded")
 ItemKind = type[MessageItem] | type[ReasoningItem] | type[CallItem] | type[OpaqueItem]
-
-
-class _InputDetails(msgspec.Struct):
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
-
-
-class _OutputDetails(msgspec.Struct):
-    reasoning_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    total_tokens: int | None = None
-    input_tokens_details: _InputDetails | None = None
-    output_tokens_details: _OutputDetails | None = None
-
-
-class _Response(msgspec.Struct):
-    id: str | None = None
-    model: str | None = None
-    status: str | None = None
-    output: list[Fields] | None = None
-    usage: _Usage | None = None
-    error: Any = None
-    incomplete_details: Fields | None = None
-
-
-class _Event(msgspec.Struct):
-    """Every event there is: each kind uses a few of these fields."""
-
-    type: str = ""
-    output_index: int | None = None
-    content_index: int | None = None
-    summary_index: int | None = None
-    item_id: str | None = None
-    delta: Any = None
-    arguments: Any = None
-    item: Fields | None = None
-    part: Fields | None = None
-    response: _Response | None = None
-    error: Any = None
-    message: Any = None
-    code: Any = None
-
-
-_read_event = msgspec.json.Decoder(_Event).decode
-_read_response = msgspec.json.Decoder(_Response).decode
 
 
 class ResponsesDecoder:
@@ -83,25 +32,30 @@ class ResponsesDecoder:
         self._items: dict[int, Item] = {}
         self._all: list[Item] = []
         self._places: dict[str, int] = {}
+        self._ids: dict[int, str] = {}
         self._last_place = 0
         self._start = AnswerStart()
         self._finished = False
 
     def feed(self, event: str, data: bytes) -> Iterable[Delta]:
-        if self._finished or data == b"[DONE]" or not data:
+        if self._finished:
             return ()
-        message = _decode(_read_event, data)
-        react = _REACTIONS.get(message.type or event)
+        if data[:1] != b"{":
+            return self._read_other(event, data.strip())
+        message = decoded(read_event, data)
+        if not message.type:
+            message.type = event
+        react = _REACTIONS.get(message.type)
         if react is not None:
             return react(self, message)
-        if message.error and not message.response:
-            raise from_error(message.error)
+        if message.error or (message.message and not message.type):
+            return self.on_error(message)
         return ()
 
     def whole(self, body: bytes) -> Iterable[Delta]:
-        response = _decode(_read_response, body)
+        response = decoded(read_response, body)
         if response.status is None and response.output is None:
-            raise from_error(response.error) if response.error else MalformedAnswerError("this is not an answer")
+            raise from_error(response.error) if response.error else MalformedAnswerError("an answer without any output")
         yield from self._end_with(response, response.status or "completed")
 
     def close(self) -> Iterable[Delta]:
@@ -109,54 +63,65 @@ class ResponsesDecoder:
             raise NetworkError("the stream ended before the answer was whole")
         return ()
 
-    def on_start(self, event: _Event) -> Iterable[Delta]:
+    def _read_other(self, event: str, data: bytes) -> Iterable[Delta]:
+        """What is no object: a mark of the end that does not belong here, a sign of life, an error in plain words."""
+        if data[:1] == b"{":
+            return self.feed(event, data)
+        if event == "error":
+            raise from_error(data.decode(errors="replace"))
+        return ()
+
+    def on_start(self, event: Event) -> Iterable[Delta]:
         return self._begin(event.response) if event.response else ()
 
-    def on_text(self, event: _Event) -> Iterable[Delta]:
+    def on_text(self, event: Event) -> Iterable[Delta]:
         return self._item(event, MessageItem).write(event.content_index or 0, event.delta or "")
 
-    def on_refusal(self, event: _Event) -> Iterable[Delta]:
+    def on_refusal(self, event: Event) -> Iterable[Delta]:
         return self._item(event, MessageItem).refuse(event.content_index or 0, event.delta or "")
 
-    def on_content(self, event: _Event) -> Iterable[Delta]:
+    def on_content(self, event: Event) -> Iterable[Delta]:
         """A piece of content is whole. Reasoning and pieces of kinds yet unknown wait for the end of their item."""
         piece = event.part or {}
         if piece.get("type") in ("output_text", "refusal"):
             return self._item(event, MessageItem).complete(event.content_index or 0, piece)
         return ()
 
-    def on_summary(self, event: _Event) -> Iterable[Delta]:
+    def on_summary(self, event: Event) -> Iterable[Delta]:
         return self._reason(event, "summary", event.summary_index or 0)
 
-    def on_reasoning(self, event: _Event) -> Iterable[Delta]:
+    def on_reasoning(self, event: Event) -> Iterable[Delta]:
         return self._reason(event, "content", event.content_index or 0)
 
-    def on_arguments(self, event: _Event) -> Iterable[Delta]:
+    def on_arguments(self, event: Event) -> Iterable[Delta]:
         return self._item(event, CallItem).write(event.delta or "")
 
-    def on_all_arguments(self, event: _Event) -> Iterable[Delta]:
+    def on_all_arguments(self, event: Event) -> Iterable[Delta]:
         return self._item(event, CallItem).complete(event.arguments) if isinstance(event.arguments, str) else ()
 
-    def on_free_input(self, event: _Event) -> Iterable[Delta]:
+    def on_free_input(self, event: Event) -> Iterable[Delta]:
         return self._item(event, CustomCallItem).write(event.delta or "")
 
-    def on_item_added(self, event: _Event) -> Iterable[Delta]:
+    def on_item_added(self, event: Event) -> Iterable[Delta]:
         fields = event.item or {}
         place = self._place(event)
-        if isinstance(fields.get("id"), str):
-            self._places[fields["id"]] = place
+        item_id: str = fields.get("id") or f"item {place}"
+        known, self._ids[place], self._places[item_id] = self._ids.get(place, item_id), item_id, place
+        item = self._items.get(place)
+        if item is not None and not item.ended and isinstance(item, _kind(fields)) and known == item_id:
+            return ()  # it was begun before, or is told of twice
         return self._open(place, fields)
 
-    def on_item_done(self, event: _Event) -> Iterable[Delta]:
+    def on_item_done(self, event: Event) -> Iterable[Delta]:
         return self._settle(self._place(event), event.item or {})
 
-    def on_end(self, event: _Event) -> Iterable[Delta]:
-        return self._end_with(event.response or _Response(), event.type.removeprefix("response."))
+    def on_end(self, event: Event) -> Iterable[Delta]:
+        return self._end_with(event.response or Response(), event.type.removeprefix("response."))
 
-    def on_error(self, event: _Event) -> Iterable[Delta]:
+    def on_error(self, event: Event) -> Iterable[Delta]:
         raise from_error(event.error or {"message": event.message or "", "code": event.code})
 
-    def _place(self, event: _Event) -> int:
+    def _place(self, event: Event) -> int:
         """Where the event's item stands in the output, also when the server does not say it."""
         if event.output_index is not None:
             self._last_place = event.output_index
@@ -166,7 +131,7 @@ class ResponsesDecoder:
             self._last_place = self._places.get(event.item_id or "", self._last_place)
         return self._last_place
 
-    def _item(self, event: _Event, kind: type[AnyItem]) -> AnyItem:
+    def _item(self, event: Event, kind: type[AnyItem]) -> AnyItem:
         place = event.output_index
         item = self._items.get(self._place(event) if place is None else place)
         return item if isinstance(item, kind) else self._put(self._place(event), kind(self._indexes))
@@ -186,7 +151,7 @@ class ResponsesDecoder:
             case _:
                 return ()
 
-    def _reason(self, event: _Event, kind: str, number: int) -> Iterable[Delta]:
+    def _reason(self, event: Event, kind: str, number: int) -> Iterable[Delta]:
         place = self._place(event)
         item = self._items.get(place)
         if isinstance(item, ReasoningItem):
@@ -203,17 +168,17 @@ class ResponsesDecoder:
         if not item.ended:
             yield from item.end(fields)
 
-    def _begin(self, response: _Response) -> Iterator[Delta]:
+    def _begin(self, response: Response) -> Iterator[Delta]:
         start = AnswerStart(response.id or self._start.response_id, response.model or self._start.model)
         if start != self._start:
             self._start = start
             yield start
 
-    def _end_with(self, response: _Response, status: str) -> Iterator[Delta]:
+    def _end_with(self, response: Response, status: str) -> Iterator[Delta]:
         yield from self._begin(response)
         yield from self._catch_up(response.output or [])
         if response.usage is not None:
-            yield UsageReport(_tokens(response.usage))
+            yield UsageReport(tokens_of(response.usage))
         if response.error or (response.status or status) == "failed":
             raise from_error(response.error or {"message": "the answer failed; nothing else is known"})
         self._finished = True
@@ -231,7 +196,7 @@ class ResponsesDecoder:
             if not item.ended:
                 yield from item.end({})
 
-    def _finish(self, response: _Response, status: str) -> Finish:
+    def _finish(self, response: Response, status: str) -> Finish:
         details = response.incomplete_details or {}
         why = details.get("reason")
         raw = f"{status}:{why}" if why else status
@@ -252,7 +217,7 @@ _KINDS: dict[str, ItemKind] = {
     "function_call": CallItem,
     "custom_tool_call": CustomCallItem,
 }
-_REACTIONS: dict[str, Callable[[ResponsesDecoder, _Event], Iterable[Delta]]] = {
+_REACTIONS: dict[str, Callable[[ResponsesDecoder, Event], Iterable[Delta]]] = {
     "response.output_text.delta": ResponsesDecoder.on_text,
     "response.reasoning_summary_text.delta": ResponsesDecoder.on_summary,
     "response.reasoning_text.delta": ResponsesDecoder.on_reasoning,
@@ -276,25 +241,3 @@ _REACTIONS: dict[str, Callable[[ResponsesDecoder, _Event], Iterable[Delta]]] = {
 
 def _kind(fields: Fields) -> ItemKind:
     return _KINDS.get(fields.get("type", ""), OpaqueItem)
-
-
-def _decode(read: Callable[[bytes], Decoded], data: bytes) -> Decoded:
-    try:
-        return read(data)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise MalformedAnswerError(f"the provider sent what is not an answer: {error}") from error
-
-
-def _tokens(usage: _Usage) -> Tokens:
-    """Here input includes what a cache gave, and output includes reasoning unless the total says otherwise."""
-    details = usage.input_tokens_details or _InputDetails()
-    read, written = details.cached_tokens or 0, details.cache_write_tokens or 0
-    sent, given = usage.input_tokens or 0, usage.output_tokens or 0
-    thought = (usage.output_tokens_details or _OutputDetails()).reasoning_tokens or 0
-    apart = thought > given or (thought > 0 and usage.total_tokens == sent + given + thought)
-    return Tokens(
-        input=max(sent - read - written, 0),
-        output=given if apart else given - thought,
-        reasoning=thought,
-        cache=CacheTokens(read, written),
-    )

@@ -132,11 +132,15 @@ class CallItem:
         self._length = 0
 
     def start(self, item: Fields) -> tuple[Delta, ...]:
-        if self._index is not None or not item.get("name"):
-            return ()
+        return self._begin(item)[1] if self._index is None and item.get("name") else ()
+
+    def _begin(self, item: Fields) -> tuple[int, tuple[Delta, ...]]:
+        """The part's index, and its start if that was not told yet. A call without a name is a call all the same."""
+        if self._index is not None:
+            return self._index, ()
         self._index = self._indexes.take()
         call_id: str = item.get("call_id") or item.get("id") or f"call_{new_id()}"
-        return (PartStart(self._index, "tool", call_id, item["name"]),)
+        return self._index, (PartStart(self._index, "tool", call_id, item.get("name") or ""),)
 
     def write(self, text: str) -> tuple[Delta, ...]:
         if self._index is None or not text:
@@ -149,11 +153,10 @@ class CallItem:
 
     def end(self, item: Fields) -> Iterable[Delta]:
         self.ended = True
-        yield from self.start(item)
-        if self._index is None:
-            return
+        index, start = self._begin(item)
+        yield from start
         yield from self.complete(_text(item.get("arguments")))
-        yield PartEnd(self._index, state=_own_fields(item))
+        yield PartEnd(index, state=_own_fields(item))
 
 
 class CustomCallItem(CallItem):
@@ -168,12 +171,11 @@ class CustomCallItem(CallItem):
 
     def end(self, item: Fields) -> Iterable[Delta]:
         self.ended = True
-        yield from self.start(item)
-        if self._index is None:
-            return
+        index, start = self._begin(item)
+        yield from start
         yield from self.complete(_text(item.get("input")))
-        yield InputDelta(self._index, '"}' if self._length else '{"input":""}')
-        yield PartEnd(self._index, state=_own_fields(item) | {"custom": True})
+        yield InputDelta(index, '"}' if self._length else '{"input":""}')
+        yield PartEnd(index, state=_own_fields(item) | {"custom": True})
 
 
 class OpaqueItem:

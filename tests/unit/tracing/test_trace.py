@@ -373,7 +373,14 @@ def test_a_hundred_thousand_records_take_seconds_not_minutes():
 
 ids = st.sampled_from(["", "a", "b", "c"])
 few = st.integers(-3, 12)
-anything = st.none() | st.text(max_size=3) | st.integers(-5, 50) | st.booleans() | st.lists(st.integers(), max_size=2)
+anything = (
+    st.none()
+    | st.floats()
+    | st.text(max_size=3)
+    | st.integers(-5, 50)
+    | st.booleans()
+    | st.lists(st.integers(), max_size=2)
+)
 data = st.fixed_dictionaries(
     {},
     optional={

@@ -56,7 +56,7 @@ def _said(span: Span) -> Iterator[tuple[str, str]]:
         "error": span.error,
         "message": span.details.get("message"),
         "input": "\n".join(f"{key}: {_readable(value)}" for key, value in span.given.items()),
-        "result": span.result,
+        "result": span.result if span.result != span.error else None,
     }
     for label, text in texts.items():
         if text:

@@ -35,9 +35,9 @@ def page(root: Span, *, title: str = "", dropped: int = 0) -> str:
         "WHEN": escape(_when(root)),
         "OUTCOME": escape(_ending(root)),
         "TILES": "".join(_tiles(root, [span for _, span in shown])),
-        "TABLES": "".join(_tables(summary)),
+        "TABLES": _tables(summary),
         "NOTES": "".join(f"<p>{escape(note)}</p>" for note in _notes(len(spans), dropped)),
-        "PLAIN": escape(draw(root, width=110)) if len(spans) <= PLAIN_TREE_LIMIT else "",
+        "PLAIN": escape(draw(root, width=110)) if len(spans) <= PLAIN_TREE_LIMIT else "(too long for this page)",
         "ROWS": json_for_html(rows_of(shown)),
     }
     return _filled(_asset("timeline.html"), parts)
@@ -65,6 +65,8 @@ def _hash(text: str) -> str:
 
 
 def _when(root: Span) -> str:
+    if not root.start:
+        return ""
     try:
         return datetime.fromtimestamp(root.start / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (OverflowError, ValueError, OSError):
@@ -93,7 +95,7 @@ def _tiles(root: Span, spans: list[Span]) -> Iterator[str]:
     yield _tile("tool calls", f"{kinds.count('tool'):,}", "")
     if waited := sum(map(waited_for_approval, spans)):
         yield _tile("waited for approval", duration_text(waited), "")
-    yield _tile("failed", f"{failed:,}", f"of {len(spans):,} spans")
+    yield _tile("failed", f"{failed:,}", f"of {len(spans):,} span{'s' if len(spans) != 1 else ''}")
 
 
 def _tile(label: str, value: str, note: str) -> str:
@@ -101,16 +103,18 @@ def _tile(label: str, value: str, note: str) -> str:
     return f"<div><dt>{label}</dt><dd>{escape(value)}{small}</dd></div>"
 
 
-def _tables(summary: Summary) -> Iterator[str]:
-    if summary.agents:
-        yield _table("agent", "Agents", summary.agents, usage=True)
-    if summary.models:
-        yield _table("model", "Models", summary.models, usage=True)
-    if summary.tools:
-        yield _table("tool", "Tools", summary.tools, usage=False)
+def _tables(summary: Summary) -> str:
+    tables = [
+        _table("agent", "Agents", summary.agents, usage=True),
+        _table("model", "Models", summary.models, usage=True),
+        _table("tool", "Tools", summary.tools, usage=False),
+    ]
+    return "".join(tables)
 
 
 def _table(kind: str, heading: str, shares: list[Share], *, usage: bool) -> str:
+    if not shares:
+        return ""
     longest = max(share.time for share in shares) or 1
     columns = ["calls", "time", *(["in", "out", "cost"] if usage else ["longest", "failed"])]
     head = "".join(f'<th scope="col">{column}</th>' for column in columns)

@@ -1,5 +1,6 @@
 """What a record says about its span: times, tokens, cost and how it ended."""
 
+import math
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -117,7 +118,7 @@ def text(value: Any) -> str:
 
 def whole(value: Any) -> int:
     """A whole number from a record that anybody may have written."""
-    return int(value) if isinstance(value, int | float) else 0
+    return int(value) if isinstance(value, int | float) and math.isfinite(value) else 0
 
 
 def moment(value: Any) -> int:

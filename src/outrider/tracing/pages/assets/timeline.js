@@ -35,6 +35,7 @@
     if (minutes < 60) return minutes + " m " + String(seconds % 60).padStart(2, "0") + " s";
     return Math.floor(minutes / 60) + " h " + String(minutes % 60).padStart(2, "0") + " m";
   };
+  const moment = (ms, step) => step < 1000 && ms >= 1000 ? (ms / 1000).toFixed(step < 10 ? 3 : step < 100 ? 2 : 1) + " s" : time(ms).replace(".0 ", " ");
   const count = (number) => number.toLocaleString("en");
   const took = (span) => (span.status === 3 ? "≥" : "") + time(span.took);
   const said = (span) => [...new Set([SAID[span.status], span.outcome])].filter(Boolean).join(": ");
@@ -73,9 +74,14 @@
       found = shown.length;
     }
     byId("count").value = narrowed ? count(found) + " of " + count(spans.length) + " spans match"
-      : found < spans.length ? count(found) + " of " + count(spans.length) + " spans, the rest is folded" : count(found) + " spans";
+      : found < spans.length ? count(found) + " of " + count(spans.length) + " spans, the rest is folded" : count(found) + (found === 1 ? " span" : " spans");
     space.style.height = shown.length * ROW + "px";
     grid.setAttribute("aria-rowcount", shown.length);
+    const match = narrowed && !shown.includes(spans[chosen]) ? shown.find((span) => !beside.has(span.index)) : undefined;
+    if (match) {
+      chosen = match.index;
+      describe();
+    }
     draw();
   }
 
@@ -150,7 +156,7 @@
     const made = [];
     for (let at = Math.ceil(from / step) * step; at < to; at += step) {
       if (((to - at) / width) * ticks.clientWidth < 44) break;
-      const tick = element("span", "", time(at).replace(".0 ", " "));
+      const tick = element("span", "", moment(at, step));
       tick.style.left = (100 * (at - from)) / width + "%";
       made.push(tick);
     }
@@ -161,7 +167,7 @@
     return [["kind", KINDS[span.kind]], ["agent", span.agent], ["outcome", MARKS[span.status] + " " + said(span).slice(0, 200)],
       ["starts at", time(span.start)], ["takes", took(span) + " (" + ((100 * span.took) / total).toFixed(1) + " %)"],
       ["used", span.tokensIn || span.tokensOut ? count(span.tokensIn) + " in, " + count(span.tokensOut) + " tokens out" : ""],
-      ["cost", span.cost], ["waited", span.waited ? time(span.waited) + " for approval" : ""], ["inside", span.inner ? count(span.inner) + " spans" : ""]].filter((fact) => fact[1]);
+      ["cost", span.cost], ["waited", span.waited ? time(span.waited) + " for approval" : ""], ["inside", span.inner ? count(span.inner) + (span.inner === 1 ? " span" : " spans") : ""]].filter((fact) => fact[1]);
   }
 
   function describe() {

@@ -1,0 +1,204 @@
+"""The console listener: one calm line per event, and nothing that a model says is obeyed."""
+
+import builtins
+import io
+import sys
+
+import pytest
+from rich.console import Console
+
+from outrider.bus import EventBus
+from outrider.tracing.logger import EventLogger
+from outrider.types.events import (
+    EVENT_TYPES,
+    AgentCalledEvent,
+    AgentReturnedEvent,
+    ErrorEvent,
+    Event,
+    LLMResponseEvent,
+    LoopCompletedEvent,
+    LoopStartedEvent,
+    PartDeltaEvent,
+    RetryScheduledEvent,
+    StateChangedEvent,
+    ToolExecutionCompletedEvent,
+    ToolExecutionStartedEvent,
+    ToolOutputEvent,
+    TurnStartedEvent,
+)
+
+HOSTILE = "[bold red]x[/] [link=file:///etc/passwd]y[/link] \x1b]0;title\x07\x1b[2J\u202e\r"
+
+
+def lines_of(*events: Event, verbose: bool = False, **options) -> list[str]:
+    out = io.StringIO()
+    bus = EventBus()
+    EventLogger(Console(file=out, **options), verbose=verbose).attach(bus)
+    for event in events:
+        bus.publish(event)
+    return out.getvalue().splitlines()
+
+
+def words(line: str) -> str:
+    """Without the time of day."""
+    return line[10:].strip()
+
+
+def test_each_event_is_told_in_one_line():
+    told = lines_of(
+        LoopStartedEvent(agent_name="writer", user_message="Write\na poem"),
+        LLMResponseEvent(
+            agent_name="writer", model="large", stop_reason="tool_use", input_tokens=1_200, output_tokens=30,
+            cost="0.0123", duration_ms=2_100,
+        ),
+        ToolExecutionStartedEvent(agent_name="writer", tool_name="read", tool_input={"path": "a.md"}),
+        ToolExecutionCompletedEvent(agent_name="writer", tool_name="read", duration_ms=12, output_preview="secret"),
+        ToolExecutionCompletedEvent(tool_name="shell", success=False, reason="denied", output_preview="not allowed"),
+        AgentCalledEvent(agent_name="writer", callee="reviewer", message="look"),
+        AgentReturnedEvent(agent_name="writer", callee="reviewer", output="fine", duration_ms=3_000),
+        RetryScheduledEvent(attempt=2, delay_ms=1_500, error="overloaded"),
+        ErrorEvent(error_type="ProviderError", message="no"),
+        LoopCompletedEvent(agent_name="writer", termination_reason="completed", total_turns=2),
+    )  # fmt: skip
+    assert [words(line) for line in told] == [
+        "writer       ● started Write a poem",
+        "writer       ← answer large, tool_use, 1,200 tokens in, 30 out, $0.0123, 2.1 s",
+        "writer       ▸ read path=a.md",
+        "writer       ✓ read 12 ms",
+        "✗ shell denied, not allowed",
+        "writer       ⇒ calls reviewer look",
+        "writer       ⇐ reviewer returned 3.0 s, fine",
+        "? retries attempt 2 in 1.5 s: overloaded",
+        "✗ ProviderError no",
+        "writer       ■ ended completed, 2 turns",
+    ]
+
+
+def test_small_events_are_told_only_when_everything_is_wanted():
+    small = [TurnStartedEvent(turn_number=2, max_turns=9), StateChangedEvent(old_state="a", new_state="b")]
+    assert lines_of(*small) == []
+    assert [words(line) for line in lines_of(*small, verbose=True)] == ["· turn 2 of 9", "· state a became b"]
+
+
+def test_outputs_and_deltas_are_shown_when_everything_is_wanted():
+    deltas = [PartDeltaEvent(message_id="m", part_id="p", delta=piece) for piece in ("Once ", "upon\na", " time")]
+    end = ToolExecutionCompletedEvent(tool_name="read", duration_ms=1, output_preview="the text")
+    output = ToolOutputEvent(tool_name="shell", output="building\n")
+    assert len(lines_of(*deltas, output, end)) == 1
+    told = [words(line) for line in lines_of(*deltas, output, end, verbose=True)]
+    assert told == ["· Once upon", "· building", "· a time", "✓ read 1 ms, the text"]
+
+
+def test_markup_and_control_characters_are_shown_not_obeyed():
+    events = [
+        LoopStartedEvent(agent_name=HOSTILE, user_message=HOSTILE),
+        ToolExecutionStartedEvent(tool_name=HOSTILE, tool_input={HOSTILE: HOSTILE}),
+        PartDeltaEvent(message_id="m", part_id="p", delta=HOSTILE),
+        ErrorEvent(error_type=HOSTILE, message=HOSTILE),
+    ]
+    told = lines_of(*events, verbose=True, width=500)
+    assert len(told) == 4
+    assert "[bold red]x[/]" in told[0]
+    assert not set("".join(told)) & set("\x1b\x07\r\u202e")
+
+
+def test_every_kind_of_event_can_be_told():
+    required = {
+        "turn_number": 1,
+        "tool_name": "t",
+        "old_state": "a",
+        "new_state": "b",
+        "message_count": 1,
+        "approved": True,
+        "role": "user",
+        "tokens_before": 1,
+        "tokens_after": 1,
+        "part": None,
+        "message_id": "m",
+        "part_id": "p",
+        "delta": "d\n",
+        "output": "o\n",
+        "attempt": 1,
+        "delay_ms": 1,
+        "error": "e",
+        "limit": "l",
+        "maximum": "m",
+        "callee": "c",
+        "process_id": "p",
+        "command": "c",
+        "count": 1,
+        "error_type": "E",
+        "message": "m",
+    }
+    for cls in EVENT_TYPES.values():
+        fields = {name: value for name, value in required.items() if name in cls.__struct_fields__}
+        assert len(lines_of(cls(**fields), verbose=True)) == 1, cls.__name__
+
+
+def test_an_event_of_the_users_own_is_named_when_everything_is_wanted():
+    class GardenWatered(Event):
+        pass
+
+    assert lines_of(GardenWatered()) == []
+    assert words(lines_of(GardenWatered(), verbose=True)[0]) == "· GardenWatered"
+
+
+def test_a_terminal_shows_what_fits_and_a_file_gets_all():
+    event = ErrorEvent(error_type="E", message="long " * 40)
+    (cut,) = lines_of(event, width=40, force_terminal=True, no_color=True)
+    (whole,) = lines_of(event, width=40)
+    assert cut.count("…") == 1
+    assert len(whole) > 200
+
+
+def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    (line,) = lines_of(ErrorEvent(error_type="E", message="m"), force_terminal=True, width=80)
+    assert "[31" not in line.replace("\x1b", "")
+
+
+def test_an_output_that_cannot_take_the_signs_gets_plain_ones():
+    raw = io.BytesIO()
+    bus = EventBus()
+    EventLogger(Console(file=io.TextIOWrapper(raw, "ascii", write_through=True))).attach(bus)
+    bus.publish(ErrorEvent(error_type="E", message="naïve ✓"))
+    assert raw.getvalue().decode("ascii")[10:].strip() == r"x E na\xefve \u2713"
+
+
+def test_nothing_is_printed_after_detaching():
+    out = io.StringIO()
+    bus = EventBus()
+    detach = EventLogger(Console(file=out)).attach(bus)
+    detach()
+    bus.publish(ErrorEvent(error_type="E", message="m"))
+    assert out.getvalue() == ""
+
+
+def test_without_rich_lines_go_to_plain_stderr(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    real_import = builtins.__import__
+
+    def without_rich(name: str, *rest):
+        if name.partition(".")[0] == "rich":
+            raise ImportError(name)
+        return real_import(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without_rich)
+    bus = EventBus()
+    EventLogger().attach(bus)
+    bus.publish(ToolExecutionCompletedEvent(agent_name="writer", tool_name="read\x1b[2J", duration_ms=3))
+    assert words(capsys.readouterr().err) == r"writer       ✓ read\x1b[2J 3 ms"
+
+
+def test_a_plain_file_is_written_to_without_rich():
+    out = io.StringIO()
+    bus = EventBus()
+    EventLogger(out).attach(bus)
+    bus.publish(ErrorEvent(error_type="E", message="m"))
+    assert words(out.getvalue()) == "✗ E m"
+
+
+def test_importing_the_logger_does_not_load_rich():
+    import subprocess
+
+    code = "import sys, outrider.tracing.logger, outrider.tracing.spans; sys.exit('rich' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

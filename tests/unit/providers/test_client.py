@@ -148,6 +148,12 @@ async def test_an_answer_that_is_whole_does_not_care_how_its_connection_ends():
             assert await ask(client) == "Hello"
 
 
+async def test_a_server_that_goes_on_after_the_end_is_not_listened_to():
+    pings = [b": still here\n\n", 0.02] * 200
+    async with asking(Reply([words("Hello", "[END]"), *pings])) as (client, _), asyncio.timeout(1):
+        assert await ask(client) == "Hello"
+
+
 async def test_a_silent_stream_is_cut():
     got: list[Delta] = []
     async with asking(Reply([words("a")], after="stall")) as (client, server), asyncio.timeout(2):

@@ -1,5 +1,7 @@
 """One attempt at an answer: a call is sent, and what comes back is read into deltas, in whatever shape it comes."""
 
+import msgspec
+
 from outrider.errors import InvalidRequestError, MalformedAnswerError, NetworkError, ProviderError
 from outrider.providers.provider import HttpCall, Wire
 from outrider.providers.transport.sse import EventReader
@@ -123,8 +125,7 @@ class Exchange:
         elif isinstance(error, ProviderError):
             self._failure = error
         else:
-            self._failure = _doomed(f"the answer cannot be read: {error!r}", "malformed")
-            self._failure.__cause__ = error
+            self._failure = _unreadable(error)
 
     def _given(self, deltas: list[Delta]) -> list[Delta]:
         if deltas and self._answer is not None:
@@ -157,6 +158,14 @@ def _redirected(answer: HttpAnswer) -> ProviderError:
         status=answer.status,
         type="redirect",
     )
+
+
+def _unreadable(error: Exception) -> MalformedAnswerError:
+    """Damaged bytes may arrive whole the next time; an answer of an unexpected shape will come again."""
+    failure = MalformedAnswerError(f"the answer cannot be read: {error!r}", type="malformed")
+    failure.retryable = type(error) is msgspec.DecodeError
+    failure.__cause__ = error
+    return failure
 
 
 def _doomed(message: str, type: str) -> MalformedAnswerError:

@@ -39,7 +39,7 @@ class HttpAnswer(Protocol):
         ...
 
     def hurry(self, seconds: float) -> None:
-        """From now on, wait at most this long between bytes."""
+        """From now on, wait at most this long for all that is still to come."""
         ...
 
     def close(self) -> None:

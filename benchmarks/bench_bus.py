@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import blinker
 import pyee
@@ -12,6 +13,7 @@ from outrider.events import TurnStartedEvent
 
 COUNT = 200_000
 ROUNDS = 7
+PEERS = ("blinker", "pyee")
 
 
 class Sink:
@@ -40,11 +42,11 @@ def bench() -> list[Figure]:
             start = time.process_time()
             case()
             best[name] = min(best[name], (time.process_time() - start) / COUNT * 1e9)
-    return [
-        Figure("publish / bare loop", best["bus"], "ns", best["bus"] / best["loop"], "<= 2x", best["bus"] <= 2 * best["loop"]),
-        Figure("publish / blinker", best["blinker"], "ns", best["bus"] / best["blinker"], "< 1x", best["bus"] < best["blinker"]),
-        Figure("publish / pyee", best["pyee"], "ns", best["bus"] / best["pyee"], "< 1x", best["bus"] < best["pyee"]),
-    ]  # fmt: skip
+    figures = [Figure("publish, against a bare loop", best["bus"], "ns", best["bus"] / best["loop"], "<= 2x")]
+    figures += [
+        Figure(f"publish, against {name}", best[name], "ns", best["bus"] / best[name], "< 1x") for name in PEERS
+    ]
+    return [replace(figure, ok=(figure.ratio or 9) <= (2 if "loop" in figure.name else 1)) for figure in figures]
 
 
 def bare_loop(event: TurnStartedEvent) -> Callable[[], None]:

@@ -34,22 +34,36 @@ def read_api_messages(api_messages: Iterable[Mapping[str, Any]], at: int) -> lis
 def write_api_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     written: list[dict[str, Any]] = []
     due: dict[str, ToolPart] = {}
-    for message in messages:
-        api_message = message.to_api_format()
+    for position, message in enumerate(messages):
         if message.role == "user":
-            if due or message.metadata.get("results"):
-                results = _results(due, message.metadata.get("results", []))
-                api_message = {"role": "user", "content": [*results, *content_blocks(api_message["content"])]}
+            written.append(_with_results(message, due))
             due = {}
-        elif due:
-            written.append({"role": "user", "content": _results(due, [])})
-            due = {}
-        if message.role == "assistant":
-            due = {part.call_id: part for part in message.get_parts_by_type(ToolPart)}
-        written.append(api_message)
-    if due and any(part.ended for part in due.values()):
+            continue
+        later = _results_to_come(messages[position:])
+        if now := {call_id: part for call_id, part in due.items() if call_id not in later}:
+            written.append({"role": "user", "content": _results(now, [])})
+        due = {call_id: part for call_id, part in due.items() if call_id in later}
+        due |= {part.call_id: part for part in message.get_parts_by_type(ToolPart)}
+        written.append(message.to_api_format())
+    if any(part.ended for part in due.values()):
         written.append({"role": "user", "content": _results(due, [])})
     return written
+
+
+def _with_results(message: Message, due: Mapping[str, ToolPart]) -> dict[str, Any]:
+    api_message = message.to_api_format()
+    order = message.metadata.get("results", [])
+    if due or order:
+        api_message["content"] = [*_results(due, order), *content_blocks(api_message["content"])]
+    return api_message
+
+
+def _results_to_come(messages: Sequence[Message]) -> Sequence[str]:
+    """The calls whose results the next user message is known to carry; several answers may stand before it."""
+    for message in messages:
+        if message.role == "user":
+            return message.metadata.get("results", [])
+    return ()
 
 
 def result_parts(results: Iterable[Any]) -> list[ToolResultPart]:
@@ -89,11 +103,13 @@ def _read(role: Any, content: Any, earlier: list[Message], at: int) -> Message:
 
 
 def _asked_in(earlier: list[Message], call_id: str) -> Message | None:
-    """The last answer before, if it asked for this call and has no result for it yet."""
+    """The answer that asked for this call and has no result for it yet: one of those since the user spoke last."""
     for message in reversed(earlier):
-        if message.role == "assistant":
-            call = message.find_call(call_id)
-            return message if call is not None and not call.ended else None
+        if message.role == "user":
+            return None
+        call = message.find_call(call_id)
+        if call is not None and not call.ended:
+            return message
     return None
 
 

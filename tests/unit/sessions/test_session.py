@@ -106,6 +106,12 @@ CONVERSATIONS = {
         assistant(use("a")),
         user(result("a", "second")),
     ],
+    "the results of two assistants in a row": [
+        user(text("go")),
+        assistant(use("a")),
+        assistant(text("and"), use("b")),
+        user(result("a"), result("b")),
+    ],
     "two assistants in a row": [user(text("go")), assistant(text("a")), assistant(text("b"))],
 }
 

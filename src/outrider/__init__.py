@@ -15,6 +15,8 @@ if TYPE_CHECKING:
         ContextOverflowError,
         InvalidRequestError,
         InvalidStateTransition,
+        LeaseLostError,
+        LimitReachedError,
         ListenerOverflow,
         MalformedAnswerError,
         NetworkError,
@@ -27,7 +29,14 @@ if TYPE_CHECKING:
         QuotaExceededError,
         RateLimitError,
         ServerError,
+        SessionInUseError,
+        SessionNotFoundError,
         StalledStreamError,
+        StorageFullError,
+        StoreDamagedError,
+        StoreError,
+        StoreUnavailableError,
+        StoreVersionError,
         ToolFailure,
     )
     from outrider.sessions.session import ForkPoint, Session, SessionTime
@@ -141,6 +150,8 @@ __all__ = [
     "ForkPoint",
     "InvalidRequestError",
     "InvalidStateTransition",
+    "LeaseLostError",
+    "LimitReachedError",
     "Limits",
     "ListenerOverflow",
     "MalformedAnswerError",
@@ -176,12 +187,19 @@ __all__ = [
     "RunningTime",
     "ServerError",
     "Session",
+    "SessionInUseError",
+    "SessionNotFoundError",
     "SessionTime",
     "SnapshotPart",
     "Span",
     "StalledStreamError",
     "StepFinishPart",
     "StepStartPart",
+    "StorageFullError",
+    "StoreDamagedError",
+    "StoreError",
+    "StoreUnavailableError",
+    "StoreVersionError",
     "SubtaskPart",
     "SymbolSource",
     "TextPart",
@@ -242,9 +260,11 @@ __getattr__, __dir__ = lazy_names(
         "outrider.context.lower": "lower",
         "outrider.errors": """
             AuthenticationError ConfigurationError ContentFilterError ContextOverflowError InvalidRequestError
-            InvalidStateTransition ListenerOverflow MalformedAnswerError NetworkError NotFoundError OutriderError
-            OverloadedError PartValidationError PermissionRefusedError ProviderError QuotaExceededError
-            RateLimitError ServerError StalledStreamError ToolFailure
+            InvalidStateTransition LeaseLostError LimitReachedError ListenerOverflow MalformedAnswerError
+            NetworkError NotFoundError OutriderError OverloadedError PartValidationError PermissionRefusedError
+            ProviderError QuotaExceededError RateLimitError ServerError SessionInUseError SessionNotFoundError
+            StalledStreamError StorageFullError StoreDamagedError StoreError StoreUnavailableError StoreVersionError
+            ToolFailure
         """,
         "outrider.sessions.session": "ForkPoint Session SessionTime",
         "outrider.tools.context": "Progress ToolContext",

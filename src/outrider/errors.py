@@ -27,6 +27,7 @@ OutriderError
 │   ├── StoreUnavailableError     the store cannot be opened or written: permissions, network, a lock
 │   ├── StoreVersionError         the store was written by a newer version; nothing was changed
 │   └── StoreDamagedError         the store's own file is broken
+├── LimitReachedError         a bound on turns, time, tokens, money, depth was met; what was done is kept
 └── ConfigurationError        a name, setting or combination that cannot work (also a ValueError)
 """
 
@@ -179,6 +180,16 @@ class StoreVersionError(StoreError):
 
 class StoreDamagedError(StoreError):
     pass
+
+
+class LimitReachedError(OutriderError):
+    """`details` holds limit (its name), maximum and reached."""
+
+    def __init__(self, limit: str, maximum: object, reached: object) -> None:
+        super().__init__(
+            f"the limit of {maximum} {limit} was reached ({reached})", limit=limit, maximum=maximum, reached=reached
+        )
+        self.limit = limit
 
 
 class ConfigurationError(OutriderError, ValueError):

@@ -1,0 +1,102 @@
+"""What a run and all the agents in it may use: counted in one place, reserved before it is spent, never overshot."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from decimal import Decimal
+
+import msgspec
+
+from outrider.errors import LimitReachedError
+from outrider.types.agents import Limits
+from outrider.types.usage import Tokens, Usage
+
+SMALLEST_ANSWER = 256  # tokens; less than this is not worth asking for
+
+
+class Price(msgspec.Struct, frozen=True):
+    """What a model charges, per token."""
+
+    input: Decimal
+    output: Decimal
+
+
+class Reservation(msgspec.Struct, frozen=True):
+    """Room for one request. `max_output_tokens` is what the answer may be so that no limit is overshot."""
+
+    tokens: int
+    cost: Decimal
+    max_output_tokens: int | None
+
+
+class Budget:
+    """Shared by a whole tree of agents. Every request is reserved first and settled after, also when it failed."""
+
+    def __init__(self, limits: Limits, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limits = limits
+        self.usage = Usage()
+        self.turns = 0
+        self._clock = clock
+        self._start = clock()
+        self._reserved_tokens = 0
+        self._reserved_cost = Decimal(0)
+        self.calls = asyncio.Semaphore(limits.parallel_calls)
+
+    @property
+    def seconds_left(self) -> float | None:
+        if self.limits.seconds is None:
+            return None
+        return max(self.limits.seconds - (self._clock() - self._start), 0.0)
+
+    def begin_turn(self) -> int:
+        """Count one more request to a model; returns its number."""
+        if self.limits.turns is not None and self.turns >= self.limits.turns:
+            raise LimitReachedError("turns", self.limits.turns, self.turns)
+        if self.seconds_left == 0:
+            raise LimitReachedError("seconds", self.limits.seconds, round(self._clock() - self._start, 1))
+        self.turns += 1
+        return self.turns
+
+    def check_depth(self, depth: int) -> None:
+        if depth > self.limits.depth:
+            raise LimitReachedError("levels of agents", self.limits.depth, depth)
+
+    def reserve(self, prompt_tokens: int, max_output: int | None, price: Price | None) -> Reservation:
+        """Room for a prompt of about this size. Raises LimitReachedError when not even a short answer fits."""
+        output = self._output_for_tokens(prompt_tokens, max_output)
+        cost = Decimal(0)
+        if self.limits.cost is not None:
+            output = self._output_for_cost(prompt_tokens, output, price)
+            if price is not None:
+                cost = price.input * prompt_tokens + price.output * (output or 0)
+        reserved = Reservation(prompt_tokens + (output or 0), cost, output)
+        self._reserved_tokens += reserved.tokens
+        self._reserved_cost += reserved.cost
+        return reserved
+
+    def settle(self, reservation: Reservation, tokens: Tokens, cost: Decimal | None) -> None:
+        """What was really used takes the place of what was reserved."""
+        self._reserved_tokens -= reservation.tokens
+        self._reserved_cost -= reservation.cost
+        if tokens.total or cost is not None:
+            self.usage = self.usage.plus(tokens, cost)
+
+    def _output_for_tokens(self, prompt_tokens: int, max_output: int | None) -> int | None:
+        if self.limits.tokens is None:
+            return max_output
+        left = self.limits.tokens - self.usage.tokens.total - self._reserved_tokens - prompt_tokens
+        if left < SMALLEST_ANSWER:
+            raise LimitReachedError("tokens", self.limits.tokens, self.usage.tokens.total)
+        return left if max_output is None else min(max_output, left)
+
+    def _output_for_cost(self, prompt_tokens: int, max_output: int | None, price: Price | None) -> int | None:
+        """An unknown price cannot be held to a limit, so such a request is not made."""
+        spent = self.usage.total_cost
+        if price is None or spent is None or self.limits.cost is None:
+            raise LimitReachedError("cost", self.limits.cost, "the price of this model is not known")
+        left = self.limits.cost - spent - self._reserved_cost - price.input * prompt_tokens
+        affordable = int(left / price.output) if price.output and left > 0 else (0 if price.output else None)
+        if left < 0 or (affordable is not None and affordable < SMALLEST_ANSWER):
+            raise LimitReachedError("cost", self.limits.cost, spent)
+        options = [value for value in (max_output, affordable) if value is not None]
+        return min(options) if options else None

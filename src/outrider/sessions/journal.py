@@ -1,0 +1,270 @@
+"""The one path on which a session changes: a change is kept, then applied, then told, in that order."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Self
+
+from msgspec.structs import replace
+
+from outrider.bus import EventBus
+from outrider.errors import InvalidStateTransition, LeaseLostError, StorageFullError, StoreError
+from outrider.sessions import faults
+from outrider.sessions.drafts import Drafts
+from outrider.sessions.records import InboxItem, Kept, Lease, Owner, SessionUpdate, StoredSession
+from outrider.sessions.recovery import Describe, repair
+from outrider.sessions.session import Session
+from outrider.sessions.store import Store
+from outrider.types.codec import AnyPart
+from outrider.types.events import (
+    ErrorEvent,
+    Event,
+    MessageAddedEvent,
+    PartDeltaEvent,
+    PartUpdatedEvent,
+    SessionUpdatedEvent,
+    ToolInputDeltaEvent,
+)
+from outrider.types.ids import now_ms
+from outrider.types.messages import Message, MessageTime
+from outrider.types.parts import CompactionPart, ToolPart
+
+Apply = Callable[[int], None]
+
+
+class _Entry:
+    """A change on its way: what is to be kept, and what is then to be done with its number."""
+
+    def __init__(self, values: Sequence[Kept], apply: Apply, takes: Sequence[str] = ()) -> None:
+        self.values = values
+        self.apply = apply
+        self.takes = takes
+
+
+class Journal:
+    """Writes for one session, as its owner. `lost` is set once somebody else has taken the session over.
+
+    When the disk is full a change raises StorageFullError, is told of as an error, and stays in memory: it is kept,
+    applied and told, in its order, as soon as a later attempt succeeds.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        store: Store,
+        bus: EventBus,
+        *,
+        lease: Lease | None = None,
+        clock: Callable[[], int] = now_ms,
+    ) -> None:
+        self.session = session
+        self.lease = lease
+        self.lost = asyncio.Event()
+        self._store = store
+        self._bus = bus
+        self._clock = clock
+        self._order = asyncio.Lock()
+        self._waiting: list[_Entry] = []
+        self._drafts = Drafts(lambda: self._start(self._flush_quietly()))
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pulse = asyncio.create_task(self._renew_lease(lease)) if lease else None
+
+    async def add_message(self, message: Message, *, takes: Sequence[str] = ()) -> Message:
+        """`takes` are the inbox items that this message came from."""
+        message.join(self.session.id)
+        message.time = message.time or MessageTime(self._clock())
+
+        def apply(_: int) -> None:
+            self.session.add_message(message)
+            role, count = message.role, len(message.parts)
+            self._tell(MessageAddedEvent(role=role, part_count=count, message_id=message.id))
+
+        await self._record(_Entry([message], apply, takes))
+        if any(isinstance(part, CompactionPart) for part in message.parts):
+            faults.reach("FP-mid-compaction")
+        return message
+
+    async def take(self, item: InboxItem) -> Message:
+        """Bring an inbox item into the transcript, exactly once whoever tries."""
+        return await self.add_message(item.message, takes=[item.id])
+
+    async def put_message(self, message: Message) -> None:
+        """Keep what became known about a message: how it finished, what it used. Its parts have their own way."""
+        bare = Message.from_dict(message.to_dict() | {"parts": []})
+        await self._record(_Entry([bare], lambda _: None))
+
+    async def put_part(self, part: AnyPart, message: Message) -> AnyPart:
+        """Add a part to a message of the session, or give it its new value. A call only makes legal moves."""
+        known = next((other for other in message.parts if other.id == part.id), None)
+        if isinstance(known, ToolPart) and isinstance(part, ToolPart):
+            if known.ended and part.state.status != known.state.status:
+                raise InvalidStateTransition(known.state.status, part.state.status, ())
+            part = replace(part, state=known.update_state(part.state).state)
+        part.adopt(message.id, self.session.id)
+        self._drafts.drop(part.id)
+
+        def apply(seq: int) -> None:
+            if any(other.id == part.id for other in message.parts):
+                message.update_part(part.id, lambda _: part)
+            else:
+                message.add_part(part)
+            self._tell(PartUpdatedEvent(part=part, seq=seq))
+
+        _reach_call(part, "FP-before-record-call", "FP-after-effect-before-result")
+        await self._record(_Entry([part], apply))
+        _reach_call(part, "FP-after-record-call", "FP-after-result")
+        return part
+
+    async def update(self, update: SessionUpdate) -> None:
+        async with self._order:
+            stored = await self._store.update(self.session.id, update)
+            _adopt(self.session, stored)
+            changes: dict[str, Any] = {name: getattr(stored, name) for name in ("title", "mode", "agent")}
+            self._tell(SessionUpdatedEvent(changes=changes, seq=stored.seq))
+
+    def show(self, delta: PartDeltaEvent | ToolInputDeltaEvent, current: Callable[[], AnyPart]) -> None:
+        """Tell of a piece as it arrives; `current` gives the part so far, which is stored within 250 ms or 4 KiB."""
+        self._tell(delta)
+        self._drafts.add(delta.part_id, len(delta.delta), current)
+
+    async def flush(self) -> None:
+        """Keep what was shown, as drafts."""
+        async with self._order:
+            if drafts := self._drafts.take():
+                await self._append(drafts, draft=True)
+                faults.reach("FP-mid-stream")
+
+    async def retry(self) -> bool:
+        """Try again to keep what a full disk refused; says whether nothing waits any more."""
+        async with self._order:
+            await self._drain()
+        return not self._waiting
+
+    async def close(self) -> None:
+        """Keep what was shown, give the session back, and stop."""
+        self._drafts.stop()
+        if self._pulse is not None:
+            self._pulse.cancel()
+        await asyncio.gather(*self._tasks, *([self._pulse] if self._pulse else []), return_exceptions=True)
+        if not self.lost.is_set():
+            await self.flush()
+            if self.lease is not None:
+                await self._store.release(self.lease)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        await self.close()
+
+    async def _record(self, entry: _Entry) -> None:
+        """A caller that is cancelled does not tear a change apart: it is kept, applied and told, or none of it."""
+        await asyncio.shield(self._start(self._record_whole(entry)))
+
+    async def _record_whole(self, entry: _Entry) -> None:
+        async with self._order:
+            self._waiting.append(entry)
+            try:
+                await self._drain()
+            except StorageFullError:
+                raise
+            except BaseException:
+                self._waiting.remove(entry)
+                raise
+
+    async def _drain(self) -> None:
+        """Everything that waits, in its order; the first failure leaves the rest waiting."""
+        while self._waiting:
+            entry = self._waiting[0]
+            seq = await self._append(entry.values, takes=entry.takes)
+            self._waiting.pop(0)
+            entry.apply(seq)
+
+    async def _append(self, values: Sequence[Kept], *, draft: bool = False, takes: Sequence[str] = ()) -> int:
+        token = self.lease.token if self.lease else None
+        try:
+            return await self._store.append(self.session.id, values, token=token, draft=draft, takes=takes)
+        except LeaseLostError:
+            self.lost.set()
+            raise
+        except StorageFullError as error:
+            self._tell(ErrorEvent(error_type="StorageFullError", message=error.message))
+            raise
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # told to whoever waits; nobody waiting is no reason to warn
+
+    async def _flush_quietly(self) -> None:
+        """A draft that cannot be kept was told of; the final value comes with its own error."""
+        try:
+            await self.flush()
+        except StoreError as error:
+            if not isinstance(error, StorageFullError | LeaseLostError):
+                self._tell(ErrorEvent(error_type=type(error).__name__, message=error.message))
+
+    async def _renew_lease(self, lease: Lease) -> None:
+        while True:
+            await asyncio.sleep(lease.ttl_ms / 3000)
+            try:
+                await self._store.renew(lease)
+                await self.retry()
+            except LeaseLostError as error:
+                self.lost.set()
+                self._tell(ErrorEvent(error_type="LeaseLostError", message=error.message))
+                return
+            except StoreError:
+                continue  # the store is full or busy: nobody else can have taken the lease meanwhile without a trace
+
+    def _tell(self, event: Event) -> None:
+        self._bus.publish(event if event.session_id else replace(event, session_id=self.session.id))
+
+
+async def begin(session: Session, store: Store, bus: EventBus, *, owner: Owner | None = None) -> Journal:
+    """Keep a new session, and write for it."""
+    await store.create(StoredSession.of(session))
+    lease = await store.acquire(session.id, owner) if owner else None
+    return Journal(session, store, bus, lease=lease)
+
+
+async def resume(
+    session_id: str,
+    store: Store,
+    bus: EventBus,
+    *,
+    owner: Owner | None = None,
+    take_over: bool = False,
+    describe: Describe = lambda _: "",
+) -> Journal:
+    """Own a stored session and go on with it; what a crash left open is ended first."""
+    lease = await store.acquire(session_id, owner, take_over=take_over) if owner else None
+    transcript = await store.load(session_id)
+    repaired = repair(transcript, now_ms(), describe)
+    if repaired:
+        await store.append(session_id, repaired, token=lease.token if lease else None)
+    return Journal(session_from(transcript.session, transcript.messages), store, bus, lease=lease)
+
+
+def session_from(stored: StoredSession, messages: list[Message]) -> Session:
+    session = Session(id=stored.id, parent_id=stored.parent_id, forked_from=stored.forked_from)
+    _adopt(session, stored)
+    session.messages = messages
+    return session
+
+
+def _adopt(session: Session, stored: StoredSession) -> None:
+    session.title, session.agent = stored.title, stored.agent
+    session.workspace_directory = stored.workspace_directory
+    session.mode = stored.mode  # type: ignore[assignment]  a newer version's mode is kept as it is
+    session.time = stored.time or session.time
+
+
+def _reach_call(part: AnyPart, running: str, ended: str) -> None:
+    if isinstance(part, ToolPart) and part.state.status != "pending":
+        faults.reach(ended if part.ended else running)

@@ -1,0 +1,65 @@
+"""What a crash left open is ended, once: calls as interrupted, unfinished answers as incomplete."""
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from outrider.sessions.records import Kept, Transcript
+from outrider.types.messages import Message, MessageError, MessageTime
+from outrider.types.parts import ToolPart
+from outrider.types.tool_state import ToolPending, ToolRunning
+
+MAY_HAVE_HAPPENED = (
+    "The program stopped while this call was running. It may have had all, some or none of its effects; "
+    "it was not run again. Look at the current state before you go on."
+)
+NEVER_RAN = "The program stopped before this call started; it had no effect."
+INCOMPLETE = "The program stopped while this answer was being written; what was shown until then is kept."
+
+Describe = Callable[[ToolPart], str]
+
+
+def repair(transcript: Transcript, at: int, describe: Describe = lambda _: "") -> list[Kept]:
+    """Change the transcript's messages, and give what has to be stored; a second time there is nothing to do.
+
+    `describe` may add what is known about a running call's effects. A call that waits for an approval stays as it is:
+    it is asked about again.
+    """
+    changed: list[Kept] = []
+    for message in transcript.messages:
+        changed += _end_calls(message, at, describe)
+        drafts = [part for part in message.parts if part.id in transcript.drafts]
+        ended = {value.id for value in changed}
+        changed += [part for part in drafts if part.id not in ended]
+        if drafts and message.role == "assistant" and message.finish is None:
+            message.error = message.error or MessageError("interrupted", INCOMPLETE)
+            message.time = MessageTime(message.time.created if message.time else at, at)
+            changed.insert(len(changed) - len(drafts), replace(message, parts=[]))
+    return changed
+
+
+def _end_calls(message: Message, at: int, describe: Describe) -> list[Kept]:
+    ended: list[Kept] = []
+    for position, part in enumerate(message.parts):
+        if isinstance(part, ToolPart) and (closed := _end(part, at, describe)) is not part:
+            message.parts[position] = closed
+            ended.append(closed)
+    return ended
+
+
+def _end(part: ToolPart, at: int, describe: Describe) -> ToolPart:
+    match part.state:
+        case ToolRunning() as state:
+            text = "\n".join(line for line in (MAY_HAVE_HAPPENED, describe(part), _output_so_far(state)) if line)
+            return part.with_state(state.fail(text, at, reason="interrupted", metadata={"recovered_from": "running"}))
+        case ToolPending(phase="streaming" | "ready") as state:
+            return part.with_state(
+                state.fail(NEVER_RAN, at, reason="interrupted", metadata={"recovered_from": state.phase})
+            )
+        case _:
+            return part
+
+
+def _output_so_far(state: ToolRunning) -> str:
+    output = state.metadata.get("output")
+    return f"Its output until then:\n{output}" if isinstance(output, str) and output else ""

@@ -1,0 +1,271 @@
+"""The journal keeps, applies and tells in this order, and loses nothing that was shown."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from outrider.bus import EventBus
+from outrider.errors import InvalidStateTransition, LeaseLostError, StorageFullError
+from outrider.sessions.journal import Journal, begin, resume
+from outrider.sessions.memory_store import MemoryStore
+from outrider.sessions.records import InboxItem, Kept, SessionUpdate
+from outrider.sessions.session import Session
+from outrider.sessions.sqlite.owners import this_process
+from outrider.types.events import ErrorEvent, Event, PartDeltaEvent, PartUpdatedEvent
+from outrider.types.messages import Message, text_message
+from outrider.types.parts import TextPart, ToolPart
+from outrider.types.tool_state import ToolPending
+
+
+class SmallStore(MemoryStore):
+    """A store whose disk can be full, and that can be slow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.full = False
+        self.delay = 0.0
+        self.drafts = 0
+
+    async def append(
+        self,
+        session_id: str,
+        values: Sequence[Kept],
+        *,
+        token: int | None = None,
+        draft: bool = False,
+        takes: Sequence[str] = (),
+    ) -> int:
+        await asyncio.sleep(self.delay)
+        if self.full:
+            raise StorageFullError("no space left")
+        self.drafts += draft
+        return await super().append(session_id, values, token=token, draft=draft, takes=takes)
+
+
+@pytest.fixture
+def store() -> SmallStore:
+    return SmallStore()
+
+
+@pytest.fixture
+def heard() -> list[Event]:
+    return []
+
+
+@pytest.fixture
+def bus(heard: list[Event]) -> EventBus:
+    bus = EventBus()
+    bus.subscribe_all(heard.append)
+    return bus
+
+
+async def answer(journal: Journal) -> Message:
+    return await journal.add_message(Message("assistant"))
+
+
+def pending() -> ToolPart:
+    return ToolPart(call_id="c1", tool="shell", state=ToolPending({"command": "ls"}, "", "ready"))
+
+
+async def test_a_change_is_kept_before_it_is_applied_and_applied_before_it_is_told(store: SmallStore, bus: EventBus):
+    async with await begin(Session(), store, bus) as journal:
+        seen: list[tuple[int, bool]] = []
+
+        def look(event: PartUpdatedEvent) -> None:
+            shelf = store._shelves[journal.session.id]
+            kept = any(part.id in shelf.parts[event.part.message_id] for part in [event.part])
+            seen.append((event.seq or 0, kept and journal.session.messages[0].parts[-1] is event.part))
+
+        bus.subscribe(PartUpdatedEvent, look)
+        message = await answer(journal)
+        await journal.put_part(TextPart("hello"), message)
+        assert seen == [(3, True)]
+
+
+async def test_what_the_store_holds_is_what_memory_holds(store: SmallStore, bus: EventBus):
+    async with await begin(Session(title="t"), store, bus) as journal:
+        await journal.add_message(text_message("user", "list it"))
+        message = await answer(journal)
+        call = await journal.put_part(pending(), message)
+        running = await journal.put_part(call.with_state(call.state.start(1)), message)
+        await journal.put_part(running.with_state(running.state.complete("a b", 2)), message)
+        message.finish = "stop"
+        message.time = type(message.time)(message.time.created, 5)
+        await journal.put_message(message)
+        await journal.update(SessionUpdate(title="new"))
+        loaded = await store.load(journal.session.id)
+        assert loaded.messages == journal.session.messages
+        assert journal.session.title == loaded.session.title == "new"
+
+
+async def test_a_call_has_one_end(store: SmallStore, bus: EventBus):
+    async with await begin(Session(), store, bus) as journal:
+        message = await answer(journal)
+        call = await journal.put_part(pending(), message)
+        ended = await journal.put_part(call.with_state(call.state.fail("no", 1, reason="denied")), message)
+        before = (await store.get(journal.session.id)).seq
+        with pytest.raises(InvalidStateTransition):
+            await journal.put_part(call.with_state(call.state.start(2)), message)
+        assert (await store.get(journal.session.id)).seq == before
+        assert message.parts == [ended]
+
+
+async def test_shown_text_is_stored_within_250_ms(store: SmallStore, bus: EventBus):
+    async with await begin(Session(), store, bus) as journal:
+        message = await answer(journal)
+        part = TextPart("Hel")
+        part.adopt(message.id, journal.session.id)
+        journal.show(PartDeltaEvent(message_id=message.id, part_id=part.id, delta="Hel"), lambda: part)
+        await asyncio.sleep(0.25)
+        loaded = await store.load(journal.session.id)
+        assert loaded.messages[0].get_text_content() == "Hel"
+        assert loaded.drafts == {part.id}
+
+
+async def test_shown_text_is_stored_within_4_kib(store: SmallStore, bus: EventBus):
+    async with await begin(Session(), store, bus) as journal:
+        message = await answer(journal)
+        text, part_id = "", TextPart("").id
+        for _ in range(100):
+            text += "x" * 100
+            part = TextPart(text, id=part_id)
+            part.adopt(message.id, journal.session.id)
+            journal.show(
+                PartDeltaEvent(message_id=message.id, part_id=part_id, delta="x" * 100), lambda part=part: part
+            )
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            stored = (await store.load(journal.session.id)).messages[0].get_text_content()
+            assert len(text) - len(stored) <= 4096
+        await journal.put_part(TextPart("final", id=part_id), message)
+        await asyncio.sleep(0.25)
+        loaded = await store.load(journal.session.id)
+        assert (loaded.messages[0].get_text_content(), loaded.drafts) == ("final", frozenset())
+        assert store.drafts <= 4
+
+
+async def test_closing_keeps_what_was_shown_last(store: SmallStore, bus: EventBus):
+    async with await begin(Session(), store, bus) as journal:
+        message = await answer(journal)
+        part = TextPart("bye")
+        part.adopt(message.id, journal.session.id)
+        journal.show(PartDeltaEvent(message_id=message.id, part_id=part.id, delta="bye"), lambda: part)
+    assert (await store.load(journal.session.id)).messages[0].get_text_content() == "bye"
+
+
+async def test_sf_040_on_a_full_disk_changes_wait_in_order_and_are_kept_when_there_is_space(
+    store: SmallStore, bus: EventBus, heard: list[Event]
+):
+    async with await begin(Session(), store, bus) as journal:
+        message = await answer(journal)
+        call = await journal.put_part(pending(), message)
+        store.full = True
+        for change in (journal.put_part(TextPart("one"), message), journal.add_message(text_message("user", "two"))):
+            with pytest.raises(StorageFullError):
+                await change
+        assert [event.error_type for event in heard if isinstance(event, ErrorEvent)] == ["StorageFullError"] * 2
+        assert len(journal.session.messages) == 1
+        assert message.parts == [call]
+        store.full = False
+        await journal.put_part(TextPart("three"), message)
+        loaded = await store.load(journal.session.id)
+        assert loaded.messages == journal.session.messages
+        assert [part.text for part in loaded.messages[0].parts[1:]] == ["one", "three"]
+        assert await journal.retry()
+
+
+async def test_sf_021_an_owner_that_was_replaced_cannot_write_and_is_told(store: SmallStore, bus: EventBus):
+    journal = await begin(Session(), store, bus, owner=this_process())
+    message = await answer(journal)
+    other = await resume(journal.session.id, store, bus, owner=this_process(), take_over=True)
+    with pytest.raises(LeaseLostError):
+        await journal.put_part(TextPart("late"), message)
+    assert journal.lost.is_set()
+    await other.add_message(text_message("user", "mine"))
+    await journal.close()
+    await other.add_message(text_message("user", "still mine"))
+    await other.close()
+
+
+async def test_a_lease_is_renewed_while_the_journal_is_open(store: SmallStore, bus: EventBus):
+    session = Session()
+    await begin(session, store, bus)
+    lease = await store.acquire(session.id, this_process(), ttl_ms=60)
+    async with Journal(session, store, bus, lease=lease) as journal:
+        await asyncio.sleep(0.2)
+        assert store._shelves[session.id].owned is not None
+        await store.acquire(session.id, this_process(), take_over=True)
+        await asyncio.wait_for(journal.lost.wait(), 1)
+
+
+async def test_sf_026_a_cancelled_writer_leaves_a_change_whole(store: SmallStore, bus: EventBus):
+    async with await begin(Session(), store, bus) as journal:
+        store.delay = 0.02
+        writing = asyncio.create_task(journal.add_message(text_message("user", "half?")))
+        await asyncio.sleep(0.005)
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+        store.delay = 0
+        await journal.add_message(text_message("user", "next"))
+        loaded = await store.load(journal.session.id)
+        assert loaded.messages == journal.session.messages
+        assert [message.get_text_content() for message in loaded.messages] == ["half?", "next"]
+
+
+async def test_sf_031_many_writers_of_one_session_keep_one_order(store: SmallStore, bus: EventBus):
+    async with await begin(Session(), store, bus) as journal:
+        store.delay = 0.001
+        async with asyncio.TaskGroup() as group:
+            for number in range(20):
+                group.create_task(journal.add_message(text_message("user", str(number))))
+        loaded = await store.load(journal.session.id)
+        assert loaded.messages == journal.session.messages
+
+
+async def test_an_inbox_item_enters_the_transcript_once(store: SmallStore, bus: EventBus):
+    async with await begin(Session(), store, bus) as journal:
+        item = await store.put_inbox(
+            InboxItem(session_id=journal.session.id, message=text_message("user", "go left"), delivery="steer")
+        )
+        await journal.take(item)
+        assert await store.inbox(journal.session.id) == []
+        assert [message.get_text_content() for message in journal.session.messages] == ["go left"]
+
+
+async def test_resuming_ends_what_was_open_and_does_it_once(store: SmallStore, bus: EventBus):
+    async with await begin(Session(), store, bus) as journal:
+        message = await answer(journal)
+        for state in ("ready", "running", "asking"):
+            call = await journal.put_part(ToolPart(call_id=state, tool="t", state=pending().state), message)
+            if state == "running":
+                await journal.put_part(call.with_state(call.state.start(1)), message)
+            elif state == "asking":
+                await journal.put_part(call.update_state(call.state.await_approval()), message)
+    async with await resume(journal.session.id, store, bus, describe=lambda _: "x.txt is now 0 bytes") as resumed:
+        ready, running, asking = resumed.session.messages[0].parts
+        assert (ready.state.reason, ready.state.metadata) == ("interrupted", {"recovered_from": "ready"})
+        assert running.state.reason == "interrupted"
+        assert "may have had" in running.state.error
+        assert "x.txt is now 0 bytes" in running.state.error
+        assert asking.state.phase == "awaiting_approval"
+    seq = (await store.get(journal.session.id)).seq
+    async with await resume(journal.session.id, store, bus) as again:
+        assert again.session.messages == resumed.session.messages
+    assert (await store.get(journal.session.id)).seq == seq
+
+
+async def test_sf_004_an_answer_that_was_cut_is_kept_and_marked_incomplete(store: SmallStore, bus: EventBus):
+    journal = await begin(Session(), store, bus)
+    message = await answer(journal)
+    part = TextPart("half an ans")
+    part.adopt(message.id, journal.session.id)
+    journal.show(PartDeltaEvent(message_id=message.id, part_id=part.id, delta=part.text), lambda: part)
+    await journal.close()
+    async with await resume(journal.session.id, store, bus) as resumed:
+        (cut,) = resumed.session.messages
+        assert cut.get_text_content() == "half an ans"
+        assert cut.error is not None
+        assert cut.error.type == "interrupted"
+    loaded = await store.load(journal.session.id)
+    assert (loaded.drafts, loaded.messages) == (frozenset(), resumed.session.messages)

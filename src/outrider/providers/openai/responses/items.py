@@ -102,11 +102,11 @@ class ReasoningItem:
 
     def write(self, kind: str, number: int, text: str) -> tuple[Delta, ...]:
         section = (kind, number)
+        if not text:
+            return ()
         if section == self._section:
             self._lengths[section] += len(text)
             return (ReasoningDelta(self._index, text),)
-        if not text:
-            return ()
         shown = text if self._section is None else f"\n\n{text}"
         self._section = section
         self._lengths[section] = self._lengths.get(section, 0) + len(text)

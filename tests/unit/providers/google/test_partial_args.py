@@ -1,0 +1,72 @@
+"""Arguments that arrive in pieces are the text of one object, whatever their shape."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.providers.google.partial_args import ArgsWriter, steps
+
+names = st.text(st.characters(codec="ascii", exclude_characters=".[]'\"\\"), min_size=1, max_size=6)
+leaves = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(st.characters(codec="utf-8"), max_size=8)
+values = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, min_size=1, max_size=3) | st.dictionaries(names, inner, min_size=1, max_size=3),
+)
+objects = st.dictionaries(names, values, min_size=1, max_size=4)
+
+
+def pieces(value: Any, path: str = "$") -> Iterator[dict[str, Any]]:
+    """The value as a model's server tells it: strings in halves, the second of them last."""
+    match value:
+        case dict():
+            for name, inner in value.items():
+                yield from pieces(inner, f"{path}.{name}")
+        case list():
+            for number, inner in enumerate(value):
+                yield from pieces(inner, f"{path}[{number}]")
+        case str():
+            yield {"jsonPath": path, "stringValue": value[: len(value) // 2], "willContinue": True}
+            yield {"jsonPath": path, "stringValue": value[len(value) // 2 :]}
+        case bool():
+            yield {"jsonPath": path, "boolValue": value}
+        case None:
+            yield {"jsonPath": path, "nullValue": "NULL_VALUE"}
+        case _:
+            yield {"jsonPath": path, "numberValue": value}
+
+
+@given(objects)
+def test_any_object_comes_out_as_it_went_in(value: dict[str, Any]):
+    writer = ArgsWriter()
+    assert json.loads("".join([*map(writer.write, pieces(value)), writer.end()])) == value
+
+
+def test_every_piece_adds_text_at_once():
+    writer = ArgsWriter()
+    assert writer.write({"jsonPath": "$.a", "stringValue": "one", "willContinue": True}) == '{"a":"one'
+    assert writer.write({"jsonPath": "$.a", "stringValue": ' "two"'}) == ' \\"two\\""'
+    assert writer.write({"jsonPath": "$.b[0].c", "numberValue": 1}) == ',"b":[{"c":1'
+    assert writer.write({"jsonPath": "$.b[1].c", "numberValue": 2}) == '},{"c":2'
+    assert writer.end() == "}]}"
+
+
+def test_no_pieces_are_no_text():
+    assert ArgsWriter().end() == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("$.a.b", ["a", "b"]),
+        ("$.a[2].b", ["a", 2, "b"]),
+        ("$['a b'].c", ["a b", "c"]),
+        ('$["a.b"]', ["a.b"]),
+        ("$", []),
+    ],
+)
+def test_paths_are_read_in_every_spelling(path: str, found: list[str | int]):
+    assert steps(path) == found

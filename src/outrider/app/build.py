@@ -7,6 +7,7 @@ import msgspec
 from outrider.app.environment import filled_in, proxy_for
 from outrider.errors import ConfigurationError
 from outrider.providers.anthropic.wire import AnthropicWire
+from outrider.providers.cassettes.deck import Deck, DeckOptions
 from outrider.providers.catalog import Catalog
 from outrider.providers.client import WireClient
 from outrider.providers.fallback import Candidate, FallbackClient
@@ -15,22 +16,24 @@ from outrider.providers.openai.chat.wire import ChatWire
 from outrider.providers.openai.responses.wire import ResponsesWire
 from outrider.providers.provider import ModelClient, Wire
 from outrider.providers.scripted import scripted_client
+from outrider.providers.stages.text_tools import TextToolsClient
 from outrider.providers.stages.think_tags import think_tags_client
 from outrider.providers.transport.attempts import RetryListener
 from outrider.providers.transport.http import HttpClient
 from outrider.providers.transport.rate_limit import RateLimit, RateLimiter
 from outrider.providers.transport.retry import RetryPolicy
-from outrider.providers.transport.transport import Timeouts
+from outrider.providers.transport.transport import Timeouts, Transport
 from outrider.types.agents import Provider
 
-Settings = TypeVar("Settings", Timeouts, RetryPolicy, RateLimit)
+Settings = TypeVar("Settings", Timeouts, RetryPolicy, RateLimit, DeckOptions)
 
 
 def model_client(
     provider: Provider, *, catalog: Catalog | None = None, on_retry: RetryListener | None = None
 ) -> ModelClient:
     """The client of a provider. What it leaves open comes from the environment; its `options` may hold `timeouts`,
-    `retry` and `rate_limit`, each with the fields of the struct of that name."""
+    `retry` and `rate_limit`, each with the fields of the struct of that name, `cassette` (a Deck or its options), and
+    `text_tools`: whether its models get tools as text, since they have no calls of their own."""
     match provider.kind:
         case "scripted":
             return scripted_client(provider)
@@ -38,7 +41,8 @@ def model_client(
             raise ConfigurationError(f"the provider {provider.name!r}: local models are not built in yet")
         case "openai":
             filled = filled_in(provider)
-            return think_tags_client(_wired(filled, ChatWire(filled), on_retry))
+            client = think_tags_client(_wired(filled, ChatWire(filled), on_retry))
+            return TextToolsClient(client) if filled.options.get("text_tools") else client
         case "openai-responses":
             filled = filled_in(provider)
             return _wired(filled, ResponsesWire(filled), on_retry)
@@ -76,11 +80,20 @@ def _wired(provider: Provider, wire: Wire, on_retry: RetryListener | None) -> Wi
     return WireClient(
         provider.name,
         wire,
-        HttpClient(_options(provider, "timeouts", Timeouts), proxy=proxy_for),
+        _transport(provider),
         retry=_options(provider, "retry", RetryPolicy),
         limiter=RateLimiter(limit) if limit != RateLimit() else None,
         on_retry=on_retry,
     )
+
+
+def _transport(provider: Provider) -> Transport:
+    network = HttpClient(_options(provider, "timeouts", Timeouts), proxy=proxy_for)
+    given = provider.options.get("cassette")
+    if given is None:
+        return network
+    deck = given if isinstance(given, Deck) else Deck(_options(provider, "cassette", DeckOptions))
+    return deck.over(network)
 
 
 def _anthropic(provider: Provider, catalog: Catalog) -> AnthropicWire:

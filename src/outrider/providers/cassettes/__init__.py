@@ -1,0 +1,1 @@
+"""Recorded traffic with providers, kept without secrets and played back offline."""

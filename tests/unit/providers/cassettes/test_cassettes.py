@@ -1,0 +1,235 @@
+"""What was recorded over a real connection is played without one, and no secret is on the cassette."""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.errors import ConfigurationError, NetworkError, ProviderError, RateLimitError, StalledStreamError
+from outrider.providers.cassettes.cassette import Cassette, RecordedChunk, RecordedExchange
+from outrider.providers.cassettes.deck import Deck, DeckOptions
+from outrider.providers.cassettes.recording import RecordingTransport
+from outrider.providers.cassettes.replay import ReplayTransport
+from outrider.providers.cassettes.scrub import Scrubber
+from outrider.providers.client import WireClient
+from outrider.providers.provider import HttpCall
+from outrider.providers.transport.http import HttpClient
+from outrider.providers.transport.retry import RetryPolicy
+from outrider.providers.transport.transport import Timeouts, Transport
+from outrider.types.stream import Delta, TextDelta
+from tests.fakes.http_server import Reply, Server, serving
+from tests.fakes.plain_wire import KEY, PlainWire, plain_request, words
+
+SHORT = Timeouts(connect=1, first_byte=0.3, idle=0.2, quiet=0.5, total=2)
+ONCE = RetryPolicy(attempts=1)
+TWICE = RetryPolicy(attempts=2, first_window=0.01)
+CHUNKS = [words("Hello"), words("wor")[:4], words("wor")[4:], words("ld", "[END]")]
+
+
+@pytest.fixture
+def cassette(tmp_path: Path) -> Cassette:
+    return Cassette(tmp_path / "tapes" / "one.jsonl")
+
+
+async def ask(transport: Transport, url: str, retry: RetryPolicy = ONCE) -> list[Delta]:
+    client = WireClient("plain", PlainWire(url), transport, retry=retry)
+    try:
+        return [delta async for delta in client.stream(plain_request())]
+    finally:
+        await client.aclose()
+
+
+@asynccontextmanager
+async def recording(cassette: Cassette, *replies: Reply) -> AsyncIterator[tuple[Transport, Server]]:
+    async with serving(*replies) as server:
+        yield RecordingTransport(HttpClient(SHORT), cassette), server
+
+
+async def test_a_recorded_answer_is_played_delta_for_delta(cassette: Cassette):
+    async with recording(cassette, Reply(CHUNKS)) as (transport, server):
+        recorded = await ask(transport, server.url)
+    assert any(isinstance(delta, TextDelta) for delta in recorded)
+    assert await ask(ReplayTransport(cassette), "http://elsewhere.invalid") == recorded
+
+
+async def test_no_key_is_on_the_cassette(cassette: Cassette):
+    async with recording(cassette, Reply(CHUNKS)) as (transport, server):
+        await ask(transport, server.url)
+        assert KEY in str(server.requests[0].headers)
+    assert KEY not in cassette.path.read_text()
+
+
+async def test_a_refusal_and_the_answer_after_it_are_played_in_order(cassette: Cassette):
+    replies = [Reply([b'{"error": "slow down"}'], 429, {"retry-after": "0", "x-secret-org": "acme"}), Reply(CHUNKS)]
+    async with recording(cassette, *replies) as (transport, server):
+        recorded = await ask(transport, server.url, TWICE)
+    first, second = cassette.exchanges()
+    assert (first.status, second.status) == (429, 200)
+    assert first.headers["retry-after"] == "0" and "x-secret-org" not in first.headers
+    player = ReplayTransport(cassette)
+    assert await ask(player, "http://elsewhere.invalid", TWICE) == recorded
+    assert player.unplayed == []
+    with pytest.raises(RateLimitError):
+        await ask(ReplayTransport(cassette), "http://elsewhere.invalid", ONCE)
+
+
+async def test_a_connection_that_broke_breaks_again(cassette: Cassette):
+    async with recording(cassette, Reply([words("Hello")], after="reset")) as (transport, server):
+        with pytest.raises(NetworkError):
+            await ask(transport, server.url)
+    [exchange] = cassette.exchanges()
+    assert exchange.failure is not None and exchange.chunks
+    with pytest.raises(NetworkError, match="connection"):
+        await ask(ReplayTransport(cassette), server.url)
+
+
+async def test_a_server_that_never_answered_does_not_answer_again(cassette: Cassette):
+    async with recording(cassette, Reply(status=0, after="stall")) as (transport, server):
+        with pytest.raises(StalledStreamError):
+            await ask(transport, server.url)
+    with pytest.raises(StalledStreamError, match="did not begin to answer"):
+        await ask(ReplayTransport(cassette), server.url)
+
+
+async def test_an_answer_that_its_reader_left_is_kept_as_far_as_it_was_read(cassette: Cassette):
+    async with recording(cassette, Reply([words("Hello"), 30.0])) as (transport, server):
+        client = WireClient("plain", PlainWire(server.url), transport)
+        stream = client.stream(plain_request())
+        while not isinstance(await anext(stream), TextDelta):
+            pass
+        await stream.aclose()
+        await client.aclose()
+    [exchange] = cassette.exchanges()
+    assert exchange.failure is None and b"Hello" in exchange.chunks[0].content()
+
+
+async def test_a_call_that_is_not_on_the_cassette_is_refused_with_the_first_difference(cassette: Cassette):
+    async with recording(cassette, Reply(CHUNKS)) as (transport, server):
+        await ask(transport, server.url)
+    exchange = msgspec.structs.replace(
+        cassette.exchanges()[0], call=msgspec.structs.replace(cassette.exchanges()[0].call, body={"other": 1})
+    )
+    cassette.erase()
+    cassette.add(exchange)
+    with pytest.raises(ProviderError, match="the next one on it differs in") as caught:
+        await ask(ReplayTransport(cassette), server.url)
+    assert caught.value.type == "replay_mismatch" and not caught.value.retryable
+    assert "other" in caught.value.message
+
+
+async def test_one_call_too_many_is_refused(cassette: Cassette):
+    async with recording(cassette, Reply(CHUNKS)) as (transport, server):
+        await ask(transport, server.url)
+    player = ReplayTransport(cassette)
+    await ask(player, server.url)
+    with pytest.raises(ProviderError, match="all of it was played"):
+        await ask(player, server.url)
+
+
+async def call(transport: Transport, body: bytes) -> bytes:
+    answer = await transport.send(HttpCall("https://x.invalid/v1/chat", {}, body))
+    try:
+        return await answer.read()
+    finally:
+        answer.close()
+
+
+def tape(cassette: Cassette, *bodies: object) -> Cassette:
+    for body in bodies:
+        made = Scrubber().call(HttpCall("https://y.invalid/v1/chat", {}, msgspec.json.encode(body)))
+        cassette.add(RecordedExchange(made, 200, {}, (RecordedChunk.of(f"answer to {body}".encode(), 0),)))
+    return cassette
+
+
+async def test_calls_in_another_order_find_their_own_answers(cassette: Cassette):
+    player = ReplayTransport(tape(cassette, {"q": 1}, {"q": 2}))
+    assert await call(player, b'{"q": 2}') == b"answer to {'q': 2}"
+    assert await call(player, b'{"q":1}') == b"answer to {'q': 1}"
+
+
+async def test_fields_that_are_ignored_may_differ(cassette: Cassette):
+    player = ReplayTransport(tape(cassette, {"q": 1, "user": {"id": "old"}}), ignore=("user.id",))
+    assert await call(player, b'{"user": {"id": "new"}, "q": 1}')
+
+
+async def test_with_timing_chunks_arrive_as_slowly_as_they_did(cassette: Cassette):
+    made = Scrubber().call(HttpCall("https://y.invalid/v1/chat", {}, b"{}"))
+    cassette.add(RecordedExchange(made, 200, {}, (RecordedChunk(60, "late"),)))
+    before = asyncio.get_running_loop().time()
+    await call(ReplayTransport(cassette, timing=True), b"{}")
+    assert asyncio.get_running_loop().time() - before >= 0.05
+
+
+async def test_a_deck_records_and_plays_and_shares_what_was_played(cassette: Cassette):
+    tape(cassette, {"q": 1})
+    deck = Deck(DeckOptions(path=str(cassette.path)))
+    unused = HttpClient()
+    assert await call(deck.over(unused), b'{"q": 1}')
+    with pytest.raises(ProviderError):
+        await call(deck.over(unused), b'{"q": 1}')
+    assert isinstance(Deck(DeckOptions(path="x", mode="record")).over(unused), RecordingTransport)
+
+
+def test_a_cassette_that_is_missing_or_damaged_says_so(cassette: Cassette):
+    with pytest.raises(ConfigurationError, match="record one first"):
+        cassette.exchanges()
+    cassette.erase()
+    cassette.path.write_text(cassette.path.read_text() + "{broken\n")
+    with pytest.raises(ConfigurationError, match="line 2"):
+        cassette.exchanges()
+    cassette.path.write_text('{"cassette": 99}\n')
+    with pytest.raises(ConfigurationError, match="version 1"):
+        cassette.exchanges()
+
+
+@given(st.lists(st.binary(min_size=1, max_size=20), max_size=5))
+def test_any_bytes_survive_the_cassette(pieces: list[bytes]):
+    chunks = tuple(RecordedChunk.of(piece, 3) for piece in pieces)
+    written = msgspec.json.encode(chunks)
+    assert [chunk.content() for chunk in msgspec.json.decode(written, type=tuple[RecordedChunk, ...])] == pieces
+
+
+SECRET = "correct-horse-battery"
+CALL = HttpCall(
+    f"https://user:{SECRET}@api.example/v1/x?key={SECRET}&alt=sse",
+    {"Authorization": f"Bearer {SECRET}", "x-goog-api-key": SECRET, "Content-Type": "application/json", "x-team": "t"},
+    msgspec.json.encode({"text": f"my key is {SECRET} and my word is swordfish", "max_tokens": 5, "signature": "abc"}),
+)
+
+
+def test_a_call_is_kept_without_its_secrets():
+    kept = Scrubber(["swordfish"]).call(CALL)
+    assert SECRET not in str(kept) and "swordfish" not in str(kept)
+    assert kept.url.startswith("https://api.example/v1/x?key=") and kept.url.endswith("&alt=sse")
+    assert kept.headers == {"content-type": "application/json"}
+    assert kept.body["max_tokens"] == 5 and kept.body["signature"] == "abc"
+
+
+def test_what_looks_like_a_key_is_hidden_wherever_it_stands():
+    looks = "sk-" + "made-up-4-tests-" * 2
+    chunks = [RecordedChunk.of(f"Your key {looks} is wrong".encode(), 0)]
+    assert looks not in str(Scrubber().chunks(chunks, CALL))
+
+
+@pytest.mark.parametrize("cut", range(1, len(SECRET)))
+def test_a_secret_across_two_chunks_is_hidden(cut: int):
+    chunks = [RecordedChunk.of(f"a {SECRET[:cut]}".encode(), 1), RecordedChunk.of(f"{SECRET[cut:]} b".encode(), 2)]
+    kept = Scrubber().chunks(chunks, CALL)
+    assert b"".join(chunk.content() for chunk in kept) == b"a [hidden] b"
+
+
+def test_chunks_keep_their_borders_where_no_secret_is_cut():
+    chunks = [RecordedChunk.of(b"one ", 1), RecordedChunk.of(SECRET.encode(), 2), RecordedChunk.of(b" two", 3)]
+    assert [chunk.content() for chunk in Scrubber().chunks(chunks, CALL)] == [b"one ", b"[hidden]", b" two"]
+
+
+def test_bytes_that_are_no_text_are_kept_as_they_are():
+    chunk = RecordedChunk.of(b"\xff\xfe", 0)
+    assert base64.b64decode(chunk.base64) == b"\xff\xfe"
+    assert Scrubber().chunks([chunk], CALL) == (chunk,)

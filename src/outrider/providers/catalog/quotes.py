@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from outrider.providers.catalog.facts import ModelFacts, Prices, Tier
 
 if TYPE_CHECKING:
-    from genai_prices.types import ModelPrice, Provider, TieredPrices
+    from genai_prices import types as quoted
 
 _IDS = {
     "amazon-bedrock": "aws",
@@ -46,7 +46,7 @@ class Quotes:
         return ModelFacts(context_limit=model.context_window or None, prices=prices)
 
     @cached_property
-    def _providers(self) -> "dict[str, Provider]":
+    def _providers(self) -> "dict[str, quoted.Provider]":
         try:
             from genai_prices.data_snapshot import get_snapshot
         except ImportError:
@@ -67,9 +67,9 @@ def _names(clause: Any, name: str) -> bool:
     return clause.is_match(name)
 
 
-def _prices(quoted: "ModelPrice") -> Prices | None:
+def _prices(price: "quoted.ModelPrice") -> Prices | None:
     """A price may have tiers where another of the same model has none."""
-    found = {rate: value for rate, key in _RATES.items() if (value := getattr(quoted, key, None)) is not None}
+    found = {rate: value for rate, key in _RATES.items() if (value := getattr(price, key, None)) is not None}
     if not {"input", "output"} <= found.keys():
         return None
     starts = {tier.start for value in found.values() for tier in getattr(value, "tiers", ())}
@@ -82,7 +82,7 @@ def _prices(quoted: "ModelPrice") -> Prices | None:
     )
 
 
-def _at(value: "Decimal | TieredPrices", prompt: int) -> Decimal:
+def _at(value: "Decimal | quoted.TieredPrices", prompt: int) -> Decimal:
     """The price for a prompt of so many tokens."""
     if isinstance(value, Decimal):
         return value

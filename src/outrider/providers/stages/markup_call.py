@@ -1,4 +1,4 @@
-"""A call that a model writes as markup, given out while it arrives: <function=name><parameter=key>value</parameter>…"""
+"""A call that a model writes as <function=name> with <parameter=key> inside, given out while it arrives."""
 
 import json
 import re

@@ -18,7 +18,7 @@ SEEN_BY_FRONT_ENDS = ("outrider.app", "outrider.background", "outrider.types", "
 FACADES = ("outrider", "outrider.events")
 VENDOR_FREE = ("outrider.errors", "outrider.types", "outrider.bus", "outrider.context", "outrider.agents")
 CORE_LIBRARIES = {"msgspec", "typing_extensions"}
-SHARED_BY_VENDORS = ("outrider.providers.stages", "outrider.providers.transport")
+SHARED_BY_VENDORS = tuple(f"outrider.providers.{name}" for name in ("cassettes", "catalog", "stages", "transport"))
 UNFOLDERED_PROVIDERS = ("outrider.providers.local", "outrider.providers.scripted")
 EFFECTS = {"http", "shutil", "socket", "sqlite3", "ssl", "subprocess", "tempfile"}
 

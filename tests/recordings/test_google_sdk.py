@@ -94,18 +94,23 @@ def test_the_judge_of_types_finds_a_wrong_field(sdk: Any):
 
 
 async def ask(exchange: Exchange, url: str) -> Answer | ProviderError:
+    assembler = Assembler(FAMILY)
+    try:
+        await follow(exchange, url, assembler)
+    except ProviderError as error:
+        return error
+    return assembler.answer()
+
+
+async def follow(exchange: Exchange, url: str, assembler: Assembler) -> None:
     provider = Provider("r", "google", api_key="k", base_url=url)
     client = WireClient("replayed", GoogleWire(provider), retry=RetryPolicy(attempts=1))
     prompt = Prompt([ModelMessage("user", (TextPart("hi"),))])
-    assembler = Assembler(FAMILY)
     try:
         async for delta in client.stream(Request("m", prompt, stream="stream" in exchange["request"]["path"])):
             assembler.add(delta)
-    except ProviderError as error:
-        return error
     finally:
         await client.aclose()
-    return assembler.answer()
 
 
 async def test_answers_come_through_a_real_connection_unchanged(shared_dir: Path, server: Any):
@@ -115,6 +120,16 @@ async def test_answers_come_through_a_real_connection_unchanged(shared_dir: Path
         if found := problems(exchange, await ask(exchange, url)):
             wrong[exchange["id"]] = found
     assert not wrong
+
+
+async def test_an_answer_that_was_cut_is_never_taken_for_whole_and_keeps_what_arrived(shared_dir: Path, server: Any):
+    streamed = [exchange for exchange in exchanges(shared_dir, "gemini", streaming=True) if exchange["streaming"]]
+    for number, exchange in enumerate(streamed[::4]):
+        kept = Assembler(FAMILY)
+        with pytest.raises(ProviderError) as failure:
+            await follow(exchange, server.url(exchange["id"], mode="x", session=f"cut{number}", end="60%"), kept)
+        assert failure.value.retryable or exchange["expected"]["error"], exchange["id"]
+        assert exchange["expected"]["text"].startswith(text_of(kept.answer(), FAMILY)), exchange["id"]
 
 
 @pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession")  # the client's own affair

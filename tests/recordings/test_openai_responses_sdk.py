@@ -107,18 +107,23 @@ def test_the_judge_of_types_finds_a_wrong_field(request_type: Any):
 
 
 async def ask(exchange: Exchange, url: str) -> Answer | ProviderError:
+    assembler = Assembler(FAMILY)
+    try:
+        await follow(exchange, url, assembler)
+    except ProviderError as error:
+        return error
+    return assembler.answer()
+
+
+async def follow(exchange: Exchange, url: str, assembler: Assembler) -> None:
     provider = Provider("r", "openai-responses", api_key="k", base_url=f"{url}/v1")
     client = WireClient("replayed", ResponsesWire(provider), retry=RetryPolicy(attempts=1))
     prompt = Prompt([ModelMessage("user", (TextPart("hi"),))])
-    assembler = Assembler(FAMILY)
     try:
         async for delta in client.stream(Request("m", prompt, stream=exchange["streaming"])):
             assembler.add(delta)
-    except ProviderError as error:
-        return error
     finally:
         await client.aclose()
-    return assembler.answer()
 
 
 async def test_answers_come_through_a_real_connection_unchanged(shared_dir: Path, server: Any):
@@ -128,6 +133,16 @@ async def test_answers_come_through_a_real_connection_unchanged(shared_dir: Path
         if found := problems(exchange, await ask(exchange, url)):
             wrong[exchange["id"]] = found
     assert not wrong
+
+
+async def test_an_answer_that_was_cut_is_never_taken_for_whole_and_keeps_what_arrived(shared_dir: Path, server: Any):
+    streamed = [exchange for exchange in recorded(shared_dir) if exchange["streaming"]]
+    for number, exchange in enumerate(streamed[::4]):
+        kept = Assembler(FAMILY)
+        with pytest.raises(ProviderError) as failure:
+            await follow(exchange, server.url(exchange["id"], mode="x", session=f"cut{number}", end="60%"), kept)
+        assert failure.value.retryable or exchange["expected"]["error"], exchange["id"]
+        assert exchange["expected"]["text"].startswith(text_of(kept.answer(), FAMILY)), exchange["id"]
 
 
 async def test_what_we_read_is_what_the_vendors_own_client_reads(shared_dir: Path, server: Any):

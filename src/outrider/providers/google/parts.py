@@ -108,9 +108,9 @@ class PartReader:
             return
         mime: str = file.get("mimeType") or "application/octet-stream"
         url: str = f"data:{mime};base64,{file.get('data', '')}" if inline else file.get("fileUri", "")
-        thought = {"thought": True} if part.get("thought") else {}
+        own: Fields = {"by_model": True} | ({"thought": True} if part.get("thought") else {})
         self._emit(PartStart(index, "file"))
-        self._emit(PartEnd(index, _state(part) | thought, mime, url))
+        self._emit(PartEnd(index, own | _state(part), mime, url))
 
     def _take(self) -> int:
         self._next += 1

@@ -138,7 +138,10 @@ def test_an_image_is_a_file():
     image = {"inlineData": {"mimeType": "image/png", "data": "QUJD"}, "thoughtSignature": "s"}
     (part,) = whole(chunk(image, finish="STOP")).message.parts
     assert isinstance(part, FilePart)
-    assert (part.url, part.metadata[FAMILY]) == ("data:image/png;base64,QUJD", {"thought_signature": "s"})
+    assert (part.url, part.metadata[FAMILY]) == (
+        "data:image/png;base64,QUJD",
+        {"by_model": True, "thought_signature": "s"},
+    )
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from outrider.types.request import Prompt, Request
 
 FAMILY = "openai-responses"
 _REFUSALS = {
-    ENCRYPTED: re.compile(r"encrypted.content", re.IGNORECASE),
+    ENCRYPTED: re.compile(r"encrypted.content|'include'", re.IGNORECASE),
     SUMMARY: re.compile(r"reasoning.summar", re.IGNORECASE),
     CACHE_KEY: re.compile(CACHE_KEY),
 }

@@ -6,6 +6,9 @@ from typing import Any, cast
 
 _SHOWN = 120
 _INDEX = re.compile(r"\[\d+\]")
+_OWN_ID = re.compile(
+    r"[0-9a-f]{8}(?P<dash>-?)[0-9a-f]{4}(?P=dash)7[0-9a-f]{3}(?P=dash)[89ab][0-9a-f]{3}(?P=dash)[0-9a-f]{12}"
+)
 
 
 def first_difference(recorded: Any, sent: Any, ignore: Collection[str] = (), path: str = "") -> str | None:
@@ -19,6 +22,28 @@ def first_difference(recorded: Any, sent: Any, ignore: Collection[str] = (), pat
         return _in_items(cast("list[Any]", recorded), cast("list[Any]", sent), ignore, path)
     same_kind = isinstance(recorded, bool) == isinstance(sent, bool)  # True is 1 in Python, not in JSON
     return None if same_kind and recorded == sent else f"{path or 'body'}: {_words(recorded, sent)}"
+
+
+def without_own_ids(body: Any) -> Any:
+    """The body with every id of ours (a UUID of version 7) replaced by the number of its first appearance: ids are new
+    in every run, and mean only that what has the same one belongs together."""
+    numbers: dict[str, str] = {}
+
+    def number(found: re.Match[str]) -> str:
+        return numbers.setdefault(found[0], f"<id {len(numbers) + 1}>")
+
+    def walk(value: Any) -> Any:
+        match value:
+            case str():
+                return _OWN_ID.sub(number, value)
+            case [*items]:
+                return [walk(item) for item in items]
+            case {**fields}:
+                return {name: walk(fields[name]) for name in sorted(fields)}
+            case _:
+                return value
+
+    return walk(body)
 
 
 def _in_fields(recorded: dict[str, Any], sent: dict[str, Any], ignore: Collection[str], path: str) -> str | None:

@@ -5,6 +5,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from msgspec.structs import replace
+
 from outrider.errors import NetworkError, ProviderError, StalledStreamError
 from outrider.providers.cassettes.cassette import (
     Cassette,
@@ -13,7 +15,7 @@ from outrider.providers.cassettes.cassette import (
     RecordedExchange,
     RecordedFailure,
 )
-from outrider.providers.cassettes.compare import first_difference
+from outrider.providers.cassettes.compare import first_difference, without_own_ids
 from outrider.providers.cassettes.scrub import Scrubber
 from outrider.providers.provider import HttpCall
 from outrider.providers.transport.transport import HttpAnswer
@@ -24,8 +26,8 @@ _FAILURES: dict[str, type[NetworkError]] = {"NetworkError": NetworkError, "Stall
 class ReplayTransport:
     """Gives each call the first exchange on the cassette that means the same and was not played yet.
 
-    The host may be another one, the path and the body may not, except for the fields named in `ignore` (see
-    `first_difference`). With `timing`, chunks arrive as slowly as they did.
+    The host may be another one, and so may ids that we make up; the path and the rest of the body may not, except for
+    the fields named in `ignore` (see `first_difference`). With `timing`, chunks arrive as slowly as they did.
     """
 
     def __init__(
@@ -46,11 +48,11 @@ class ReplayTransport:
     def unplayed(self) -> list[RecordedExchange]:
         """What nobody has asked for yet, in the order of the recording."""
         if self._unplayed is None:
-            self._unplayed = self._cassette.exchanges()
+            self._unplayed = [replace(one, call=_comparable(one.call)) for one in self._cassette.exchanges()]
         return self._unplayed
 
     async def send(self, call: HttpCall) -> HttpAnswer:
-        sent = self._scrubber.call(call)
+        sent = _comparable(self._scrubber.call(call))
         for position, exchange in enumerate(self.unplayed):
             if self._difference(exchange.call, sent) is None:
                 del self.unplayed[position]
@@ -76,6 +78,10 @@ class ReplayTransport:
             f"the cassette {self._cassette.path} does not hold this call: {words}. Record it again if that is meant",
             type="replay_mismatch",
         )
+
+
+def _comparable(call: RecordedCall) -> RecordedCall:
+    return replace(call, body=without_own_ids(call.body))
 
 
 class _ReplayedAnswer:

@@ -22,6 +22,7 @@ from outrider.providers.provider import HttpCall
 from outrider.providers.transport.http import HttpClient
 from outrider.providers.transport.retry import RetryPolicy
 from outrider.providers.transport.transport import Timeouts, Transport
+from outrider.types.ids import new_id
 from outrider.types.stream import Delta, TextDelta
 from tests.fakes.http_server import Reply, Server, serving
 from tests.fakes.plain_wire import KEY, PlainWire, plain_request, words
@@ -233,3 +234,8 @@ def test_bytes_that_are_no_text_are_kept_as_they_are():
     chunk = RecordedChunk.of(b"\xff\xfe", 0)
     assert base64.b64decode(chunk.base64) == b"\xff\xfe"
     assert Scrubber().chunks([chunk], CALL) == (chunk,)
+
+
+async def test_ids_that_we_made_up_may_be_new_when_a_cassette_is_played(cassette: Cassette):
+    player = ReplayTransport(tape(cassette, {"calls": [f"call_{new_id()}"]}))
+    assert await call(player, msgspec.json.encode({"calls": [f"call_{new_id()}"]}))

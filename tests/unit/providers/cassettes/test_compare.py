@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.cassettes.compare import first_difference
+from outrider.providers.cassettes.compare import first_difference, without_own_ids
+from outrider.types.ids import new_id
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}], "n": 1}
 
@@ -66,3 +67,23 @@ JSON = st.recursive(
 def test_two_bodies_differ_exactly_when_their_json_does(first: object, second: object):
     same = json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
     assert (first_difference(first, second) is None) == same
+
+
+def conversation(first: str, second: str, answered: str) -> object:
+    return without_own_ids([{"calls": [f"call_{first}", second.replace("-", "")]}, {"call_id": f"call_{answered}"}])
+
+
+def test_ids_of_ours_may_be_new_as_long_as_the_same_things_belong_together():
+    a, b, c, d = (new_id() for _ in range(4))
+    assert conversation(a, b, a) == conversation(c, d, c)
+    assert conversation(a, b, a) != conversation(c, d, d)
+
+
+def test_ids_of_others_are_left_alone():
+    theirs = {"id": "9b2f1c1e-7d3a-4c1b-8a51-0f6a3a1f2b3c", "call": "toolu_01A09q90qw90lq917835lq9"}
+    assert without_own_ids(theirs) == theirs
+
+
+def test_the_order_of_fields_does_not_number_ids_differently():
+    a, b = new_id(), new_id()
+    assert without_own_ids({"x": a, "y": b}) == without_own_ids({"y": b, "x": a})

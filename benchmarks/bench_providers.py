@@ -20,6 +20,7 @@ import openai
 
 from benchmarks.figure import Figure
 from outrider.app.build import model_client
+from outrider.app.complete import async_complete
 from outrider.providers.assemble import Assembler
 from outrider.providers.provider import ModelClient
 from outrider.types.agents import Provider, ProviderKind
@@ -57,15 +58,18 @@ async def measure(address: str) -> list[Figure]:
 async def turn_figures(address: str) -> list[Figure]:
     base = f"{address}/default"
     async with aiohttp.ClientSession() as session, openai_sdk(base) as sdk:
-        client = ours("openai", f"{base}/v1")
+        provider = Provider("bench", "openai", KEY, f"{base}/v1")
+        client = model_client(provider)
         costs = await cpu_of(
             ours=lambda: turns(lambda: our_answer(client, request(stream=False))),
+            complete=lambda: turns(lambda: async_complete(provider, "mock", QUESTION, stream=False)),
             bare=lambda: turns(lambda: bare_turn(session, f"{base}/v1/chat/completions")),
             sdk=lambda: turns(lambda: sdk_turn(sdk)),
         )
         await client.aclose()
     return [
         against("one turn, beside bare aiohttp", costs["ours"] * 1e3, "ms", costs["bare"] * 1e3, 2),
+        against("one async_complete, beside bare aiohttp", costs["complete"] * 1e3, "ms", costs["bare"] * 1e3, 2),
         against("one turn, beside the openai SDK", costs["ours"] * 1e3, "ms", costs["sdk"] * 1e3),
     ]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from outrider.app.build import model_client
+from outrider.app.connections import connected
 from outrider.app.environment import filled_in
 from outrider.context.lower import lower
 from outrider.errors import ConfigurationError, ProviderError
@@ -37,8 +37,7 @@ async def async_complete(
     """`tools` are ToolSpecs or whatever has `to_schema()`. Raises ProviderError; what arrived before it is the
     Answer in its `details["answer"]`."""
     provider = filled_in(provider)
-    client = model_client(provider, catalog=_catalog())
-    try:
+    async with connected(provider, _catalog()) as client:
         request = Request(
             model,
             lower(_messages(messages), family=client.family(model)),
@@ -48,8 +47,6 @@ async def async_complete(
             stream=stream,
         )
         return await _answer(client, provider, request)
-    finally:
-        await client.aclose()
 
 
 def complete(

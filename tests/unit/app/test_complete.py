@@ -1,10 +1,12 @@
 """One answer without the loop, in asynchronous and in plain code."""
 
+import asyncio
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
+from outrider.app import connections
 from outrider.app.build import model_client
 from outrider.app.complete import async_complete, complete, cost_of
 from outrider.errors import AuthenticationError, ConfigurationError, NetworkError
@@ -84,6 +86,35 @@ async def test_a_call_is_a_pending_part_of_the_message():
     call = answer.message.parts[0]
     assert isinstance(call, ToolPart)
     assert (call.tool, call.state.input, call.state.status) == ("search", {"query": "x"}, "pending")
+
+
+async def test_calls_in_one_loop_share_their_connection():
+    async with serving(Reply([ANSWER], headers=JSON)) as server:
+        provider = Provider("o", "openai", "k", server.url)
+        for _ in range(3):
+            await async_complete(provider, "m", "?", stream=False)
+        await async_complete(Provider("o", "openai", "other", server.url), "m", "?", stream=False)
+        assert [seen.connection for seen in server.requests] == [1, 1, 1, 2]
+
+
+def test_a_connection_closes_with_its_loop():
+    closed: list[bool] = []
+
+    async def ask() -> None:
+        async with serving(Reply([ANSWER], headers=JSON)) as server:
+            await async_complete(Provider("o", "openai", "k", server.url), "m", "?", stream=False)
+            closed.append(asyncio.get_running_loop() in connections._kept)
+
+    asyncio.run(ask())
+    closed.append(not connections._kept)
+    assert closed == [True, True]
+
+
+async def test_more_providers_than_are_kept_are_asked_all_the_same():
+    async with serving(Reply([ANSWER], headers=JSON)) as server:
+        for number in range(connections._MOST + 2):
+            provider = Provider(f"p{number}", "openai", "k", server.url)
+            assert (await async_complete(provider, "m", "?", stream=False)).finish == "stop"
 
 
 async def test_a_refusal_is_raised_in_the_provider_s_words():

@@ -92,6 +92,8 @@ def test_one_model_costs_the_same_under_all_its_names(catalog: Catalog, kind: st
             200_000,
             64_000,
         ),
+        ("anthropic", "eu.anthropic.claude-opus-4-20250514-v1:0", None, 200_000, 32_000),
+        ("anthropic", "claude-opus-4@20250514", None, 200_000, 32_000),
         ("anthropic", "claude-3-5-sonnet-latest", None, 200_000, 8_192),
         ("openai", "gpt-4o", None, 128_000, 16_384),
         ("openai", "GPT-4o", None, 128_000, 16_384),

@@ -3,6 +3,7 @@
 from outrider.errors import MalformedAnswerError
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
+_NAMES = 64
 _BOM = b"\xef\xbb\xbf"
 _BRACE = 0x7B
 
@@ -17,7 +18,7 @@ class EventReader:
     counts when the stream ends, and a line that is a bare JSON object is an event of its own.
     """
 
-    __slots__ = ("_after_cr", "_data", "_limit", "_name", "_size", "_started", "_tail")
+    __slots__ = ("_after_cr", "_counted", "_data", "_limit", "_name", "_names", "_size", "_started", "_tail")
 
     def __init__(self, limit: int = MAX_EVENT_BYTES) -> None:
         self._limit = limit
@@ -25,8 +26,9 @@ class EventReader:
         self._after_cr = False  # a line feed at the head of the next chunk belongs to the last line
         self._started = False
         self._name = ""
+        self._names: dict[bytes, str] = {}
         self._data: list[bytes] = []
-        self._size = 0
+        self._counted = self._size = 0
 
     def feed(self, chunk: bytes) -> list[ServerEvent]:
         if self._after_cr and chunk:
@@ -73,24 +75,31 @@ class EventReader:
     def _read(self, lines: list[bytes]) -> list[ServerEvent]:
         events: list[ServerEvent] = []
         for line in lines:
-            if line[:5] == b"data:":
-                value = line[6:] if line[5:6] == b" " else line[5:]
-                self._data.append(value)
-                self._size += len(value)
+            if line[:6] == b"data: ":
+                self._data.append(line[6:])
             elif not line:
                 if self._data:
                     events.append((self._name, self._take()))
                 self._name = ""
             elif line[:6] == b"event:":
-                self._name = line[6:].decode("utf-8", "replace").strip()
+                self._name = self._names.get(line) or self._read_name(line)
             else:
                 self._unusual(line, events)
-        self._bound(self._size)
+        if self._data:
+            self._bound_data()
         return events
+
+    def _read_name(self, line: bytes) -> str:
+        name = line[6:].decode("utf-8", "replace").strip()
+        if len(self._names) < _NAMES:  # a stream has few; a hostile one may have many
+            self._names[line] = name
+        return name
 
     def _unusual(self, line: bytes, events: list[ServerEvent]) -> None:
         """Comments, ids, retry times and unknown fields say nothing about the answer."""
-        if line == b"data":
+        if line[:5] == b"data:":
+            self._data.append(line[5:])
+        elif line == b"data":
             self._data.append(b"")
         elif line[0] == _BRACE:
             events.append(("", _text(line)))
@@ -101,8 +110,14 @@ class EventReader:
         data = self._data
         whole = data[0] if len(data) == 1 else b"\n".join(data)
         self._data = []
-        self._size = 0
+        self._counted = self._size = 0
         return whole if whole.isascii() else _text(whole)
+
+    def _bound_data(self) -> None:
+        """Of an event that has not ended, count the lines that are new."""
+        self._size += sum(map(len, self._data[self._counted :]))
+        self._counted = len(self._data)
+        self._bound(self._size)
 
     def _bound(self, size: int) -> None:
         if size > self._limit:

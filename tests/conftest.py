@@ -28,6 +28,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.fixturenames.insert(0, "no_leaked_tasks")
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests measured (`record_property("figures", text)`), so that numbers are seen and not only judged."""
+    reports = [report for reports in terminalreporter.stats.values() for report in reports]
+    figures = [text for report in reports for name, text in getattr(report, "user_properties", ()) if name == "figures"]
+    for text in dict.fromkeys(figures):
+        terminalreporter.write_line(text)
+
+
 @pytest.fixture
 async def no_leaked_tasks() -> AsyncIterator[None]:
     """Given to every asynchronous test."""

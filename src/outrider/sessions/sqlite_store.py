@@ -28,8 +28,9 @@ from outrider.sessions.records import (
 from outrider.sessions.rows import words
 from outrider.sessions.rows.codec import to_rows
 from outrider.sessions.sqlite.connection import Readers, connect
+from outrider.sessions.sqlite.files import file_system
 from outrider.sessions.sqlite.news import News
-from outrider.sessions.sqlite.opening import open_file
+from outrider.sessions.sqlite.opening import FileSystem, open_file
 from outrider.sessions.sqlite.tables import counting, finding, leases, reads, requests, writes
 from outrider.sessions.sqlite.tables.chores import Chores
 from outrider.sessions.sqlite.turnstile import Turnstile
@@ -43,9 +44,11 @@ _ANY = SessionFilter()
 class SqliteStore:
     """`notices` says what opening it had to do: a migration's backup, a damaged file that was set aside."""
 
-    def __init__(self, path: str | Path, *, clock: Callable[[], int] = now_ms) -> None:
+    def __init__(
+        self, path: str | Path, *, clock: Callable[[], int] = now_ms, file_system: FileSystem = file_system
+    ) -> None:
         self.path = Path(path)
-        self.notices = open_file(self.path)
+        self.notices = open_file(self.path, file_system)
         self._clock = clock
         self._turnstile = Turnstile(self.path)
         self._chores = Chores(clock)

@@ -38,7 +38,10 @@ def private_directory(path: Path) -> None:
 
 def open_private(path: Path) -> int:
     """A descriptor of a plain file that only we can read, made if it is missing."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreUnavailableError(f"{path} cannot be opened: {error.strerror}", path=str(path)) from error
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink > 1:
         os.close(descriptor)

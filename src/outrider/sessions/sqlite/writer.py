@@ -28,7 +28,7 @@ CHECKPOINT_BYTES = 16 * 1024 * 1024
 class _Order:
     """One write that somebody waits for."""
 
-    __slots__ = ("durable", "error", "future", "loop", "result", "write")
+    __slots__ = ("_claim", "durable", "error", "future", "loop", "result", "write")
 
     def __init__(self, write: Write[Any], *, durable: bool) -> None:
         self.write = write
@@ -37,6 +37,11 @@ class _Order:
         self.future: asyncio.Future[Any] = self.loop.create_future()
         self.result: Any = None
         self.error: Exception | None = None
+        self._claim = threading.Lock()
+
+    def claim(self) -> bool:
+        """True for the first who asks: the writer that begins it, or the caller that gives up."""
+        return not self.future.done() and self._claim.acquire(blocking=False)
 
     def deliver(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
@@ -91,7 +96,7 @@ class Writer:
             await asyncio.to_thread(self._thread.join)
 
     def _give_up(self, order: _Order) -> None:
-        if not order.future.done():
+        if order.claim():
             text = f"{self._path}: another process has held the lock for {PATIENCE_SECONDS} s"
             order.future.set_exception(StoreUnavailableError(text, path=str(self._path)))
 
@@ -100,7 +105,7 @@ class Writer:
         try:
             while (orders := self._next()) is not None:
                 if orders:
-                    self._commit(db, [order for order in orders if not order.future.done()])
+                    self._commit(db, orders)
                     self._chores_due = True
                 else:
                     self._do_chore(db)
@@ -124,9 +129,11 @@ class Writer:
             self._orders.put(None)  # the end was asked for, after these
         return orders or None
 
-    def _commit(self, db: sqlite3.Connection, orders: Sequence[_Order]) -> None:
+    def _commit(self, db: sqlite3.Connection, waiting: Sequence[_Order]) -> None:
+        orders: list[_Order] = []
         try:
             with self._turnstile:
+                orders = [order for order in waiting if order.claim()]
                 self._set_durability(db, full=any(order.durable for order in orders))
                 db.execute("BEGIN IMMEDIATE")
                 for order in orders:

@@ -1,0 +1,165 @@
+"""What the fault tests run in processes of their own, to be killed, paused and raced."""
+
+import asyncio
+import os
+import signal
+import sqlite3
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from outrider.bus import EventBus
+from outrider.errors import LeaseLostError, OutriderError
+from outrider.sessions import faults
+from outrider.sessions.journal import Journal, begin, resume
+from outrider.sessions.records import Approval, StoredSession
+from outrider.sessions.session import Session
+from outrider.sessions.sqlite.connection import connect
+from outrider.sessions.sqlite.owners import this_process
+from outrider.sessions.sqlite.tables.schema import MIGRATIONS, migrate
+from outrider.sessions.sqlite.turnstile import Turnstile
+from outrider.sessions.sqlite_store import SqliteStore
+from outrider.types.events import PartDeltaEvent
+from outrider.types.ids import new_id, now_ms
+from outrider.types.messages import Message, MessageTime, text_message
+from outrider.types.parts import CompactionPart, TextPart, ToolPart
+from outrider.types.tool_state import ToolPending
+
+
+def say(**words: object) -> None:
+    """One line to the test, at once; what was said is what was acknowledged."""
+    os.write(1, msgspec.json.encode(words) + b"\n")
+
+
+async def turns(path: str, effects: str) -> None:
+    """Turn after turn until killed: text that streams, a call that asks, has an effect and ends, a compaction."""
+    store = SqliteStore(path)
+    journal = await begin(Session(), store, EventBus(), owner=this_process())
+    say(session=journal.session.id)
+    while True:
+        await turn(journal, store, Path(effects))
+
+
+async def turn(journal: Journal, store: SqliteStore, effects: Path) -> None:
+    question = await journal.add_message(text_message("user", "go"))
+    say(part=question.parts[0].id, status="text")
+    message = await journal.add_message(Message("assistant"))
+    await stream(journal, message)
+    call = await journal.put_part(ToolPart(new_id(), "write", ToolPending({"n": 1}, "", "ready")), message)
+    say(part=call.id, status="pending")
+    asking = await journal.put_part(call.update_state(call.state.await_approval()), message)
+    asked = await store.ask(Approval(session_id=journal.session.id, call_id=call.call_id, tool="write", input={"n": 1}))
+    faults.reach("FP-mid-approval")
+    await store.answer(asked.id, "allowed")
+    running = await journal.put_part(asking.with_state(asking.state.start(now_ms())), message)
+    say(part=call.id, status="running")
+    with effects.open("a") as file:
+        file.write(f"{call.id}\n")
+    ended = await journal.put_part(running.with_state(running.state.complete("written", now_ms())), message)
+    say(part=ended.id, status="completed")
+    await journal.add_message(Message("user", [CompactionPart(summary="so far", tail_start_id=message.id)]))
+
+
+async def stream(journal: Journal, message: Message) -> None:
+    text, part_id = "", new_id()
+    for number in range(4):
+        text += f"{number} " * 400
+
+        def current(text: str = text) -> TextPart:
+            part = TextPart(text, id=part_id)
+            part.adopt(message.id, journal.session.id)
+            return part
+
+        journal.show(PartDeltaEvent(message_id=message.id, part_id=part_id, delta=f"{number} " * 400), current)
+        await asyncio.sleep(0.001)
+    await journal.flush()
+    say(part=part_id, status="draft", characters=len(text))
+    await journal.put_part(TextPart(text, id=part_id), message)
+    say(part=part_id, status="text")
+
+
+async def append(path: str, seconds: str) -> None:
+    """Append to a session of one's own, and tell how long each took."""
+    async with SqliteStore(path) as store:
+        session = await store.create(StoredSession(title="writer"))
+        message = Message("assistant", time=MessageTime(now_ms()))
+        message.join(session.id)
+        await store.append(session.id, [message])
+        say(ready=session.id)
+        sys.stdin.readline()
+        took: list[float] = []
+        end = time.perf_counter() + float(seconds)
+        while (start := time.perf_counter()) < end:
+            part = TextPart("x" * 1500)
+            part.adopt(message.id, session.id)
+            await store.append(session.id, [part])
+            took.append(time.perf_counter() - start)
+        say(session=session.id, took=took)
+
+
+async def start(path: str, at: str) -> None:
+    """Open the store at one moment with all the others, and use it."""
+    while time.time() < float(at):
+        pass
+    async with SqliteStore(path) as store:
+        say(session=(await store.create(StoredSession())).id)
+
+
+async def hold_lock(path: str) -> None:
+    """Die inside a transaction, with every lock held."""
+    with Turnstile(Path(path)):
+        db = connect(Path(path))
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("UPDATE sessions SET title = 'never'")
+        say(held=True)
+        time.sleep(60)
+
+
+async def own(path: str, session_id: str) -> None:
+    """Own a session for a third of a second at a time, and write to it on every line that comes in."""
+    async with SqliteStore(path) as store:
+        lease = await store.acquire(session_id, this_process(), ttl_ms=300)
+        journal = Journal((await resume_plain(store, session_id)), store, EventBus(), lease=lease)
+        say(owner=True)
+        while sys.stdin.readline():
+            try:
+                await journal.add_message(text_message("user", "from the first owner"))
+                say(wrote=True)
+            except LeaseLostError:
+                say(wrote=False)
+        await journal.close()
+
+
+async def resume_plain(store: SqliteStore, session_id: str) -> Session:
+    journal = await resume(session_id, store, EventBus())
+    await journal.close()
+    return journal.session
+
+
+async def upgrade(path: str) -> None:
+    """A migration that a later version might bring."""
+
+    def add_column(db: sqlite3.Connection) -> None:
+        db.execute("ALTER TABLE sessions ADD COLUMN colour TEXT")
+        db.execute("UPDATE sessions SET colour = 'red'")
+
+    with Turnstile(Path(path)):
+        db = connect(Path(path))
+        backup = migrate(db, Path(path), (*MIGRATIONS, add_column))
+        db.close()
+    say(backup=str(backup))
+
+
+async def main() -> None:
+    name, *arguments = sys.argv[1:]
+    try:
+        await globals()[name](*arguments)
+    except OutriderError as error:
+        say(error=type(error).__name__, message=error.message)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    asyncio.run(main())

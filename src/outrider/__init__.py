@@ -6,6 +6,10 @@ from outrider.lazy import lazy_names
 
 if TYPE_CHECKING:
     from outrider.app.complete import async_complete, complete
+    from outrider.app.gate import ApprovalRequest
+    from outrider.app.results import RunResult
+    from outrider.app.run import async_run, async_run_stream, run
+    from outrider.app.streaming import StreamEvent
     from outrider.bus import EventBus, EventStream, get_event_bus
     from outrider.context.lower import lower
     from outrider.errors import (
@@ -132,6 +136,7 @@ __all__ = [
     "AgentMessage",
     "AgentPart",
     "Answer",
+    "ApprovalRequest",
     "Attachment",
     "AuthenticationError",
     "CacheTokens",
@@ -184,6 +189,7 @@ __all__ = [
     "ResourceSource",
     "RetryPart",
     "RetryTime",
+    "RunResult",
     "RunningTime",
     "ServerError",
     "Session",
@@ -200,6 +206,7 @@ __all__ = [
     "StoreError",
     "StoreUnavailableError",
     "StoreVersionError",
+    "StreamEvent",
     "SubtaskPart",
     "SymbolSource",
     "TextPart",
@@ -223,6 +230,8 @@ __all__ = [
     "UnknownPart",
     "Usage",
     "async_complete",
+    "async_run",
+    "async_run_stream",
     "complete",
     "decode_part",
     "decode_parts",
@@ -249,6 +258,7 @@ __all__ = [
     "part_from_dict",
     "part_types",
     "register_part_type",
+    "run",
     "validate_part",
 ]
 
@@ -256,6 +266,10 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "outrider.app.complete": "async_complete complete",
+        "outrider.app.gate": "ApprovalRequest",
+        "outrider.app.results": "RunResult",
+        "outrider.app.run": "async_run async_run_stream run",
+        "outrider.app.streaming": "StreamEvent",
         "outrider.bus": "EventBus EventStream get_event_bus",
         "outrider.context.lower": "lower",
         "outrider.errors": """

@@ -27,6 +27,7 @@ OutriderError
 │   ├── StoreUnavailableError     the store cannot be opened or written: permissions, network, a lock
 │   ├── StoreVersionError         the store was written by a newer version; nothing was changed
 │   └── StoreDamagedError         the store's own file is broken
+├── ProcessError              a command could not be started, or there is no such process
 ├── LimitReachedError         a bound on turns, time, tokens, money, depth was met; what was done is kept
 └── ConfigurationError        a name, setting or combination that cannot work (also a ValueError)
 """
@@ -179,6 +180,10 @@ class StoreVersionError(StoreError):
 
 
 class StoreDamagedError(StoreError):
+    pass
+
+
+class ProcessError(OutriderError):
     pass
 
 

@@ -57,6 +57,12 @@ class Budget:
         self.turns += 1
         return self.turns
 
+    def as_limit(self, reached: LimitReachedError | TimeoutError) -> LimitReachedError:
+        """A turn that ran out of time has reached a limit like any other."""
+        if isinstance(reached, LimitReachedError):
+            return reached
+        return LimitReachedError("seconds", self.limits.seconds, round(self._clock() - self._start, 1))
+
     def check_depth(self, depth: int) -> None:
         if depth > self.limits.depth:
             raise LimitReachedError("levels of agents", self.limits.depth, depth)

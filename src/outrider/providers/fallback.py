@@ -1,6 +1,6 @@
 """An ordered list of models: the next is asked when one cannot answer and the request is not to blame."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
 
@@ -48,13 +48,8 @@ class FallbackClient:
                 if shown or isinstance(error, _OWN_FAULT) or candidate is self._candidates[-1]:
                     raise
             finally:
-                await _close(deltas)
+                await deltas.aclose()
 
     async def aclose(self) -> None:
         for candidate in self._candidates:
             await candidate.client.aclose()
-
-
-async def _close(deltas: AsyncIterator[Delta]) -> None:
-    if isinstance(deltas, AsyncGenerator):  # a plain iterator has nothing to close
-        await deltas.aclose()

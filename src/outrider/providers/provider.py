@@ -4,7 +4,7 @@ A vendor is three small things that know nothing of sockets, so that every one o
 how a request is written (`Wire.call`), how an answer is read (`Decoder`), what a refusal means (`Wire.error`).
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -23,7 +23,7 @@ class ModelClient(Protocol):
         """Which models may be given each other's private state (signatures, encrypted reasoning)."""
         ...
 
-    def stream(self, request: Request) -> AsyncIterator[Delta]:
+    def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
         """The answer as it arrives. Raises ProviderError; closing the iterator closes the connection."""
         ...
 

@@ -1,7 +1,7 @@
 """A model whose answers are written down beforehand, for tests and demonstrations."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -68,7 +68,7 @@ class ScriptedClient:
     def family(self, model: str) -> str:
         return "scripted"
 
-    async def stream(self, request: Request) -> AsyncIterator[Delta]:
+    async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
         # A prompt grows after it was sent; what is kept is what it was.
         request = msgspec.structs.replace(request, prompt=Prompt(request.prompt))
         self.requests.append(request)

@@ -27,7 +27,8 @@ def _keep_nothing(_: str) -> None:
 
 class Runner:
     """`record` stores a part; it has done so when it returns, and only then does the tool start (a call is durable
-    before its effect). `save` keeps an output that is too long and says where."""
+    before its effect). `save` keeps an output that is too long and says where. `unknown` may have better words for a
+    tool that does not exist."""
 
     def __init__(
         self,
@@ -36,12 +37,14 @@ class Runner:
         *,
         cap: OutputCap | None = None,
         save: Save = _keep_nothing,
+        unknown: Callable[[str], str | None] = lambda _: None,
         clock: Callable[[], int] = now_ms,
     ) -> None:
         self._tools = tools
         self._record = record
         self._cap = cap or OutputCap()
         self._save = save
+        self._unknown = unknown
         self._clock = clock
 
     async def run(self, call: ToolPart, context: ToolContext) -> ToolPart:
@@ -102,6 +105,8 @@ class Runner:
         return ended
 
     def _no_such_tool(self, name: str) -> str:
+        if (words := self._unknown(name)) is not None:
+            return words
         near = get_close_matches(name, self._tools, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
         return f"There is no tool called {name!r}.{hint} The tools are: {', '.join(sorted(self._tools)) or 'none'}."

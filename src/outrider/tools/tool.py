@@ -33,7 +33,8 @@ class ToolResult(msgspec.Struct, frozen=True):
 
 
 class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`read_only` tools run in plan mode; `parallel` ones beside others; `repeatable` ones again after a crash.
+    """`read_only` tools run in plan mode; `parallel` ones beside others; `repeatable` ones again after a crash;
+    `delegates` ones wait for calls of other agents, and so take no place among those that run.
 
     `evaluate_policy(base, args)` may only tighten; `preprocess_args(args)` comes before anything is decided.
     """
@@ -45,6 +46,7 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     preprocess_args: PreprocessArguments | None = None
     parallel: bool = True
     repeatable: bool = False
+    delegates: bool = False
 
 
 class Tool:

@@ -1,6 +1,6 @@
 """The contract of a stage, and the client that lets every answer run through one."""
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Protocol
 
 from outrider.errors import ProviderError
@@ -30,14 +30,14 @@ class StagedClient:
     def family(self, model: str) -> str:
         return self._client.family(model)
 
-    def stream(self, request: Request) -> AsyncIterator[Delta]:
+    def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
         return staged(self._client.stream(request), self._stage(request))
 
     async def aclose(self) -> None:
         await self._client.aclose()
 
 
-async def staged(deltas: AsyncIterator[Delta], stage: Stage) -> AsyncIterator[Delta]:
+async def staged(deltas: AsyncGenerator[Delta, None], stage: Stage) -> AsyncGenerator[Delta, None]:
     """An answer after a stage; closing it closes the answer itself."""
     try:
         async for delta in deltas:

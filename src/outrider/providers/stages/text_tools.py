@@ -1,6 +1,6 @@
 """Tools for models that have no native tool calls: explained in the system text, called and answered in plain text."""
 
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, assert_never
@@ -30,7 +30,7 @@ class TextToolsClient:
     def family(self, model: str) -> str:
         return self._client.family(model)
 
-    def stream(self, request: Request) -> AsyncIterator[Delta]:
+    def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
         deltas = self._client.stream(in_text(request))
         if not request.tools or request.settings.tool_choice.mode == "none":
             return deltas

@@ -1,0 +1,161 @@
+"""The calls of one answer: each is decided on, run and ended exactly once; others do not wait for one that waits."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any
+
+from outrider.agents.crew import Crew, Seat
+from outrider.tools.context import Progress, ToolContext
+from outrider.tools.runner import Runner
+from outrider.tools.tool import Tool
+from outrider.types.events import ToolExecutionCompletedEvent, ToolExecutionStartedEvent, ToolOutputEvent
+from outrider.types.messages import Message
+from outrider.types.parts import ToolPart, tool_result
+from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending
+
+PREVIEW = 200
+
+
+class Calls:
+    """Runs what a model asked for. Side by side, unless a tool wants to be alone."""
+
+    def __init__(self, seat: Seat, crew: Crew, message: Message) -> None:
+        self._seat = seat
+        self._crew = crew
+        self._message = message
+        self._runner = Runner(
+            seat.tools,
+            self._record,
+            cap=crew.cap,
+            save=crew.save_output or (lambda _: None),
+            unknown=self._misrouted,
+            clock=crew.clock,
+        )
+
+    async def run(self) -> list[ToolPart]:
+        """Every open call of the message, ended. Cancelling ends them all, as canceled."""
+        for group in self._groups():
+            async with asyncio.TaskGroup() as tasks:
+                for call in group:
+                    tasks.create_task(self._run_one(call))
+        return self._message.get_parts_by_type(ToolPart)
+
+    def _groups(self) -> Iterator[list[ToolPart]]:
+        group: list[ToolPart] = []
+        for call in self._message.get_parts_by_type(ToolPart):
+            tool = self._seat.tools.get(call.tool)
+            if tool is None or tool.options.parallel:
+                group.append(call)
+                continue
+            if group:
+                yield group
+            yield [call]
+            group = []
+        if group:
+            yield group
+
+    async def _run_one(self, call: ToolPart) -> None:
+        if not isinstance(call.state, ToolPending):
+            return
+        try:
+            admitted = await self._admitted(call)
+            if admitted is not None:
+                async with self._place(admitted):
+                    await self._execute(admitted)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._cancel(call.id))
+            raise
+
+    def _place(self, call: ToolPart) -> AbstractAsyncContextManager[Any]:
+        tool = self._seat.tools.get(call.tool)
+        return nullcontext() if tool is not None and tool.options.delegates else self._crew.budget.calls
+
+    async def _admitted(self, call: ToolPart) -> ToolPart | None:
+        """The call as it will run, or None when it was refused (and so has ended)."""
+        tool = self._seat.tools.get(call.tool)
+        if tool is None or "input_error" in call.metadata:
+            return call  # the runner has words for it
+        call = await self._prepared(call, tool)
+        if not isinstance(call.state, ToolPending):
+            return None
+        verdict = await self._crew.gate.admit(call, tool, self._seat)
+        if verdict.allowed:
+            return call
+        reason = "rejected" if verdict.reason == "rejected" else "denied"
+        await self._record(call.with_state(call.state.fail(verdict.words, self._crew.clock(), reason=reason)))
+        return None
+
+    async def _prepared(self, call: ToolPart, tool: Tool) -> ToolPart:
+        """What is decided on and shown is what runs: the input after the tool has prepared it."""
+        pending = call.state
+        assert isinstance(pending, ToolPending)
+        try:
+            prepared = tool.prepare(pending.input)
+        except Exception as error:  # noqa: BLE001  a tool's own code, and the model should know
+            ended = call.with_state(
+                pending.fail(f"{type(error).__name__}: {error}", self._crew.clock(), reason="invalid_input")
+            )
+            await self._record(ended)
+            return ended
+        if prepared == pending.input:
+            return call
+        call = call.update_state(pending.ready(prepared))
+        await self._record(call)
+        return call
+
+    async def _execute(self, call: ToolPart) -> None:
+        seat, bus = self._seat, self._crew.bus
+        bus.publish(
+            seat.labelled(
+                ToolExecutionStartedEvent, call_id=call.call_id, tool_name=call.tool, tool_input=call.state.input
+            )
+        )
+        ended = await self._runner.run(call, self._context(call))
+        state = ended.state
+        assert isinstance(state, ToolCompleted | ToolError)
+        result = tool_result(ended)
+        bus.publish(
+            seat.labelled(
+                ToolExecutionCompletedEvent,
+                call_id=call.call_id,
+                tool_name=call.tool,
+                success=isinstance(state, ToolCompleted),
+                duration_ms=state.time.end - state.time.start,
+                output_preview=result.content[:PREVIEW] if result else "",
+                reason=state.reason if isinstance(state, ToolError) else "",
+            )
+        )
+
+    def _context(self, call: ToolPart) -> ToolContext:
+        def report(progress: Progress) -> None:
+            if progress.output:
+                self._crew.bus.publish(
+                    self._seat.labelled(
+                        ToolOutputEvent, call_id=call.call_id, tool_name=call.tool, output=progress.output
+                    )
+                )
+
+        return ToolContext(
+            session_id=self._seat.session.id,
+            call_id=call.call_id,
+            agent=self._seat.agent.name,
+            workspace=self._seat.workspace,
+            report=report,
+        )
+
+    async def _cancel(self, part_id: str) -> None:
+        """A call that was cancelled before its tool started ends here; one that ran was ended by the runner."""
+        call = next(part for part in self._message.parts if part.id == part_id)
+        if isinstance(call.state, ToolPending):
+            await self._record(
+                call.with_state(call.state.fail("canceled before it started", self._crew.clock(), reason="canceled"))
+            )
+
+    def _misrouted(self, name: str) -> str | None:
+        if name in self._crew.agents:
+            return f"There is an agent called {name!r}, not a tool. Use call_agent with agent_name={name!r}."
+        return None
+
+    async def _record(self, call: ToolPart) -> None:
+        await self._seat.journal.put_part(call, self._message)

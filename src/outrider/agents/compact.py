@@ -1,0 +1,86 @@
+"""Compaction of a seat's context: a summary by the same model takes the place of old messages; nothing is deleted."""
+
+from contextlib import aclosing
+
+from msgspec.structs import replace
+
+from outrider.agents.crew import Crew, Seat
+from outrider.agents.requests import build_request, prompt_tokens
+from outrider.context.budget import estimated_tokens
+from outrider.context.compaction import is_full, since_last_compaction, tail_start
+from outrider.context.lower import lower
+from outrider.context.prompts import prompt_text
+from outrider.errors import ContextOverflowError, ProviderError
+from outrider.providers.assemble import Assembler
+from outrider.types.events import ContextCompactionEvent
+from outrider.types.messages import Message, text_message
+from outrider.types.parts import CompactionPart, ToolPart
+from outrider.types.request import Request, ToolChoice
+from outrider.types.tool_state import ToolCompleted
+
+SHORTENED = 600  # characters of a tool's output that a summary of an overflowing context still sees
+
+
+class Compactor:
+    def __init__(self, seat: Seat, crew: Crew) -> None:
+        self._seat = seat
+        self._crew = crew
+
+    def due(self) -> bool:
+        tariff, agent = self._crew.tariff, self._seat.agent
+        return is_full(prompt_tokens(self._seat), tariff.context_limit(agent), tariff.output_limit(agent))
+
+    async def compact(self, *, auto: bool = True, overflow: bool = False) -> CompactionPart:
+        """Summarise all but the tail. Raises ContextOverflowError when that would not make the prompt smaller."""
+        history = self._seat.session.messages
+        before = prompt_tokens(self._seat)
+        start = tail_start(history, self._crew.tariff.context_limit(self._seat.agent))
+        if start <= since_last_compaction(history):
+            raise ContextOverflowError("the context is full, and the last messages alone fill it")
+        summary = await self._summary(history[:start], overflow=overflow)
+        tail = history[start].id if start < len(history) else None
+        part = CompactionPart(auto=auto, overflow=overflow, summary=summary, tail_start_id=tail, tokens_before=before)
+        after = estimated_tokens([Message("user", [part]), *history[start:]])
+        part = replace(part, tokens_after=after, message_id="")
+        await self._seat.journal.add_message(Message("user", [part]))
+        self._crew.bus.publish(
+            self._seat.labelled(
+                ContextCompactionEvent, tokens_before=before, tokens_after=after, messages_removed=start
+            )
+        )
+        return part
+
+    async def _summary(self, old: list[Message], *, overflow: bool) -> str:
+        request, reserved = build_request(self._seat, self._crew)
+        client = self._crew.client(self._seat.agent)
+        history = [_shortened(message) for message in old] if overflow else old
+        prompt = lower([*history, text_message("user", prompt_text("compaction"))], family=client.family(request.model))
+        settings = replace(request.settings, tool_choice=ToolChoice("none"), output=None)
+        assembler = Assembler(client.family(request.model))
+        try:
+            ask = Request(request.model, prompt, request.system, request.tools, settings)
+            async with aclosing(client.stream(ask)) as deltas:
+                async for delta in deltas:
+                    assembler.add(delta)
+        finally:
+            cost = self._crew.tariff.cost(self._seat.agent, assembler.model, assembler.tokens)
+            self._crew.budget.settle(reserved, assembler.tokens, cost)
+        text = assembler.answer().message.get_text_content().strip()
+        if not text:
+            raise ProviderError("the model gave no summary of the conversation")
+        return text
+
+
+def _shortened(message: Message) -> Message:
+    """The message with long outputs cut: an overflowing context must fit once more to be summarised."""
+    parts = [_shortened_call(part) if isinstance(part, ToolPart) else part for part in message.parts]
+    copy = Message(message.role, [], finish=message.finish, error=message.error)
+    copy.parts = parts
+    return copy
+
+
+def _shortened_call(part: ToolPart) -> ToolPart:
+    state = part.state
+    if not isinstance(state, ToolCompleted) or len(state.output) <= SHORTENED:
+        return part
+    return replace(part, state=replace(state, output=f"{state.output[:SHORTENED]}…", attachments=()))

@@ -1,0 +1,93 @@
+"""What the agents of one run share, and what one agent at work has for itself."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from outrider.agents.limits import Budget, Price
+from outrider.bus import EventBus
+from outrider.context.projection import Projection
+from outrider.providers.provider import ModelClient
+from outrider.sessions.journal import Journal
+from outrider.sessions.session import Session
+from outrider.tools.tool import Tool
+from outrider.tools.truncation import OutputCap, Save
+from outrider.types.agents import Agent, AgentMessage
+from outrider.types.events import Event
+from outrider.types.messages import Message
+from outrider.types.parts import ToolPart
+from outrider.types.request import OutputSchema, ToolSpec
+from outrider.types.usage import Tokens
+
+TakeInput = Callable[[], Awaitable[list[Message]]]
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Whether a call may run; if not, `reason` and the words that the model reads."""
+
+    allowed: bool
+    reason: str = ""
+    words: str = ""
+
+
+class Gate(Protocol):
+    """Decides on a call, and asks somebody where it must. What it is shown is what will run."""
+
+    async def admit(self, call: ToolPart, tool: Tool, seat: "Seat") -> Verdict: ...
+
+
+class Tariff(Protocol):
+    """What is known about models: limits and prices."""
+
+    def price(self, agent: Agent) -> Price | None: ...
+    def cost(self, agent: Agent, model: str, tokens: Tokens) -> Decimal | None: ...
+    def context_limit(self, agent: Agent) -> int | None: ...
+    def output_limit(self, agent: Agent) -> int | None: ...
+
+
+class Crew(msgspec.Struct, kw_only=True):
+    """One run: its agents, the models and tools they have, their common budget and bus."""
+
+    agents: Mapping[str, Agent]
+    clients: Mapping[str, ModelClient]
+    tools: Mapping[str, Tool]
+    gate: Gate
+    tariff: Tariff
+    budget: Budget
+    bus: EventBus
+    open_journal: Callable[[Session], Awaitable[Journal]]
+    clock: Callable[[], int]
+    cap: OutputCap = OutputCap()
+    save_output: Save | None = None
+    forwards: list[AgentMessage] = []
+
+    def client(self, agent: Agent) -> ModelClient:
+        return self.clients[agent.provider]
+
+
+class Seat(msgspec.Struct, kw_only=True):
+    """One agent at work in one session. `call_id` is the call that brought it here, "" for the first agent."""
+
+    agent: Agent
+    journal: Journal
+    projection: Projection
+    system: str
+    tools: Mapping[str, Tool]
+    workspace: Path
+    depth: int = 0
+    call_id: str = ""
+    specs: tuple[ToolSpec, ...] = ()
+    output: OutputSchema | None = None
+    finished: str | None = None
+    take_input: TakeInput | None = None
+
+    @property
+    def session(self) -> Session:
+        return self.journal.session
+
+    def labelled(self, event: type[Event], /, **fields: Any) -> Event:
+        """An event of this seat: its session, agent and the call that it belongs to."""
+        return event(session_id=self.session.id, agent_name=self.agent.name, parent_call_id=self.call_id, **fields)

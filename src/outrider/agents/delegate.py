@@ -1,0 +1,134 @@
+"""How agents call each other as equals: `call_agent` opens a child session, `finish` ends the agent's own turn."""
+
+from collections.abc import Callable
+from time import monotonic
+from typing import Annotated
+
+from outrider.agents.crew import Crew, Seat
+from outrider.agents.ends import TurnEnd
+from outrider.agents.turn import Turn
+from outrider.errors import LimitReachedError, ToolFailure
+from outrider.sessions.session import Session
+from outrider.tools.context import ToolContext
+from outrider.tools.tool import Tool, named
+from outrider.types.agents import Agent, AgentMessage
+from outrider.types.events import AgentCalledEvent, AgentReturnedEvent
+from outrider.types.messages import Message
+from outrider.types.parts import FilePart, TextPart
+from outrider.types.tool_state import Attachment
+
+TakeSeat = Callable[..., Seat]
+
+
+def delegate_tools(seat: Seat, crew: Crew, take_seat: TakeSeat) -> dict[str, Tool]:
+    """The two tools that need the loop. `take_seat` is handed in: seats have these tools, and these make seats."""
+
+    @Tool(delegates=True)
+    async def call_agent(
+        agent_name: Annotated[str, "the agent to call"],
+        message: Annotated[str, "all it needs to know"],
+        context: ToolContext,
+    ) -> str:
+        """Ask another agent and get its answer."""
+        return await Delegation(seat, crew, take_seat, context.call_id).run(agent_name, message)
+
+    @Tool
+    async def finish(message: Annotated[str, "the result, in full"]) -> str:
+        """End your work with this result."""
+        seat.finished = message
+        return "finished"
+
+    return named([call_agent, finish])
+
+
+class Delegation:
+    """One call of an agent by another, from the forward to the return."""
+
+    def __init__(self, seat: Seat, crew: Crew, take_seat: TakeSeat, call_id: str) -> None:
+        self._seat = seat
+        self._crew = crew
+        self._take_seat = take_seat
+        self._call_id = call_id
+
+    async def run(self, agent_name: str, message: str) -> str:
+        callee = self._find(agent_name)
+        try:
+            self._crew.budget.check_depth(self._seat.depth + 1)
+        except LimitReachedError as error:
+            raise ToolFailure(f"No agent can be called from here: {error.message}. Do the work yourself.") from error
+        started = monotonic()
+        session = self._child_session(callee)
+        self._forward(callee, message, session)
+        async with await self._crew.open_journal(session) as journal:
+            child = self._take_seat(callee, journal, self._crew, depth=self._seat.depth + 1, call_id=self._call_id)
+            await journal.add_message(Message("user", [TextPart(message), *self._files()]))
+            end = await Turn(child, self._crew).run()
+        self._return(callee, end, session, round((monotonic() - started) * 1000))
+        return _result(callee, end)
+
+    def _find(self, name: str) -> Agent:
+        if name in self._crew.agents:
+            return self._crew.agents[name]
+        if name in self._seat.tools:
+            raise ToolFailure(f"There is a tool called {name!r}, not an agent. Call the tool itself.")
+        raise ToolFailure(f"There is no agent called {name!r}. The agents are: {', '.join(self._crew.agents)}.")
+
+    def _child_session(self, callee: Agent) -> Session:
+        parent = self._seat.session
+        return Session(
+            title=f"{self._seat.agent.name} → {callee.name}",
+            workspace_directory=parent.workspace_directory,
+            mode=parent.mode,
+            agent=callee.name,
+            parent_id=parent.id,
+        )
+
+    def _files(self) -> list[FilePart]:
+        """Files that came with the caller's own input go on to whom it asks."""
+        given = next((m for m in self._seat.session.messages if m.role == "user"), None)
+        files = given.get_parts_by_type(FilePart) if given else []
+        return [FilePart(file.mime, file.url, file.filename, file.source, file.metadata) for file in files]
+
+    def _forward(self, callee: Agent, message: str, session: Session) -> None:
+        self._crew.forwards.append(
+            AgentMessage(
+                "forward", self._seat.agent.name, callee.name, message, self._call_id, _attached(self._files())
+            )
+        )
+        self._crew.bus.publish(
+            self._seat.labelled(
+                AgentCalledEvent,
+                call_id=self._call_id,
+                callee=callee.name,
+                message=message,
+                child_session_id=session.id,
+            )
+        )
+
+    def _return(self, callee: Agent, end: TurnEnd, session: Session, duration_ms: int) -> None:
+        self._crew.forwards.append(
+            AgentMessage("return", callee.name, self._seat.agent.name, end.output, self._call_id)
+        )
+        self._crew.bus.publish(
+            self._seat.labelled(
+                AgentReturnedEvent,
+                call_id=self._call_id,
+                callee=callee.name,
+                output=end.output,
+                success=end.reason == "completed",
+                duration_ms=duration_ms,
+                child_session_id=session.id,
+            )
+        )
+
+
+def _result(callee: Agent, end: TurnEnd) -> str:
+    if end.reason == "completed":
+        return end.output
+    why = end.error.message if end.error else end.reason.replace("_", " ")
+    so_far = f" What it had said: {end.output}" if end.output else ""
+    raise ToolFailure(f"{callee.name} ended early ({why}).{so_far}")
+
+
+def _attached(files: list[FilePart]) -> tuple[Attachment, ...]:
+    return tuple(Attachment(file.mime, url=file.url, name=file.filename) for file in files)

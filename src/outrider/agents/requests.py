@@ -1,0 +1,48 @@
+"""The request of a seat: its prompt so far, its tools, its agent's settings, and the room that the budget gives it."""
+
+from outrider.agents.crew import Crew, Seat
+from outrider.agents.limits import Reservation
+from outrider.context.budget import characters, estimated_tokens
+from outrider.types.agents import Agent
+from outrider.types.request import ModelSettings, Request
+
+TOOLS_OVERHEAD = 100  # tokens a tool, roughly, before the first count of the provider
+
+
+def build_request(seat: Seat, crew: Crew) -> tuple[Request, Reservation]:
+    agent = seat.agent
+    reserved = crew.budget.reserve(prompt_tokens(seat), _largest_answer(agent, crew), crew.tariff.price(agent))
+    request = Request(
+        agent.model,
+        seat.projection.prompt(seat.session.messages),
+        seat.system or None,
+        seat.specs,
+        settings_of(agent, seat, reserved.max_output_tokens if _is_bounded(crew) else agent.max_output_tokens),
+        conversation=seat.session.id,
+    )
+    return request, reserved
+
+
+def prompt_tokens(seat: Seat) -> int:
+    overhead = characters(seat.system) + TOOLS_OVERHEAD * len(seat.specs)
+    return estimated_tokens(seat.session.messages, overhead=overhead)
+
+
+def settings_of(agent: Agent, seat: Seat, max_output_tokens: int | None) -> ModelSettings:
+    return ModelSettings(
+        max_output_tokens=max_output_tokens,
+        reasoning=agent.reasoning,
+        reasoning_effort=agent.reasoning_effort,
+        reasoning_budget=agent.reasoning_budget,
+        temperature=agent.temperature,
+        output=seat.output,
+        extra=agent.extra,
+    )
+
+
+def _is_bounded(crew: Crew) -> bool:
+    return crew.budget.limits.cost is not None or crew.budget.limits.tokens is not None
+
+
+def _largest_answer(agent: Agent, crew: Crew) -> int | None:
+    return agent.max_output_tokens or crew.tariff.output_limit(agent)

@@ -1,0 +1,52 @@
+"""Gives an agent its seat in a session: the tools its mode allows, the way to the other agents, its system prompt."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from outrider.agents.crew import Crew, Seat, TakeInput
+from outrider.agents.delegate import delegate_tools
+from outrider.context.instructions import system_prompt
+from outrider.context.projection import Projection
+from outrider.sessions.journal import Journal
+from outrider.tools.tool import Tool
+from outrider.types.agents import Agent, Mode
+from outrider.types.request import OutputSchema
+
+
+def take_seat(
+    agent: Agent,
+    journal: Journal,
+    crew: Crew,
+    *,
+    depth: int = 0,
+    call_id: str = "",
+    take_input: TakeInput | None = None,
+    output: OutputSchema | None = None,
+) -> Seat:
+    others = [other for other in crew.agents.values() if other.name != agent.name]
+    session = journal.session
+    seat = Seat(
+        agent=agent,
+        journal=journal,
+        projection=Projection(crew.client(agent).family(agent.model)),
+        system=system_prompt(agent, others),
+        tools={},
+        workspace=Path(session.workspace_directory or "."),
+        depth=depth,
+        call_id=call_id,
+        take_input=take_input,
+        output=output,
+    )
+    offered = tools_of(agent, crew.tools, session.mode)
+    delegates = delegate_tools(seat, crew, take_seat)
+    seat.tools = offered | delegates
+    seat.specs = tuple(tool.spec() for tool in (*offered.values(), *(delegates.values() if others else ())))
+    return seat
+
+
+def tools_of(agent: Agent, tools: Mapping[str, Tool], mode: Mode) -> dict[str, Tool]:
+    """What a mode leaves of an agent's tools: chat none, plan those that only read."""
+    if mode == "chat":
+        return {}
+    named = {name: tool for name, tool in tools.items() if agent.tools is None or name in agent.tools}
+    return {name: tool for name, tool in named.items() if tool.read_only} if mode == "plan" else named

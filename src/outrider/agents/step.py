@@ -1,0 +1,168 @@
+"""One model answer: asked for, shown as it arrives, kept part by part, whatever ends it."""
+
+import asyncio
+from contextlib import aclosing
+from decimal import Decimal
+from time import monotonic
+
+from outrider.agents.crew import Crew, Seat
+from outrider.errors import ProviderError
+from outrider.providers.assemble import AnswerPart, Assembler
+from outrider.types.events import (
+    LLMRequestEvent,
+    LLMResponseEvent,
+    PartDeltaEvent,
+    PartUpdatedEvent,
+    ToolInputDeltaEvent,
+)
+from outrider.types.ids import new_id
+from outrider.types.messages import Message, MessageError, MessagePath, MessageTime
+from outrider.types.parts import ModelRef, StepFinishPart, StepStartPart, ToolPart
+from outrider.types.request import Request
+from outrider.types.stream import Delta, InputDelta, PartEnd, PartStart, ReasoningDelta, TextDelta
+from outrider.types.tool_state import ToolPending
+
+
+class Step:
+    """Carries one request to its answer, which is a message of the session from the first moment on."""
+
+    def __init__(self, seat: Seat, crew: Crew, request: Request) -> None:
+        self._seat = seat
+        self._crew = crew
+        self._request = request
+        self._assembler = Assembler(crew.client(seat.agent).family(request.model))
+        self._id = new_id()
+        self._start = monotonic()
+        self._first_token: float | None = None
+        self.message = self._new_message()
+
+    async def run(self) -> Message:
+        """The whole answer. An error or a cancellation is raised after everything that arrived is kept."""
+        self._tell(LLMRequestEvent, message_count=len(self._request.prompt), has_tools=bool(self._request.tools))
+        await self._seat.journal.add_message(self.message)
+        try:
+            async with aclosing(self._crew.client(self._seat.agent).stream(self._request)) as deltas:
+                async for delta in deltas:
+                    self._assembler.add(delta)
+                    await self._show(delta)
+        except ProviderError as error:
+            await self._finish(MessageError(type(error).__name__, error.message, error.status))
+            raise
+        except asyncio.CancelledError:
+            await asyncio.shield(self._finish(MessageError("aborted", "the answer was cut off on request")))
+            raise
+        await self._finish(None)
+        return self.message
+
+    @property
+    def cost(self) -> Decimal | None:
+        return self._crew.tariff.cost(self._seat.agent, self._assembler.model, self._assembler.tokens)
+
+    async def _show(self, delta: Delta) -> None:
+        match delta:
+            case TextDelta(index, text):
+                self._piece(index, text, "text")
+            case ReasoningDelta(index, text):
+                self._piece(index, text, "reasoning")
+            case InputDelta(index, text):
+                self._input(index, text)
+            case PartStart(index, kind="tool"):
+                self._crew.bus.publish(self._seat.labelled(PartUpdatedEvent, part=self._owned(index)))
+            case PartEnd(index):
+                await self._seat.journal.put_part(self._assembler.part(index), self.message)
+            case _:
+                pass
+
+    def _piece(self, index: int, text: str, field: str) -> None:
+        if self._first_token is None:
+            self._first_token = monotonic()
+        part_id = self._assembler.part_id(index)
+        event = PartDeltaEvent(
+            message_id=self.message.id,
+            part_id=part_id,
+            delta=text,
+            field=field,
+            session_id=self._seat.session.id,
+            agent_name=self._seat.agent.name,
+            parent_call_id=self._seat.call_id,
+        )
+        self._seat.journal.show(event, lambda: self._owned(index))
+
+    def _input(self, index: int, text: str) -> None:
+        part = self._assembler
+        event = ToolInputDeltaEvent(
+            message_id=self.message.id,
+            part_id=part.part_id(index),
+            delta=text,
+            session_id=self._seat.session.id,
+            agent_name=self._seat.agent.name,
+            parent_call_id=self._seat.call_id,
+        )
+        self._seat.journal.show(event, lambda: self._owned(index))
+
+    async def _finish(self, error: MessageError | None) -> None:
+        """Keep every part, also those that were cut, and what the answer used."""
+        journal, now, message = self._seat.journal, self._crew.clock(), self.message
+        kept = {part.id for part in message.parts}
+        for part in self._assembler.parts():
+            if part.id not in kept:
+                await journal.put_part(part, message)
+        if error is not None:
+            await self._end_calls(now)
+        message.tokens, message.cost = self._assembler.tokens, self.cost
+        message.finish = None if error else (self._assembler.finish or "other")
+        message.error = error
+        message.time = MessageTime(message.time.created if message.time else now, now)
+        reason = error.type if error else message.finish or "other"
+        await journal.put_part(StepFinishPart(reason, cost=message.cost, tokens=message.tokens), message)
+        await journal.put_message(message)
+        self._tell_response()
+
+    async def _end_calls(self, now: int) -> None:
+        """Calls of an answer that broke off do not run."""
+        for call in self.message.get_parts_by_type(ToolPart):
+            if isinstance(call.state, ToolPending):
+                ended = call.state.fail("the answer broke off, so this call was not run", now, reason="canceled")
+                await self._seat.journal.put_part(call.with_state(ended), self.message)
+
+    def _tell_response(self) -> None:
+        tokens, message = self.message.tokens, self.message
+        self._tell(
+            LLMResponseEvent,
+            stop_reason=message.finish or (message.error.type if message.error else None),
+            has_tool_use=any(isinstance(part, ToolPart) for part in message.parts),
+            input_tokens=tokens.prompt,
+            output_tokens=tokens.output + tokens.reasoning,
+            reasoning_tokens=tokens.reasoning,
+            cache_read_tokens=tokens.cache.read,
+            cache_write_tokens=tokens.cache.write,
+            duration_ms=round((monotonic() - self._start) * 1000),
+            first_token_ms=None if self._first_token is None else round((self._first_token - self._start) * 1000),
+            cost=None if message.cost is None else str(message.cost),
+        )
+
+    def _tell(self, event: type[LLMRequestEvent] | type[LLMResponseEvent], **fields: object) -> None:
+        agent = self._seat.agent
+        self._crew.bus.publish(
+            self._seat.labelled(event, call_id=self._id, model=agent.model, provider=agent.provider, **fields)
+        )
+
+    def _owned(self, index: int) -> AnswerPart:
+        part = self._assembler.part(index)
+        part.adopt(self.message.id, self._seat.session.id)
+        return part
+
+    def _new_message(self) -> Message:
+        agent, session = self._seat.agent, self._seat.session
+        directory = session.workspace_directory
+        last = session.messages[-1].id if session.messages else None
+        return Message(
+            "assistant",
+            [StepStartPart()],
+            agent=agent.name,
+            model=ModelRef(agent.provider, agent.model),
+            mode=session.mode,
+            parent_id=last,
+            path=MessagePath(directory, directory) if directory else None,
+            time=MessageTime(self._crew.clock()),
+        )

@@ -1,0 +1,141 @@
+"""THE LOOP: one user input, carried to its end.
+
+    input ─▶ prompt ─▶ model ─▶ answer ─▶ no calls? done
+               ▲                   └────▶ calls, run to their ends ─┐
+               └──────────────── results ◀──────────────────────────┘
+
+Everything that happens is recorded by the journal before it counts, so that a turn can be cut anywhere and go on later.
+"""
+
+import asyncio
+from time import monotonic
+from typing import Any
+
+from outrider.agents.calls import Calls
+from outrider.agents.compact import Compactor
+from outrider.agents.crew import Crew, Seat
+from outrider.agents.ends import TerminationReason, TurnEnd, TurnState
+from outrider.agents.repetition import Repetition
+from outrider.agents.requests import build_request
+from outrider.agents.step import Step
+from outrider.errors import ContextOverflowError, LimitReachedError, OutriderError
+from outrider.types.events import (
+    BudgetExceededEvent,
+    ErrorEvent,
+    Event,
+    LoopCompletedEvent,
+    LoopStartedEvent,
+    StateChangedEvent,
+    TurnCompletedEvent,
+    TurnStartedEvent,
+)
+from outrider.types.messages import Message
+from outrider.types.parts import ToolPart
+
+_STATES: dict[TerminationReason, TurnState] = {"error": "failed", "aborted": "aborted"}
+
+
+class Turn:
+    def __init__(self, seat: Seat, crew: Crew) -> None:
+        self._seat = seat
+        self._crew = crew
+        self._state: TurnState = "idle"
+        self._repetition = Repetition()
+        self._compactor = Compactor(seat, crew)
+        self._number = 0
+
+    async def run(self) -> TurnEnd:
+        """Never raises for what a model, a tool or a limit does; a cancellation goes on once all is kept."""
+        started = monotonic()
+        self._tell(LoopStartedEvent, user_message=self._last_words("user"))
+        end = TurnEnd("aborted")
+        try:
+            async with asyncio.timeout(self._crew.budget.seconds_left):
+                end = await self._to_the_end()
+        except (LimitReachedError, TimeoutError) as reached:
+            limit = self._crew.budget.as_limit(reached)
+            self._tell(BudgetExceededEvent, limit=limit.limit, maximum=str(limit.details["maximum"]))
+            end = TurnEnd("limit", self._last_words("assistant"), limit)
+        except OutriderError as error:
+            self._tell(ErrorEvent, error_type=type(error).__name__, message=error.message)
+            end = TurnEnd("error", self._last_words("assistant"), error)
+        finally:
+            self._enter(_STATES.get(end.reason, "done"))
+            duration = round((monotonic() - started) * 1000)
+            self._tell(
+                LoopCompletedEvent,
+                termination_reason=end.reason,
+                total_turns=self._number,
+                duration_ms=duration,
+                output=end.output,
+            )
+        return end
+
+    async def _to_the_end(self) -> TurnEnd:
+        while True:
+            await self._take_input()
+            answer = await self._answer()
+            calls = [part for part in answer.get_parts_by_type(ToolPart) if not part.ended]
+            if calls:
+                self._enter("running_tools")
+                await Calls(self._seat, self._crew, answer).run()
+            self._tell(TurnCompletedEvent, turn_number=self._number, tool_calls_count=len(calls))
+            end = self._after_calls(calls) if calls else self._without_calls(answer)
+            if end is not None and not (end.reason == "completed" and await self._take_input()):
+                return end
+
+    async def _answer(self) -> Message:
+        """One answer of the model; a context that overflows is compacted, once, and the model asked again."""
+        self._number = self._crew.budget.begin_turn()
+        self._tell(TurnStartedEvent, turn_number=self._number, max_turns=self._crew.budget.limits.turns)
+        if self._compactor.due():
+            await self._compact(overflow=False)
+        try:
+            return await self._step()
+        except ContextOverflowError:
+            await self._compact(overflow=True)
+            return await self._step()
+
+    async def _step(self) -> Message:
+        self._enter("calling_model")
+        request, reserved = build_request(self._seat, self._crew)
+        step = Step(self._seat, self._crew, request)
+        try:
+            return await step.run()
+        finally:
+            self._crew.budget.settle(reserved, step.message.tokens, step.message.cost)
+
+    async def _compact(self, *, overflow: bool) -> None:
+        self._enter("compacting")
+        await self._compactor.compact(overflow=overflow)
+
+    async def _take_input(self) -> bool:
+        """New input of the user, at a moment when it disturbs nothing; says whether there was any."""
+        messages = await self._seat.take_input() if self._seat.take_input else []
+        return bool(messages)
+
+    def _after_calls(self, calls: list[ToolPart]) -> TurnEnd | None:
+        if self._seat.finished is not None:
+            return TurnEnd("completed", self._seat.finished)
+        if self._repetition.same_calls(calls):
+            return TurnEnd("repetition", f"The same call of {calls[0].tool} was made again and again.")
+        return None
+
+    def _without_calls(self, answer: Message) -> TurnEnd | None:
+        text = answer.get_text_content()
+        if answer.finish == "refusal":
+            return TurnEnd("refusal", text)
+        if text.strip():
+            return TurnEnd("completed", text)
+        return TurnEnd("empty_answers") if self._repetition.empty_answers(empty=True) else None
+
+    def _last_words(self, role: str) -> str:
+        return next((m.get_text_content() for m in reversed(self._seat.session.messages) if m.role == role), "")
+
+    def _enter(self, state: TurnState) -> None:
+        if state != self._state:
+            self._tell(StateChangedEvent, old_state=self._state, new_state=state)
+            self._state = state
+
+    def _tell(self, event: type[Event], **fields: Any) -> None:
+        self._crew.bus.publish(self._seat.labelled(event, **fields))

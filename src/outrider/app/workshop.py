@@ -1,0 +1,165 @@
+"""Puts a run together: agents, models, tools, store, bus, budget; and takes it apart again."""
+
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from outrider.agents.crew import Crew
+from outrider.agents.ends import TurnEnd
+from outrider.agents.limits import Budget
+from outrider.agents.seating import take_seat
+from outrider.agents.turn import Turn
+from outrider.app.build import model_client
+from outrider.app.gate import Approve, PolicyGate
+from outrider.app.tariff import CatalogTariff
+from outrider.bus import EventBus
+from outrider.errors import ConfigurationError, SessionNotFoundError
+from outrider.providers.catalog import Catalog
+from outrider.providers.provider import ModelClient
+from outrider.sessions.journal import Journal, begin, resume
+from outrider.sessions.memory_store import MemoryStore
+from outrider.sessions.session import Session
+from outrider.sessions.store import Store
+from outrider.tools.tool import Tool, named
+from outrider.types.agents import Agent, AgentMessage, Limits, Mode, Provider
+from outrider.types.ids import now_ms
+from outrider.types.messages import Message
+from outrider.types.parts import FilePart, TextPart
+from outrider.types.request import OutputSchema
+from outrider.types.tool_state import Attachment
+
+USER = "user"
+Named = TypeVar("Named", Agent, Provider)
+
+
+class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that was said about a run, checked before anything is opened."""
+
+    entry: Agent
+    agents: Mapping[str, Agent]
+    tools: Mapping[str, Tool]
+    providers: Mapping[str, Provider]
+    mode: Mode = "agent"
+    limits: Limits = Limits()
+    approve: Approve | None = None
+    output: OutputSchema | None = None
+
+    @classmethod
+    def of(
+        cls,
+        entry: Agent | str,
+        agents: Iterable[Agent],
+        tools: Iterable[Tool],
+        providers: Iterable[Provider],
+        **rest: Any,
+    ) -> "RunPlan":
+        by_name = _by_name("agents", agents)
+        if isinstance(entry, Agent):
+            by_name.setdefault(entry.name, entry)
+        elif entry not in by_name:
+            raise ConfigurationError(f"the entry agent {entry!r} is none of: {', '.join(by_name) or 'no agents'}")
+        plan = cls(
+            entry=by_name[entry.name if isinstance(entry, Agent) else entry],
+            agents=by_name,
+            tools=named(tools),
+            providers=_by_name("providers", providers),
+            **rest,
+        )
+        plan._check()
+        return plan
+
+    def _check(self) -> None:
+        for agent in self.agents.values():
+            if agent.provider not in self.providers:
+                known = ", ".join(self.providers) or "none was given"
+                raise ConfigurationError(
+                    f"agent {agent.name!r} wants the provider {agent.provider!r}; there is {known}"
+                )
+            for tool in agent.tools or ():
+                if tool not in self.tools:
+                    raise ConfigurationError(f"agent {agent.name!r} wants the tool {tool!r}, which was not given")
+        for taken in ({"call_agent", "finish"} & self.tools.keys()) | (self.agents.keys() & self.tools.keys()):
+            raise ConfigurationError(f"the name {taken!r} is taken; give that tool another one")
+
+
+class Workshop:
+    """One run in progress."""
+
+    def __init__(self, plan: RunPlan, crew: Crew, journal: Journal) -> None:
+        self._plan = plan
+        self.crew = crew
+        self.journal = journal
+
+    async def work(self, message: str, attachments: Sequence[Attachment] = ()) -> TurnEnd:
+        """Give the entry agent its message and let it work to its end."""
+        entry = self._plan.entry
+        self.crew.forwards.append(AgentMessage("forward", USER, entry.name, message, "", tuple(attachments)))
+        files = [_file(attachment) for attachment in attachments]
+        await self.journal.add_message(Message("user", [TextPart(message), *files], agent=entry.name))
+        seat = take_seat(entry, self.journal, self.crew, output=self._plan.output)
+        end = await Turn(seat, self.crew).run()
+        self.crew.forwards.append(AgentMessage("return", entry.name, USER, end.output, ""))
+        return end
+
+
+@asynccontextmanager
+async def open_workshop(
+    plan: RunPlan, bus: EventBus, *, store: Store | None = None, session: Session | str | None = None
+) -> AsyncGenerator[Workshop, None]:
+    place = store or MemoryStore()
+
+    async def open_journal(child: Session) -> Journal:
+        return await begin(child, place, bus)
+
+    async with AsyncExitStack() as opened:
+        clients: dict[str, ModelClient] = {}
+        for name in {agent.provider for agent in plan.agents.values()}:
+            clients[name] = model_client(plan.providers[name], on_retry=bus.publish)
+            opened.push_async_callback(clients[name].aclose)
+        journal = await opened.enter_async_context(await _journal(session, plan, place, bus))
+        crew = Crew(
+            agents=plan.agents,
+            clients=clients,
+            tools=plan.tools,
+            gate=PolicyGate(bus, plan.approve),
+            tariff=CatalogTariff(Catalog(), plan.providers),
+            budget=Budget(plan.limits),
+            bus=bus,
+            open_journal=open_journal,
+            clock=now_ms,
+        )
+        yield Workshop(plan, crew, journal)
+
+
+async def _journal(session: Session | str | None, plan: RunPlan, store: Store, bus: EventBus) -> Journal:
+    """A new session, a stored one, or one in memory that the store gets to know now."""
+    if isinstance(session, str):
+        return await resume(session, store, bus)
+    if session is None:
+        fresh = Session(workspace_directory=str(Path.cwd()), mode=plan.mode, agent=plan.entry.name)
+        return await begin(fresh, store, bus)
+    try:
+        await store.get(session.id)
+    except SessionNotFoundError:
+        journal = await begin(session, store, bus)
+        if session.messages:
+            await store.append(session.id, session.messages)
+        return journal
+    return await resume(session.id, store, bus)
+
+
+def _file(attachment: Attachment) -> FilePart:
+    url = attachment.url or f"data:{attachment.mime_type};base64,{attachment.data}"
+    return FilePart(attachment.mime_type, url, attachment.name)
+
+
+def _by_name(what: str, values: Iterable[Named]) -> dict[str, Named]:
+    by_name: dict[str, Named] = {}
+    for value in values:
+        if value.name in by_name:
+            raise ConfigurationError(f"two {what} are called {value.name!r}")
+        by_name[value.name] = value
+    return by_name

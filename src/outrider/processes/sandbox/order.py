@@ -1,0 +1,82 @@
+"""What the warden is told: the command, its locks and its bounds, as one word of a command line."""
+
+import marshal
+import os
+import sys
+from binascii import b2a_base64
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from outrider.errors import ConfigurationError
+from outrider.processes.launch import Launch
+from outrider.processes.sandbox.policy import Bounds
+
+WARDEN = str(Path(__file__).with_name("warden.py").resolve())
+DOOR_PORT = 8118
+# What steers the dynamic loader would steer bubblewrap and the warden too, which are not locked in yet.
+_LOADER = ("LD_", "GCONV_PATH", "GLIBC_TUNABLES", "MALLOC_")
+# Ways to programs outside: agents that hold keys, session buses, displays.
+_DOORS_OUTSIDE = """
+SSH_AUTH_SOCK SSH_AGENT_PID GPG_AGENT_INFO DBUS_SESSION_BUS_ADDRESS DBUS_SYSTEM_BUS_ADDRESS XDG_RUNTIME_DIR
+DISPLAY WAYLAND_DISPLAY XAUTHORITY DOCKER_HOST CONTAINER_HOST TMUX STY
+"""
+
+
+class Locks(msgspec.Struct, frozen=True, kw_only=True):
+    seccomp: bytes
+    landlock: tuple[tuple[int, int, int], int, list[tuple[bytes, int]]] | None
+    drop_capabilities: bool = False
+    count_processes: bool = True  # whether the kernel's count per user is a count per sandbox
+    door: str = ""
+
+
+@cache
+def interpreter() -> str:
+    """The plain interpreter, past any virtual environment."""
+    if not sys.executable:
+        raise ConfigurationError("a sandbox needs a Python interpreter, and this program does not know its own")
+    return os.path.realpath(sys.executable)
+
+
+def runtime() -> tuple[str, ...]:
+    """What the warden needs to see."""
+    return tuple(dict.fromkeys((os.path.realpath(sys.base_prefix), interpreter(), WARDEN)))
+
+
+def warden_argv(launch: Launch, bounds: Bounds, locks: Locks, disk: str) -> tuple[str, ...]:
+    order: dict[str, Any] = {
+        "argv": [os.fsencode(word) for word in launch.argv],
+        "environment": {name: value for name, value in launch.environment.items() if name.startswith(_LOADER)},
+        "limits": _kernel_limits(bounds, count_processes=locks.count_processes),
+        "bounds": msgspec.structs.asdict(bounds),
+        "disk": disk,
+        "seccomp": locks.seccomp,
+        "landlock": locks.landlock,
+        "drop_capabilities": locks.drop_capabilities,
+        "door": locks.door,
+        "port": DOOR_PORT,
+    }
+    return interpreter(), "-I", "-S", WARDEN, b2a_base64(marshal.dumps(order), newline=False).decode()
+
+
+def outer_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What is safe for the programs that build the sandbox; the rest reaches the command through the warden."""
+    dropped = _DOORS_OUTSIDE.split()
+    kept = (name for name in environment if not name.startswith(_LOADER) and name not in dropped)
+    return {name: environment[name] for name in kept}
+
+
+def _kernel_limits(bounds: Bounds, *, count_processes: bool) -> list[tuple[str, int]]:
+    limits = [
+        # Not the address space: runtimes reserve far more of it than they ever use.
+        ("RLIMIT_DATA", bounds.memory),
+        ("RLIMIT_FSIZE", bounds.file_size),
+        ("RLIMIT_NOFILE", bounds.open_files),
+        ("RLIMIT_CPU", bounds.cpu_seconds),
+        ("RLIMIT_CORE", 0),
+    ]
+    return [*limits, ("RLIMIT_NPROC", bounds.processes)] if count_processes else limits

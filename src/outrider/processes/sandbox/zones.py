@@ -1,0 +1,49 @@
+"""A policy's places on this machine: real paths, each with one access, parents before what lies in them."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from outrider.processes.sandbox.policy import Access, Policy
+
+_STRICTNESS: dict[Access, int] = {"writable": 0, "read-only": 1, "hidden": 2}
+
+Zones = dict[str, Access]
+
+
+def zones_of(policy: Policy, shown: Iterable[str] = ()) -> Zones:
+    """Only what exists and can be reached. `shown` is what the sandbox itself needs: never hidden, never writable."""
+    zones: Zones = {}
+    for path, access in policy.places():
+        real = real_path(path)
+        if real and _STRICTNESS[access] >= _STRICTNESS.get(zones.get(real, "writable"), 0):
+            zones[real] = access
+    for path in shown:
+        zones[path] = "read-only"
+    return dict(sorted(zones.items(), key=lambda zone: zone[0].count("/") if zone[0] != "/" else 0))
+
+
+def real_path(path: Path) -> str | None:
+    """None for what does not exist, or lies where the user cannot go and so no command can."""
+    try:
+        return os.path.realpath(path, strict=True)
+    except OSError:
+        return None
+
+
+def access_above(path: str, zones: Zones) -> Access | None:
+    """The access of the nearest zone that the path lies in, itself left out."""
+    parent = path
+    while parent != "/":
+        parent = parent_of(parent)
+        if parent in zones:
+            return zones[parent]
+    return None
+
+
+def parent_of(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
+
+
+def is_within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")

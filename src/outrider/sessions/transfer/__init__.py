@@ -1,0 +1,1 @@
+"""Sessions on their way: exported, imported, and shared as a page."""

@@ -64,7 +64,9 @@ def _fresh_folders(policy: Policy, size: str) -> Iterator[str]:
 def _mounts(zones: Zones) -> Iterator[tuple[str, ...]]:
     pinned = _pinned(zones)
     sockets: Zones = {path: "hidden" for path in _bound_sockets() if access_above(path, zones) != "hidden"}
-    for path, access in sorted({**pinned, **zones, **sockets}.items(), key=lambda zone: zone[0].count("/")):
+    everything: Zones = {**pinned, **zones, **sockets}
+    for path in sorted(everything, key=lambda path: path.count("/")):
+        access = everything[path]
         above = access_above(path, zones) or (
             "hidden" if any(is_within(path, fresh) for fresh in FRESH) else "read-only"
         )
@@ -80,7 +82,7 @@ def _mount(path: str, access: Access) -> tuple[str, ...]:
         case "read-only":
             return "--ro-bind", path, path
         case "hidden":
-            if os.path.isdir(path):
+            if Path(path).is_dir():
                 return "--perms", "0555", "--tmpfs", path, "--remount-ro", path
             return "--ro-bind", "/dev/null", path
         case _:

@@ -8,18 +8,19 @@ from outrider.processes.sandbox.policy import Bounds, Network, Policy
 # In the user's folder. Keys, tokens, cookies, mail, and the logins of agents.
 _SECRETS = """
 .ssh .gnupg .pki .aws .azure .gcloud .config/gcloud .oci .aliyun .bluemix .config/doctl .config/hcloud .config/scw
-.kube .docker .config/containers .local/share/containers/auth.json .colima .lima .rd .minikube .terraform.d .terraformrc
-.vault-token .config/op .1password .password-store .local/share/keyrings .local/share/kwalletd .config/keybase
-.netrc .git-credentials .config/git/credentials .config/gh .config/glab-cli .config/hub .npmrc .yarnrc .yarnrc.yml
-.pypirc .config/pypoetry/auth.toml .local/share/uv/credentials .cargo/credentials .cargo/credentials.toml .gem/credentials
-.composer/auth.json .m2/settings.xml .gradle/gradle.properties .nuget/NuGet/NuGet.Config .pgpass .my.cnf .mylogin.cnf
-.config/rclone .s3cfg .boto .databrickscfg .snowsql .config/snowflake .huggingface .cache/huggingface/token .kaggle
-.config/wandb .openai .anthropic .claude .claude.json .config/claude .codex .gemini .qwen .aider .config/github-copilot
-.cursor .windsurf .codeium .continue .config/opencode .local/share/opencode .config/goose .config/crush
-.local/share/crush .config/amp .local/share/amp .kimi .vibe .config/Code .config/Cursor .mozilla .config/google-chrome .config/chromium
-.config/BraveSoftware .config/microsoft-edge .thunderbird .local/share/evolution .electrum .bitcoin .ethereum
-.bash_history .zsh_history .python_history .node_repl_history .psql_history .mysql_history
-.local/share/fish/fish_history .Xauthority .ICEauthority .msmtprc .mbsyncrc .authinfo .authinfo.gpg
+.kube .docker .config/containers .local/share/containers/auth.json .colima .lima .rd .minikube .terraform.d
+.terraformrc .vault-token .config/op .1password .password-store .local/share/keyrings .local/share/kwalletd
+.config/keybase .netrc .git-credentials .config/git/credentials .config/gh .config/glab-cli .config/hub .npmrc .yarnrc
+.yarnrc.yml .pypirc .config/pypoetry/auth.toml .local/share/uv/credentials .cargo/credentials .cargo/credentials.toml
+.gem/credentials .composer/auth.json .m2/settings.xml .gradle/gradle.properties .nuget/NuGet/NuGet.Config .pgpass
+.my.cnf .mylogin.cnf .config/rclone .s3cfg .boto .databrickscfg .snowsql .config/snowflake .huggingface
+.cache/huggingface/token .kaggle .config/wandb .openai .anthropic .claude .claude.json .config/claude .codex .gemini
+.qwen .aider .config/github-copilot .cursor .windsurf .codeium .continue .config/opencode .local/share/opencode
+.config/goose .config/crush .local/share/crush .config/amp .local/share/amp .kimi .vibe .config/Code .config/Cursor
+.mozilla .config/google-chrome .config/chromium .config/BraveSoftware .config/microsoft-edge .thunderbird
+.local/share/evolution .electrum .bitcoin .ethereum .bash_history .zsh_history .python_history .node_repl_history
+.psql_history .mysql_history .local/share/fish/fish_history .Xauthority .ICEauthority .msmtprc .mbsyncrc .authinfo
+.authinfo.gpg
 """
 
 # Readable by the superuser even without any capability.
@@ -32,12 +33,12 @@ _SYSTEM_SECRETS = """
 # In the workspace: what git, editors, agents and continuous integration obey.
 _STEERING = """
 .git/config .git/config.worktree .git/hooks .git/modules .git/commondir .git/info .git/objects/info/alternates
-.gitmodules .gitattributes .githooks .husky .lefthook.yml lefthook.yml .pre-commit-config.yaml
-.vscode .idea .zed .fleet .devcontainer .cursor .cursorrules .windsurf .windsurfrules .kiro .roo .cline .clinerules
-.continue .claude .codex .gemini .agents .outrider .opencode opencode.json .aider.conf.yml .goosehints .mcp.json
-AGENTS.md CLAUDE.md GEMINI.md .github/workflows .github/actions .github/copilot-instructions.md .gitlab-ci.yml .circleci
-.travis.yml Jenkinsfile azure-pipelines.yml .envrc .direnv .mise.toml mise.toml .tool-versions
-.bashrc .bash_profile .profile .zshrc .zshenv sitecustomize.py usercustomize.py .cargo/config .cargo/config.toml
+.gitmodules .gitattributes .githooks .husky .lefthook.yml lefthook.yml .pre-commit-config.yaml .vscode .idea .zed
+.fleet .devcontainer .cursor .cursorrules .windsurf .windsurfrules .kiro .roo .cline .clinerules .continue .claude
+.codex .gemini .agents .outrider .opencode opencode.json .aider.conf.yml .goosehints .mcp.json AGENTS.md CLAUDE.md
+GEMINI.md .github/workflows .github/actions .github/copilot-instructions.md .gitlab-ci.yml .circleci .travis.yml
+Jenkinsfile azure-pipelines.yml .envrc .direnv .mise.toml mise.toml .tool-versions .bashrc .bash_profile .profile
+.zshrc .zshenv sitecustomize.py usercustomize.py .cargo/config .cargo/config.toml
 """
 
 

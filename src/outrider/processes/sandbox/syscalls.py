@@ -8,13 +8,12 @@ Architecture = Literal["x86_64", "aarch64"]
 NEWEST = 469
 
 _FAR_REACHING = """
-    ptrace process_vm_readv process_vm_writev kcmp pidfd_getfd process_madvise move_pages migrate_pages
-    keyctl add_key request_key bpf perf_event_open userfaultfd lookup_dcookie
-    unshare setns mount umount2 pivot_root chroot move_mount open_tree open_tree_attr fsopen fsconfig fsmount fspick
-    mount_setattr open_by_handle_at fanotify_init quotactl quotactl_fd swapon swapoff acct
-    kexec_load kexec_file_load init_module finit_module delete_module reboot syslog vhangup nfsservctl
-    settimeofday clock_settime clock_adjtime adjtimex sethostname setdomainname iopl ioperm modify_ldt uselib
-    io_uring_setup io_uring_enter io_uring_register
+    ptrace process_vm_readv process_vm_writev kcmp pidfd_getfd process_madvise move_pages migrate_pages keyctl add_key
+    request_key bpf perf_event_open userfaultfd lookup_dcookie unshare setns mount umount2 pivot_root chroot
+    move_mount open_tree open_tree_attr fsopen fsconfig fsmount fspick mount_setattr open_by_handle_at fanotify_init
+    quotactl quotactl_fd swapon swapoff acct kexec_load kexec_file_load init_module finit_module delete_module reboot
+    syslog vhangup nfsservctl settimeofday clock_settime clock_adjtime adjtimex sethostname setdomainname iopl ioperm
+    modify_ldt uselib io_uring_setup io_uring_enter io_uring_register
 """
 
 # What namespaces keep apart has to be refused where there are none.
@@ -30,22 +29,22 @@ _SAME_EVERYWHERE = """
 """
 
 _X86_64 = """
-    ioctl 16 shmget 29 shmat 30 shmctl 31 socket 41 clone 56 semget 64 semop 65 semctl 66 msgget 68 msgsnd 69 msgrcv 70
-    msgctl 71 ptrace 101 syslog 103 uselib 134 setpriority 141 vhangup 153 modify_ldt 154 pivot_root 155 adjtimex 159
-    chroot 161 acct 163 settimeofday 164 mount 165 umount2 166 swapon 167 swapoff 168 reboot 169 sethostname 170
-    setdomainname 171 iopl 172 ioperm 173 init_module 175 delete_module 176 quotactl 179 nfsservctl 180
-    lookup_dcookie 212 semtimedop 220 clock_settime 227 mq_open 240 mq_unlink 241 kexec_load 246 add_key 248 request_key 249
-    keyctl 250 ioprio_set 251 migrate_pages 256 unshare 272 move_pages 279 perf_event_open 298 fanotify_init 300 prlimit64 302
-    open_by_handle_at 304 clock_adjtime 305 setns 308 process_vm_readv 310 process_vm_writev 311 kcmp 312
-    finit_module 313 kexec_file_load 320 bpf 321 userfaultfd 323
+    ioctl 16 shmget 29 shmat 30 shmctl 31 socket 41 clone 56 semget 64 semop 65 semctl 66 msgget 68 msgsnd 69
+    msgrcv 70 msgctl 71 ptrace 101 syslog 103 uselib 134 setpriority 141 vhangup 153 modify_ldt 154 pivot_root 155
+    adjtimex 159 chroot 161 acct 163 settimeofday 164 mount 165 umount2 166 swapon 167 swapoff 168 reboot 169
+    sethostname 170 setdomainname 171 iopl 172 ioperm 173 init_module 175 delete_module 176 quotactl 179
+    nfsservctl 180 lookup_dcookie 212 semtimedop 220 clock_settime 227 mq_open 240 mq_unlink 241 kexec_load 246
+    add_key 248 request_key 249 keyctl 250 ioprio_set 251 migrate_pages 256 unshare 272 move_pages 279
+    perf_event_open 298 fanotify_init 300 prlimit64 302 open_by_handle_at 304 clock_adjtime 305 setns 308
+    process_vm_readv 310 process_vm_writev 311 kcmp 312 finit_module 313 kexec_file_load 320 bpf 321 userfaultfd 323
 """
 
 _AARCH64 = """
     lookup_dcookie 18 ioctl 29 ioprio_set 30 umount2 39 mount 40 pivot_root 41 nfsservctl 42 chroot 51 vhangup 58
     quotactl 60 acct 89 unshare 97 kexec_load 104 init_module 105 delete_module 106 clock_settime 112 syslog 116
     ptrace 117 setpriority 140 reboot 142 sethostname 161 setdomainname 162 settimeofday 170 adjtimex 171 mq_open 180
-    mq_unlink 181 msgget 186 msgctl 187 msgrcv 188 msgsnd 189 semget 190 semctl 191 semtimedop 192 semop 193 shmget 194
-    shmctl 195 shmat 196 socket 198 add_key 217 request_key 218 keyctl 219 clone 220 swapon 224 swapoff 225
+    mq_unlink 181 msgget 186 msgctl 187 msgrcv 188 msgsnd 189 semget 190 semctl 191 semtimedop 192 semop 193
+    shmget 194 shmctl 195 shmat 196 socket 198 add_key 217 request_key 218 keyctl 219 clone 220 swapon 224 swapoff 225
     migrate_pages 238 move_pages 239 perf_event_open 241 prlimit64 261 fanotify_init 262 open_by_handle_at 265
     clock_adjtime 266 setns 268 process_vm_readv 270 process_vm_writev 271 kcmp 272 finit_module 273 bpf 280
     userfaultfd 282 kexec_file_load 294

@@ -12,14 +12,14 @@ class Repetition:
     """Fed with each answer's calls; says when the same calls came `SAME_CALL` times in a row."""
 
     def __init__(self) -> None:
-        self._last: bytes | None = None
+        self._last: list[bytes] = []
         self._times = 0
         self._empty = 0
 
     def same_calls(self, calls: list[ToolPart]) -> bool:
         if not calls:
             return False
-        shape = msgspec.json.encode(sorted((call.tool, call.state.input) for call in calls), order="sorted")
+        shape = sorted(msgspec.json.encode((call.tool, call.state.input), order="sorted") for call in calls)
         self._times = self._times + 1 if shape == self._last else 1
         self._last = shape
         return self._times >= SAME_CALL

@@ -9,10 +9,10 @@ import msgspec
 
 from outrider.errors import ConfigurationError
 from outrider.processes.launch import Launch
-from outrider.processes.sandbox import landlock
-from outrider.processes.sandbox.order import DOOR_PORT, Locks, outer_environment, runtime, warden_argv
+from outrider.processes.sandbox.locks.order import DOOR_PORT, Locks, outer_environment, runtime, warden_argv
+from outrider.processes.sandbox.locks.rights import DEVICES, READING, WRITING, Grants, ruleset, version
+from outrider.processes.sandbox.locks.seccomp import filter_for, machine
 from outrider.processes.sandbox.policy import Access, Hosts, Policy
-from outrider.processes.sandbox.seccomp import filter_for, machine
 from outrider.processes.sandbox.zones import Zones, access_above, is_within, parent_of, zones_of
 
 NAMESPACES = ("--unshare-user-try", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
@@ -116,12 +116,14 @@ def _locks(policy: Policy, zones: Zones) -> Locks:
     architecture = machine()
     if architecture is None:
         raise ConfigurationError("there is no filter of system calls for this machine yet")
-    grants = [(b"/", landlock.READING), (b"/dev", landlock.DEVICES)]
+    grants: Grants = [(b"/", READING), (b"/dev", DEVICES)]
     writable = [path for path, access in zones.items() if access == "writable"]
-    grants += [(os.fsencode(path), landlock.WRITING) for path in (*writable, *FRESH, "/dev/shm")]
+    grants += [(os.fsencode(path), WRITING) for path in (*writable, *FRESH, "/dev/shm")]
     door = str(policy.network.door) if isinstance(policy.network, Hosts) else ""
     return Locks(
-        seccomp=filter_for(architecture, namespaces=True, sockets=True), landlock=landlock.ruleset(grants), door=door
+        seccomp=filter_for(architecture, namespaces=True, sockets=True),
+        landlock=ruleset(grants, version(), network=True),
+        door=door,
     )
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from outrider.errors import ConfigurationError
 from outrider.processes.launch import Launch
-from outrider.processes.sandbox import landlock, seccomp
 from outrider.processes.sandbox.bubblewrap import Bubblewrap
 from outrider.processes.sandbox.landlock import Landlock
+from outrider.processes.sandbox.locks import rights, seccomp
 from outrider.processes.sandbox.none import NoSandbox
 from outrider.processes.sandbox.policy import Policy
 from outrider.processes.sandbox.sandbox import Sandbox
@@ -36,7 +36,7 @@ def find_sandbox(scratch: Path, search_path: str = "") -> Sandbox:
         if failure is None:
             return sandbox
         trouble.append(f"{program}: {failure}")
-    if landlock.version() >= landlock.NEEDED:
+    if rights.version() >= rights.SCOPES_SINCE:
         failure = try_out(fallback := Landlock(scratch))
         if failure is None:
             return fallback

@@ -1,73 +1,22 @@
 """Landlock: the kernel's list of what a process may open, as a second lock or, without bubblewrap, the only one."""
 
-import ctypes
 import os
-import sys
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import msgspec
 
 from outrider.errors import ConfigurationError
 from outrider.processes.launch import Launch
-from outrider.processes.sandbox.order import Locks, outer_environment, runtime, warden_argv
+from outrider.processes.sandbox.locks.order import Locks, outer_environment, runtime, warden_argv
+from outrider.processes.sandbox.locks.rights import DEVICES, READING, WRITING, ruleset, version
+from outrider.processes.sandbox.locks.seccomp import filter_for, machine
 from outrider.processes.sandbox.policy import Access, Hosts, Policy
-from outrider.processes.sandbox.seccomp import filter_for, machine
 from outrider.processes.sandbox.zones import Zones, access_above, is_within, zones_of
 
-NEEDED = 6  # from here on it also keeps signals and abstract sockets inside
-Grants = list[tuple[bytes, int]]
-
-_CREATE_RULESET = 444
-_EXECUTE, _WRITE, _READ, _LIST = 1 << 0, 1 << 1, 1 << 2, 1 << 3
-_REMOVE, _MAKE_FOLDER, _MAKE_FILE, _MAKE_SOCKET, _MAKE_FIFO, _MAKE_LINK = (
-    3 << 4,
-    1 << 7,
-    1 << 8,
-    1 << 9,
-    1 << 10,
-    1 << 12,
-)
-_MOVE, _TRUNCATE, _DEVICE_CALLS = 1 << 13, 1 << 14, 1 << 15
-_FILE_RIGHTS_BY_VERSION = {1: 13, 2: 14, 3: 15, 4: 15}
-_TCP, _SCOPES = 0b11, 0b11
-
-READING = _EXECUTE | _READ | _LIST
-WRITING = (
-    READING | _WRITE | _REMOVE | _MAKE_FOLDER | _MAKE_FILE | _MAKE_SOCKET | _MAKE_FIFO | _MAKE_LINK | _MOVE | _TRUNCATE
-)
-DEVICES = _READ | _WRITE | _LIST | _DEVICE_CALLS | _TRUNCATE
-_PLAIN_DEVICES = (
-    "/dev/null",
-    "/dev/zero",
-    "/dev/full",
-    "/dev/random",
-    "/dev/urandom",
-    "/dev/tty",
-    "/dev/ptmx",
-    "/dev/pts",
-)
+_PLAIN_DEVICES = "null zero full random urandom tty ptmx pts"
 _NEVER_SHOWN: Zones = dict.fromkeys(("/dev", "/run", "/tmp", "/var/tmp"), "hidden")
-
-
-@cache
-def version() -> int:
-    """0 where there is none."""
-    if sys.platform != "linux":
-        return 0
-    return max(0, ctypes.CDLL(None, use_errno=True).syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), 1))
-
-
-def ruleset(grants: Grants, *, network: bool = True) -> tuple[tuple[int, int, int], int, Grants] | None:
-    """In the words of this kernel's version, as the warden takes it; `network` False refuses TCP as well."""
-    known = version()
-    if known == 0:
-        return None
-    files = (1 << _FILE_RIGHTS_BY_VERSION.get(known, 16)) - 1
-    tcp = _TCP if known >= 4 and not network else 0
-    scopes = _SCOPES if known >= NEEDED else 0
-    return (files, tcp, scopes), 8 if known < 4 else 16 if known < NEEDED else 24, grants
+_RIGHTS: dict[Access, int] = {"read-only": READING, "writable": WRITING, "hidden": 0}
 
 
 class Landlock(msgspec.Struct, frozen=True):
@@ -89,20 +38,17 @@ class Landlock(msgspec.Struct, frozen=True):
         scratch = str((policy.temporary or self.temporary).resolve())
         zones: Zones = {**_NEVER_SHOWN, **zones_of(policy, runtime()), scratch: "writable"}
         grants = [(os.fsencode(path), _RIGHTS[access]) for path, access in granted("/", "read-only", zones)]
-        grants += [(os.fsencode(path), DEVICES) for path in _PLAIN_DEVICES]
+        grants += [(os.fsencode(path), DEVICES) for path in map("/dev/{}".format, _PLAIN_DEVICES.split())]
         online = policy.network == "on"
         locks = Locks(
             seccomp=filter_for(architecture, namespaces=False, sockets=online),
-            landlock=ruleset(grants, network=online),
+            landlock=ruleset(grants, version(), network=online),
             drop_capabilities=True,
             count_processes=False,
         )
         environment = outer_environment(launch.environment) | {"TMPDIR": scratch}
         argv = warden_argv(launch, policy.bounds, locks, str(policy.workspace))
         return Launch(argv, environment, launch.workdir, launch.limits)
-
-
-_RIGHTS: dict[Access, int] = {"read-only": READING, "writable": WRITING, "hidden": 0}
 
 
 def granted(folder: str, access: Access, zones: Zones) -> Iterator[tuple[str, Access]]:

@@ -9,7 +9,7 @@ import platform
 import struct
 from collections.abc import Iterable
 
-from outrider.processes.sandbox.syscalls import FAR_REACHING, NEWEST, NUMBERS, UNSHARED, Architecture
+from outrider.processes.sandbox.locks.syscalls import FAR_REACHING, NEWEST, NUMBERS, UNSHARED, Architecture
 
 _LOAD, _EQUAL, _GREATER, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x06
 _ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000

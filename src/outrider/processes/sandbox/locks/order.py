@@ -13,6 +13,7 @@ import msgspec
 
 from outrider.errors import ConfigurationError
 from outrider.processes.launch import Launch
+from outrider.processes.sandbox.locks.rights import Ruleset
 from outrider.processes.sandbox.policy import Bounds
 
 WARDEN = str(Path(__file__).with_name("warden.py").resolve())
@@ -28,7 +29,7 @@ DISPLAY WAYLAND_DISPLAY XAUTHORITY DOCKER_HOST CONTAINER_HOST TMUX STY
 
 class Locks(msgspec.Struct, frozen=True, kw_only=True):
     seccomp: bytes
-    landlock: tuple[tuple[int, int, int], int, list[tuple[bytes, int]]] | None
+    landlock: Ruleset | None
     drop_capabilities: bool = False
     count_processes: bool = True  # whether the kernel's count per user is a count per sandbox
     door: str = ""

@@ -13,6 +13,7 @@ from outrider import (
     Limits,
     NetworkError,
     OutriderError,
+    RetryPart,
     Session,
     StepFinishPart,
     Tokens,
@@ -31,6 +32,7 @@ from outrider.events import (
     LoopCompletedEvent,
     LoopStartedEvent,
     PartDeltaEvent,
+    RetryScheduledEvent,
     StateChangedEvent,
     ToolApprovalRequestedEvent,
     ToolExecutionCompletedEvent,
@@ -38,7 +40,7 @@ from outrider.events import (
     TurnCompletedEvent,
     TurnStartedEvent,
 )
-from outrider.types.stream import Finish
+from outrider.types.stream import Finish, Retry
 from tests.turns.stories import Story, agent, call
 
 
@@ -266,6 +268,30 @@ async def test_a_refusal_ends_the_turn_as_a_refusal():
     story = Story([["I cannot help with that.", Finish("refusal", "refusal")]])
     result = await story.run()
     assert (result.termination_reason, result.output) == ("refusal", "I cannot help with that.")
+
+
+@pytest.mark.parametrize("finish", ["length", "other"])
+async def test_calls_of_an_answer_that_was_cut_are_not_run_and_the_model_is_told(finish):
+    ran: list[int] = []
+    story = Story([["so ", call("touch"), Finish(finish, finish)], "again then"])
+    result = await story.run(tools=[Tool(lambda: ran.append(1), name="touch")])
+    assert result.output == "again then"
+    assert ran == []
+    assert "may not be whole" in calls_of(result.session)[0].state.error  # pyright: ignore
+
+
+async def test_an_answer_that_was_cut_says_so():
+    result = await Story([["a long answ", Finish("length", "max_tokens")]]).run()
+    assert (result.termination_reason, result.output) == ("length", "a long answ")
+
+
+async def test_a_retry_is_told_and_kept():
+    story = Story([[Retry(1, 5, "overloaded", 4), "at last"]])
+    result = await story.run()
+    assert result.output == "at last"
+    (told,) = story.heard(RetryScheduledEvent)
+    assert (told.attempt, told.delay_ms, told.max_attempts) == (1, 5, 4)
+    assert result.session.messages[-1].get_parts_by_type(RetryPart)[0].error == "overloaded"
 
 
 async def test_cancelling_a_run_ends_its_calls_and_keeps_them():

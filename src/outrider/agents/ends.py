@@ -7,7 +7,9 @@ import msgspec
 from outrider.errors import OutriderError
 
 TurnState = Literal["idle", "calling_model", "running_tools", "compacting", "done", "failed", "aborted"]
-TerminationReason = Literal["completed", "limit", "repetition", "empty_answers", "refusal", "error", "aborted"]
+TerminationReason = Literal[
+    "completed", "limit", "repetition", "empty_answers", "refusal", "length", "error", "aborted"
+]
 
 
 class TurnEnd(msgspec.Struct, frozen=True):

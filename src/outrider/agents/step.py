@@ -13,14 +13,18 @@ from outrider.types.events import (
     LLMResponseEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
+    RetryScheduledEvent,
     ToolInputDeltaEvent,
 )
 from outrider.types.ids import new_id
 from outrider.types.messages import Message, MessageError, MessagePath, MessageTime
-from outrider.types.parts import ModelRef, StepFinishPart, StepStartPart, ToolPart
+from outrider.types.parts import ModelRef, RetryPart, RetryTime, StepFinishPart, StepStartPart, ToolPart
 from outrider.types.request import Request
-from outrider.types.stream import Delta, InputDelta, PartEnd, PartStart, ReasoningDelta, TextDelta
+from outrider.types.stream import Delta, InputDelta, PartEnd, PartStart, ReasoningDelta, Retry, TextDelta
 from outrider.types.tool_state import ToolPending
+
+_WHOLE = ("stop", "tool_use")
+_BROKE_OFF = "The answer broke off, so this call may not be whole. It was not run. Make it again if it is still wanted."
 
 
 class Step:
@@ -68,6 +72,8 @@ class Step:
                 self._input(index, text)
             case PartStart(index, kind="tool"):
                 self._crew.bus.publish(self._seat.labelled(PartUpdatedEvent, part=self._owned(index)))
+            case Retry():
+                await self._retry(delta)
             case PartEnd(index):
                 await self._seat.journal.put_part(self._assembler.part(index), self.message)
             case _:
@@ -100,6 +106,12 @@ class Step:
         )
         self._seat.journal.show(event, lambda: self._owned(index))
 
+    async def _retry(self, retry: Retry) -> None:
+        fields = {name: getattr(retry, name) for name in ("attempt", "delay_ms", "error", "max_attempts")}
+        self._crew.bus.publish(self._seat.labelled(RetryScheduledEvent, call_id=self._id, **fields))
+        part = RetryPart(retry.attempt, retry.error, RetryTime(self._crew.clock()))
+        await self._seat.journal.put_part(part, self.message)
+
     async def _finish(self, error: MessageError | None) -> None:
         """Keep every part, also those that were cut, and what the answer used."""
         journal, now, message = self._seat.journal, self._crew.clock(), self.message
@@ -107,7 +119,7 @@ class Step:
         for part in self._assembler.parts():
             if part.id not in kept:
                 await journal.put_part(part, message)
-        if error is not None:
+        if error is not None or self._assembler.finish not in _WHOLE:
             await self._end_calls(now)
         message.tokens, message.cost = self._assembler.tokens, self.cost
         message.finish = None if error else (self._assembler.finish or "other")
@@ -119,10 +131,10 @@ class Step:
         self._tell_response()
 
     async def _end_calls(self, now: int) -> None:
-        """Calls of an answer that broke off do not run."""
+        """Calls of an answer that broke off do not run: the last one may look whole and not be."""
         for call in self.message.get_parts_by_type(ToolPart):
             if isinstance(call.state, ToolPending):
-                ended = call.state.fail("the answer broke off, so this call was not run", now, reason="canceled")
+                ended = call.state.fail(_BROKE_OFF, now, reason="canceled")
                 await self._seat.journal.put_part(call.with_state(ended), self.message)
 
     def _tell_response(self) -> None:

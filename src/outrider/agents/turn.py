@@ -75,8 +75,8 @@ class Turn:
         while True:
             await self._take_input()
             answer = await self._answer()
-            calls = [part for part in answer.get_parts_by_type(ToolPart) if not part.ended]
-            if calls:
+            calls = answer.get_parts_by_type(ToolPart)
+            if not all(call.ended for call in calls):
                 self._enter("running_tools")
                 await Calls(self._seat, self._crew, answer).run()
             self._tell(TurnCompletedEvent, turn_number=self._number, tool_calls_count=len(calls))
@@ -123,8 +123,8 @@ class Turn:
 
     def _without_calls(self, answer: Message) -> TurnEnd | None:
         text = answer.get_text_content()
-        if answer.finish == "refusal":
-            return TurnEnd("refusal", text)
+        if answer.finish == "refusal" or answer.finish == "length":
+            return TurnEnd(answer.finish, text)
         if text.strip():
             return TurnEnd("completed", text)
         return TurnEnd("empty_answers") if self._repetition.empty_answers(empty=True) else None

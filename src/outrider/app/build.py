@@ -18,7 +18,6 @@ from outrider.providers.provider import ModelClient, Wire
 from outrider.providers.scripted import scripted_client
 from outrider.providers.stages.text_tools import TextToolsClient
 from outrider.providers.stages.think_tags import think_tags_client
-from outrider.providers.transport.attempts import RetryListener
 from outrider.providers.transport.http import HttpClient
 from outrider.providers.transport.rate_limit import RateLimit, RateLimiter
 from outrider.providers.transport.retry import RetryPolicy
@@ -28,9 +27,7 @@ from outrider.types.agents import Provider
 Settings = TypeVar("Settings", Timeouts, RetryPolicy, RateLimit, DeckOptions)
 
 
-def model_client(
-    provider: Provider, *, catalog: Catalog | None = None, on_retry: RetryListener | None = None
-) -> ModelClient:
+def model_client(provider: Provider, *, catalog: Catalog | None = None) -> ModelClient:
     """The client of a provider. What it leaves open comes from the environment; its `options` may hold `timeouts`,
     `retry` and `rate_limit`, each with the fields of the struct of that name, `cassette` (a Deck or its options), and
     `text_tools`: whether its models get tools as text, since they have no calls of their own."""
@@ -41,17 +38,17 @@ def model_client(
             raise ConfigurationError(f"the provider {provider.name!r}: local models are not built in yet")
         case "openai":
             filled = filled_in(provider)
-            client = think_tags_client(_wired(filled, ChatWire(filled), on_retry))
+            client = think_tags_client(_wired(filled, ChatWire(filled)))
             return TextToolsClient(client) if filled.options.get("text_tools") else client
         case "openai-responses":
             filled = filled_in(provider)
-            return _wired(filled, ResponsesWire(filled), on_retry)
+            return _wired(filled, ResponsesWire(filled))
         case "google":
             filled = filled_in(provider)
-            return _wired(filled, GoogleWire(filled), on_retry)
+            return _wired(filled, GoogleWire(filled))
         case "anthropic":
             filled = filled_in(provider)
-            return _wired(filled, _anthropic(filled, catalog or Catalog()), on_retry)
+            return _wired(filled, _anthropic(filled, catalog or Catalog()))
         case _:
             assert_never(provider.kind)
 
@@ -60,14 +57,13 @@ def fallback_client(
     models: list[tuple[Provider, str | None]],
     *,
     catalog: Catalog | None = None,
-    on_retry: RetryListener | None = None,
 ) -> FallbackClient:
     """An ordered list of providers and models. Who has somebody to fall back on gives up sooner."""
     last = len(models) - 1
     return FallbackClient(
         [
             Candidate(
-                model_client(_impatient(provider) if place < last else provider, catalog=catalog, on_retry=on_retry),
+                model_client(_impatient(provider) if place < last else provider, catalog=catalog),
                 model,
             )
             for place, (provider, model) in enumerate(models)
@@ -75,7 +71,7 @@ def fallback_client(
     )
 
 
-def _wired(provider: Provider, wire: Wire, on_retry: RetryListener | None) -> WireClient:
+def _wired(provider: Provider, wire: Wire) -> WireClient:
     limit = _options(provider, "rate_limit", RateLimit)
     return WireClient(
         provider.name,
@@ -83,7 +79,6 @@ def _wired(provider: Provider, wire: Wire, on_retry: RetryListener | None) -> Wi
         _transport(provider),
         retry=_options(provider, "retry", RetryPolicy),
         limiter=RateLimiter(limit) if limit != RateLimit() else None,
-        on_retry=on_retry,
     )
 
 

@@ -5,17 +5,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from decimal import Decimal
-from functools import cache
 from typing import Any
 
 import msgspec
 
 from outrider.app.connections import connected
 from outrider.app.environment import filled_in
+from outrider.app.tariff import known_models
 from outrider.context.lower import lower
 from outrider.errors import ConfigurationError, ProviderError
 from outrider.providers.assemble import Assembler
-from outrider.providers.catalog import Catalog
 from outrider.providers.provider import ModelClient
 from outrider.types.agents import Provider
 from outrider.types.messages import Message, text_message
@@ -37,7 +36,7 @@ async def async_complete(
     """`tools` are ToolSpecs or whatever has `to_schema()`. Raises ProviderError; what arrived before it is the
     Answer in its `details["answer"]`."""
     provider = filled_in(provider)
-    async with connected(provider, _catalog()) as client:
+    async with connected(provider, known_models()) as client:
         request = Request(
             model,
             lower(_messages(messages), family=client.family(model)),
@@ -93,18 +92,12 @@ def _messages(messages: str | Sequence[Message]) -> Sequence[Message]:
     return [text_message("user", messages)] if isinstance(messages, str) else messages
 
 
-@cache
-def _catalog() -> Catalog:
-    """What is known of models does not change while a program runs, so it is read once."""
-    return Catalog()
-
-
 def cost_of(provider: Provider, asked: str, assembler: Assembler) -> Decimal | None:
     """Who answered counts; some providers name themselves in ways that no price list knows."""
     if assembler.tokens == Tokens():
         return None
     prices = (
-        _catalog().cost_of(provider.kind, model, assembler.tokens, base_url=provider.base_url)
+        known_models().cost_of(provider.kind, model, assembler.tokens, base_url=provider.base_url)
         for model in dict.fromkeys((assembler.model, asked))
         if model
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from decimal import Decimal
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from outrider.agents.limits import Price
 from outrider.providers.catalog import Catalog
@@ -10,6 +10,12 @@ from outrider.types.agents import Agent, Provider
 from outrider.types.usage import Tokens
 
 _MILLION = 1_000_000
+
+
+@cache
+def known_models() -> Catalog:
+    """What is known of models does not change while a program runs, so it is read once."""
+    return Catalog()
 
 
 class CatalogTariff:

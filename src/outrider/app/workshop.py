@@ -12,12 +12,12 @@ from outrider.agents.ends import TurnEnd
 from outrider.agents.limits import Budget
 from outrider.agents.seating import take_seat
 from outrider.agents.turn import Turn
-from outrider.app.build import model_client
+from outrider.app.connections import connected
+from outrider.app.environment import filled_in
 from outrider.app.gate import Approve, PolicyGate
-from outrider.app.tariff import CatalogTariff
+from outrider.app.tariff import CatalogTariff, known_models
 from outrider.bus import EventBus
 from outrider.errors import ConfigurationError, SessionNotFoundError
-from outrider.providers.catalog import Catalog
 from outrider.providers.provider import ModelClient
 from outrider.sessions.journal import Journal, begin, resume
 from outrider.sessions.memory_store import MemoryStore
@@ -117,15 +117,15 @@ async def open_workshop(
     async with AsyncExitStack() as opened:
         clients: dict[str, ModelClient] = {}
         for name in {agent.provider for agent in plan.agents.values()}:
-            clients[name] = model_client(plan.providers[name], on_retry=bus.publish)
-            opened.push_async_callback(clients[name].aclose)
+            provider = filled_in(plan.providers[name])
+            clients[name] = await opened.enter_async_context(connected(provider, known_models()))
         journal = await opened.enter_async_context(await _journal(session, plan, place, bus))
         crew = Crew(
             agents=plan.agents,
             clients=clients,
             tools=plan.tools,
             gate=PolicyGate(bus, plan.approve),
-            tariff=CatalogTariff(Catalog(), plan.providers),
+            tariff=CatalogTariff(known_models(), plan.providers),
             budget=Budget(plan.limits),
             bus=bus,
             open_journal=open_journal,

@@ -18,6 +18,7 @@ from outrider.types.stream import (
     PartKind,
     PartStart,
     ReasoningDelta,
+    Retry,
     TextDelta,
     UsageReport,
 )
@@ -96,6 +97,8 @@ class Assembler:
                 self.tokens = tokens
             case Finish(reason, raw):
                 self.finish, self.finish_raw = reason, raw
+            case Retry():
+                pass
             case AnswerStart(response_id, model):
                 self.response_id, self.model = response_id or self.response_id, model or self.model
             case _:

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator
 
 from outrider.providers.provider import Wire
-from outrider.providers.transport.attempts import Attempts, RetryListener, Route
+from outrider.providers.transport.attempts import Attempts, Route
 from outrider.providers.transport.http import HttpClient
 from outrider.providers.transport.rate_limit import RateLimiter
 from outrider.providers.transport.retry import Backoff, RetryPolicy
@@ -26,11 +26,10 @@ class WireClient:
         *,
         retry: RetryPolicy | None = None,
         limiter: RateLimiter | None = None,
-        on_retry: RetryListener | None = None,
     ) -> None:
         self.name = name
         backoff = Backoff(retry or RetryPolicy())
-        self._route = Route(name, wire, transport or HttpClient(), backoff, limiter, on_retry)
+        self._route = Route(name, wire, transport or HttpClient(), backoff, limiter)
 
     def family(self, model: str) -> str:
         return self._route.wire.family(model)

@@ -7,7 +7,7 @@ import msgspec
 from outrider.errors import ConfigurationError, ContentFilterError, InvalidRequestError, ProviderError
 from outrider.providers.provider import ModelClient
 from outrider.types.request import Request
-from outrider.types.stream import AnswerStart, Delta, UsageReport
+from outrider.types.stream import AnswerStart, Delta, Retry, UsageReport
 
 _OWN_FAULT = (InvalidRequestError, ContentFilterError)
 
@@ -41,7 +41,7 @@ class FallbackClient:
             deltas = candidate.client.stream(candidate.request(request))
             try:
                 async for delta in deltas:
-                    shown = shown or not isinstance(delta, AnswerStart | UsageReport)
+                    shown = shown or not isinstance(delta, AnswerStart | Retry | UsageReport)
                     yield delta
                 return
             except ProviderError as error:

@@ -20,6 +20,7 @@ from outrider.types.stream import (
     PartEnd,
     PartStart,
     ReasoningDelta,
+    Retry,
     TextDelta,
     UsageReport,
 )
@@ -30,7 +31,7 @@ _CHARACTERS_PER_TOKEN = 4
 
 Piece = (
     str | TextPart | ReasoningPart | ToolUsePart | ToolPart | FilePart | Mapping[str, Any]  # said
-    | Tokens | Finish  # reported
+    | Tokens | Finish | Retry  # reported
     | asyncio.Event | Exception  # waited for, raised
 )  # fmt: skip
 """A string is text. A mapping is what a configuration file can write: {"text": …}, {"reasoning": …} or
@@ -145,6 +146,8 @@ class ScriptedClient:
                 yield PartEnd(index, mime=mime, url=url)
             case Tokens():
                 yield UsageReport(piece)
+            case Retry():
+                yield piece
             case Finish():
                 pass  # it comes last
             case _:

@@ -2,7 +2,7 @@
 
 A part of the answer is named by its `index`, unique within the answer, in the order of first appearance:
 
-    AnswerStart · (PartStart · TextDelta* | ReasoningDelta* | InputDelta* · PartEnd)* · UsageReport* · Finish
+    Retry* · AnswerStart · (PartStart · TextDelta* | ReasoningDelta* | InputDelta* · PartEnd)* · UsageReport* · Finish
 
 A PartStart whose index was started before begins that part anew, perhaps as another kind: text that only its end showed
 to be reasoning. What was shown of it before no longer counts.
@@ -63,6 +63,15 @@ class PartEnd(msgspec.Struct, frozen=True, tag=True):
     url: str = ""
 
 
+class Retry(msgspec.Struct, frozen=True, tag=True):
+    """The request failed before anything was shown, and is made again after `delay_ms`."""
+
+    attempt: int
+    delay_ms: int
+    error: str
+    max_attempts: int | None = None
+
+
 class UsageReport(msgspec.Struct, frozen=True, tag=True):
     """Counts so far; a later report replaces an earlier one."""
 
@@ -76,7 +85,7 @@ class Finish(msgspec.Struct, frozen=True, tag=True):
     raw: str = ""
 
 
-Delta = AnswerStart | PartStart | TextDelta | ReasoningDelta | InputDelta | PartEnd | UsageReport | Finish
+Delta = AnswerStart | PartStart | TextDelta | ReasoningDelta | InputDelta | PartEnd | Retry | UsageReport | Finish
 
 
 class Answer(msgspec.Struct, frozen=True):

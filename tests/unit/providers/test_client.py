@@ -27,9 +27,8 @@ from outrider.providers.transport.http import HttpClient
 from outrider.providers.transport.rate_limit import RateLimit, RateLimiter
 from outrider.providers.transport.retry import RetryPolicy
 from outrider.providers.transport.transport import Timeouts
-from outrider.types.events import RetryScheduledEvent
 from outrider.types.request import Request
-from outrider.types.stream import AnswerStart, Delta, TextDelta, UsageReport
+from outrider.types.stream import AnswerStart, Delta, Retry, TextDelta, UsageReport
 from tests.fakes.http_server import Reply, Server, serving, unused_port
 from tests.fakes.plain_wire import KEY, PlainWire, plain_request, words
 
@@ -94,13 +93,14 @@ async def test_a_doomed_request_is_not_repeated(status: int):
 
 
 async def test_the_last_failure_is_raised_after_the_last_attempt():
-    heard: list[RetryScheduledEvent] = []
-    async with asking(Reply([b"full"], 529), on_retry=heard.append) as (client, server):
+    heard: list[Delta] = []
+    async with asking(Reply([b"full"], 529)) as (client, server):
         with pytest.raises(OverloadedError):
-            await ask(client)
+            await ask(client, heard)
         assert len(server.requests) == 3
-    assert [(event.attempt, event.max_attempts) for event in heard] == [(1, 3), (2, 3)]
-    assert "full" in heard[0].error
+    retries = [delta for delta in heard if isinstance(delta, Retry)]
+    assert [(retry.attempt, retry.max_attempts) for retry in retries] == [(1, 3), (2, 3)]
+    assert "full" in retries[0].error
 
 
 @pytest.mark.parametrize(
@@ -278,10 +278,10 @@ async def test_a_decoder_that_breaks_on_an_answer_ends_only_that_answer():
 
 async def test_a_key_that_the_provider_repeats_gets_nowhere(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.DEBUG)
-    heard: list[RetryScheduledEvent] = []
-    async with asking(Reply([f"your key is {KEY}".encode()], 500), on_retry=heard.append) as (client, _):
+    heard: list[Delta] = []
+    async with asking(Reply([f"your key is {KEY}".encode()], 500)) as (client, _):
         with pytest.raises(ProviderError) as refused:
-            await ask(client)
+            await ask(client, heard)
     error = refused.value
     shown = [str(error), repr(error), error.message, str(error.args), str(error.details), caplog.text, *map(str, heard)]
     assert not [text for text in shown if KEY in text]
@@ -407,11 +407,11 @@ async def serving_tls(*replies: Reply) -> AsyncIterator[Server]:
 
 
 async def test_an_untrusted_certificate_is_explained_and_not_tried_again():
-    heard: list[RetryScheduledEvent] = []
+    heard: list[Delta] = []
     async with serving_tls(GOOD) as server:
-        client = WireClient("plain", PlainWire(server.url), retry=QUICK, on_retry=heard.append)
+        client = WireClient("plain", PlainWire(server.url), retry=QUICK)
         with pytest.raises(NetworkError, match="SSL_CERT_FILE") as refused:
-            await ask(client)
+            await ask(client, heard)
         await client.aclose()
     assert not refused.value.retryable
     assert (server.requests, heard) == ([], [])

@@ -34,6 +34,7 @@ from outrider.providers.transport.transport import Timeouts
 from outrider.types.agents import Provider, ProviderKind
 from outrider.types.parts import ReasoningPart, TextPart, ToolPart
 from outrider.types.request import ModelMessage, Prompt, Request
+from outrider.types.stream import Retry
 from outrider.types.tool_state import ToolPending
 from tests.conftest import ROOT
 from tests.fakes.http_server import Reply, Server, serving, unused_port
@@ -157,6 +158,8 @@ class Trial:
         try:
             async for delta in self.client.stream(REQUEST):
                 self.kept.add(delta)
+                if isinstance(delta, Retry):
+                    self.retries.append(str(delta))
                 count += 1
                 if self.pace and count % 20 == 0:
                     await asyncio.sleep(self.pace)
@@ -226,10 +229,8 @@ async def trial(name: str, **options: Any) -> AsyncIterator[Trial]:
     async with serving(*first, broken, *rest) as server, asyncio.timeout(60):
         address = f"http://127.0.0.1:{unused_port()}" if refused else server.url
         provider = Provider("p", KINDS[case["format"]], KEY, address, options=OPTIONS | options)
-        retries: list[str] = []
-        client = model_client(provider, on_retry=lambda event: retries.append(str(event)))
+        client = model_client(provider)
         tried = Trial(case, server, client)
-        tried.retries = retries
         try:
             if first:
                 await tried.ask()

@@ -14,6 +14,7 @@ from outrider.types.stream import (
     PartEnd,
     PartStart,
     ReasoningDelta,
+    Retry,
     TextDelta,
     UsageReport,
 )
@@ -78,7 +79,7 @@ class SplitStage:
             case Finish():
                 yield from self.close()
                 yield delta
-            case AnswerStart() | UsageReport():
+            case AnswerStart() | Retry() | UsageReport():
                 yield delta
             case _:
                 assert_never(delta)

@@ -1,7 +1,6 @@
 """One request, pursued over as many attempts as may help."""
 
 import asyncio
-from collections.abc import Callable
 
 import msgspec
 
@@ -12,13 +11,11 @@ from outrider.providers.transport.exchange import Exchange
 from outrider.providers.transport.rate_limit import RateLimiter, Reservation
 from outrider.providers.transport.retry import Backoff, Showing
 from outrider.providers.transport.transport import Transport
-from outrider.types.events import RetryScheduledEvent
 from outrider.types.request import Request
-from outrider.types.stream import Delta, UsageReport
+from outrider.types.stream import Delta, Retry, UsageReport
 
 _BYTES_PER_TOKEN = 4
 _LESSONS = 8  # a wire format that never has enough is not asked again
-RetryListener = Callable[[RetryScheduledEvent], None]
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -29,7 +26,6 @@ class Route(msgspec.Struct, frozen=True):
     transport: Transport
     backoff: Backoff
     limiter: RateLimiter | None = None
-    on_retry: RetryListener | None = None
 
 
 class Attempts:
@@ -45,13 +41,19 @@ class Attempts:
         self._exchange: Exchange | None = None
         self._reservation: Reservation | None = None
         self._used: int | None = None
+        self._pause = 0.0
 
     async def read(self) -> list[Delta] | None:
         while True:
+            pause, self._pause = self._pause, 0.0
+            if pause:
+                await asyncio.sleep(pause)
             try:
                 return await self._read()
             except ProviderError as error:
-                await self._recover(error)
+                retry = self._recover(error)
+            if retry is not None:
+                return [retry]
 
     def close(self) -> None:
         if self._exchange is not None:
@@ -79,17 +81,17 @@ class Attempts:
         await exchange.open(route.transport, self._call)
         return exchange
 
-    async def _recover(self, error: ProviderError) -> None:
-        """Waits until it is time to ask again; raises the error when that is no use, or not allowed."""
+    def _recover(self, error: ProviderError) -> Retry | None:
+        """What is told before the next attempt, None when nothing needs telling; raises when there can be none."""
         self.close()
         self._explain(error)
         if self._learnt(error):
-            return
+            return None
         wait = None if self._showing.begun else self._route.backoff.wait(self._count, error)
         if wait is None:
             raise error
-        self._announce(wait, error)
-        await asyncio.sleep(wait)
+        self._pause = wait
+        return Retry(self._count, round(wait * 1000), str(error), self._route.backoff.policy.attempts)
 
     def _learnt(self, error: ProviderError) -> bool:
         """Whether the refusal taught how to write this request so that it may be accepted."""
@@ -111,18 +113,6 @@ class Attempts:
         error.args = (error.message,)
         if route.limiter is not None and isinstance(error, RateLimitError) and error.retry_after:
             route.limiter.hold(min(error.retry_after, route.backoff.policy.longest_wait))
-
-    def _announce(self, wait: float, error: ProviderError) -> None:
-        if self._route.on_retry is not None:
-            self._route.on_retry(
-                RetryScheduledEvent(
-                    session_id=self._request.conversation,
-                    attempt=self._count,
-                    delay_ms=round(wait * 1000),
-                    error=str(error),
-                    max_attempts=self._route.backoff.policy.attempts,
-                )
-            )
 
     def _note_usage(self, deltas: list[Delta]) -> None:
         for delta in deltas:

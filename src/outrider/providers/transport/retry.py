@@ -5,7 +5,7 @@ import random
 import msgspec
 
 from outrider.errors import ProviderError
-from outrider.types.stream import AnswerStart, Delta, PartStart, UsageReport
+from outrider.types.stream import AnswerStart, Delta, PartStart, Retry, UsageReport
 
 _GOLDEN = 0.6180339887498949
 
@@ -61,7 +61,7 @@ class Showing:
         passed: list[Delta] = []
         for position, delta in enumerate(deltas):
             match delta:
-                case AnswerStart() | UsageReport():
+                case AnswerStart() | Retry() | UsageReport():
                     passed.append(delta)
                 case PartStart(kind="text" | "reasoning"):
                     self._held.append(delta)

@@ -23,7 +23,7 @@ from outrider.providers.transport.http import HttpClient
 from outrider.providers.transport.retry import RetryPolicy
 from outrider.providers.transport.transport import Timeouts, Transport
 from outrider.types.ids import new_id
-from outrider.types.stream import Delta, TextDelta
+from outrider.types.stream import Delta, Retry, TextDelta
 from tests.fakes.http_server import Reply, Server, serving
 from tests.fakes.plain_wire import KEY, PlainWire, plain_request, words
 
@@ -39,9 +39,10 @@ def cassette(tmp_path: Path) -> Cassette:
 
 
 async def ask(transport: Transport, url: str, retry: RetryPolicy = ONCE) -> list[Delta]:
+    """The answer; how long was waited before a retry is chance."""
     client = WireClient("plain", PlainWire(url), transport, retry=retry)
     try:
-        return [delta async for delta in client.stream(plain_request())]
+        return [delta async for delta in client.stream(plain_request()) if not isinstance(delta, Retry)]
     finally:
         await client.aclose()
 

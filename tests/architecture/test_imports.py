@@ -19,6 +19,7 @@ FACADES = ("outrider", "outrider.events")
 VENDOR_FREE = ("outrider.errors", "outrider.types", "outrider.bus", "outrider.context", "outrider.agents")
 CORE_LIBRARIES = {"msgspec", "typing_extensions"}
 SHARED_BY_VENDORS = tuple(f"outrider.providers.{name}" for name in ("cassettes", "catalog", "stages", "transport"))
+SHARED_BY_TOOLS = tuple(f"outrider.tools.{name}" for name in ("files", "patches", "search", "text", "web"))
 UNFOLDERED_PROVIDERS = ("outrider.providers.local", "outrider.providers.scripted")
 EFFECTS = {"http", "shutil", "socket", "sqlite3", "ssl", "subprocess", "tempfile"}
 
@@ -99,7 +100,8 @@ def test_built_in_tools_do_not_know_each_other():
 
 def test_only_the_composition_root_names_concrete_stores_vendors_and_tools():
     stores = [module for module in members("outrider.sessions") if module.endswith("_store")]
-    concrete = [*stores, *vendors(), *UNFOLDERED_PROVIDERS, *folders("outrider.tools")]
+    tools = [folder for folder in folders("outrider.tools") if folder not in SHARED_BY_TOOLS]
+    concrete = [*stores, *vendors(), *UNFOLDERED_PROVIDERS, *tools]
     broken = [
         (importer, imported)
         for importer, imported in edges()

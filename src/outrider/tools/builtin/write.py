@@ -1,0 +1,56 @@
+"""Writes a whole file at once; one that the model does not know is not overwritten."""
+
+from outrider.errors import ToolFailure
+from outrider.tools.context import ToolContext
+from outrider.tools.files.draft import Draft, Drafts
+from outrider.tools.files.editor import Editor
+from outrider.tools.prompt import prompt_beside
+from outrider.tools.text.difference import difference
+from outrider.tools.text.encoding import Encoding, detect
+from outrider.tools.text.view import fresh_view
+from outrider.tools.tool import Tool, ToolResult
+from outrider.tools.words import renamed
+
+ALIASES = {"path": "file_path", "filename": "file_path", "filePath": "file_path", "contents": "content"}
+
+
+def write_tool(editor: Editor) -> Tool:
+    async def write(file_path: str, content: str, context: ToolContext) -> ToolResult:
+        return await editor.change(context, lambda drafts: _write(drafts, file_path, content))
+
+    return Tool(write, description=prompt_beside(__file__), preprocess_args=renamed(ALIASES))
+
+
+def _write(drafts: Drafts, path: str, content: str) -> ToolResult:
+    draft = drafts.open(path, "write")
+    name = draft.place.shown
+    encoding, before = _require_known(drafts, draft)
+    if before is not None and _all_crlf(before) and "\r" not in content:
+        content = content.replace("\n", "\r\n")
+    draft.write(content.removeprefix("\ufeff") if encoding.bom else content, encoding)
+    if draft.after == draft.before:
+        return ToolResult(f"{name} holds exactly this already; nothing was written.", title=name)
+    changed = difference(name, before, content)
+    done = "Created" if draft.before is None else "Overwrote"
+    metadata = {"diff": changed.text, "added": changed.added, "removed": changed.removed}
+    return ToolResult(f"{done} {name} ({len(content.splitlines())} lines).", title=name, metadata=metadata)
+
+
+def _require_known(drafts: Drafts, draft: Draft) -> tuple[Encoding, str | None]:
+    """The encoding to write in, and the old text if there was any."""
+    if draft.before is None:
+        return Encoding(), None
+    encoding = detect(draft.before)
+    text = encoding.decode(draft.before) if encoding else ""
+    name = draft.place.shown
+    if draft.stale:
+        drafts.saw(draft)
+        view = fresh_view(text) if encoding else "(a binary file)"
+        raise ToolFailure(f"{name} was changed since you read it. Nothing was written. It holds now:\n{view}")
+    if not draft.seen and draft.before:
+        raise ToolFailure(f"{name} exists and was not read in this session. Read it first. Nothing was written")
+    return encoding or Encoding(), text
+
+
+def _all_crlf(text: str) -> bool:
+    return "\r\n" in text and text.count("\r\n") == text.count("\n") == text.count("\r")

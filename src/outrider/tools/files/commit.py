@@ -1,0 +1,215 @@
+"""Puts changes of several files on the disk: all of them, or none."""
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager, suppress
+
+import msgspec
+
+from outrider.errors import ToolFailure
+from outrider.tools.files.files import Place, telling
+from outrider.tools.files.folders import FILE, open_folder
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One file: `before` is what it held (None: it did not exist), `after` what it shall hold (None: nothing).
+
+    `mode` is for a new file that takes the place of another.
+    """
+
+    place: Place
+    before: bytes | None
+    after: bytes | None
+    mode: int | None = None
+
+
+def commit(changes: list[Change]) -> None:
+    """Every new content is on the disk beside its file before the first file changes; a change that fails is
+    followed by the return of those before it. Raises ToolFailure, and then nothing has changed."""
+    made: list[str] = []
+    try:
+        with ExitStack() as stack:
+            _put_all([stack.enter_context(_staged(change, made)) for change in changes])
+    except BaseException:
+        _remove(made)
+        raise
+
+
+def _put_all(staged: list["_Staged"]) -> None:
+    done: list[_Staged] = []
+    try:
+        for one in staged:
+            with telling(one.change.place.shown):
+                one.put()
+            done.append(one)
+    except BaseException:
+        _take_back(done)
+        raise
+    for one in done:
+        one.settle()
+
+
+def _remove(folders: list[str]) -> None:
+    for folder in reversed(folders):
+        with suppress(OSError):
+            os.rmdir(folder)  # noqa: PTH106
+
+
+@contextmanager
+def _staged(change: Change, made: list[str]) -> Generator["_Staged"]:
+    parts = change.place.parts
+    with ExitStack() as stack:
+        with telling(change.place.shown):
+            folder = stack.enter_context(
+                open_folder(change.place.home, parts[:-1], made if change.after is not None else None)
+            )
+            staged = _Staged(change, folder, parts[-1])
+            stack.callback(staged.clear)
+            staged.write(change.after)
+        yield staged
+
+
+class _Staged:
+    """A change whose new content waits beside the file under another name."""
+
+    def __init__(self, change: Change, folder: int, name: str) -> None:
+        self.change = change
+        self.folder = folder
+        self.name = name
+        self._waiting: str | None = None
+        self._found = self._require_unchanged()
+
+    def write(self, content: bytes | None) -> None:
+        if content is None:
+            return
+        self._waiting = f".{self.name[:60]}.{secrets.token_hex(6)}.tmp"
+        fresh = self._found is None and self.change.mode is None
+        descriptor = os.open(self._waiting, _NEW, 0o666 if fresh else 0o600, dir_fd=self.folder)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            self._keep_attributes(descriptor)
+            os.fsync(descriptor)
+
+    def put(self) -> None:
+        if self._identity_now() != _identity(self._found):
+            raise _changed(self.change)
+        if self._waiting is None:
+            os.unlink(self.name, dir_fd=self.folder)
+        elif self.change.before is None:
+            # A link fails where a rename would silently replace what somebody else made meanwhile.
+            self._put_new(self._waiting)
+        else:
+            os.rename(self._waiting, self.name, src_dir_fd=self.folder, dst_dir_fd=self.folder)
+            self._waiting = None
+
+    def take_back(self) -> None:
+        if self.change.before is None:
+            os.unlink(self.name, dir_fd=self.folder)
+            return
+        self.clear()
+        self.write(self.change.before)
+        os.rename(self._waiting or "", self.name, src_dir_fd=self.folder, dst_dir_fd=self.folder)
+        self._waiting = None
+
+    def settle(self) -> None:
+        """The new name itself survives a power cut, too."""
+        with suppress(OSError):
+            os.fsync(self.folder)
+
+    def clear(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            with suppress(FileNotFoundError):
+                os.unlink(waiting, dir_fd=self.folder)
+
+    def _put_new(self, waiting: str) -> None:
+        try:
+            os.link(waiting, self.name, src_dir_fd=self.folder, dst_dir_fd=self.folder, follow_symlinks=False)
+        except FileExistsError:
+            raise _changed(self.change) from None
+        except OSError as error:
+            if error.errno not in {errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}:
+                raise
+            os.rename(waiting, self.name, src_dir_fd=self.folder, dst_dir_fd=self.folder)
+            self._waiting = None
+        else:
+            self.clear()
+
+    def _identity_now(self) -> tuple[int, ...] | None:
+        try:
+            return _identity(os.stat(self.name, dir_fd=self.folder, follow_symlinks=False))
+        except FileNotFoundError:
+            return None
+
+    def _require_unchanged(self) -> os.stat_result | None:
+        """The file as it stands, if it still holds what the change was planned on and can be replaced."""
+        try:
+            descriptor = os.open(self.name, FILE, dir_fd=self.folder)
+        except FileNotFoundError:
+            if self.change.before is None:
+                return None
+            raise _changed(self.change) from None
+        with os.fdopen(descriptor, "rb") as file:
+            found = os.fstat(descriptor)
+            if self.change.before is None or not stat.S_ISREG(found.st_mode) or file.read() != self.change.before:
+                raise _changed(self.change)
+        self._require_replaceable(found)
+        return found
+
+    def _require_replaceable(self, found: os.stat_result) -> None:
+        shown = self.change.place.shown
+        if found.st_nlink > 1:
+            raise ToolFailure(
+                f"{shown} has {found.st_nlink} names (hard links); changing one would part it from the others. "
+                "Nothing was written"
+            )
+        if not os.access(self.name, os.W_OK, dir_fd=self.folder, effective_ids=True):
+            raise ToolFailure(f"{shown} is read-only. Nothing was written")
+
+    def _keep_attributes(self, descriptor: int) -> None:
+        """Owner first: changing it takes special bits of the mode away."""
+        if self._found is None:
+            if self.change.mode is not None:
+                os.fchmod(descriptor, self.change.mode)
+            return
+        with suppress(PermissionError):
+            os.fchown(descriptor, self._found.st_uid, self._found.st_gid)
+        _copy_extended(self.folder, self.name, descriptor)
+        os.fchmod(descriptor, stat.S_IMODE(self._found.st_mode))
+
+
+def _take_back(done: list[_Staged]) -> None:
+    lost: list[str] = []
+    for one in reversed(done):
+        try:
+            one.take_back()
+        except OSError:
+            lost.append(one.change.place.shown)
+    if lost:
+        raise ToolFailure(f"the changes failed half way, and these could not be brought back: {', '.join(lost)}")
+
+
+def _copy_extended(folder: int, name: str, target: int) -> None:
+    """Access lists, capabilities and labels, where the system has them and lets us."""
+    if not hasattr(os, "listxattr"):
+        return
+    with suppress(OSError), os.fdopen(os.open(name, FILE, dir_fd=folder), "rb") as source:
+        for attribute in os.listxattr(source.fileno()):
+            with suppress(OSError):
+                os.setxattr(target, attribute, os.getxattr(source.fileno(), attribute))
+
+
+def _identity(found: os.stat_result | None) -> tuple[int, ...] | None:
+    return found and (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def _changed(change: Change) -> ToolFailure:
+    return ToolFailure(
+        f"{change.place.shown} was changed by somebody else meanwhile. Nothing was written; read it again"
+    )

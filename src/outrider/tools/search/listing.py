@@ -1,0 +1,30 @@
+"""The files below a folder, by ripgrep or by walking."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+from outrider.tools.search.ignore import Ignore
+from outrider.tools.search.ripgrep import find_ripgrep, records, ripgrep
+from outrider.tools.search.walk import walk
+from outrider.tools.threads import Threads
+
+MOST_FILES = 500_000
+_threads = Threads(4)
+
+
+async def list_files(folder: int, path: str, layers: tuple[Ignore, ...] = ()) -> list[str]:
+    """Relative paths, at most MOST_FILES of them, in no order."""
+    program = find_ripgrep()
+    if program is None:
+        return await _threads.run(
+            lambda: [name for name, _ in zip(walk(folder, layers), range(MOST_FILES), strict=False)]
+        )
+    found: list[str] = []
+    lists: AsyncIterator[list[bytes]] = records(ripgrep(program, ["--files", "--null"], folder, path), b"\0")
+    async with aclosing(lists):  # pyright: ignore[reportArgumentType]  it is a generator
+        async for names in lists:
+            found += [os.fsdecode(name).removeprefix("./") for name in names]
+            if len(found) >= MOST_FILES:
+                break
+    return found

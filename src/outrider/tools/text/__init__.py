@@ -1,0 +1,1 @@
+"""Text without files: encodings, line endings, finding and replacing, differences."""

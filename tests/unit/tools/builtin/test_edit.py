@@ -1,0 +1,210 @@
+"""edit: the intended place changes, and no byte beside it; doubt is a refusal."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.unit.tools.builtin.desk import Desk
+
+
+async def edited(desk: Desk, content: bytes, old: str, new: str, **options: object) -> bytes:
+    path = desk.put("file", content)
+    await desk.done("read", file_path="file")
+    await desk.done("edit", file_path="file", old_string=old, new_string=new, **options)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("before", "old", "new", "after"),
+    [
+        (b"a\nb\nc\n", "b", "x", b"a\nx\nc\n"),
+        (b"a\nb\nc", "c", "x\ny", b"a\nb\nx\ny"),
+        (b"a\r\nb\r\nc\r\n", "a\nb\n", "a\nx\ny\n", b"a\r\nx\r\ny\r\nc\r\n"),
+        (b"a\r\nb\nc\n", "b", "x\ny", b"a\r\nx\ny\nc\n"),
+        (b"a\nb\r\nc\n", "b", "x\ny", b"a\nx\r\ny\r\nc\n"),
+        (b"a\rb\rc", "a\nb", "x\ny\nz", b"x\ry\rz\rc"),
+        (b"a\r\nb\r\n", "a\r\nb\r\n", "a\nb\n", b"a\nb\n"),
+        (b"\xef\xbb\xbfa\nb\n", "a", "\u00e9", b"\xef\xbb\xbf\xc3\xa9\nb\n"),
+        ("\ufeffa\r\nb\r\n".encode("utf-16-le"), "a\nb", "x\ny\nz", "\ufeffx\r\ny\r\nz\r\n".encode("utf-16-le")),
+        ("\ufeffab\n".encode("utf-16-be"), "b", "€", "\ufeffa€\n".encode("utf-16-be")),
+        ("plain text\n".encode("utf-16-le"), "text", "words", "plain words\n".encode("utf-16-le")),
+        (b"caf\xe9 one\n", "one", "\u00fcber", b"caf\xe9 \xfcber\n"),
+        (b"\x80 caf\xe9 one\n", "one", "\u20ac", b"\x80 caf\xe9 \x80\n"),
+        ("é é é ".encode() + b"\xff one\n", "one", "ü", "é é é ".encode() + b"\xff \xc3\xbc\n"),
+        (b"a\r\r\nb\r\n", "b", "x\ny", b"a\r\r\nx\r\ny\r\n"),
+    ],
+)
+async def test_encoding_line_endings_and_marks_stay(desk: Desk, before: bytes, old: str, new: str, after: bytes):
+    assert await edited(desk, before, old, new) == after
+
+
+@pytest.mark.parametrize(
+    ("before", "old", "new", "after"),
+    [
+        # trailing whitespace of lines that stay is kept
+        (b"def f():  \n    a = 1\t\n    b = 2\n", "def f():\n    a = 1\n    b = 2\n",
+         "def f():\n    a = 1\n    b = 3\n",
+         b"def f():  \n    a = 1\t\n    b = 3\n"),
+        # indented deeper in the file
+        (b"class A:\n    def f(self):\n        return 1\n", "def f(self):\n    return 1",
+         "def f(self):\n    x = 2\n    return x",
+         b"class A:\n    def f(self):\n        x = 2\n        return x\n"),
+        # less deep in the file
+        (b"def f():\n    return 1\n", "    def f():\n        return 1\n", "    def f():\n        return 2\n",
+         b"def f():\n    return 2\n"),
+        # tabs in the file, blanks in the call
+        (b"if a:\n\tif b:\n\t\tc()\nend\n", "if a:\n    if b:\n        c()\n",
+         "if a:\n    if b:\n        c()\n        d()\n",
+         b"if a:\n\tif b:\n\t\tc()\n\t\td()\nend\n"),
+        # whole lines can go
+        (b"a  \nb\n", "a\nb\n", "", b""),
+        # the missing line ending of the last line stays missing
+        (b"x\n  a\n  b", "a\nb", "a\nc", b"x\n  a\n  c"),
+    ],
+)  # fmt: skip
+async def test_other_whitespace_is_tolerated_in_whole_lines(
+    desk: Desk, before: bytes, old: str, new: str, after: bytes
+):
+    assert await edited(desk, before, old, new) == after
+
+
+@pytest.mark.parametrize(
+    ("before", "old", "words"),
+    [
+        (b"a\na\n", "a", "found 2 times (lines 1, 2)"),
+        (b"aaa", "aa", "found 2 times"),
+        (b"  a \n  b\nx\n  a \n  b\n", "a\nb", "with other whitespace it fits lines 1, 4"),
+        (b"hello world\n", "hello there", "The nearest text is:\n     1\thello world"),
+        (b"one\n", "     1\tone", "line numbers"),
+        (b"say \xe2\x80\x9chi\xe2\x80\x9d\n", 'say "hi"', "not in the file"),
+        (b"a\n", "", "old_string is empty"),
+        (b"if a:\n\tb\n    c\n", "if a:\n    b\n    c\n  d", "not in the file"),
+    ],
+)
+async def test_what_is_not_beyond_doubt_is_refused(desk: Desk, before: bytes, old: str, words: str):
+    path = desk.put("file", before)
+    await desk.done("read", file_path="file")
+    assert words in await desk.refused("edit", file_path="file", old_string=old, new_string="z")
+    assert path.read_bytes() == before
+    assert desk.kept == []
+
+
+async def test_replace_all_changes_every_occurrence_with_the_ending_of_its_place(desk: Desk):
+    assert await edited(desk, b"a\r\nb\na\nc", "a", "x\ny", replace_all=True) == b"x\r\ny\r\nb\nx\ny\nc"
+    assert await edited(desk, b"aaaa", "aa", "b", replace_all=True) == b"bb"
+
+
+async def test_a_file_that_changed_since_it_was_read_is_refused_with_a_fresh_view_and_then_edited(desk: Desk):
+    path = desk.put("file", "a\nb\n")
+    await desk.done("read", file_path="file")
+    path.write_text("a\nb\nnew\n")
+    refusal = await desk.refused("edit", file_path="file", old_string="b", new_string="x")
+    assert "was changed since you read it" in refusal
+    assert "     3\tnew" in refusal
+    assert path.read_text() == "a\nb\nnew\n"
+    await desk.done("edit", file_path="file", old_string="b", new_string="x")
+    assert path.read_text() == "a\nx\nnew\n"
+
+
+async def test_a_file_that_was_only_touched_is_not_taken_for_changed(desk: Desk):
+    path = desk.put("file", "a\n")
+    await desk.done("read", file_path="file")
+    os.utime(path, (1, 1))
+    await desk.done("edit", file_path="file", old_string="a", new_string="x")
+
+
+async def test_of_a_long_file_the_fresh_view_shows_the_lines_around_the_place(desk: Desk):
+    path = desk.put("file", "".join(f"line {number}\n" for number in range(5_000)))
+    await desk.done("read", file_path="file")
+    path.write_text(path.read_text().replace("line 4000\n", "line 4000 changed\n"))
+    refusal = await desk.refused("edit", file_path="file", old_string="line 4001", new_string="x")
+    assert "line 4000 changed" in refusal
+    assert len(refusal) < 6_000
+
+
+async def test_an_unread_file_is_edited_only_where_the_text_matches_exactly(desk: Desk):
+    path = desk.put("file", "  a  \n  b\n")
+    assert "not in the file" in await desk.refused("edit", file_path="file", old_string="a\nb", new_string="a\nc")
+    await desk.done("edit", file_path="file", old_string="  b", new_string="  c")
+    assert path.read_text() == "  a  \n  c\n"
+
+
+async def test_an_edit_in_tolerance_says_so_and_shows_the_place(desk: Desk):
+    desk.put("file", "x\n    a = 1\n    b = 2\n")
+    await desk.done("read", file_path="file")
+    told = await desk.done("edit", file_path="file", old_string="a = 1\nb = 2", new_string="a = 1\nb = 3")
+    assert "other indentation" in told
+    assert "     3\t    b = 3" in told
+
+
+async def test_an_empty_old_string_creates_a_file(desk: Desk):
+    await desk.done("edit", file_path="new/file", old_string="", new_string="a\n")
+    assert (desk.root / "new/file").read_text() == "a\n"
+    assert desk.kept == [(desk.root / "new/file", None)]
+
+
+async def test_mode_and_links_stay_and_a_second_name_is_refused(desk: Desk):
+    path = desk.put("file", "a\n")
+    path.chmod(0o751)
+    (desk.root / "link").symlink_to("file")
+    await desk.done("edit", file_path="link", old_string="a", new_string="b")
+    assert (desk.root / "link").is_symlink()
+    assert path.read_text() == "b\n"
+    assert path.stat().st_mode & 0o7777 == 0o751
+    os.link(path, desk.root / "second")
+    assert "2 names (hard links)" in await desk.refused("edit", file_path="file", old_string="b", new_string="c")
+    assert path.read_text() == "b\n"
+    assert desk.names() == ["file", "link", "second"]
+
+
+async def test_characters_that_the_encoding_lacks_are_refused(desk: Desk):
+    path = desk.put("file", b"caf\xe9\n")
+    assert "latin-1, which has no character \\u2192" in await desk.refused(
+        "edit", file_path="file", old_string="caf", new_string="→"
+    )
+    desk.put("other", "a")
+    assert "no character \\ud800" in await desk.refused("edit", file_path="other", old_string="a", new_string="\ud800")
+    assert path.read_bytes() == b"caf\xe9\n"
+
+
+@pytest.mark.parametrize("content", [b"a\0b", b"\x00\x01\x02\x03", bytes(range(256)) * 10])
+async def test_a_binary_file_is_refused(desk: Desk, content: bytes):
+    path = desk.put("file", content)
+    assert "binary" in await desk.refused("edit", file_path="file", old_string="a", new_string="b")
+    assert path.read_bytes() == content
+
+
+async def test_the_old_content_is_kept_before_anything_is_written(desk: Desk):
+    path = desk.put("file", "a\n")
+    await desk.done("edit", file_path="file", old_string="a", new_string="b")
+    assert desk.kept == [(path, b"a\n")]
+
+
+async def test_an_edit_whose_old_content_cannot_be_kept_is_refused(desk: Desk):
+    path = desk.put("file", "a\n")
+    desk.keep_fails = OSError("no room")
+    refusal = await desk.refused("edit", file_path="file", old_string="a", new_string="b")
+    assert "could not be kept for undo (no room). Nothing was written" in refusal
+    assert path.read_text() == "a\n"
+    assert desk.names() == ["file"]
+
+
+async def test_names_that_other_agents_use_are_understood(desk: Desk):
+    path = desk.put("file", "a\n")
+    await desk.done("edit", path="file", old_str="a", new_str="b")
+    assert path.read_text() == "b\n"
+
+
+async def test_a_file_that_changes_between_plan_and_writing_is_not_overwritten(desk: Desk, tmp_path: Path):
+    path = desk.put("file", "a\n")
+
+    async def keep(kept: Path, content: bytes | None) -> None:
+        path.write_text("somebody else's\n")
+
+    desk.keep = keep
+    desk.editor._keep_before = keep  # pyright: ignore[reportPrivateUsage]
+    refusal = await desk.refused("edit", file_path="file", old_string="a", new_string="b")
+    assert "changed by somebody else meanwhile" in refusal
+    assert path.read_text() == "somebody else's\n"
+    assert desk.names() == ["file"]

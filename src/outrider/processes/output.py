@@ -131,14 +131,17 @@ class Output:
             self._head += chunk[:room]
             chunk = chunk[room:]
         if chunk:
-            if self._tail and len(self._tail[-1]) + len(chunk) <= _SMALL:  # a byte at a time would cost forty
-                chunk_before = self._tail.pop()
-                self._tail_size -= len(chunk_before)
-                chunk = chunk_before + chunk
-            self._tail.append(chunk)
-            self._tail_size += len(chunk)
-            while self._tail_size - len(self._tail[0]) >= limits.tail:
-                self._tail_size -= len(self._tail.popleft())
+            self._keep_at_end(chunk[-limits.tail :] if len(chunk) > limits.tail else chunk, limits.tail)
+
+    def _keep_at_end(self, chunk: bytes, most: int) -> None:
+        if self._tail and len(self._tail[-1]) + len(chunk) <= min(_SMALL, most):  # a byte alone would cost forty
+            last = self._tail.pop()
+            self._tail_size -= len(last)
+            chunk = last + chunk
+        self._tail.append(chunk)
+        self._tail_size += len(chunk)
+        while self._tail_size - len(self._tail[0]) >= most:
+            self._tail_size -= len(self._tail.popleft())
 
     def _spill(self) -> None:
         """From now on memory will forget; the file begins with all that it still has."""

@@ -50,6 +50,9 @@ class Roster:
             self.forget(process)
 
     def _forget_oldest(self) -> None:
+        """Of what has ended, only processes in the background can still be asked for."""
         ended = [process for process in self if not process.is_alive]
-        for process in ended[: max(0, len(ended) - self._remembered)]:
-            self.forget(process)
+        kept = [process for process in ended if process.backgrounded][-self._remembered :]
+        for process in ended:
+            if process not in kept:
+                self.forget(process)

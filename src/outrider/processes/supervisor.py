@@ -120,7 +120,8 @@ class Supervisor:
 
     def list_processes(self, session_id: str | None = None) -> list[ProcessStatus]:
         """Oldest first; with those in the background that have ended, as far as they are remembered."""
-        return [found.status() for found in self._known if session_id in (None, found.session_id)]
+        shown = [found for found in self._known if found.is_alive or found.backgrounded]
+        return [found.status() for found in shown if session_id in (None, found.session_id)]
 
     def status(self, call_id: str) -> ProcessStatus:
         return self._known.get(call_id).status()
@@ -212,9 +213,10 @@ class Supervisor:
         except asyncio.CancelledError:
             found.process.end(GRACE, "killed")
             raise
+        outcome = found.outcome()
         if not found.backgrounded:
             self._known.forget(found)
-        return found.outcome()
+        return outcome
 
     @staticmethod
     async def _until_gone(found: Supervised, grace: float) -> None:

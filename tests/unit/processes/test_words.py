@@ -1,0 +1,108 @@
+"""How processes end is told in words, what they write becomes plain text, and what they inherit holds no keys."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from outrider.errors import ProcessError
+from outrider.processes.ending import ending_of
+from outrider.processes.environment import child_environment
+from outrider.processes.launch import Launch, ResourceLimits, argv_of
+from outrider.processes.plain_text import plain_text
+
+
+@pytest.mark.parametrize(
+    ("code", "out_of_memory", "because", "words"),
+    [
+        (0, False, None, "exit code 0"),
+        (2, False, None, "exit code 2"),
+        (-signal.SIGSEGV, False, None, "killed by SIGSEGV"),
+        (139, False, None, "exit code 139 (SIGSEGV)"),
+        (-signal.SIGKILL, True, None, "killed (memory)"),
+        (137, True, None, "killed (memory)"),
+        (-signal.SIGKILL, False, None, "killed by SIGKILL"),
+        (-signal.SIGKILL, True, "killed", "killed"),
+        (-signal.SIGTERM, False, "timeout", "killed after its time limit"),
+        (-60, False, None, "killed by signal 60"),
+        (255, False, None, "exit code 255"),
+    ],
+)
+def test_an_ending_in_words(code: int, out_of_memory: bool, because: str, words: str):
+    assert ending_of(code, out_of_memory=out_of_memory, because=because).words == words  # pyright: ignore
+
+
+def test_only_exit_code_0_is_a_success():
+    assert ending_of(0, out_of_memory=False, because=None).succeeded
+    assert not ending_of(0, out_of_memory=False, because="timeout").succeeded
+    assert not ending_of(1, out_of_memory=False, because=None).succeeded
+
+
+def test_keys_and_what_steers_shells_stay_out_of_the_environment():
+    source = {
+        "PATH": "/bin",
+        "LC_ALL": "C",
+        "XDG_CACHE_HOME": "/cache",
+        "ANTHROPIC_API_KEY": "sk-secret",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "MY_OWN_TOKEN": "secret",
+        "SSH_AUTH_SOCK": "/agent",
+        "BASH_ENV": "/evil",
+        "ENV": "/evil",
+        "PROMPT_COMMAND": "evil",
+        "LD_PRELOAD": "/evil.so",
+        "HTTPS_PROXY": "http://user:secret@proxy:3128",
+        "HTTP_PROXY": "http://proxy:3128",
+    }
+    kept = child_environment(source)
+    assert "secret" not in str(kept)
+    assert "evil" not in str(kept)
+    assert "SSH_AUTH_SOCK" not in kept
+    assert {"PATH", "LC_ALL", "XDG_CACHE_HOME", "HTTP_PROXY"} <= kept.keys()
+    assert (kept["TERM"], kept["GIT_TERMINAL_PROMPT"]) == ("dumb", "0")
+
+
+def test_what_the_user_adds_to_the_environment_counts():
+    assert child_environment({"PATH": "/bin"}, {"MY_OWN_TOKEN": "wanted", "TERM": "xterm"})["MY_OWN_TOKEN"] == "wanted"
+
+
+@pytest.mark.parametrize(
+    ("written", "seen"),
+    [
+        ("plain\ttext\n", "plain\ttext\n"),
+        ("one\r\ntwo\r\n", "one\ntwo\n"),
+        ("10%\r50%\r100%\ndone\n", "100%\ndone\n"),
+        ("working...\r\n", "working...\n"),
+        ("bar\r   \r", "bar"),
+        ("\x1b[31mred\x1b[0m \x1b]0;title\x07text \x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "red text link"),
+        ("\x1b[2K\x1b[1Gagain", "again"),
+        ("N\x08NA\x08A", "NA"),
+        ("a\0b\x07c\x7f", "a␀b␇c␡"),
+        ("\x1b", "␛"),
+        ("한국어 \U0001f600", "한국어 \U0001f600"),
+    ],
+)
+def test_plain_text_is_what_a_person_would_have_seen(written: str, seen: str):
+    assert plain_text(written) == seen
+
+
+def test_plain_text_takes_time_in_proportion_to_its_length():
+    for hostile in ("\x1b[" * 200_000, "\x1b[" + "1;" * 400_000, "\x1b]" * 200_000, "a\x08" * 200_000, "\r" * 400_000):
+        plain_text(hostile)
+
+
+def test_a_shell_command_reads_no_files_of_the_user():
+    argv = argv_of("echo hi")
+    assert argv[-2:] == ("-c", "echo hi")
+    assert argv[0] == "/bin/sh" or argv[1:3] == ("--noprofile", "--norc")
+    assert argv_of(["git", "status"]) == ("git", "status")
+
+
+@pytest.mark.parametrize("argv", [("a\0b",), ("ok", "\ud83d")])
+def test_a_command_that_no_system_could_start_is_refused(argv: tuple[str, ...]):
+    with pytest.raises(ProcessError, match="cannot be started"):
+        Launch(argv, {}, Path("/")).encode()
+
+
+def test_limits_that_are_not_set_are_not_sent():
+    assert ResourceLimits(cpu_seconds=5).by_name() == [("RLIMIT_CPU", 5)]

@@ -1,0 +1,113 @@
+"""The expression language of find: tests that only look, and commands that it runs for what it finds."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from outrider.permissions.names import names
+from outrider.permissions.paths.protected import matches_secret
+from outrider.permissions.programs.place import Place
+from outrider.permissions.shell.source import Unclear
+from outrider.permissions.shell.values import Arg
+
+_PLAIN = names(
+    """-print -print0 -ls -prune -quit -true -false -depth -d -mount -xdev -daystart -noleaf -empty -nouser
+    -nogroup -readable -writable -executable -not -and -or -a -o ! ( ) , -noignore_readdir_race
+    -ignore_readdir_race -warn -nowarn -help --help -version --version"""
+)
+_VALUED = names(
+    """-name -iname -path -ipath -wholename -iwholename -regex -iregex -regextype -lname -ilname -type -xtype -size
+    -maxdepth -mindepth -mtime -mmin -atime -amin -ctime -cmin -used -perm -user -group -uid -gid -links -inum
+    -fstype -printf -context"""
+)
+_FILES = re.compile(r"^-(?:newer|anewer|cnewer|samefile|newer[aBcm][aBcm])$")
+_BEFORE_PATHS = frozenset({"-H", "-P"})
+FOUND = Arg(None, many=True, paths=True, shown="{}")
+
+
+class Finding(Struct, frozen=True):
+    """What a call of find does beyond looking."""
+
+    runs: tuple[tuple[Arg, ...], ...] = ()
+    names: tuple[str, ...] = ()  # patterns of which every found file matches one
+    prints_names: bool = False  # separated by NUL bytes, and nothing else
+
+
+def read_find(args: Sequence[Arg], place: Place) -> Finding:
+    rest = list(args)
+    while rest and rest[0].text in _BEFORE_PATHS:
+        rest.pop(0)
+    while rest and not _begins_expression(rest[0]):
+        place.check(rest.pop(0))
+    expression = _Expression(rest, place)
+    expression.read()
+    return Finding(tuple(expression.runs), tuple(expression.names), expression.prints == ["-print0"])
+
+
+def _begins_expression(arg: Arg) -> bool:
+    if arg.can_be_option() and arg.text is None:
+        raise Unclear(f"{arg.shown} could be an action of find")
+    return arg.text is not None and (arg.text.startswith("-") or arg.text in {"!", "(", ")", ","})
+
+
+class _Expression:
+    def __init__(self, rest: list[Arg], place: Place) -> None:
+        self.rest, self.place = rest, place
+        self.runs: list[tuple[Arg, ...]] = []
+        self.names: list[str] = []
+        self.prints: list[str] = []
+
+    def read(self) -> None:
+        while self.rest:
+            arg = self.rest.pop(0)
+            text = arg.text
+            if text in _PLAIN:
+                self.prints += [text] if text.startswith("-print") or text == "-ls" else []
+            elif text in _VALUED:
+                self._value(text)
+            elif text is not None and _FILES.match(text):
+                self.place.check(self._next(text))
+            elif text == "-exec":
+                self.runs.append(tuple(self._command()))
+            else:
+                raise Unclear(f"find {arg.shown} is not known to be harmless")
+
+    def _next(self, name: str) -> Arg:
+        if not self.rest or self.rest[0].many:
+            raise Unclear(f"the value of {name} is missing or unknown")
+        return self.rest.pop(0)
+
+    def _value(self, name: str) -> None:
+        value = self._next(name).text
+        if name == "-printf":
+            self.prints.append(name)
+        if name in {"-name", "-iname"} and value is not None:
+            self.names.append(value)
+
+    def _command(self) -> Iterator[Arg]:
+        while self.rest:
+            arg = self.rest.pop(0)
+            if arg.text in {";", "+"}:
+                return
+            if arg.text is not None and "{}" in arg.text:
+                if arg.text != "{}":
+                    raise Unclear("a found name inside another word")
+                yield FOUND
+            else:
+                yield arg
+        raise Unclear("a command of find without an end")
+
+
+# Searching and measuring everything is reading the workspace; showing a found file needs a name that is no secret's.
+_LOOKING = names(
+    """grep egrep fgrep wc ls stat file du md5sum sha1sum sha256sum cksum basename dirname realpath readlink echo
+    test ["""
+)
+
+
+def refuse_secrets(name: str, names: Sequence[str]) -> None:
+    if name in _LOOKING:
+        return
+    if not names or any(matches_secret(pattern) or pattern in {"*", "*.*", ".*"} for pattern in names):
+        raise Unclear("which files it would show is not limited to ordinary ones")

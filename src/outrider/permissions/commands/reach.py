@@ -1,0 +1,151 @@
+"""How far rules for the shell reach: each simple command on its own, never past what the rule's words say."""
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from outrider.permissions.commands.command import TRANSPARENT, Command
+from outrider.permissions.names import names
+from outrider.permissions.paths.contain import contain
+from outrider.permissions.programs.known import program_name, reaches
+from outrider.permissions.programs.steering import steering, unapproved
+from outrider.permissions.rules import Rule, match_words
+from outrider.permissions.shell.values import Arg
+
+_URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
+# Options by which all kinds of programs are told to run another one, or where to write.
+_TELLS_A_PROGRAM = names(
+    """--checkpoint-action --to-command --use-compress-program --rsh-command --exec --exec-path --pre --hostname-bin
+    --upload-pack --receive-pack --open-files-in-pager --ext-diff --textconv --output --compress-program --html --pager
+    --extcmd --config-env --toolexec --script-shell --rcfile --init-file --eval --unzip-command --info-script
+    --new-volume-script -exec -execdir -toolexec -ok -okdir -TT --plugin --require --import --loader --node-options
+    --git-dir --work-tree"""
+)
+# The shell itself: what these do depends on the rest of the script, so no rule can allow them on their own.
+_SHELL_ITSELF = names(
+    """. : [ [[ alias bg bind break builtin caller case cd command compgen complete compopt continue coproc declare
+    dirs disown echo enable eval exec exit export false fc fg for function getopts hash help history if jobs
+    kill let local logout mapfile noglob nocorrect popd printf pushd pwd read readarray readonly return select
+    set shift shopt source suspend test then time times trap true type typeset ulimit umask unalias unset until
+    wait while xargs env sudo doas"""
+)
+_WHOLESALE = frozenset({"rm", "mv", "chmod", "chown", "chgrp", "shred", "rmdir"})
+
+
+class Reach:
+    """Rules against the commands of one command line in one workspace."""
+
+    def __init__(self, root: str, approved: Collection[str]) -> None:
+        self.root, self.approved = root, approved
+
+    def covers(self, rule: Rule, command: Command) -> str | None:
+        """None: an allow rule covers the command. Otherwise why not."""
+        words = certain_words(command)
+        if words is None or rule.broken:
+            return "not every word of it is certain"
+        name = program_name(words[0])
+        if name in _SHELL_ITSELF:
+            return f"{name} belongs to the shell itself"
+        named = match_words(rule, (name, *words[1:])) if rule.words else 0
+        if named is None:
+            return "the rule's words are others"
+        if command.barriers or not TRANSPARENT.issuperset(command.wrappers):
+            return "a rule does not reach across that"
+        return self._beyond(name, words, named, command) or self._steered(name, words, command, reads_only=False)
+
+    def _beyond(self, name: str, words: tuple[str, ...], named: int, command: Command) -> str | None:
+        further = words[named:]
+        if any(_tells(word) for word in further):
+            return "the rule does not name the option that runs or writes something"
+        if further and not reaches(name, words, named):
+            return f"{name} is known for reading; a rule must name the option that does more"
+        paths = [path for arg in command.argv[named:] for word in arg.choices or () for path in _paths(word)]
+        for cwd in command.cwds:
+            for path in paths:
+                found = contain(path, root=self.root, cwd=cwd, op="change")
+                if found.kind not in {"inside", "reject"}:
+                    return f"{path}: {found.reason}"
+                if name in _WHOLESALE and found.real_path == str(Path(self.root).resolve()):
+                    return "it would take the whole workspace"
+        return None
+
+    def steered(self, command: Command) -> str | None:
+        """Why a command that is proven to read still asks: the workspace steers its program."""
+        words = certain_words(command)
+        return self._steered(program_name(words[0]), words, command, reads_only=True) if words else None
+
+    def _steered(self, name: str, words: tuple[str, ...], command: Command, *, reads_only: bool) -> str | None:
+        for cwd in command.cwds:
+            for folder in _folders(name, words, cwd):
+                items = steering(name, words[1:], root=Path(self.root), cwd=folder, reads_only=reads_only)
+                if (item := unapproved(items, self.approved)) is not None:
+                    return f"{item.path.name} of this workspace steers {name}: {item.why}"
+        return None
+
+
+def certain_words(command: Command) -> tuple[str, ...] | None:
+    """Every word, where a pattern for file names counts as one word that is no option."""
+    words: list[str] = []
+    for arg in command.argv:
+        word = _certain(arg)
+        if word is None:
+            return None
+        words.append(word)
+    return tuple(words)
+
+
+def _certain(arg: Arg) -> str | None:
+    if arg.text is not None:
+        return arg.text
+    return arg.choices[0] if arg.choices and not arg.can_be_option() else None
+
+
+def _folders(name: str, words: Sequence[str], cwd: str) -> Iterator[Path]:
+    here = Path(cwd)
+    if name == "git":
+        for option, value in pairwise(words):
+            if option == "-C":
+                here /= value
+    yield here.resolve()
+
+
+def _tells(word: str) -> bool:
+    """Whether a word is such an option, written out, abbreviated or with its value."""
+    option = word.partition("=")[0]
+    if not option.startswith("-") or len(option) < 3:
+        return False
+    return any(known == option or (len(option) > 4 and known.startswith(option)) for known in _TELLS_A_PROGRAM)
+
+
+def _paths(word: str) -> Iterator[str]:
+    """What in a word may be a path: the word, and what follows an equals sign or an option's letter."""
+    if _URL.match(word) or not word:
+        return
+    if not word.startswith("-"):
+        yield word
+    elif not word.startswith("--") and len(word) > 2:
+        yield word[2:]
+    _, given, value = word.partition("=")
+    if given and value and not _URL.match(value):
+        yield value
+
+
+def forbids(rule: Rule, command: Command) -> bool:
+    """A rule that denies or asks reaches through every wrapper, and takes every possible word."""
+    if rule.broken or not rule.words:
+        return True
+    return any(match_words(rule, words) is not None for words in _readings(command))
+
+
+def _readings(command: Command) -> Iterator[tuple[str, ...]]:
+    words = tuple(arg.text if arg.text is not None else (arg.choices or ("",))[0] for arg in command.argv)
+    if not words:
+        return
+    name = words[0].rpartition("/")[2]
+    yield (name, *words[1:])
+    yield words
+    for place, word in enumerate(words[1:], 1):
+        # `git -C folder push` is a push, whatever stands in between.
+        if not word.startswith("-"):
+            yield (name, *words[place:])

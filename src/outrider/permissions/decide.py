@@ -1,0 +1,90 @@
+"""Decides about one call: deny, then protected paths, then ask, then allow, then the mode."""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from outrider.permissions.assess import Assessment, assess
+from outrider.permissions.decision import MODES, Decision, Effect, Mode
+from outrider.permissions.modes import MODE_TABLE, WHY, offered
+from outrider.permissions.rules import Rule, parse_rule
+
+Rules = Sequence[str]
+
+
+class Policy(Struct, frozen=True):
+    """Rules from every source together: more of them never means more rights, since deny wins."""
+
+    allow: tuple[str, ...] = ()
+    ask: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+
+
+def decide(
+    tool: str,
+    arguments: Mapping[str, Any],
+    *,
+    mode: Mode,
+    allow: Rules = (),
+    ask: Rules = (),
+    deny: Rules = (),
+    workspace: str | os.PathLike[str],
+    **more: Any,
+) -> Decision:
+    """Whether a call runs, is asked about, or is refused.
+
+    `sandbox=True` says that shell commands run inside one; without it, background mode refuses what is not proven to
+    read only. `approved` holds hashes of workspace files that may steer programs, since a person has read them.
+    """
+    policy = Policy(tuple(allow), tuple(ask), tuple(deny))
+    return decide_by(policy, tool, arguments, mode=mode, workspace=workspace, **more)
+
+
+def decide_by(
+    policy: Policy,
+    tool: str,
+    arguments: Mapping[str, Any],
+    *,
+    mode: Mode,
+    workspace: str | os.PathLike[str],
+    sandbox: bool = False,
+    approved: Collection[str] = (),
+) -> Decision:
+    if mode not in MODES:
+        raise ValueError(f"no mode is called {mode!r}; there are {', '.join(MODES)}")
+    found = assess(tool, arguments, workspace=os.fspath(workspace), approved=approved)
+    decision = _by_rules(policy, found, mode) or _by_mode(found, mode, sandbox=sandbox)
+    if decision.effect == "ask" and mode == "background":
+        return Decision("deny", f"{decision.reason}; nobody is asked in background mode", decision.rule)
+    return decision
+
+
+def _by_rules(policy: Policy, found: Assessment, mode: Mode) -> Decision | None:
+    if rule := _first(policy.deny, found):
+        return Decision("deny", "a rule forbids it", rule.text)
+    if found.invalid:
+        return Decision("deny", found.invalid)
+    if not offered(mode, found.action):
+        return Decision("deny", f"{mode} mode has no such tool: {WHY[found.action]}")
+    if found.action == "protected":
+        return Decision(MODE_TABLE[mode]["protected"], found.reason or WHY["protected"])
+    if rule := _first(policy.ask, found):
+        return Decision("ask", "a rule wants it asked about", rule.text)
+    if rules := found.allowed_by([parse_rule(text) for text in policy.allow]):
+        return Decision("allow", "a rule allows it", ", ".join(rule.text for rule in rules))
+    return None
+
+
+def _first(rules: Rules, found: Assessment) -> Rule | None:
+    """The first rule that holds; one that cannot be read holds for every call that it could mean."""
+    return next((rule for rule in map(parse_rule, rules) if found.held_by(rule)), None)
+
+
+def _by_mode(found: Assessment, mode: Mode, *, sandbox: bool) -> Decision:
+    effect: Effect = MODE_TABLE[mode][found.action]
+    reason = WHY[found.action] if not found.reason else f"{WHY[found.action]}: {found.reason}"
+    if mode == "background" and found.action == "shell" and not sandbox:
+        return Decision("deny", f"{reason}; there is no sandbox to run it in")
+    return Decision(effect, reason)

@@ -1,0 +1,5 @@
+"""Long lists of names, written as one text."""
+
+
+def names(text: str) -> frozenset[str]:
+    return frozenset(text.split())

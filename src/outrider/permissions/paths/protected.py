@@ -1,0 +1,112 @@
+"""Names of files that steer agents, editors and shells or hold secrets, wherever they lie in a workspace."""
+
+import unicodedata
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Literal
+
+from outrider.permissions.names import names
+
+Access = Literal["read", "write"]
+
+# Whole folders: nothing in them is written unasked.
+_FOLDERS = names(
+    """.git .hg .svn .jj .bzr .vscode .vscode-server .idea .fleet .zed .cursor .windsurf .kiro .roo .cline
+    .continue .claude .codex .gemini .agent .agents .outrider .opencode .aider .amp .qwen .crush .goose
+    .devcontainer .husky .githooks .lefthook .circleci .buildkite .gitea .forgejo .woodpecker .direnv .ssh
+    .gnupg .aws .azure .kube .docker .gcloud .password-store"""
+)
+_FOLDER_PAIRS = frozenset(
+    {(".github", "workflows"), (".github", "actions"), (".github", "hooks"), (".cargo", "config"),
+     (".cargo", "config.toml"), (".cargo", "credentials"), (".cargo", "credentials.toml"), (".config", "git"),
+     (".config", "gcloud"), (".config", "fish"), (".config", "autostart"), (".config", "systemd")}
+)  # fmt: skip
+_FILES = names(
+    """.mcp.json mcp.json agents.md claude.md gemini.md agent.md copilot-instructions.md .cursorrules
+    .windsurfrules .clinerules .roorules .goosehints outrider.toml .outrider.toml opencode.json opencode.jsonc
+    .envrc .env .gitattributes .gitmodules .gitconfig .git-credentials .npmrc .yarnrc .yarnrc.yml .pnpmfile.cjs
+    .pypirc pip.conf .netrc _netrc .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc
+    .zshenv .zprofile .zlogin .kshrc .cshrc .tcshrc .login .inputrc .vimrc .exrc .nvimrc .emacs .dir-locals.el
+    .tmux.conf .gdbinit .lldbinit .pythonrc sitecustomize.py usercustomize.py .pythonstartup .irbrc .perltidyrc
+    .curlrc .wgetrc .screenrc .xinitrc .xprofile .gitlab-ci.yml .travis.yml .drone.yml .appveyor.yml
+    appveyor.yml jenkinsfile azure-pipelines.yml bitbucket-pipelines.yml cloudbuild.yaml .pre-commit-config.yaml
+    .pre-commit-hooks.yaml lefthook.yml .lefthook.yml dependabot.yml rust-toolchain rust-toolchain.toml
+    .tool-versions .mise.toml mise.toml .justfile .aider.conf.yml .pgpass .my.cnf .htpasswd .vault-token
+    .terraformrc .s3cfg .boto .dockercfg"""
+)
+_SECRETS = names(
+    """.env .envrc .netrc _netrc .pypirc .npmrc .git-credentials .pgpass .my.cnf .htpasswd .vault-token .s3cfg
+    .boto .dockercfg id_rsa id_dsa id_ecdsa id_ed25519 id_ecdsa_sk id_ed25519_sk identity credentials.json
+    client_secret.json service-account.json service_account.json secrets.yml secrets.yaml secrets.json
+    secrets.toml master.key"""
+)
+_SECRET_FOLDERS = frozenset({".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".gcloud", ".password-store"})
+_SECRET_PAIRS = frozenset({(".config", "gcloud"), (".cargo", "credentials"), (".cargo", "credentials.toml")})
+_SECRET_PATTERNS = (".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk", "*.ovpn")
+_EXAMPLES = (".env.example", ".env.sample", ".env.template", ".env.dist", ".env.defaults", "*.pub", "*.pub.pem")
+
+
+def protecting(parts: Sequence[str], access: Access) -> str | None:
+    """The name that protects a path, given by its components below the workspace."""
+    names = [folded(part) for part in parts]
+    for place, name in enumerate(names):
+        pair = (name, names[place + 1]) if place + 1 < len(names) else (name, "")
+        if _holds_secrets(name, pair) or (access == "write" and _steers(name, pair)):
+            return parts[place]
+    return None
+
+
+def matches_secret(pattern: str) -> bool:
+    """Whether a pattern for file names picks out secrets, other than by taking every file."""
+    wanted = folded(pattern)
+    if fnmatchcase("readme.md", wanted):
+        return False
+    examples = (*_SECRETS, ".env.local", "server.pem", "server.key")
+    return protecting([pattern], "read") is not None or any(fnmatchcase(name, wanted) for name in examples)
+
+
+def folded(name: str) -> str:
+    """A name as careless file systems compare it: any case, any composition, invisible characters left out."""
+    if name.isascii():
+        return name.lower().rstrip(" .") if name.strip(" .") else name
+    visible = "".join(char for char in name if unicodedata.category(char) not in {"Cf", "Mn"})
+    return unicodedata.normalize("NFKC", visible).casefold()
+
+
+def _holds_secrets(name: str, pair: tuple[str, str]) -> bool:
+    if any(fnmatchcase(name, example) for example in _EXAMPLES):
+        return False
+    return (
+        name in _SECRETS
+        or name in _SECRET_FOLDERS
+        or pair in _SECRET_PAIRS
+        or any(fnmatchcase(name, pattern) for pattern in _SECRET_PATTERNS)
+    )
+
+
+def _steers(name: str, pair: tuple[str, str]) -> bool:
+    return name in _FOLDERS or name in _FILES or pair in _FOLDER_PAIRS or name.startswith("git~")
+
+
+def plants_repository(path: Path) -> bool:
+    """Whether writing here helps to turn a plain folder into a bare repository, whose configuration git obeys."""
+    if path.name == "HEAD":
+        return True
+    for folder, name in ((path.parent, path.name), (path.parent.parent, path.parent.name)):
+        if name in {"config", "config.worktree", "hooks", "objects", "refs"}:
+            return sum((folder / part).exists() for part in ("HEAD", "objects", "refs")) >= 2
+    return False
+
+
+def linked_git_folder(root: Path) -> Path | None:
+    """The folder that a `.git` file of the workspace points to."""
+    marker = root / ".git"
+    try:
+        if not marker.is_file():
+            return None
+        with marker.open("rb") as file:
+            first = file.read(4096).decode("utf-8", "surrogateescape").splitlines()[0]
+    except (OSError, IndexError):
+        return None
+    return (root / first.removeprefix("gitdir:").strip()).resolve() if first.startswith("gitdir:") else None

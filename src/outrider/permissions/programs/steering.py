@@ -1,0 +1,171 @@
+"""Files of a workspace that change what an installed program does: configuration, hooks, wrappers of a repository."""
+
+import hashlib
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from outrider.permissions.names import names
+from outrider.permissions.paths.protected import linked_git_folder
+
+LARGEST = 1_000_000
+_SECTION = re.compile(r'^\s*\[\s*(?P<name>[A-Za-z0-9.-]+)\s*(?:"(?P<sub>(?:[^"\\]|\\.)*)")?\s*\](?P<rest>.*)$')
+_KEY = re.compile(r"^\s*(?P<key>[A-Za-z][A-Za-z0-9-]*)\s*(?:=|$|[#;])")
+# What a repository's own configuration may say without steering which program runs.
+_HARMLESS_SECTIONS = names(
+    """user author committer branch color column advice init pull push gui status log blame tag"""
+)
+_HARMLESS_KEYS = names(
+    """core.repositoryformatversion core.filemode core.bare core.logallrefupdates core.ignorecase
+    core.precomposeunicode core.symlinks core.autocrlf core.eol core.safecrlf core.abbrev core.quotepath
+    core.longpaths core.protecthfs core.protectntfs core.untrackedcache core.checkstat core.trustctime
+    core.preloadindex core.compression core.sparsecheckout core.sparsecheckoutcone core.whitespace
+    core.commitgraph core.multipackindex core.fscache remote.url remote.fetch remote.pushurl remote.push
+    remote.tagopt remote.prune remote.mirror remote.skipdefaultupdate remote.promisor remote.partialclonefilter
+    submodule.url submodule.active submodule.branch extensions.objectformat extensions.partialclone
+    extensions.noop diff.renames diff.algorithm diff.mnemonicprefix diff.noprefix diff.colormoved diff.context
+    merge.conflictstyle merge.ff rebase.autosquash rebase.autostash fetch.prune fetch.prunetags fetch.parallel
+    commit.verbose gc.auto gc.autodetach feature.manyfiles index.version receive.denycurrentbranch
+    rerere.enabled versionsort.suffix http.postbuffer pack.threads"""
+)
+# These run something too, but never in a command that only reads, prints to no terminal and stays on this machine.
+_IDLE_WHEN_READING = re.compile(
+    r"^(?:core\.(?:hookspath|editor|pager|sshcommand|askpass)|alias\..*|sequence\..*|commit\..*|gpg\..*|merge\..*|mergetool\..*|"
+    r"difftool\..*|credential\..*|url\..*|pager\..*|filter\.(?:smudge|required)|http\..*|remote\..*|rebase\..*|fetch\..*|"
+    r"pull\..*|receive\..*|uploadpack\..*|sendemail\..*|instaweb\..*|web\..*|browser\..*|man\..*|help\..*|submodule\..*|"
+    r"lfs\..*|init\..*|maintenance\..*|gc\..*|rerere\..*|notes\..*|format\..*|mailmap\..*|interactive\..*|add\..*)$"
+)
+_NPM_KEYS = names(
+    """save-exact save-prefix engine-strict fund audit legacy-peer-deps package-lock progress loglevel
+    strict-peer-deps auto-install-peers shamefully-hoist hoist node-linker save color lockfile
+    prefer-frozen-lockfile public-hoist-pattern[] hoist-pattern[] resolution-mode update-notifier"""
+)
+
+
+class Item:
+    """One file that steers, with the hash of its content: approved as it is, asked about again when it changes."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        self.path, self.why = path, why
+        self.content = _hash(path)
+
+
+def unapproved(items: Iterator[Item], approved: Collection[str]) -> Item | None:
+    return next((item for item in items if item.content not in approved), None)
+
+
+def steering(program: str, args: tuple[str, ...], *, root: Path, cwd: Path, reads_only: bool) -> Iterator[Item]:
+    """What in the workspace would steer this program, most dangerous first."""
+    match program:
+        case "git":
+            yield from _git(root, cwd, reads_only=reads_only)
+        case "npm" | "npx" | "yarn" | "pnpm" | "bun" | "corepack":
+            yield from _node(root, cwd)
+        case "pytest" | "py.test" | "tox" | "nox":
+            yield from _present(
+                root, cwd, ("conftest.py", "tests/conftest.py", "test/conftest.py"), "pytest runs it first"
+            )
+        case "python" | "python3" if args[:2] == ("-m", "pytest"):
+            yield from _present(
+                root, cwd, ("conftest.py", "tests/conftest.py", "test/conftest.py"), "pytest runs it first"
+            )
+        case "cargo" | "rustc" | "rustup" | "rustfmt":
+            names = (".cargo/config.toml", ".cargo/config", "rust-toolchain.toml", "rust-toolchain")
+            yield from _present(root, cwd, names, "it chooses the tools that cargo runs")
+        case _:
+            return
+
+
+def _between(root: Path, cwd: Path) -> list[Path]:
+    """The folders from here up to the workspace."""
+    folders = [cwd, *cwd.parents]
+    return folders[: folders.index(root) + 1] if root in folders else [cwd]
+
+
+def _present(root: Path, cwd: Path, names: tuple[str, ...], why: str) -> Iterator[Item]:
+    for folder in _between(root, cwd):
+        for name in names:
+            if (path := folder / name).is_file():
+                yield Item(path, why)
+
+
+def _node(root: Path, cwd: Path) -> Iterator[Item]:
+    for item in _present(root, cwd, (".npmrc",), "it configures npm"):
+        keys = {line.partition("=")[0].strip() for line in _lines(item.path)}
+        if any(key and key[0] not in "#;" and key not in _NPM_KEYS for key in keys):
+            yield item
+    names = (".yarnrc.yml", ".yarnrc", ".pnpmfile.cjs", "bunfig.toml")
+    yield from _present(root, cwd, names, "it configures the package manager")
+
+
+def _git(root: Path, cwd: Path, *, reads_only: bool) -> Iterator[Item]:
+    folder = git_folder(cwd)
+    if folder is None:
+        return
+    for path in _configurations(folder):
+        if key := foreign_key(path, reads_only=reads_only):
+            yield Item(path, f"it sets {key}, by which git can run something")
+    if not reads_only and (folder / "hooks").is_dir():
+        for hook in sorted((folder / "hooks").iterdir()):
+            if not hook.name.endswith(".sample") and hook.is_file():
+                yield Item(hook, "git runs it")
+
+
+def _configurations(folder: Path) -> Iterator[Path]:
+    common = folder
+    pointer = folder / "commondir"
+    if pointer.is_file():
+        common = (folder / "".join(_lines(pointer)[:1]).strip()).resolve()
+    modules = common / "modules"
+    for path in (common / "config", folder / "config", folder / "config.worktree"):
+        if path.is_file():
+            yield path
+    if modules.is_dir():
+        yield from sorted(modules.rglob("config"))[:50]
+
+
+def git_folder(cwd: Path) -> Path | None:
+    """The repository that git would use here, found as git finds it; a bare one in the way counts."""
+    for folder in (cwd, *cwd.parents):
+        marker = folder / ".git"
+        if marker.is_dir():
+            return marker
+        if marker.is_file():
+            return linked_git_folder(folder) or marker
+        if all((folder / name).exists() for name in ("HEAD", "objects", "refs")):
+            return folder
+    return None
+
+
+def foreign_key(path: Path, *, reads_only: bool) -> str | None:
+    """The first key of a git configuration that is not known to be harmless."""
+    section = ""
+    for raw in _lines(path):
+        line = raw
+        if found := _SECTION.match(raw):
+            section, line = found["name"].lower(), found["rest"]
+        if not line.strip() or line.lstrip()[0] in "#;":
+            continue
+        key = _KEY.match(line)
+        name = f"{section}.{key['key'].lower()}" if key else line.strip()
+        if section in _HARMLESS_SECTIONS or name in _HARMLESS_KEYS:
+            continue
+        if not (reads_only and _IDLE_WHEN_READING.match(name)):
+            return name
+    return None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            return file.read(LARGEST).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ["[unreadable]", "unreadable"]
+
+
+def _hash(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.sha256(file.read(LARGEST)).hexdigest()
+    except OSError:
+        return "unreadable"

@@ -1,0 +1,155 @@
+"""Programs that tell about the machine, and interpreters and compilers asked for nothing but their version."""
+
+from outrider.permissions.names import names
+from outrider.permissions.programs.place import Place
+from outrider.permissions.programs.table import Program, Use, program
+from outrider.permissions.shell.source import Unclear
+
+_HELP = "--help --version"
+
+
+def _date(use: Use, _: Place) -> None:
+    """A bare number sets the clock; only a format may follow."""
+    if any(arg.choices is None or not all(choice.startswith("+") for choice in arg.choices) for arg in use.operands):
+        raise Unclear("an operand of date that is no format could set the clock")
+
+
+def _numeric(use: Use, _: Place) -> None:
+    if not use.has("-n", "--numeric"):
+        raise Unclear("it would ask for the names of other machines")
+
+
+def _seconds(use: Use, _: Place) -> None:
+    if any(arg.text is None for arg in use.operands):
+        raise Unclear("how long it would sleep is unknown")
+
+
+def asked_for_its_version(use: Use, _: Place) -> None:
+    """Without an option it would start, and read what to do from its input or a file."""
+    if not use.options:
+        raise Unclear("only asking for its version is known to be harmless")
+
+
+def _no_environment(use: Use, _: Place) -> None:
+    if any(arg.text is None or "e" in arg.text for arg in use.operands):
+        raise Unclear("it would show the environment of other processes")
+
+
+def _version(options: str) -> Program:
+    return program(options, "none", check=asked_for_its_version)
+
+
+_VERSION_ONLY = _version("--version")
+_PROCESSES = program(
+    "-aAcdefFHjlLMNnTuvwxXyZ -C= -G= -g= -O= -o= -p= -q= -s= -t= -U= --cols= --columns= --cumulative --deselect "
+    "--forest --format= --group= --Group= --headers --no-headers --lines= --pid= --ppid= --quick-pid= --rows= "
+    "--sid= --sort= --tty= --user= --User= --width= --help --version --info",
+    "text",
+    check=_no_environment,
+)
+
+SYSTEM: dict[str, Program] = {
+    "date": program(
+        "-uR -d= -r=@ -I[=] --date= --debug --iso-8601[=] --reference=@ --rfc-2822 --rfc-email --rfc-3339= "
+        "--universal "
+        f"--utc --resolution {_HELP}",
+        "text",
+        check=_date,
+    ),
+    "cal": program("-13jmsyYw -A= -B= -n=", "text", inert=True),
+    "uname": program(
+        "-asnrvmpio --all --kernel-name --nodename --kernel-release --kernel-version --machine --processor "
+        f"--hardware-platform --operating-system {_HELP}",
+        "none",
+        inert=True,
+    ),
+    "arch": program(_HELP, "none", inert=True),
+    "hostname": program("-sI --short --all-ip-addresses --help --version", "none"),
+    "whoami": program(_HELP, "none", inert=True),
+    "logname": program(_HELP, "none", inert=True),
+    "id": program(f"-agGnruzZ --context --group --groups --name --real --user --zero {_HELP}", "text", inert=True),
+    "groups": program(_HELP, "text", inert=True),
+    "users": program(_HELP, "none", inert=True),
+    "who": program("-abdHlmpqrstTuw --all --boot --count --heading", "none", inert=True),
+    "w": program("-hsfoiV --no-header --short --help --version", "none", inert=True),
+    "uptime": program("-psV --pretty --since --help --version", "none", inert=True),
+    "tty": program(f"-s --silent --quiet {_HELP}", "none", inert=True),
+    "nproc": program(f"--all --ignore= {_HELP}", "none", inert=True),
+    "free": program(
+        "-bkmghltvw -s= -c= --bytes --kibi --mebi --gibi --human --lohi --total --wide --si --help --version", "none"
+    ),
+    "lscpu": program(
+        "-abcCeJpsxy --all --bytes --caches --extended[=] --json --parse[=] --hex --help --version", "none", inert=True
+    ),
+    "lsblk": program(
+        "-aAbDdfiJlmnpPrSstTz -o= -e= -I= -x= --all --bytes --fs --json --list --paths --help --version",
+        "text",
+        inert=True,
+    ),
+    "lsmem": program("-abJnPr --all --json --help --version", "none", inert=True),
+    "vmstat": program("-adfmnstw -S=", "text", inert=True),
+    "ps": _PROCESSES,
+    "pgrep": program(
+        "-acfilnovwxL -d= -G= -P= -s= -t= -u= -U= --list-name --list-full --full --count --newest --oldest "
+        "--exact --ignore-case --help --version",
+        "text",
+    ),
+    "pidof": program("-scx", "text", inert=True),
+    "pstree": program("-acglnpstTuU --arguments --compact-not --show-pids", "text", inert=True),
+    "ss": program(
+        "-tulnpaxs46eoimwOHhV --tcp --udp --listening --numeric --processes --all --unix --summary --ipv4 --ipv6 "
+        "--no-header --extended --options --memory --help --version",
+        "none",
+    ),
+    "netstat": program(
+        "-tulnpaxs46einrW --tcp --udp --listening --numeric --programs --all --route --interfaces --statistics --wide",
+        "none",
+        check=_numeric,
+    ),
+    "locale": program("-akcm --all-locales --charmaps", "text", inert=True),
+    "getconf": program("-a", "text", inert=True),
+    "printenv": program(f"-0 --null {_HELP}", "text", inert=True),
+    "seq": program(f"-w -f= -s= --equal-width --format= --separator= {_HELP}", "text", inert=True, numbers=True),
+    "expr": program(_HELP, "text", inert=True, numbers=True),
+    "factor": program(_HELP, "text", inert=True),
+    "numfmt": program(
+        "-d= -z --from= --to= --field= --format= --grouping --header[=] --invalid= --padding= --round= "
+        f"--suffix= {_HELP}",
+        "text",
+        inert=True,
+    ),
+    "yes": program(_HELP, "text", inert=True),
+    "sleep": program(_HELP, "text", inert=True, check=_seconds),
+    "true": program("", "text", inert=True),
+    "false": program("", "text", inert=True),
+    "which": program("-as", "text", inert=True),
+    "whereis": program("-bmsul", "text"),
+    "lsb_release": program("-acdirsv --all --codename --description --id --release --short", "none"),
+    "dpkg": program("-lLsS --list --listfiles --status --search --print-architecture --version --help", "text"),
+    "dpkg-query": program("-lLWsS -f= --list --show --showformat= --version", "text"),
+    "rpm": _VERSION_ONLY,
+    "bash": _VERSION_ONLY,
+    "node": _version("-vh --version --help"),
+    "npm": _version("-v --version"),
+    "python": _version("-Vh --version --help"),
+    "python3": _version("-Vh --version --help"),
+    "perl": _version("-v --version"),
+    "ruby": _version("-v --version"),
+    "php": _version("-v --version"),
+    "java": _VERSION_ONLY,
+    "javac": _VERSION_ONLY,
+    "make": _version("-v --version"),
+    "tmux": _version("-V"),
+    "man": _VERSION_ONLY,
+    "less": _version("-V --version"),
+    "curl": _version("-V --version"),
+    "wget": _version("-V --version"),
+    "ssh": _version("-V"),
+}
+_ASKED_FOR_VERSIONS = names(
+    """gcc g++ cc c++ clang clang++ cpp ld as gdb cmake ninja meson autoconf automake pkg-config pip pip3 uv ruff
+    mypy black isort flake8 pylint poetry pipenv docker podman kubectl helm terraform psql sqlite3 mysql
+    redis-server zsh dash fish vim nvim nano emacs deno bun tsc yq bzip2 xz zstd dotnet swift lua gh protoc
+    bat eza shellcheck hadolint pandoc ffmpeg convert inkscape nginx git-lfs"""
+)
+SYSTEM.update(dict.fromkeys(_ASKED_FOR_VERSIONS, _VERSION_ONLY))

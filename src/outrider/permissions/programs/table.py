@@ -1,0 +1,174 @@
+"""The language of the program tables: which options a program may be given, and what its operands are."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from outrider.permissions.programs.place import Place
+from outrider.permissions.shell.source import Unclear
+from outrider.permissions.shell.values import Arg, literal
+
+Takes = Literal["nothing", "value", "attached", "file"]
+Operands = Literal["none", "text", "files", "pattern, files"]
+
+_TOKEN = re.compile(r"^(?P<dashes>--?)(?P<name>[A-Za-z0-9?#@%+:.,_-]+?)(?P<takes>=@|=|\[=\])?$")
+_TAKES: dict[str | None, Takes] = {None: "nothing", "=": "value", "[=]": "attached", "=@": "file"}
+
+
+class Use(Struct, frozen=True):
+    """One way a program is called, read by its own rules: options with their values, and operands."""
+
+    options: tuple[tuple[str, Arg | None], ...]
+    operands: tuple[Arg, ...]
+
+    def has(self, *names: str) -> bool:
+        return any(name in names for name, _ in self.options)
+
+    def values(self, *names: str) -> list[Arg]:
+        return [value for name, value in self.options if name in names and value is not None]
+
+
+class Program(Struct, frozen=True):
+    """A program and the uses of it that only read.
+
+    `inert` says that it has no option with an effect at all, so abbreviations and file names that look like
+    options cannot hurt. `numbers` takes `-20` for an option.
+    """
+
+    options: dict[str, Takes]
+    operands: Operands = "files"
+    inert: bool = False
+    numbers: bool = False
+    most: int | None = None
+    check: Callable[[Use, Place], None] | None = None
+    single_dash: bool = False  # words like -name are one option
+
+
+def program(
+    options: str,
+    operands: Operands = "files",
+    *,
+    inert: bool = False,
+    numbers: bool = False,
+    most: int | None = None,
+    check: Callable[[Use, Place], None] | None = None,
+) -> Program:
+    """Options as `-abc` (no value), `-n=` (a value), `-f=@` (a file), `-U[=]` (attached or none); long ones alike."""
+    return Program(read_table(options), operands, inert, numbers, most, check)
+
+
+def read_table(options: str) -> dict[str, Takes]:
+    table: dict[str, Takes] = {}
+    for token in options.split():
+        found = _TOKEN.match(token)
+        if not found:
+            raise ValueError(f"{token!r} is no option")
+        names = [found["name"]] if found["dashes"] == "--" else list(found["name"])
+        table |= {found["dashes"] + name: _TAKES[found["takes"]] for name in names}
+    return table
+
+
+def prove(spec: Program, args: Sequence[Arg], place: Place) -> Use:
+    """Reads the arguments; raises Unclear unless this use only reads what may be read unasked."""
+    use = read_use(spec, args)
+    if spec.most is not None and (len(use.operands) > spec.most or any(arg.many for arg in use.operands)):
+        raise Unclear("one of its operands would be written to")
+    for name, value in use.options:
+        if value is not None and spec.options.get(name) == "file":
+            place.check(value)
+    for arg in _files(spec, use):
+        place.check(arg)
+    if spec.check:
+        spec.check(use, place)
+    return use
+
+
+def _files(spec: Program, use: Use) -> Sequence[Arg]:
+    match spec.operands:
+        case "none":
+            if use.operands:
+                raise Unclear(f"{use.operands[0].shown} is not expected")
+            return ()
+        case "text":
+            return ()
+        case "files":
+            return use.operands
+        case "pattern, files":
+            return use.operands if use.has("-e", "-f", "--regexp", "--file", "--files") else use.operands[1:]
+
+
+def read_use(spec: Program, args: Sequence[Arg]) -> Use:
+    """Options and operands, as getopt would read them; an unknown, abbreviated or uncertain option is unclear."""
+    reading = _Reading(spec, list(args))
+    while reading.rest:
+        reading.next()
+    return Use(tuple(reading.options), tuple(reading.operands))
+
+
+class _Reading:
+    def __init__(self, spec: Program, rest: list[Arg]) -> None:
+        self.spec, self.rest = spec, rest
+        self.options: list[tuple[str, Arg | None]] = []
+        self.operands: list[Arg] = []
+
+    def next(self) -> None:
+        arg = self.rest.pop(0)
+        text = arg.text
+        if text == "--":
+            self.operands += self.rest
+            self.rest = []
+        elif text is None or arg.loose or arg.paths:
+            self._uncertain(arg)
+        elif text == "-" or not text.startswith("-"):
+            self.operands.append(arg)
+        elif text.startswith("--"):
+            self._long(text)
+        elif self.spec.numbers and text[1:].isdigit():
+            self.options.append(("-#", literal(text[1:])))
+        else:
+            self._short(text)
+
+    def _uncertain(self, arg: Arg) -> None:
+        harmless = self.spec.inert and (arg.choices is not None or arg.paths or self.spec.operands == "text")
+        if arg.can_be_option() and not harmless:
+            raise Unclear(f"{arg.shown or 'an argument'} could be an option")
+        if arg.choices and any(choice.startswith("-") and choice != "-" for choice in arg.choices):
+            raise Unclear(f"{arg.shown} is a file name that is taken for an option")
+        self.operands.append(arg)
+
+    def _long(self, text: str) -> None:
+        name, given, value = text.partition("=")
+        takes = self.spec.options.get(name)
+        if takes is None and self.spec.inert:
+            takes = self._abbreviated(name)
+        if takes is None or (takes == "nothing" and given):
+            raise Unclear(f"the option {name} is not known to be harmless")
+        if takes in {"value", "file"}:
+            self.options.append((name, literal(value) if given else self._value(name)))
+        else:
+            self.options.append((name, literal(value) if given else None))
+
+    def _abbreviated(self, name: str) -> Takes | None:
+        found: set[Takes] = {takes for option, takes in self.spec.options.items() if option.startswith(name)}
+        return None if len(found) != 1 or "file" in found else found.pop()
+
+    def _short(self, text: str) -> None:
+        cluster = text[1:]
+        while cluster:
+            name, cluster = "-" + cluster[0], cluster[1:]
+            takes = self.spec.options.get(name)
+            if takes is None:
+                raise Unclear(f"the option {name} is not known to be harmless")
+            if takes == "nothing":
+                self.options.append((name, None))
+                continue
+            value = literal(cluster) if cluster else None
+            self.options.append((name, value if value or takes == "attached" else self._value(name)))
+            return
+
+    def _value(self, name: str) -> Arg:
+        if not self.rest or self.rest[0].many or self.rest[0].loose:
+            raise Unclear(f"the value of {name} is missing or unknown")
+        return self.rest.pop(0)

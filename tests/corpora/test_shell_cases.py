@@ -1,0 +1,109 @@
+"""Every shell command of the corpus, judged in a real workspace: what runs, what asks, how far rules reach."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider.permissions import Decision, decide
+
+Case = dict[str, Any]
+
+
+def cases() -> list[Case]:
+    shared = Path(os.environ.get("OUTRIDER_SHARED") or Path(__file__).parents[3] / "shared")
+    file = shared / "corpora" / "shell_cases.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+CASES = cases()
+# One entry contradicts its neighbours: it is of class read_only, and `git log …`, `echo …` and `… && …` are each
+# expected to run. It is judged as what it is.
+HARMLESS = {case["id"] for case in CASES if case["class"] == "read_only" and case["technique"] == "rule_positive"}
+AUTOMATIC = [case for case in CASES if case["plan_mode_expected"] == "allow" and case["tier"] == "core"]
+STRETCH = [case for case in CASES if case["plan_mode_expected"] == "allow" and case["tier"] == "stretch"]
+GUARDED = [case for case in CASES if case["plan_mode_expected"] == "ask" and case["id"] not in HARMLESS]
+OVERSTEPPED = [case for case in CASES if case["must_not_auto_allow_when_rules"]]
+COVERED = [case for case in CASES if case["must_auto_allow_when_rules"]]
+GIT = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
+
+
+def named(found: list[Case]) -> Any:
+    return pytest.mark.parametrize("case", found, ids=[f"{case['id']}-{case['technique']}" for case in found])
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("shell")
+    (place / "ws" / "src" / "deep").mkdir(parents=True)
+    (place / "out" / "d").mkdir(parents=True)
+    for name in ("README.md", "data.csv", "notes.txt", "big.log", "src/app.py", "src/util.py", ".env", "script.sh"):
+        (place / "ws" / name).write_text("x\n")
+    (place / "ws" / "package.json").write_text("{}")
+    (place / "out" / "secret.txt").write_text("secret")
+    for command in ([*GIT, "init", "-q"], [*GIT, "add", "-A"], [*GIT, "commit", "-qm", "x"]):
+        subprocess.run(command, cwd=place / "ws", check=True, capture_output=True)
+    return place
+
+
+@pytest.fixture
+def workspace(case: Case, prepared: Path, tmp_path: Path) -> Path:
+    if not case.get("setup"):
+        return prepared / "ws"
+    shutil.copytree(prepared, tmp_path / "copy", symlinks=True)
+    for line in case["setup"]:
+        subprocess.run(["bash", "-c", line], cwd=tmp_path / "copy" / "ws", check=False, capture_output=True)
+    return tmp_path / "copy" / "ws"
+
+
+def plan(case: Case, workspace: Path, mode: Any = "plan", rules: tuple[str, ...] = ()) -> Decision:
+    allow = tuple(f"shell({rule})" for rule in rules)
+    return decide("shell", {"command": case["command"]}, mode=mode, allow=allow, workspace=workspace)
+
+
+@named(AUTOMATIC)
+def test_a_plain_reading_command_runs_unasked(case: Case, workspace: Path):
+    found = plan(case, workspace)
+    assert found.effect == "allow", found.reason
+
+
+@named(STRETCH)
+def test_a_harder_reading_command_runs_unasked_as_well(case: Case, workspace: Path):
+    found = plan(case, workspace)
+    assert found.effect == "allow", found.reason
+
+
+@named(GUARDED)
+def test_a_command_with_an_effect_never_runs_unasked(case: Case, workspace: Path):
+    assert plan(case, workspace).effect != "allow"
+    assert plan(case, workspace, "agent").effect == "ask"
+    assert plan(case, workspace, "background").effect == "deny"
+
+
+@named(OVERSTEPPED)
+@pytest.mark.parametrize("mode", ["plan", "agent", "background"])
+def test_no_rule_is_overstepped(case: Case, workspace: Path, mode: str):
+    found = plan(case, workspace, mode, tuple(case["must_not_auto_allow_when_rules"]))
+    assert found.effect != "allow", found
+
+
+@named(COVERED)
+@pytest.mark.parametrize("mode", ["plan", "agent", "background"])
+def test_a_rule_reaches_what_it_names(case: Case, workspace: Path, mode: str):
+    found = plan(case, workspace, mode, tuple(case["must_auto_allow_when_rules"]))
+    assert found.effect == "allow", found.reason
+
+
+def test_a_decision_takes_less_than_five_milliseconds(prepared: Path, shared_dir: Path):
+    assert len(CASES) == 434, f"{shared_dir} holds {len(CASES)} shell cases"
+    taken: list[float] = []
+    for case in CASES:
+        start = time.process_time()
+        plan(case, prepared / "ws")
+        taken.append((time.process_time() - start) * 1000)
+    assert sorted(taken)[int(len(taken) * 0.99)] < 5

@@ -1,0 +1,1 @@
+"""All that knows the MCP SDK: loaded when the first server is connected."""

@@ -1,0 +1,245 @@
+"""One server and its owner: the task that connects, connects again after a death, and says how things stand."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from outrider.tools.context import Progress, ToolContext
+from outrider.tools.mcp.config import Limits, ServerConfig, hide
+from outrider.tools.mcp.definitions import Definition, Prompt, Resource
+from outrider.tools.mcp.faults import LinkLost, ServerFault, SessionForgotten
+from outrider.tools.mcp.link import Hold, Host, Life, Link, Listed, Listener, PromptMessage, Report
+from outrider.tools.tool import ToolResult
+
+T = TypeVar("T")
+State = Literal["connecting", "ready", "failed", "closed"]
+CALM = 0.2  # seconds between a change of a list and its reading, in which further changes come for free
+
+
+class Status(msgspec.Struct, frozen=True):
+    """`error` says why the server failed, or why its last connection ended."""
+
+    state: State
+    error: str = ""
+
+
+class News(msgspec.Struct, frozen=True):
+    """Something about a server is different: its state, or one of its lists."""
+
+    server: str
+    what: Literal["state"] | Listed
+    status: Status
+
+
+class Retries:
+    """When to try again. A server that never served has failed at once; one that died gets its chances, each later
+    than the one before."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._deaths = 0
+
+    def after(self, served: float | None) -> float | None:
+        """Seconds to wait after a connection that served so long; None to give up."""
+        if served is None and not self._deaths:
+            return None
+        self._deaths = 1 if served is not None and served >= self._limits.steady else self._deaths + 1
+        if self._deaths > self._limits.reconnects:
+            return None
+        return min(self._limits.longest_delay, self._limits.first_delay * 2 ** (self._deaths - 1))
+
+
+class Server:
+    """`own` runs until `close`; everything else may be called from any task of the same loop."""
+
+    def __init__(self, config: ServerConfig, host: Host, tell: Callable[[News], None]) -> None:
+        self.config = config
+        self.status = Status("connecting")
+        self.definitions: dict[str, Definition] = {}
+        self.instructions = ""
+        self._host = host
+        self._tell = tell
+        self._link: Link | None = None
+        self._life: Life | None = None
+        self._tasks: asyncio.TaskGroup | None = None
+        self._settled = asyncio.Event()  # ready, failed or closed: nothing comes by waiting
+        self._asked = asyncio.Event()  # for a new attempt, or for the end
+        self._closing = False
+        self._is_stale = False
+        self._reports: list[Report] = []
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    async def own(self, hold: Hold, tasks: asyncio.TaskGroup) -> None:
+        self._tasks = tasks
+        retries = Retries(self._host.limits)
+        while not self._closing:
+            delay = retries.after(await self._live(hold))
+            if delay is None and not self._closing:
+                self._change("failed")
+                retries = Retries(self._host.limits)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._asked.wait()
+            if not self._closing:
+                self._asked.clear()
+        self._change("closed")
+
+    async def settled(self) -> Status:
+        await self._settled.wait()
+        return self.status
+
+    def reconnect(self) -> None:
+        """Try a failed server again, or at once what would be tried later."""
+        if self.status.state in ("failed", "connecting"):
+            self._asked.set()
+
+    def close(self) -> None:
+        self._closing = True
+        self._asked.set()
+        if self._life is not None:
+            self._life.end("it was closed")
+
+    async def call(self, definition: Definition, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        """What was shown for approval is what runs: a tool that has changed meanwhile does not."""
+
+        async def question(link: Link) -> ToolResult:
+            current = self.definitions.get(definition.name)
+            if current is None:
+                raise ServerFault(f"the MCP server {self.name} no longer has the tool {definition.name}")
+            if current.fingerprint != definition.fingerprint:
+                raise ServerFault(f"the MCP server {self.name} has changed {definition.name}; nothing was run")
+            return await link.call_tool(definition.name, arguments, context.report)
+
+        self._reports.append(context.report)
+        try:
+            return await self._ask(question)
+        finally:
+            self._reports.remove(context.report)
+
+    async def list_resources(self) -> list[Resource]:
+        return await self._ask(lambda link: link.list_resources(), self._host.limits.listing)
+
+    async def read_resource(self, uri: str) -> ToolResult:
+        return await self._ask(lambda link: link.read_resource(uri), self._host.limits.listing)
+
+    async def list_prompts(self) -> list[Prompt]:
+        return await self._ask(lambda link: link.list_prompts(), self._host.limits.listing)
+
+    async def get_prompt(self, name: str, arguments: dict[str, str] | None = None) -> tuple[PromptMessage, ...]:
+        return await self._ask(lambda link: link.get_prompt(name, arguments or {}), self._host.limits.listing)
+
+    async def _ask(self, question: Callable[[Link], Awaitable[T]], limit: float | None = None) -> T:
+        try:
+            async with asyncio.timeout(limit):
+                try:
+                    return await self._ask_once(question)
+                except SessionForgotten:  # nothing was done, so it can be asked again
+                    return await self._ask_once(question)
+        except LinkLost as lost:
+            reason = self._life.reason if self._life and self._life.reason else lost.message
+            raise ServerFault(
+                f"the MCP server {self.name} was lost during the call: {hide(reason, self.config)}. "
+                "Whether the call had an effect is not known."
+            ) from lost
+        except TimeoutError:
+            raise ServerFault(f"the MCP server {self.name} did not answer within {limit:g} s") from None
+
+    async def _ask_once(self, question: Callable[[Link], Awaitable[T]]) -> T:
+        """In a task of its own, so that who asks can stop waiting at once, also while the SDK takes its leave."""
+        link = await self._ready_link()
+        assert self._tasks is not None
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        task = self._tasks.create_task(_settle(question(link), answer))
+        try:
+            return await answer
+        finally:
+            task.cancel()
+
+    async def _ready_link(self) -> Link:
+        """Waits for a connection that is being made, as long as a start may take."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._host.limits.startup):
+                await self._settled.wait()
+        if self._link is None:
+            why = f": {self.status.error}" if self.status.error else ""
+            raise ServerFault(f"the MCP server {self.name} is not there ({self.status.state}){why}")
+        return self._link
+
+    async def _live(self, hold: Hold) -> float | None:
+        """One connection; for how many seconds it served, or None. Some older servers do not bear to be asked for
+        what is new and die of it, so those that die at the start get a second one without."""
+        for legacy in (False, True):
+            self._change("connecting")
+            self._life = life = Life(Listener(self._ready, self._ended, self._changed_list, self._log))
+            await hold(self.config, self._host, life, legacy=legacy)
+            self._ended()
+            self.status = Status("connecting", hide(life.reason, self.config))
+            if self._closing or life.served is not None or not life.has_died:
+                break
+        return life.served
+
+    async def _ready(self, link: Link) -> None:
+        self._learn(await link.list_tools())
+        self.instructions = link.instructions
+        self._link = link
+        self._change("ready", "")
+
+    def _ended(self) -> None:
+        if self._link is not None:
+            self._link = None
+            self._change("connecting")
+
+    def _change(self, state: State, error: str | None = None) -> None:
+        if state == "connecting":
+            self._settled.clear()
+        else:
+            self._settled.set()
+        status = Status(state, self.status.error if error is None else error)
+        if status != self.status:
+            self.status = status
+            self._tell(News(self.name, "state", status))
+
+    def _log(self, progress: Progress) -> None:
+        """Nothing says which call a server's log belongs to, so every open one gets it."""
+        for report in self._reports:
+            report(progress)
+
+    def _changed_list(self, what: Listed) -> None:
+        if what != "tools":
+            self._tell(News(self.name, what, self.status))
+        elif not self._is_stale and self._tasks is not None:
+            self._is_stale = True
+            self._tasks.create_task(self._relist())
+
+    async def _relist(self) -> None:
+        await asyncio.sleep(CALM)
+        self._is_stale = False
+        with contextlib.suppress(ServerFault):
+            self._learn(await self._ask(lambda link: link.list_tools(), self._host.limits.listing))
+
+    def _learn(self, definitions: list[Definition]) -> None:
+        found = {definition.name: definition for definition in definitions}
+        if found != self.definitions:
+            self.definitions = found
+            self._tell(News(self.name, "tools", self.status))
+
+
+async def _settle(question: Awaitable[T], answer: asyncio.Future[T]) -> None:
+    try:
+        value = await question
+    except asyncio.CancelledError:
+        if not answer.done():
+            answer.set_exception(LinkLost("the connection was closed"))
+        raise
+    except Exception as error:  # noqa: BLE001  it belongs to who asked
+        if not answer.done():
+            answer.set_exception(error)
+    else:
+        if not answer.done():
+            answer.set_result(value)

@@ -21,6 +21,7 @@ from outrider.processes.supervised import OnOutput, Outcome, ProcessStatus, Supe
 
 GRACE = 5.0  # seconds between asking a process to end and making it
 GRACE_AT_CLOSE = 1.0
+LEFTOVERS = 0.1  # seconds; a command that leaves nothing alive is gone by then
 UNKILLABLE = 12.0  # seconds; by then a keeper has given up on what the kernel does not let end
 READ = 32_000
 
@@ -143,10 +144,12 @@ class Supervisor:
 
     async def wait(self, call_id: str, limit: float | None = None) -> Outcome:
         """Wait for the end, at most so many seconds."""
-        found = self._known.get(call_id)
+        process = (found := self._known.get(call_id)).process
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit):
-                await found.process.exited.wait()
+                await process.exited.wait()
+            async with asyncio.timeout(LEFTOVERS):
+                await process.gone.wait()
         return found.outcome()
 
     async def kill_process(self, call_id: str, grace: float = GRACE) -> bool:

@@ -1,0 +1,31 @@
+"""Looks whether processes are alive, by the numbers that commands write down for a test."""
+
+import contextlib
+import time
+from pathlib import Path
+
+
+def is_alive(pid: int) -> bool:
+    """A zombie is not."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in {"Z", "X"}
+    return False
+
+
+def number_in(path: Path, patience: float = 5.0) -> int:
+    """The number that a command writes into a file, once it has."""
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError, ValueError):
+            if (text := path.read_text()).endswith("\n"):
+                return int(text)
+        time.sleep(0.01)
+    raise AssertionError(f"nothing was written to {path.name}")
+
+
+def seconds_until_dead(*pids: int, patience: float = 10.0) -> float:
+    start = time.monotonic()
+    while any(map(is_alive, pids)):
+        assert time.monotonic() - start < patience, f"still alive: {[pid for pid in pids if is_alive(pid)]}"
+        time.sleep(0.01)
+    return time.monotonic() - start

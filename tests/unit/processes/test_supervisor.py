@@ -1,0 +1,340 @@
+"""The supervisor runs real commands, moves them to the background and back, and always knows what is alive."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from outrider.bus import EventBus
+from outrider.errors import ProcessError
+from outrider.processes.launch import Launch, ResourceLimits
+from outrider.processes.supervisor import ProcessLimits, Supervisor
+from outrider.types.events import Event, ProcessExitedEvent, ProcessOutputEvent, ProcessStartedEvent
+from tests.fakes.living import is_alive, number_in, seconds_until_dead
+from tests.leaks import child_processes
+
+
+@pytest.fixture
+async def supervisor(tmp_path: Path) -> AsyncIterator[Supervisor]:
+    async with Supervisor(folder=tmp_path / "outputs") as supervisor:
+        yield supervisor
+
+
+async def until_written(supervisor: Supervisor, call_id: str, size: int = 1) -> None:
+    async with asyncio.timeout(5):
+        while supervisor.status(call_id).output_size < size:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_command_gives_its_output_and_its_exit_code(supervisor: Supervisor):
+    done = await supervisor.run_command("c", "echo out; echo err >&2; exit 3")
+    assert (done.text, done.exit_code, done.process_id) == ("out\nerr\n", 3, "c")
+    assert done.ending is not None
+    assert done.ending.words == "exit code 3"
+
+
+async def test_output_arrives_while_the_command_runs(supervisor: Supervisor):
+    heard: list[tuple[str, bool]] = []
+    command = "printf one; sleep 0.2; printf '\\xe2'; sleep 0.1; printf '\\x82\\xac'"
+    await supervisor.run_command("c", command, lambda text: heard.append((text, "c" in supervisor.get_running_ids())))
+    assert heard == [("one", True), ("€", True)]
+
+
+async def test_a_listener_that_fails_does_not_hurt_the_command(supervisor: Supervisor):
+    done = await supervisor.run_command("c", "echo a; sleep 0.05; echo b", lambda text: 1 / 0)
+    assert (done.text, done.exit_code) == ("a\nb\n", 0)
+
+
+async def test_a_program_is_run_without_a_shell_when_given_as_a_sequence(supervisor: Supervisor):
+    done = await supervisor.run_command("c", ["printf", "%s", "$HOME; `id`"])
+    assert done.text == "$HOME; `id`"
+
+
+async def test_a_command_runs_in_its_folder_with_nothing_but_its_environment(tmp_path: Path):
+    async with Supervisor(environment={"PATH": os.environ["PATH"], "SEEN": "yes"}) as supervisor:
+        done = await supervisor.run_command("c", "pwd; echo $SEEN; env | grep -c .", workdir=tmp_path)
+    folder, seen, count = done.text.split()
+    assert (Path(folder), seen) == (tmp_path.resolve(), "yes")
+    assert int(count) <= 5  # the shell adds PWD, OLDPWD, SHLVL and _
+
+
+async def test_no_start_up_file_of_the_user_is_read(tmp_path: Path):
+    for name in (".bashrc", ".bash_profile", ".profile", ".bash_env"):
+        (tmp_path / name).write_text("echo EVIL\n")
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    async with Supervisor(environment=environment) as supervisor:
+        assert (await supervisor.run_command("c", "echo fine")).text == "fine\n"
+
+
+async def test_the_environment_of_the_guards_holds_no_keys(supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SECRET_KEY", "do-not-leak")
+    command = (
+        "p=$$; while [ $p != 1 ] && [ $p != %d ]; do tr '\\0' '\\n' </proc/$p/environ; p=$(ps -o ppid= -p $p); done"
+    )
+    done = await supervisor.run_command("c", command % os.getpid())
+    assert "PATH=" in done.text
+    assert "do-not-leak" not in done.text
+
+
+async def test_a_command_that_waits_for_input_finds_none(supervisor: Supervisor):
+    done = await supervisor.run_command("c", "cat; test -t 0 || echo no terminal; (exec </dev/tty) 2>&1 || echo none")
+    assert done.text.startswith("no terminal\n")
+    assert done.text.endswith("none\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["no-such-program-anywhere"], "program: No such file"),
+        (["/"], "program: "),
+        (["x" * 200_000], "program: "),
+        ("echo " + "x" * 3_000_000, "program: Argument list too long"),
+        ("echo \0", "NUL"),
+    ],
+)
+async def test_what_cannot_be_started_says_why(supervisor: Supervisor, command: str | list[str], words: str):
+    with pytest.raises(ProcessError, match=words):
+        await supervisor.run_command("c", command)
+    assert supervisor.get_running_ids() == []
+    assert (await supervisor.run_command("c", "echo still works")).text == "still works\n"
+
+
+async def test_a_folder_that_is_not_there_is_named_as_the_reason(supervisor: Supervisor, tmp_path: Path):
+    with pytest.raises(ProcessError, match="workdir: No such file"):
+        await supervisor.run_command("c", "true", workdir=tmp_path / "nowhere")
+
+
+async def test_every_launch_goes_through_the_wrapping(tmp_path: Path):
+    def wrap(launch: Launch) -> Launch:
+        return Launch(("env", "WRAPPED=1", *launch.argv), launch.environment, launch.workdir, launch.limits)
+
+    async with Supervisor(wrap=wrap) as supervisor:
+        assert (await supervisor.run_command("c", "echo $WRAPPED")).text == "1\n"
+
+
+async def test_limits_of_the_system_reach_the_command():
+    async with Supervisor(resources=ResourceLimits(file_size=1024, open_files=33)) as supervisor:
+        done = await supervisor.run_command("c", "ulimit -n; head -c 5000 /dev/zero > $(mktemp)")
+    assert done.text.startswith("33\n")
+    assert done.exit_code != 0
+
+
+async def test_a_command_over_its_time_limit_is_killed_and_keeps_its_output(supervisor: Supervisor):
+    start = time.monotonic()
+    done = await supervisor.run_command("c", "echo begun; sleep 60", limit=0.3)
+    assert time.monotonic() - start < 2
+    assert done.text == "begun\n"
+    assert done.ending is not None
+    assert done.ending.cause == "timeout"
+
+
+async def test_cancelling_the_caller_kills_the_command_at_once(supervisor: Supervisor, tmp_path: Path):
+    task = asyncio.create_task(supervisor.run_command("c", f"trap '' TERM; echo $$ > {tmp_path}/pid; sleep 60"))
+    pid = await asyncio.to_thread(number_in, tmp_path / "pid")
+    task.cancel()
+    start = time.monotonic()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert time.monotonic() - start < 0.5
+    await supervisor.kill_process("c", grace=0)
+    assert await asyncio.to_thread(seconds_until_dead, pid) < 2
+
+
+async def test_a_running_command_moves_to_the_background_and_goes_on(supervisor: Supervisor):
+    task = asyncio.create_task(supervisor.run_command("c", "echo one; sleep 0.4; echo two"))
+    await asyncio.sleep(0.2)
+    assert supervisor.get_running_ids() == ["c"]
+    assert (supervisor.is_backgrounded("c"), supervisor.get_backgrounded_ids()) == (False, [])
+    assert supervisor.mark_as_backgrounded("c")
+    so_far = await task
+    assert (so_far.text, so_far.ending) == ("one\n", None)
+    assert (supervisor.is_backgrounded("c"), supervisor.get_backgrounded_ids()) == (True, ["c"])
+    done = await supervisor.wait("c", 5)
+    assert (done.text, done.exit_code) == ("one\ntwo\n", 0)
+    assert supervisor.get_running_ids() == []
+    assert supervisor.is_backgrounded("c")
+
+
+async def test_a_command_comes_back_to_the_foreground(supervisor: Supervisor):
+    heard: list[str] = []
+    await supervisor.start_command("c", "echo one; sleep 0.3; echo two")
+    await until_written(supervisor, "c")
+    done = await supervisor.bring_to_foreground("c", heard.append)
+    assert (done.text, done.exit_code, heard) == ("one\ntwo\n", 0, ["two\n"])
+    assert not supervisor.is_backgrounded("c")
+
+
+async def test_only_what_runs_can_be_moved_to_the_background(supervisor: Supervisor):
+    await supervisor.run_command("c", "true")
+    assert not supervisor.mark_as_backgrounded("c")
+    assert not supervisor.mark_as_backgrounded("never seen")
+
+
+async def test_output_is_read_in_pieces_from_where_one_left_off(supervisor: Supervisor):
+    await supervisor.start_command("c", "printf abc; sleep 0.2; printf def")
+    await until_written(supervisor, "c", 3)
+    assert supervisor.read("c").text == "abc"
+    assert supervisor.read("c").text == ""
+    await supervisor.wait("c")
+    assert supervisor.read("c").text == "def"
+    assert supervisor.read("c", offset=1).text == "bcdef"
+
+
+async def test_a_process_in_the_background_can_be_given_input(supervisor: Supervisor):
+    await supervisor.start_command("c", "read line; echo got $line; cat")
+    await supervisor.write("c", "first\n")
+    await supervisor.write("c", "second\n", last=True)
+    done = await supervisor.wait("c", 5)
+    assert (done.text, done.exit_code) == ("got first\nsecond\n", 0)
+    with pytest.raises(ProcessError):
+        await supervisor.write("c", "too late")
+
+
+async def test_input_that_nobody_reads_does_not_hang(supervisor: Supervisor):
+    await supervisor.start_command("c", "sleep 60")
+    with pytest.raises(ProcessError, match="did not read its input"):
+        await supervisor.write("c", "x" * 1_000_000, limit=0.2)
+    writing = asyncio.create_task(supervisor.write("c", "y" * 1_000_000))
+    await asyncio.sleep(0.05)
+    await supervisor.kill_process("c")
+    with pytest.raises(ProcessError):
+        await writing
+
+
+async def test_a_foreground_command_takes_no_input(supervisor: Supervisor):
+    task = asyncio.create_task(supervisor.run_command("c", "sleep 0.3"))
+    await asyncio.sleep(0.1)
+    with pytest.raises(ProcessError, match="takes no input"):
+        await supervisor.write("c", "hello")
+    await task
+
+
+async def test_waiting_has_a_limit(supervisor: Supervisor):
+    await supervisor.start_command("c", "echo a; sleep 60")
+    so_far = await supervisor.wait("c", 0.2)
+    assert (so_far.text, so_far.ending) == ("a\n", None)
+
+
+async def test_killing_ends_a_process_and_tells_so(supervisor: Supervisor):
+    task = asyncio.create_task(supervisor.run_command("c", "sleep 60"))
+    await asyncio.sleep(0.1)
+    assert await supervisor.kill_process("c")
+    done = await task
+    assert done.ending is not None
+    assert done.ending.words == "killed"
+    assert not await supervisor.kill_process("c")
+    assert not await supervisor.kill_process("never seen")
+
+
+async def test_an_unknown_process_is_named_in_the_error(supervisor: Supervisor):
+    await supervisor.start_command("known", "sleep 60")
+    with pytest.raises(ProcessError, match=r"no process 'other'.*known"):
+        supervisor.read("other")
+
+
+async def test_calls_of_one_id_do_not_disturb_each_other(supervisor: Supervisor):
+    first, second = await asyncio.gather(
+        supervisor.run_command("call_0", "sleep 0.1; echo first"), supervisor.run_command("call_0", "echo second")
+    )
+    assert (first.text, second.text) == ("first\n", "second\n")
+    assert first.process_id != second.process_id
+
+
+async def test_processes_are_listed_by_session(supervisor: Supervisor):
+    await supervisor.start_command("a", "sleep 60", session_id="one")
+    await supervisor.start_command("b", "true", session_id="two")
+    await supervisor.wait("b")
+    assert [status.id for status in supervisor.list_processes()] == ["a", "b"]
+    assert [status.id for status in supervisor.list_processes("two")] == ["b"]
+    ended = supervisor.status("b")
+    assert (ended.command, ended.backgrounded) == ("true", True)
+    assert ended.ending is not None
+
+
+async def test_there_is_a_limit_to_the_background():
+    async with Supervisor(limits=ProcessLimits(background=1, remembered=2)) as supervisor:
+        await supervisor.start_command("a", "sleep 60")
+        with pytest.raises(ProcessError, match="in the background already"):
+            await supervisor.start_command("b", "sleep 60")
+        await supervisor.kill_process("a")
+        for number in range(5):
+            await supervisor.start_command(f"n{number}", "true")
+            await supervisor.wait(f"n{number}")
+            await asyncio.sleep(0.05)
+        assert [status.id for status in supervisor.list_processes()] == ["n2", "n3", "n4"]
+
+
+async def test_more_foreground_commands_than_may_run_at_once_wait_their_turn():
+    async with Supervisor(limits=ProcessLimits(foreground=2)) as supervisor:
+        most = 0
+
+        def count(_: str) -> None:
+            nonlocal most
+            most = max(most, len(supervisor.get_running_ids()))
+
+        await asyncio.gather(*(supervisor.run_command(f"c{n}", "echo x; sleep 0.05", count) for n in range(6)))
+        assert most == 2
+
+
+async def test_start_output_and_end_are_published():
+    bus, heard = EventBus(), list[Event]()
+    bus.subscribe_all(heard.append)
+    async with Supervisor(bus=bus) as supervisor:
+        await supervisor.run_command("c", "echo hi; exit 2", session_id="s")
+    started, *output, exited = heard
+    assert isinstance(started, ProcessStartedEvent)
+    assert isinstance(exited, ProcessExitedEvent)
+    assert (started.command, started.session_id, started.call_id) == ("echo hi; exit 2", "s", "c")
+    assert "".join(event.output for event in output if isinstance(event, ProcessOutputEvent)) == "hi\n"
+    assert (exited.exit_code, exited.process_id) == (2, "c")
+
+
+async def test_a_flood_becomes_few_events():
+    bus, heard = EventBus(), list[ProcessOutputEvent]()
+    bus.subscribe(ProcessOutputEvent, heard.append)
+    async with Supervisor(bus=bus) as supervisor:
+        await supervisor.run_command("c", "head -c 20000000 /dev/zero | tr '\\0' x")
+    assert 0 < len(heard) < 20
+    assert sum(len(event.output) for event in heard) < 200_000
+    assert "characters not shown" in heard[-1].output or len(heard) == 1
+
+
+async def test_closing_ends_everything_quickly_even_what_ignores_it(tmp_path: Path):
+    supervisor = Supervisor()
+    for number in range(3):
+        await supervisor.start_command(f"c{number}", f"trap '' TERM; echo $$ > {tmp_path}/{number}; sleep 60; sleep 60")
+    pids = [await asyncio.to_thread(number_in, tmp_path / str(number)) for number in range(3)]
+    start = time.monotonic()
+    await supervisor.close()
+    assert time.monotonic() - start < 2
+    assert not any(map(is_alive, pids))
+    with pytest.raises(ProcessError, match="closed"):
+        await supervisor.run_command("c", "true")
+    await supervisor.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="children are read from /proc")
+async def test_nothing_is_started_before_the_first_command():
+    before = child_processes()
+    async with Supervisor() as supervisor:
+        assert child_processes() == before
+        await supervisor.run_command("c", "true")
+        assert child_processes() != before
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/dev/fd").iterdir()))
+
+
+async def test_descriptors_do_not_leak(supervisor: Supervisor):
+    await supervisor.run_command("c", "true")
+    before = open_descriptors()
+    for _ in range(20):
+        await supervisor.run_command("c", "true")
+        with pytest.raises(ProcessError):
+            await supervisor.run_command("c", ["no-such-program"])
+    assert open_descriptors() == before

@@ -27,13 +27,12 @@ from outrider.sessions.records import (
 )
 from outrider.sessions.rows import words
 from outrider.sessions.rows.codec import to_rows
-from outrider.sessions.sqlite.connection import Readers, connect
+from outrider.sessions.sqlite.connection import Readers
 from outrider.sessions.sqlite.files import file_system
 from outrider.sessions.sqlite.news import News
 from outrider.sessions.sqlite.opening import FileSystem, open_file
 from outrider.sessions.sqlite.tables import counting, finding, leases, reads, requests, writes
 from outrider.sessions.sqlite.tables.chores import Chores
-from outrider.sessions.sqlite.turnstile import Turnstile
 from outrider.sessions.sqlite.writer import Writer
 from outrider.types.ids import now_ms
 
@@ -50,9 +49,8 @@ class SqliteStore:
         self.path = Path(path)
         self.notices = open_file(self.path, file_system)
         self._clock = clock
-        self._turnstile = Turnstile(self.path)
         self._chores = Chores(clock)
-        self._writer = Writer(self.path, lambda: connect(self.path), self._turnstile, self._chores)
+        self._writer = Writer(self.path, self._chores)
         self._readers = Readers(self.path)
         self._news = News(self.path)
 
@@ -164,7 +162,6 @@ class SqliteStore:
         await self._news.close()
         await self._writer.close()
         await self._readers.close()
-        self._turnstile.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -61,7 +61,7 @@ def message_row(message: Message) -> MessageRow:
 
 def part_row(part: AnyPart) -> PartRow:
     validate_part(part)
-    body = _encode(part, encode_part)
+    body = _without_owners(part, _encode(part, encode_part))
     if not isinstance(part, ToolPart):
         return PartRow(part.id, part.message_id, body)
     match part.state:
@@ -71,6 +71,15 @@ def part_row(part: AnyPart) -> PartRow:
             return PartRow(part.id, part.message_id, body, part.tool, reason, time.start, time.end)
         case _:
             return PartRow(part.id, part.message_id, body, part.tool)
+
+
+def _without_owners(part: AnyPart, body: bytes) -> bytes:
+    """Session and message are known from the row; in the JSON they would be a tenth of it, and wrong in a fork."""
+    if isinstance(part, UnknownPart):
+        return body
+    owners = f',"session_id":"{part.session_id}","message_id":"{part.message_id}"'.encode()
+    start = body.find(b',"session_id":')
+    return body[:start] + body[start + len(owners) :] if body.startswith(owners, start) else body
 
 
 def encode_message(message: Message) -> bytes:

@@ -26,6 +26,23 @@ class Turnstile:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.leave()
+
+    def try_enter(self) -> bool:
+        """Enter if nobody is inside or waiting. One turnstile object is for one thread."""
+        try:
+            fcntl.flock(self._queue, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        try:
+            fcntl.flock(self._gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            fcntl.flock(self._queue, fcntl.LOCK_UN)
+        return True
+
+    def leave(self) -> None:
         fcntl.flock(self._gate, fcntl.LOCK_UN)
 
     def close(self) -> None:

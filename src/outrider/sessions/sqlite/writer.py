@@ -1,76 +1,48 @@
-"""The one thread of a process that writes to the file: it gathers what waits, and commits it together."""
+"""All writes of a process to the file: those that wait together are committed together.
+
+On a good disk a commit takes as long as two changes of thread. So it is done at once, in the thread of the caller's
+event loop, while the file is free and commits are quick; otherwise a thread of our own waits for lock and disk.
+"""
 
 import asyncio
-import contextlib
 import os
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from outrider.errors import StoreError, StoreUnavailableError
-from outrider.sessions import faults
+from outrider.sessions.sqlite.connection import connect
 from outrider.sessions.sqlite.failures import explain
+from outrider.sessions.sqlite.pen import Order, Pen, Write
 from outrider.sessions.sqlite.turnstile import Turnstile
 
 T = TypeVar("T")
-Write = Callable[[sqlite3.Connection], T]
 Chore = Callable[[sqlite3.Connection], bool]
 
 BATCH = 256
 IDLE_SECONDS = 0.05
 PATIENCE_SECONDS = 30
-CHECKPOINT_BYTES = 16 * 1024 * 1024
-
-
-class _Order:
-    """One write that somebody waits for."""
-
-    __slots__ = ("_claim", "durable", "error", "future", "loop", "result", "write")
-
-    def __init__(self, write: Write[Any], *, durable: bool) -> None:
-        self.write = write
-        self.durable = durable
-        self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[Any] = self.loop.create_future()
-        self.result: Any = None
-        self.error: Exception | None = None
-        self._claim = threading.Lock()
-
-    def claim(self) -> bool:
-        """True for the first who asks: the writer that begins it, or the caller that gives up."""
-        return not self.future.done() and self._claim.acquire(blocking=False)
-
-    def deliver(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
-            self.loop.call_soon_threadsafe(self._settle)
-
-    def _settle(self) -> None:
-        if self.future.done():
-            return
-        if self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            self.future.set_result(self.result)
+QUICK_SECONDS = 0.002
+CHECKPOINT_BYTES = 4 * 1024 * 1024
+LOG_LIMIT_BYTES = 16 * 1024 * 1024
 
 
 class Writer:
     """`chore` is called while nothing waits, each time for a short while, until it says that there is nothing to do."""
 
-    def __init__(
-        self, path: Path, connect: Callable[[], sqlite3.Connection], turnstile: Turnstile, chore: Chore
-    ) -> None:
+    def __init__(self, path: Path, chore: Chore) -> None:
         self._path = path
         self._log = f"{path}-wal"
-        self._connect = connect
-        self._turnstile = turnstile
         self._chore = chore
-        self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
         self._chores_due = True
-        self._full = True
         self._closed = False
+        self._lately = 0.0
+        self._home: _Home | None = None
+        self._orders: queue.SimpleQueue[list[Order] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="outrider-writer", daemon=True)
         self._thread.start()
 
@@ -81,115 +53,160 @@ class Writer:
         """
         if self._closed:
             raise StoreError(f"{self._path} is closed")
-        order = _Order(write, durable=durable)
-        self._orders.put(order)
-        patience = order.loop.call_later(PATIENCE_SECONDS, self._give_up, order)
-        try:
-            return await order.future
-        finally:
-            patience.cancel()
+        order = Order(write, durable=durable)
+        if self._home is None:
+            self._home = _Home(self._path, order.loop)
+        if order.loop is not self._home.loop or self._lately > QUICK_SECONDS:
+            self._hand_over([order])
+        else:
+            await self._join(self._home, order)
+        return await order.future
 
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
             self._orders.put(None)
             await asyncio.to_thread(self._thread.join)
+            if self._home is not None:
+                self._home.close()
 
-    def _give_up(self, order: _Order) -> None:
+    async def _join(self, home: "_Home", order: Order) -> None:
+        """Whoever comes first in a round of the loop commits for all who come in the same round."""
+        home.soon.append(order)
+        if len(home.soon) > 1:
+            return
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            order.future.cancel()
+            raise
+        finally:
+            self._commit_here(home)
+
+    def _commit_here(self, home: "_Home") -> None:
+        """At once, if nothing but the disk has to be waited for."""
+        orders, home.soon = home.soon, []
+        start = time.perf_counter()
+        if not home.commit(orders):
+            self._hand_over(orders)
+            return
+        self._took(start)
+        if not self._chores_due:
+            self._chores_due = True
+            self._orders.put([])
+
+    def _hand_over(self, orders: list[Order]) -> None:
+        """To the thread. One who waits there for another process does not wait for ever."""
+        for order in orders:
+            patience = order.loop.call_later(PATIENCE_SECONDS, self._give_up, order)
+            order.future.add_done_callback(lambda _, patience=patience: patience.cancel())
+        self._orders.put(orders)
+
+    def _took(self, start: float) -> None:
+        self._lately = 0.8 * self._lately + 0.2 * (time.perf_counter() - start)
+
+    def _give_up(self, order: Order) -> None:
         if order.claim():
             text = f"{self._path}: another process has held the lock for {PATIENCE_SECONDS} s"
             order.future.set_exception(StoreUnavailableError(text, path=str(self._path)))
 
     def _work(self) -> None:
-        db = self._connect()
+        pen, turnstile = Pen(self._path, connect(self._path)), Turnstile(self._path)
         try:
             while (orders := self._next()) is not None:
                 if orders:
-                    self._commit(db, orders)
-                    self._chores_due = True
-                else:
-                    self._do_chore(db)
+                    self._commit(pen, turnstile, orders)
+                elif self._chores_due:
+                    self._do_chore(pen, turnstile)
         finally:
-            db.close()
+            pen.db.close()
+            turnstile.close()
 
-    def _next(self) -> list[_Order] | None:
+    def _next(self) -> list[Order] | None:
         """What waits; nothing when it is time for a chore; None at the end."""
         try:
             first = self._orders.get(timeout=IDLE_SECONDS if self._chores_due else None)
+            while first == []:
+                first = self._orders.get(timeout=IDLE_SECONDS)
         except queue.Empty:
             return []
-        orders: list[_Order] = []
-        while first is not None:
-            orders.append(first)
-            try:
-                first = self._orders.get_nowait() if len(orders) < BATCH else None
-            except queue.Empty:
-                return orders
-        if len(orders) < BATCH:
-            self._orders.put(None)  # the end was asked for, after these
-        return orders or None
+        if first is None:
+            return None
+        while len(first) < BATCH and not self._orders.empty():
+            more = self._orders.get()
+            if more is None:
+                self._orders.put(None)
+                break
+            first += more
+        return first
 
-    def _commit(self, db: sqlite3.Connection, waiting: Sequence[_Order]) -> None:
-        orders: list[_Order] = []
+    def _commit(self, pen: Pen, turnstile: Turnstile, waiting: list[Order]) -> None:
+        orders: list[Order] = []
         try:
-            with self._turnstile:
+            with turnstile:
                 orders = [order for order in waiting if order.claim()]
-                self._set_durability(db, full=any(order.durable for order in orders))
-                db.execute("BEGIN IMMEDIATE")
-                for order in orders:
-                    self._try(db, order, alone=len(orders) == 1)
-                if db.in_transaction:
-                    db.execute("COMMIT")
+                start = time.perf_counter()
+                pen.commit(orders)
+                self._took(start)
         except Exception as error:  # noqa: BLE001  whoever waits is told, and the thread lives on
-            self._roll_back(db)
             for order in orders:
-                order.error = order.error or explain(error, self._path)
-        faults.reach("FP-after-commit")
+                order.fail(explain(error, self._path))
         for order in orders:
-            order.deliver()
-        self._bound_log(db)
+            order.send()
+        self._chores_due = True
+        self._bound_log(pen, turnstile, LOG_LIMIT_BYTES)
 
-    def _try(self, db: sqlite3.Connection, order: _Order, *, alone: bool) -> None:
-        """One order; its failure is its own unless the whole transaction is lost."""
-        if not alone:
-            db.execute("SAVEPOINT one")
+    def _do_chore(self, pen: Pen, turnstile: Turnstile) -> None:
         try:
-            order.result = order.write(db)
-        except Exception as error:
-            order.error = error if not isinstance(error, sqlite3.Error | OSError) else explain(error, self._path)
-            if not db.in_transaction:
-                raise
-            db.execute("ROLLBACK" if alone else "ROLLBACK TO one")
-        if not alone:
-            db.execute("RELEASE one")
-
-    def _do_chore(self, db: sqlite3.Connection) -> None:
-        try:
-            with self._turnstile:
-                self._set_durability(db, full=False)
-                db.execute("BEGIN IMMEDIATE")
-                self._chores_due = self._chore(db)
-                db.execute("COMMIT")
+            with turnstile:
+                pen.set_durability(full=False)
+                pen.db.execute("BEGIN IMMEDIATE")
+                self._chores_due = False
+                more = self._chore(pen.db)
+                pen.db.execute("COMMIT")
+                self._chores_due = self._chores_due or more
         except Exception:  # noqa: BLE001  a chore can wait; the next write shows what is wrong
-            self._roll_back(db)
+            pen.roll_back()
             self._chores_due = False
+        self._bound_log(pen, turnstile, CHECKPOINT_BYTES)
 
-    def _set_durability(self, db: sqlite3.Connection, *, full: bool) -> None:
-        """FULL waits for the disk at each commit; NORMAL survives the process but perhaps not the machine."""
-        if full != self._full:
-            db.execute(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
-            self._full = full
-
-    def _roll_back(self, db: sqlite3.Connection) -> None:
-        if db.in_transaction:
-            with contextlib.suppress(sqlite3.Error):
-                db.execute("ROLLBACK")
-
-    def _bound_log(self, db: sqlite3.Connection) -> None:
-        """Readers can keep SQLite from starting the log anew; past a size we wait for them and do it."""
+    def _bound_log(self, pen: Pen, turnstile: Turnstile, limit: int) -> None:
+        """Merge the log while nobody waits; past a larger size wait for readers as well, so that it starts anew."""
         try:
-            if os.stat(self._log).st_size > CHECKPOINT_BYTES:  # noqa: PTH116  on every commit, so without a Path
-                with self._turnstile:
-                    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            size = os.stat(self._log).st_size  # noqa: PTH116  often, so without a Path
+            if size > limit:
+                with turnstile:
+                    pen.db.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if size > LOG_LIMIT_BYTES else 'PASSIVE'})")
         except (OSError, sqlite3.Error):
             return
+
+
+class _Home:
+    """What writes in the thread of the first event loop that asked, without ever waiting for a lock."""
+
+    def __init__(self, path: Path, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.soon: list[Order] = []
+        self._pen = Pen(path, connect(path, patient=False))
+        self._turnstile = Turnstile(path)
+
+    def commit(self, orders: list[Order]) -> bool:
+        """False, with nothing done, if somebody else is writing."""
+        if not self._turnstile.try_enter():
+            return False
+        claimed = [order for order in orders if order.claim()]
+        try:
+            self._pen.commit(claimed)
+        except sqlite3.Error:
+            for order in claimed:
+                order.hand_back()
+            return False
+        finally:
+            self._turnstile.leave()
+        for order in claimed:
+            order.deliver()
+        return True
+
+    def close(self) -> None:
+        self._pen.db.close()
+        self._turnstile.close()

@@ -1,0 +1,241 @@
+"""What keeping sessions in a SQLite file costs: appending, opening, listing, searching, space, and sixteen at once."""
+
+import asyncio
+import json
+import random
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from benchmarks.figure import Figure
+from outrider.sessions.records import StoredSession
+from outrider.sessions.sqlite import doctor
+from outrider.sessions.sqlite_store import SqliteStore
+from outrider.types.codec import encode_part
+from outrider.types.ids import new_id, now_ms
+from outrider.types.messages import Message, MessageTime
+from outrider.types.parts import TextPart, ToolPart
+from outrider.types.tool_state import EndedTime, ToolCompleted
+
+ROUNDS, APPENDS = 8, 150
+LONG, SHORT = 100_000, 100
+SESSIONS, SEARCHED = 100_000, 1_000_000
+PROCESSES, SECONDS = 16, 5
+TEXT = "x" * 1850
+
+
+def bench() -> list[Figure]:
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        return [
+            *asyncio.run(appending(home)),
+            *asyncio.run(long_session(home)),
+            *asyncio.run(many_sessions(home)),
+            *asyncio.run(searching(home)),
+            *contention(home),
+        ]
+
+
+async def appending(home: Path) -> list[Figure]:
+    """Bare inserts and appends take turns, so that a busy moment of the machine hits both."""
+    bare = bare_table(home / "bare.db")
+    ours: list[float] = []
+    theirs: list[float] = []
+    async with SqliteStore(home / "append" / "sessions.db") as store:
+        message = await open_message(store)
+        for _ in range(ROUNDS):
+            theirs += [timed(lambda: insert(bare)) for _ in range(APPENDS)]
+            ours += [await append_one(store, message) for _ in range(APPENDS)]
+        together = await clocked(lambda: append_together(store, message, APPENDS)) / APPENDS
+    bare.close()
+    cost, floor = statistics.median(ours) * 1000, statistics.median(theirs) * 1000
+    ratio = cost / floor
+    return [
+        Figure("append a stored part, awaited", cost, "ms", ratio, "<= 2x a bare insert, synced", ok=ratio <= 2),
+        Figure(f"append, {APPENDS} at once, each", together * 1000, "ms", together * 1000 / floor),
+    ]
+
+
+async def long_session(home: Path) -> list[Figure]:
+    path = home / "long" / "sessions.db"
+    async with SqliteStore(path) as store:
+        short = await open_message(store)
+        await fill(store, short.session_id, SHORT)
+        long = await open_message(store)
+        payload = await fill(store, long.session_id, LONG)
+        log = log_size(path) / 2**20
+        await store.search("settled")
+        few, many = await take_turns(store, short, long)
+        opening = [await clocked(lambda: store.load(long.session_id, limit=50)) for _ in range(20)]
+    doctor.compact(path)
+    size = path.stat().st_size / payload
+    growth = many / few
+    opened = statistics.median(opening) * 1000
+    return [
+        Figure("append to 100,000 parts over to 100", growth, "x", growth, "<= 1.2x", ok=growth <= 1.2),
+        Figure("open the last 50 messages of 100,000 parts", opened, "ms", None, "< 20 ms", ok=opened < 20),
+        Figure("database over payload, index included", size, "x", size, "<= 1.5x", ok=size <= 1.5),
+        Figure("write-ahead log under load", log, "MiB", None, "<= 64 MiB", ok=log <= 64),
+    ]
+
+
+async def take_turns(store: SqliteStore, *messages: Message) -> list[float]:
+    """The median time of an append to each, measured alternately."""
+    took: list[list[float]] = [[] for _ in messages]
+    for number in range(ROUNDS * len(messages)):
+        message = messages[number % len(messages)]
+        took[number % len(messages)] += [await append_one(store, message) for _ in range(APPENDS)]
+    return [statistics.median(times) for times in took]
+
+
+def log_size(path: Path) -> int:
+    return Path(f"{path}-wal").stat().st_size
+
+
+async def many_sessions(home: Path) -> list[Figure]:
+    path = home / "many" / "sessions.db"
+    async with SqliteStore(path) as store:
+        for _ in range(SESSIONS // 1000):
+            await asyncio.gather(*(store.create(StoredSession(title=f"session {number}")) for number in range(1000)))
+        took = [await clocked(lambda: store.list(limit=50)) for _ in range(20)]
+    listed = statistics.median(took) * 1000
+    return [Figure("list the newest 50 of 100,000 sessions", listed, "ms", None, "< 10 ms", ok=listed < 10)]
+
+
+async def searching(home: Path) -> list[Figure]:
+    """Common words, rare words, several words, a phrase and a beginning; the slowest counts."""
+    queries = ("w0", "w49999", "w0 w1", "w3 w40000", '"w0 w1"', "w4999*")
+    async with SqliteStore(home / "words" / "sessions.db") as store:
+        message = await open_message(store)
+        for _ in range(SEARCHED // 2000):
+            await store.append(message.session_id, [text_part(message, words(12)) for _ in range(2000)])
+        await store.search("w0")
+        took = [
+            statistics.median([await clocked(lambda: store.search(query)) for _ in range(5)])  # noqa: B023
+            for query in queries
+        ]
+    slowest = max(took) * 1000
+    return [Figure("search 1,000,000 parts, slowest query", slowest, "ms", None, "< 100 ms", ok=slowest < 100)]
+
+
+def contention(home: Path) -> list[Figure]:
+    path = home / "shared" / "sessions.db"
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.bench_sessions", str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(PROCESSES)
+    ]
+    for child in children:
+        child.stdout.readline()
+    for child in children:
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    took = sorted(seconds for child in children for seconds in json.loads(child.communicate()[0]))
+    p99, longest = took[int(len(took) * 0.99)] * 1000, took[-1] * 1000
+    return [
+        Figure("16 processes appending, p99", p99, "ms", None, "< 250 ms", ok=p99 < 250),
+        Figure("16 processes appending, longest", longest, "ms", None, "< 2,000 ms", ok=longest < 2000),
+        Figure("16 processes appending, all together", len(took) / SECONDS, "appends/s"),
+    ]
+
+
+async def append_for_a_while(path: Path) -> list[float]:
+    took: list[float] = []
+    async with SqliteStore(path) as store:
+        message = await open_message(store)
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        end = time.perf_counter() + SECONDS
+        while time.perf_counter() < end:
+            took.append(await append_one(store, message))
+    return took
+
+
+async def open_message(store: SqliteStore) -> Message:
+    session = await store.create(StoredSession())
+    message = Message("assistant", time=MessageTime(now_ms()))
+    message.join(session.id)
+    await store.append(session.id, [message])
+    return message
+
+
+async def fill(store: SqliteStore, session_id: str, parts: int) -> int:
+    """Messages of ten parts like those of a real session; says how many bytes of JSON they are."""
+    payload = 0
+    for _ in range(max(1, parts // 1000)):
+        messages: list[Message] = []
+        for _ in range(min(parts, 1000) // 10):
+            message = Message("assistant", time=MessageTime(now_ms()))
+            message.join(session_id)
+            for _ in range(10):
+                message.add_part(some_part())
+            payload += sum(len(encode_part(part)) for part in message.parts)
+            messages.append(message)
+        await store.append(session_id, messages)
+    return payload
+
+
+def some_part() -> TextPart | ToolPart:
+    length = random.choice((20, 60, 150, 400))
+    if length < 150:
+        return TextPart(words(length))
+    state = ToolCompleted({"path": words(3)}, words(length), EndedTime(1, 2))
+    return ToolPart(call_id=new_id(), tool="read", state=state)
+
+
+def words(count: int) -> str:
+    """Common words are common, as in a language."""
+    return " ".join(f"w{int(50_000 ** random.random()) - 1}" for _ in range(count))
+
+
+def text_part(message: Message, text: str = TEXT) -> TextPart:
+    part = TextPart(text)
+    part.adopt(message.id, message.session_id)
+    return part
+
+
+async def append_one(store: SqliteStore, message: Message) -> float:
+    return await clocked(lambda: store.append(message.session_id, [text_part(message)]))
+
+
+async def append_together(store: SqliteStore, message: Message, count: int) -> None:
+    await asyncio.gather(*(store.append(message.session_id, [text_part(message)]) for _ in range(count)))
+
+
+def bare_table(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute("CREATE TABLE part (id INTEGER PRIMARY KEY, session TEXT, body BLOB)")
+    return db
+
+
+def insert(db: sqlite3.Connection) -> None:
+    db.execute("BEGIN IMMEDIATE")
+    db.execute("INSERT INTO part (session, body) VALUES (?, ?)", ("s", encode_part(TextPart(TEXT))))
+    db.execute("COMMIT")
+
+
+def timed(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+async def clocked(work: Callable[[], Awaitable[object]]) -> float:
+    start = time.perf_counter()
+    await work()
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(append_for_a_while(Path(sys.argv[1])))))

@@ -1,0 +1,107 @@
+"""Orders to write, and a connection that carries out several of them in one transaction."""
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from outrider.sessions import faults
+from outrider.sessions.sqlite.failures import explain
+
+T = TypeVar("T")
+Write = Callable[[sqlite3.Connection], T]
+
+
+class Order:
+    """One write that somebody waits for."""
+
+    __slots__ = ("_claim", "_error", "_result", "durable", "future", "loop", "write")
+
+    def __init__(self, write: Write[Any], *, durable: bool) -> None:
+        self.write = write
+        self.durable = durable
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self.loop.create_future()
+        self._result: Any = None
+        self._error: Exception | None = None
+        self._claim = threading.Lock()
+
+    def claim(self) -> bool:
+        """True for the first who asks: the one that begins it, or the caller that gives up."""
+        return not self.future.done() and self._claim.acquire(blocking=False)
+
+    def hand_back(self) -> None:
+        """Nothing was done: somebody else may begin it."""
+        self._claim.release()
+
+    def carry_out(self, db: sqlite3.Connection) -> None:
+        self._result = self.write(db)
+
+    def fail(self, error: Exception) -> None:
+        self._error = self._error or error
+
+    def deliver(self) -> None:
+        """Tell whoever waits, from the thread of their loop."""
+        if self.future.done():
+            return
+        if self._error is not None:
+            self.future.set_exception(self._error)
+        else:
+            self.future.set_result(self._result)
+
+    def send(self) -> None:
+        """Tell whoever waits, from another thread."""
+        with contextlib.suppress(RuntimeError):  # their loop was closed: nobody waits any more
+            self.loop.call_soon_threadsafe(self.deliver)
+
+
+class Pen:
+    """Whoever uses it holds the turnstile."""
+
+    def __init__(self, path: Path, db: sqlite3.Connection) -> None:
+        self.db = db
+        self._path = path
+        self._full = True
+
+    def commit(self, orders: Sequence[Order]) -> None:
+        """All orders in one transaction; one that fails is undone alone. Raises only if it cannot even begin."""
+        self.set_durability(full=any(order.durable for order in orders))
+        self.db.execute("BEGIN IMMEDIATE")
+        try:
+            for order in orders:
+                self._try(order, alone=len(orders) == 1)
+            if self.db.in_transaction:
+                self.db.execute("COMMIT")
+        except Exception as error:  # noqa: BLE001  whoever waits is told
+            self.roll_back()
+            for order in orders:
+                order.fail(explain(error, self._path))
+        faults.reach("FP-after-commit")
+
+    def set_durability(self, *, full: bool) -> None:
+        """FULL waits for the disk at each commit; NORMAL survives the process but perhaps not the machine."""
+        if full != self._full:
+            self.db.execute(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
+            self._full = full
+
+    def roll_back(self) -> None:
+        if self.db.in_transaction:
+            with contextlib.suppress(sqlite3.Error):
+                self.db.execute("ROLLBACK")
+
+    def _try(self, order: Order, *, alone: bool) -> None:
+        """One order; its failure is its own unless the whole transaction is lost."""
+        if not alone:
+            self.db.execute("SAVEPOINT one")
+        try:
+            order.carry_out(self.db)
+        except Exception as error:
+            order.fail(explain(error, self._path) if isinstance(error, sqlite3.Error | OSError) else error)
+            if not self.db.in_transaction:
+                raise
+            self.db.execute("ROLLBACK" if alone else "ROLLBACK TO one")
+        if not alone:
+            self.db.execute("RELEASE one")

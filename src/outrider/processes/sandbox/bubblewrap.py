@@ -11,7 +11,7 @@ from outrider.errors import ConfigurationError
 from outrider.processes.launch import Launch
 from outrider.processes.sandbox.locks.order import DOOR_PORT, Locks, outer_environment, runtime, warden_argv
 from outrider.processes.sandbox.locks.rights import DEVICES, READING, WRITING, Grants, ruleset, version
-from outrider.processes.sandbox.locks.seccomp import filter_for, machine
+from outrider.processes.sandbox.locks.seccomp import Freedom, filter_for, machine
 from outrider.processes.sandbox.policy import Access, Hosts, Policy
 from outrider.processes.sandbox.zones import Zones, access_above, is_within, parent_of, zones_of
 
@@ -121,7 +121,7 @@ def _locks(policy: Policy, zones: Zones) -> Locks:
     grants += [(os.fsencode(path), WRITING) for path in (*writable, *FRESH, "/dev/shm")]
     door = str(policy.network.door) if isinstance(policy.network, Hosts) else ""
     return Locks(
-        seccomp=filter_for(architecture, namespaces=True, sockets=True),
+        seccomp=filter_for(architecture, Freedom()),
         landlock=ruleset(grants, version(), network=True),
         door=door,
     )

@@ -10,7 +10,7 @@ from outrider.errors import ConfigurationError
 from outrider.processes.launch import Launch
 from outrider.processes.sandbox.locks.order import Locks, outer_environment, runtime, warden_argv
 from outrider.processes.sandbox.locks.rights import DEVICES, READING, WRITING, ruleset, version
-from outrider.processes.sandbox.locks.seccomp import filter_for, machine
+from outrider.processes.sandbox.locks.seccomp import Freedom, filter_for, machine
 from outrider.processes.sandbox.policy import Access, Hosts, Policy
 from outrider.processes.sandbox.zones import Zones, access_above, is_within, zones_of
 
@@ -27,6 +27,7 @@ class Landlock(msgspec.Struct, frozen=True):
     confines: bool = True
     gaps: tuple[str, ...] = (
         "hidden and protected files inside a folder that is writable can be read and changed",
+        "with a writable workspace, modes and times of the user's other files can be changed",
         "commands see the names of other processes",
         "no sockets at all unless the network is on, and then also those of local programs",
     )
@@ -41,10 +42,9 @@ class Landlock(msgspec.Struct, frozen=True):
         grants += [(os.fsencode(path), DEVICES) for path in map("/dev/{}".format, _PLAIN_DEVICES.split())]
         online = policy.network == "on"
         locks = Locks(
-            seccomp=filter_for(architecture, namespaces=False, sockets=online),
+            seccomp=filter_for(architecture, Freedom(namespaces=False, sockets=online, metadata=policy.writable)),
             landlock=ruleset(grants, version(), network=online),
             drop_capabilities=True,
-            count_processes=False,
         )
         environment = outer_environment(launch.environment) | {"TMPDIR": scratch}
         argv = warden_argv(launch, policy.bounds, locks, str(policy.workspace))

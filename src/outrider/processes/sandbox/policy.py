@@ -14,7 +14,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     """What a command may use at most, with everything that it starts unless said otherwise. Sizes in bytes."""
 
     memory: int = 8 * GIB
-    processes: int = 512
+    processes: int = 1024  # threads count as well
     file_size: int = 8 * GIB  # one file
     disk: int = 16 * GIB  # growth of the workspace's file system while the command runs
     temporary: int = 2 * GIB  # each of the folders that vanish with the command

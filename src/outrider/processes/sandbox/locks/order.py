@@ -31,7 +31,6 @@ class Locks(msgspec.Struct, frozen=True, kw_only=True):
     seccomp: bytes
     landlock: Ruleset | None
     drop_capabilities: bool = False
-    count_processes: bool = True  # whether the kernel's count per user is a count per sandbox
     door: str = ""
 
 
@@ -52,7 +51,7 @@ def warden_argv(launch: Launch, bounds: Bounds, locks: Locks, disk: str) -> tupl
     order: dict[str, Any] = {
         "argv": [os.fsencode(word) for word in launch.argv],
         "environment": {name: value for name, value in launch.environment.items() if name.startswith(_LOADER)},
-        "limits": _kernel_limits(bounds, count_processes=locks.count_processes),
+        "limits": _kernel_limits(bounds),
         "bounds": msgspec.structs.asdict(bounds),
         "disk": disk,
         "seccomp": locks.seccomp,
@@ -71,8 +70,8 @@ def outer_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: environment[name] for name in kept}
 
 
-def _kernel_limits(bounds: Bounds, *, count_processes: bool) -> list[tuple[str, int]]:
-    limits = [
+def _kernel_limits(bounds: Bounds) -> list[tuple[str, int]]:
+    return [
         # Not the address space: runtimes reserve far more of it than they ever use.
         ("RLIMIT_DATA", bounds.memory),
         ("RLIMIT_FSIZE", bounds.file_size),
@@ -80,4 +79,3 @@ def _kernel_limits(bounds: Bounds, *, count_processes: bool) -> list[tuple[str, 
         ("RLIMIT_CPU", bounds.cpu_seconds),
         ("RLIMIT_CORE", 0),
     ]
-    return [*limits, ("RLIMIT_NPROC", bounds.processes)] if count_processes else limits

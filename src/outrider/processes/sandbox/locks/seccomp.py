@@ -9,7 +9,9 @@ import platform
 import struct
 from collections.abc import Iterable
 
-from outrider.processes.sandbox.locks.syscalls import FAR_REACHING, NEWEST, NUMBERS, UNSHARED, Architecture
+import msgspec
+
+from outrider.processes.sandbox.locks.syscalls import FAR_REACHING, METADATA, NEWEST, NUMBERS, UNSHARED, Architecture
 
 _LOAD, _EQUAL, _GREATER, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x06
 _ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000
@@ -28,10 +30,19 @@ def machine() -> Architecture | None:
     return name if name in ("x86_64", "aarch64") else None
 
 
-def filter_for(architecture: Architecture, *, namespaces: bool, sockets: bool) -> bytes:
-    """`namespaces` says that the command has its own; `sockets` that it may open some at all."""
+class Freedom(msgspec.Struct, frozen=True, kw_only=True):
+    """What else keeps a command in, so that the filter need not."""
+
+    namespaces: bool = True  # of its own
+    sockets: bool = True
+    metadata: bool = True  # modes, owners, times and attributes of files
+
+
+def filter_for(architecture: Architecture, freedom: Freedom) -> bytes:
     numbers = NUMBERS[architecture]
-    refused = FAR_REACHING if namespaces else FAR_REACHING | UNSHARED
+    refused = FAR_REACHING
+    refused |= frozenset() if freedom.namespaces else UNSHARED
+    refused |= frozenset() if freedom.metadata else METADATA
     program = [
         _op(_LOAD, _ARCHITECTURE),
         # A call in another width has other numbers, and would pass under a wrong name.
@@ -43,9 +54,9 @@ def filter_for(architecture: Architecture, *, namespaces: bool, sockets: bool) -
         *_when(numbers["clone3"], [_refuse(errno.ENOSYS)]),  # its flags cannot be seen; programs go back to clone
         *_when(numbers["clone"], [_load(0), _op(_ANY_BIT, _NEW_NAMESPACES, otherwise=1), _refuse(errno.EPERM)]),
         *_when(numbers["ioctl"], [_load(1), *_refuse_values(_TERMINAL_TRICKS)]),
-        *_when(numbers["socket"], _families(sockets=sockets)),
+        *_when(numbers["socket"], _families(sockets=freedom.sockets)),
     ]
-    if not namespaces:
+    if not freedom.namespaces:
         program += _when(numbers["prlimit64"], [_load(0), _op(_EQUAL, 0, then=1), _refuse(errno.EPERM)])
     for name in sorted(refused & numbers.keys()):
         program += _when(numbers[name], [_refuse(errno.EPERM)])

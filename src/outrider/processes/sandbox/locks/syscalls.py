@@ -22,10 +22,16 @@ _UNSHARED = """
     ioprio_set
 """
 
+# Landlock does not look at these. Where it stands alone, they are refused unless there is something to write.
+_METADATA = """
+    chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat setxattr lsetxattr
+    fsetxattr removexattr lremovexattr fremovexattr setxattrat removexattrat file_setattr
+"""
+
 _SAME_EVERYWHERE = """
     io_uring_setup 425 io_uring_enter 426 io_uring_register 427 open_tree 428 move_mount 429 fsopen 430 fsconfig 431
     fsmount 432 fspick 433 clone3 435 pidfd_getfd 438 process_madvise 440 mount_setattr 442 quotactl_fd 443
-    open_tree_attr 467
+    open_tree_attr 467 fchmodat2 452 setxattrat 463 removexattrat 466 file_setattr 469
 """
 
 _X86_64 = """
@@ -37,6 +43,8 @@ _X86_64 = """
     add_key 248 request_key 249 keyctl 250 ioprio_set 251 migrate_pages 256 unshare 272 move_pages 279
     perf_event_open 298 fanotify_init 300 prlimit64 302 open_by_handle_at 304 clock_adjtime 305 setns 308
     process_vm_readv 310 process_vm_writev 311 kcmp 312 finit_module 313 kexec_file_load 320 bpf 321 userfaultfd 323
+    chmod 90 fchmod 91 chown 92 fchown 93 lchown 94 utime 132 setxattr 188 lsetxattr 189 fsetxattr 190 removexattr 197
+    lremovexattr 198 fremovexattr 199 utimes 235 fchownat 260 futimesat 261 fchmodat 268 utimensat 280
 """
 
 _AARCH64 = """
@@ -47,7 +55,8 @@ _AARCH64 = """
     shmget 194 shmctl 195 shmat 196 socket 198 add_key 217 request_key 218 keyctl 219 clone 220 swapon 224 swapoff 225
     migrate_pages 238 move_pages 239 perf_event_open 241 prlimit64 261 fanotify_init 262 open_by_handle_at 265
     clock_adjtime 266 setns 268 process_vm_readv 270 process_vm_writev 271 kcmp 272 finit_module 273 bpf 280
-    userfaultfd 282 kexec_file_load 294
+    userfaultfd 282 kexec_file_load 294 fchmod 52 fchmodat 53 fchownat 54 fchown 55 utimensat 88 setxattr 5
+    lsetxattr 6 fsetxattr 7 removexattr 14 lremovexattr 15 fremovexattr 16
 """
 
 
@@ -57,5 +66,6 @@ def _table(text: str) -> dict[str, int]:
 
 
 NUMBERS: dict[Architecture, dict[str, int]] = {"x86_64": _table(_X86_64), "aarch64": _table(_AARCH64)}
+METADATA = frozenset(_METADATA.split())
 FAR_REACHING = frozenset(_FAR_REACHING.split())
 UNSHARED = frozenset(_UNSHARED.split())

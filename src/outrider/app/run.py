@@ -7,6 +7,7 @@ from contextvars import copy_context
 from typing import Any, TypeVar
 
 from outrider.agents.ends import TurnEnd
+from outrider.agents.output_type import OutputType
 from outrider.app.gate import Approve
 from outrider.app.results import RunResult
 from outrider.app.streaming import StreamEvent, Translator
@@ -39,10 +40,22 @@ async def async_run(  # noqa: PLR0913  they are what can be said about a run
     bus: EventBus | None = None,
     limits: Limits | None = None,
     approve: Approve | None = None,
+    output_type: Any = None,
 ) -> RunResult:
-    """Let agents work on a message. What a model or a tool does wrong comes back to the model; what it cannot mend is
-    raised as an OutriderError whose `details["result"]` holds all that was done."""
-    plan = RunPlan.of(entry, agents, _tools(tools), providers, mode=mode, limits=limits or Limits(), approve=approve)
+    """Let agents work on a message. With `output_type` the output is a value of that type.
+
+    What a model or a tool does wrong comes back to the model; what it cannot mend is raised as an OutriderError whose
+    `details["result"]` holds all that was done."""
+    plan = RunPlan.of(
+        entry,
+        agents,
+        _tools(tools),
+        providers,
+        mode=mode,
+        limits=limits or Limits(),
+        approve=approve,
+        output=None if output_type is None else OutputType(output_type),
+    )
     run_bus, log = _bus(bus, debug=debug), EventLog()
     log.attach(run_bus)
     async with open_workshop(plan, run_bus, store=store, session=session) as workshop:
@@ -126,7 +139,7 @@ def _tools(tools: Iterable[Tool | Callable[..., Any]]) -> list[Tool]:
 
 def _result(workshop: Workshop, end: TurnEnd, log: EventLog) -> RunResult:
     return RunResult(
-        output=end.output,
+        output=end.output if workshop.value is None else workshop.value,
         messages=workshop.crew.forwards,
         event_log=log,
         session=workshop.journal.session,

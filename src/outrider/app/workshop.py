@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from outrider.agents.crew import Crew
+from outrider.agents.crew import Crew, Seat
 from outrider.agents.ends import TurnEnd
 from outrider.agents.limits import Budget
+from outrider.agents.output_type import REPAIRS, OutputMismatch, OutputType
 from outrider.agents.seating import take_seat
 from outrider.agents.turn import Turn
 from outrider.app.connections import connected
@@ -28,7 +29,6 @@ from outrider.types.agents import Agent, AgentMessage, Limits, Mode, Provider
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message
 from outrider.types.parts import FilePart, TextPart
-from outrider.types.request import OutputSchema
 from outrider.types.tool_state import Attachment
 
 USER = "user"
@@ -45,7 +45,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode = "agent"
     limits: Limits = Limits()
     approve: Approve | None = None
-    output: OutputSchema | None = None
+    output: OutputType | None = None
 
     @classmethod
     def of(
@@ -92,17 +92,36 @@ class Workshop:
         self._plan = plan
         self.crew = crew
         self.journal = journal
+        self.value: Any = None
 
     async def work(self, message: str, attachments: Sequence[Attachment] = ()) -> TurnEnd:
         """Give the entry agent its message and let it work to its end."""
-        entry = self._plan.entry
+        entry, output = self._plan.entry, self._plan.output
         self.crew.forwards.append(AgentMessage("forward", USER, entry.name, message, "", tuple(attachments)))
         files = [_file(attachment) for attachment in attachments]
         await self.journal.add_message(Message("user", [TextPart(message), *files], agent=entry.name))
-        seat = take_seat(entry, self.journal, self.crew, output=self._plan.output)
+        seat = take_seat(entry, self.journal, self.crew, output=output.schema if output else None)
         end = await Turn(seat, self.crew).run()
+        if output is not None:
+            end, self.value = await self._value(end, output, seat)
         self.crew.forwards.append(AgentMessage("return", entry.name, USER, end.output, ""))
         return end
+
+    async def _value(self, end: TurnEnd, output: OutputType, seat: Seat) -> tuple[TurnEnd, Any]:
+        """The answer as the wanted type; the model may mend it, a few times."""
+        for repairs_left in range(REPAIRS, -1, -1):
+            if end.reason != "completed":
+                return end, None
+            try:
+                return end, output.read(end.output)
+            except OutputMismatch as problem:
+                if not repairs_left:
+                    return TurnEnd("error", end.output, problem), None
+                words = TextPart(output.repair(problem), synthetic=True)
+            await self.journal.add_message(Message("user", [words]))
+            seat.finished = None
+            end = await Turn(seat, self.crew).run()
+        return end, None
 
 
 @asynccontextmanager

@@ -26,16 +26,21 @@ class Signature(msgspec.Struct, frozen=True):
     takes_more: bool
 
     def json_schema(self) -> dict[str, Any]:
-        (_,), components = msgspec.json.schema_components(
-            (self.arguments,), schema_hook=_schema_of_class, ref_template="#/$defs/{name}"
-        )
-        root = components.pop(self.arguments.__name__)
-        root.pop("title", None)
-        definitions: dict[str, Any] = dict(components)
-        root = _hoist(root, definitions)
-        root["additionalProperties"] = self.takes_more
-        root.setdefault("required", [])
-        return root | ({"$defs": definitions} if definitions else {})
+        schema = json_schema_of(self.arguments)
+        return schema | {"additionalProperties": self.takes_more, "required": schema.get("required", [])}
+
+
+def json_schema_of(hint: Any) -> dict[str, Any]:
+    """The JSON schema of a type hint, with what it refers to under `$defs`."""
+    (root,), components = msgspec.json.schema_components(
+        (hint,), schema_hook=_schema_of_class, ref_template="#/$defs/{name}"
+    )
+    definitions: dict[str, Any] = dict(components)
+    if "$ref" in root:
+        root = definitions.pop(root["$ref"].removeprefix("#/$defs/"))
+    root = _hoist(dict(root), definitions)
+    root.pop("title", None)
+    return root | ({"$defs": definitions} if definitions else {})
 
 
 def signature_of(function: Callable[..., Any]) -> Signature:

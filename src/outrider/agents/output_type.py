@@ -1,7 +1,7 @@
 """Structured output: an answer that is a value of the user's type, read from the model's text, or words to mend it."""
 
 import re
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -63,4 +63,4 @@ def _checked(value: Any, schema: dict[str, Any]) -> Any:
             raise OutputMismatch(f"it lacks {', '.join(missing)}")
     if schema.get("type") == "array" and type(value) is not list:
         raise OutputMismatch("expected an array")
-    return value
+    return cast("Any", value)

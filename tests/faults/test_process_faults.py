@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 
 import pytest
@@ -103,7 +103,7 @@ asyncio.run(main())
 
 
 @contextlib.contextmanager
-def engine(*commands: str) -> Iterator[subprocess.Popen[bytes]]:
+def engine(*commands: str) -> Generator[subprocess.Popen[bytes]]:
     argv = [sys.executable, "-c", ENGINE, json.dumps(commands)]
     child = subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=ROOT, env=os.environ | {"PYTHONPATH": "src"})
     assert child.stdout is not None
@@ -226,6 +226,13 @@ async def test_sf_077_when_the_guardian_is_killed_processes_go_on_and_others_can
     assert not is_alive(pid)
 
 
+async def test_sf_077_when_the_keeper_in_waiting_is_killed_another_takes_its_place(supervisor: Supervisor):
+    await supervisor.run_command("c", "true")
+    for guard in guards_of(os.getpid())[1]:
+        os.kill(guard, signal.SIGKILL)
+    assert (await supervisor.run_command("c", "echo works")).text == "works\n"
+
+
 async def test_sf_077_when_a_keeper_is_killed_all_that_it_kept_ends_and_the_call_says_so(
     supervisor: Supervisor, tmp_path: Path
 ):
@@ -252,7 +259,7 @@ async def test_sf_013_a_command_that_is_killed_for_memory_says_so(supervisor: Su
 
 
 @contextlib.contextmanager
-def memory_group() -> Iterator[str]:
+def memory_group() -> Generator[str]:
     """A control group with little memory; gives the command by which a shell joins it."""
     root = Path("/sys/fs/cgroup")
     version_1 = (root / "memory" / "memory.limit_in_bytes").exists()

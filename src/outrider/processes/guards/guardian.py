@@ -10,13 +10,14 @@ import os
 import signal
 import socket
 import sys
+import time
 
 from outrider.processes import platform
 from outrider.processes.guards.keeper import keep, open_wakeup, wait_for
 
 LINE_ENDED = 3  # exit code of a keeper that waited in vain
 NUMBER = 4  # bytes of a process number
-TRY_AGAIN = 0.1  # seconds, when the system refuses another process
+TRY_AGAIN = 0.1  # seconds, when the system refuses another process or one fails
 
 
 def main() -> None:
@@ -41,17 +42,21 @@ class _Guardian:
         self._busy, self._tell_busy = os.pipe()
         self._keepers: set[int] = set()
         self._waiting: int | None = None
-        self._line_ended = False
+        self._ended = False
 
     def run(self) -> None:
-        while self._keepers or not self._line_ended:
-            if self._waiting is None and not self._line_ended:
+        while self._keepers or not self._ended:
+            if self._waiting is None and not self._ended:
                 self._fork()
-            ready = wait_for(self._wakeup, self._busy, seconds=None if self._waiting or self._line_ended else TRY_AGAIN)
+            engine = None if self._ended else self._engine
+            patience = None if self._waiting or self._ended else TRY_AGAIN
+            ready = wait_for(self._wakeup, self._busy, engine, seconds=patience)
             if self._wakeup in ready:
                 os.read(self._wakeup, 4096)
             if self._busy in ready and int.from_bytes(os.read(self._busy, NUMBER), "big") == self._waiting:
                 self._waiting = None
+            if self._engine in ready:
+                self._ended = True
             self._reap()
 
     def _fork(self) -> None:
@@ -97,12 +102,15 @@ class _Guardian:
             self._bury(pid, os.waitstatus_to_exitcode(status))
 
     def _bury(self, pid: int, code: int) -> None:
+        clean = pid in self._keepers and code in (0, LINE_ENDED)  # such a keeper leaves nothing
+        self._keepers.discard(pid)
         if pid == self._waiting:
             self._waiting = None
-            self._line_ended = code == LINE_ENDED
-        elif code or pid not in self._keepers:  # a keeper that ends as it should leaves nothing
+            self._ended = self._ended or code == LINE_ENDED
+            if not clean:
+                time.sleep(TRY_AGAIN)  # whatever ends it so, this must not become a race
+        if not clean:
             self._kill_orphans()
-        self._keepers.discard(pid)
 
     def _kill_orphans(self) -> None:
         """A child that is no keeper has lost its own; killing it may bring its children here, and this again."""

@@ -178,8 +178,7 @@ class Server:
             self._change("connecting")
             self._life = life = Life(Listener(self._ready, self._ended, self._changed_list, self._log))
             await hold(self.config, self._host, life, legacy=legacy)
-            self._ended()
-            self.status = Status("connecting", hide(life.reason, self.config))
+            life.end("the connection ended")
             if self._closing or life.served is not None or not life.has_died:
                 break
         return life.served
@@ -191,9 +190,11 @@ class Server:
         self._change("ready", "")
 
     def _ended(self) -> None:
-        if self._link is not None:
-            self._link = None
-            self._change("connecting")
+        self._link = None
+        if self._closing:
+            self._change("closed")
+        elif self._life is not None:
+            self._change("connecting", hide(self._life.reason, self.config))
 
     def _change(self, state: State, error: str | None = None) -> None:
         if state == "connecting":

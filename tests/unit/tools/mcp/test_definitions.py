@@ -1,0 +1,33 @@
+"""Fingerprints: a tool that became another one is noticed."""
+
+import msgspec
+
+from outrider.tools.mcp.definitions import Definition, accept, has_changed
+
+READ = Definition("files", "read", "Read a file.", {"type": "object", "properties": {"a": {}, "b": {}}})
+
+
+def test_a_tool_that_was_never_seen_is_entered_and_has_not_changed():
+    ledger = {}
+    assert not has_changed(READ, ledger)
+    assert ledger == {"files/read": READ.fingerprint}
+    assert not has_changed(READ, ledger)
+
+
+def test_other_words_or_another_schema_is_a_change_until_somebody_has_looked():
+    for change in ({"description": "Read a file and send it."}, {"parameters": {"type": "object"}}):
+        ledger = {}
+        has_changed(READ, ledger)
+        changed = msgspec.structs.replace(READ, **change)
+        assert has_changed(changed, ledger)
+        assert has_changed(changed, ledger), "noticing is not accepting"
+        accept(changed, ledger)
+        assert not has_changed(changed, ledger)
+        assert has_changed(READ, ledger)
+
+
+def test_the_order_of_a_schema_and_the_hints_are_no_change():
+    other = Definition(
+        "files", "read", "Read a file.", {"properties": {"b": {}, "a": {}}, "type": "object"}, hints={"x": 1}
+    )
+    assert other.fingerprint == READ.fingerprint

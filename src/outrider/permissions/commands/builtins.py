@@ -4,10 +4,10 @@ import re
 from collections.abc import Callable, Sequence
 
 from outrider.permissions.commands.environment import refuse_exported, refuse_special
-from outrider.permissions.names import names
 from outrider.permissions.programs.table import program, read_use
 from outrider.permissions.shell.source import Unclear
 from outrider.permissions.shell.values import Arg, Scope, literal
+from outrider.permissions.texts.names import names
 
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _UNARY = names("""-b -c -d -e -f -g -h -k -L -n -N -O -G -p -r -s -S -t -u -w -x -z -a""")

@@ -2,9 +2,9 @@
 
 import re
 
-from outrider.permissions.names import names
 from outrider.permissions.shell.source import Unclear
 from outrider.permissions.shell.values import Arg
+from outrider.permissions.texts.names import names
 
 # Given to a program, these change at most how its output looks.
 _HARMLESS = names(

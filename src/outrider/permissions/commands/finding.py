@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from outrider.permissions.names import names
 from outrider.permissions.paths.protected import matches_secret
 from outrider.permissions.programs.place import Place
 from outrider.permissions.shell.source import Unclear
 from outrider.permissions.shell.values import Arg
+from outrider.permissions.texts.names import names
 
 _PLAIN = names(
     """-print -print0 -ls -prune -quit -true -false -depth -d -mount -xdev -daystart -noleaf -empty -nouser

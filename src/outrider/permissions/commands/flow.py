@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from outrider.permissions.commands.environment import refuse_special
-from outrider.permissions.names import names
 from outrider.permissions.shell.source import Source, Unclear
 from outrider.permissions.shell.values import Known, Scope
+from outrider.permissions.texts.names import names
 
 if TYPE_CHECKING:
     from tree_sitter import Node

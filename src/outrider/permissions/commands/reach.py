@@ -6,21 +6,21 @@ from itertools import pairwise
 from pathlib import Path
 
 from outrider.permissions.commands.command import TRANSPARENT, Command
-from outrider.permissions.names import names
 from outrider.permissions.paths.contain import contain
 from outrider.permissions.programs.known import program_name, reaches
 from outrider.permissions.programs.steering import steering, unapproved
 from outrider.permissions.rules import Rule, match_words
 from outrider.permissions.shell.values import Arg
+from outrider.permissions.texts.names import names
 
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 # Options by which all kinds of programs are told to run another one, or where to write.
 _TELLS_A_PROGRAM = names(
-    """--checkpoint-action --to-command --use-compress-program --rsh-command --exec --exec-path --pre --hostname-bin
-    --upload-pack --receive-pack --open-files-in-pager --ext-diff --textconv --output --compress-program --html --pager
-    --extcmd --config-env --toolexec --script-shell --rcfile --init-file --eval --unzip-command --info-script
-    --new-volume-script -exec -execdir -toolexec -ok -okdir -TT --plugin --require --import --loader --node-options
-    --git-dir --work-tree"""
+    """--checkpoint-action --to-command --use-compress-program --rsh-command --exec --exec-path --pre
+    --hostname-bin --upload-pack --receive-pack --open-files-in-pager --ext-diff --textconv --output
+    --compress-program --html --pager --extcmd --config-env --toolexec --script-shell --rcfile --init-file
+    --eval --unzip-command --info-script --new-volume-script -exec -execdir -toolexec -ok -okdir -TT --plugin
+    --require --import --loader --node-options --git-dir --work-tree"""
 )
 # The shell itself: what these do depends on the rest of the script, so no rule can allow them on their own.
 _SHELL_ITSELF = names(

@@ -126,7 +126,8 @@ class Walk:
     def words(self, start: int, stop: int, scope: Scope) -> list[Known]:
         """What each word between two places can be, after the commands inside it are walked."""
         return [
-            arg.choices
+            # A lone dash stays in the place of names that may begin with one.
+            (*arg.choices, "-") if arg.loose and arg.choices else arg.choices
             for word, shown in read_words(self.source, start, stop)
             for arg in expand(self.resolved(word, scope), scope, shown)
         ]

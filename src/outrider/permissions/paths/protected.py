@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
-from outrider.permissions.names import names
+from outrider.permissions.texts.names import names
 
 Access = Literal["read", "write"]
 

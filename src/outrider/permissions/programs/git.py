@@ -1,6 +1,7 @@
 """Subcommands of git that only read, and the options under which they do; what a repository's files make of it is in
 `steering`."""
 
+import re
 from collections.abc import Sequence
 
 from outrider.permissions.paths.protected import protecting
@@ -9,6 +10,7 @@ from outrider.permissions.programs.table import Program, Use, program, prove, re
 from outrider.permissions.shell.source import Unclear
 from outrider.permissions.shell.values import Arg, literal
 
+_SIGNATURE = re.compile(r"%G|signature|%\(\s*trailers:.*command", re.IGNORECASE)
 _DIFF = (
     "-pusRabwWz0123456789 -U= -B[=] -M[=] -C[=] -D -l= -S= -G= -O=@ -X[=] --patch --no-patch --unified= --raw "
     "--minimal --patience --histogram --anchored= --diff-algorithm= --stat[=] --stat-width= --stat-name-width= "
@@ -35,7 +37,7 @@ _COMMITS = (
     "--relative-date --date= --parents --children --left-right --graph --no-graph --show-linear-break[=] "
     "--cherry-pick --cherry-mark --cherry --left-only --right-only --ignore-missing --decorate[=] --no-decorate "
     "--decorate-refs= --decorate-refs-exclude= --source --mailmap --no-mailmap --use-mailmap --log-size --follow "
-    "--full-diff --stdin --cc -c -m -t --combined-all-paths --diff-merges= --no-diff-merges --remerge-diff "
+    "--full-diff --stdin --cc -c -m -t --combined-all-paths --diff-merges= --no-diff-merges "
     "--count"
 )
 _REFS = (
@@ -46,6 +48,7 @@ _REFS = (
 
 def _paths_and_revisions(use: Use, place: Place) -> None:
     """An operand is a revision, a path, or `revision:path`; none may lead to a protected file."""
+    refuse_signatures(use)
     for arg in use.operands:
         place.check(arg)
         for choice in arg.choices or ():
@@ -54,13 +57,23 @@ def _paths_and_revisions(use: Use, place: Place) -> None:
                 raise Unclear(f"{name} is protected")
 
 
+def refuse_signatures(use: Use) -> None:
+    """Formats can ask for signatures and merges can be repeated; git runs other programs for both."""
+    for name, value in use.options:
+        text = value.text if value is not None else ""
+        if text is None or _SIGNATURE.search(text) or (name == "--diff-merges" and text.startswith("r")):
+            raise Unclear(f"the value of {name} could make git run a program")
+
+
 def _lists_branches(use: Use, _: Place) -> None:
     """A name without an option that lists would make a branch."""
+    refuse_signatures(use)
     if use.operands and not use.has("-l", "--list"):
         raise Unclear("it would make a branch")
 
 
 def _lists_tags(use: Use, _: Place) -> None:
+    refuse_signatures(use)
     if use.operands and not use.has("-l", "--list"):
         raise Unclear("it would make a tag")
 

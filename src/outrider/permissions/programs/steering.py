@@ -5,35 +5,33 @@ import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from outrider.permissions.names import names
 from outrider.permissions.paths.protected import linked_git_folder
+from outrider.permissions.texts.names import names
 
 LARGEST = 1_000_000
 _SECTION = re.compile(r'^\s*\[\s*(?P<name>[A-Za-z0-9.-]+)\s*(?:"(?P<sub>(?:[^"\\]|\\.)*)")?\s*\](?P<rest>.*)$')
 _KEY = re.compile(r"^\s*(?P<key>[A-Za-z][A-Za-z0-9-]*)\s*(?:=|$|[#;])")
 # What a repository's own configuration may say without steering which program runs.
-_HARMLESS_SECTIONS = names(
-    """user author committer branch color column advice init pull push gui status log blame tag"""
-)
+_HARMLESS_SECTIONS = names("""user author committer branch color column advice init pull push gui status blame tag""")
 _HARMLESS_KEYS = names(
     """core.repositoryformatversion core.filemode core.bare core.logallrefupdates core.ignorecase
     core.precomposeunicode core.symlinks core.autocrlf core.eol core.safecrlf core.abbrev core.quotepath
     core.longpaths core.protecthfs core.protectntfs core.untrackedcache core.checkstat core.trustctime
     core.preloadindex core.compression core.sparsecheckout core.sparsecheckoutcone core.whitespace
     core.commitgraph core.multipackindex core.fscache remote.url remote.fetch remote.pushurl remote.push
-    remote.tagopt remote.prune remote.mirror remote.skipdefaultupdate remote.promisor remote.partialclonefilter
-    submodule.url submodule.active submodule.branch extensions.objectformat extensions.partialclone
-    extensions.noop diff.renames diff.algorithm diff.mnemonicprefix diff.noprefix diff.colormoved diff.context
-    merge.conflictstyle merge.ff rebase.autosquash rebase.autostash fetch.prune fetch.prunetags fetch.parallel
-    commit.verbose gc.auto gc.autodetach feature.manyfiles index.version receive.denycurrentbranch
-    rerere.enabled versionsort.suffix http.postbuffer pack.threads"""
+    remote.tagopt remote.prune remote.mirror remote.skipdefaultupdate submodule.url submodule.active
+    submodule.branch extensions.objectformat extensions.worktreeconfig log.date log.decorate log.abbrevcommit
+    log.follow extensions.noop diff.renames diff.algorithm diff.mnemonicprefix diff.noprefix diff.colormoved
+    diff.context merge.conflictstyle merge.ff rebase.autosquash rebase.autostash fetch.prune fetch.prunetags
+    fetch.parallel commit.verbose gc.auto gc.autodetach feature.manyfiles index.version
+    receive.denycurrentbranch rerere.enabled versionsort.suffix http.postbuffer pack.threads"""
 )
 # These run something too, but never in a command that only reads, prints to no terminal and stays on this machine.
 _IDLE_WHEN_READING = re.compile(
     r"^(?:core\.(?:hookspath|editor|pager|sshcommand|askpass)|alias\..*|sequence\..*|commit\..*|gpg\..*|merge\..*|mergetool\..*|"
-    r"difftool\..*|credential\..*|url\..*|pager\..*|filter\.(?:smudge|required)|http\..*|remote\..*|rebase\..*|fetch\..*|"
+    r"difftool\..*|credential\..*|url\..*|pager\..*|filter\.(?:smudge|required)|http\..*|remote\.(?!promisor|partialclone).*|rebase\..*|fetch\..*|"
     r"pull\..*|receive\..*|uploadpack\..*|sendemail\..*|instaweb\..*|web\..*|browser\..*|man\..*|help\..*|submodule\..*|"
-    r"lfs\..*|init\..*|maintenance\..*|gc\..*|rerere\..*|notes\..*|format\..*|mailmap\..*|interactive\..*|add\..*)$"
+    r"lfs\..*|init\..*|maintenance\..*|gc\..*|rerere\..*|notes\..*|mailmap\..*|interactive\..*|add\..*)$"
 )
 _NPM_KEYS = names(
     """save-exact save-prefix engine-strict fund audit legacy-peer-deps package-lock progress loglevel

@@ -1,9 +1,9 @@
 """Programs that tell about the machine, and interpreters and compilers asked for nothing but their version."""
 
-from outrider.permissions.names import names
 from outrider.permissions.programs.place import Place
 from outrider.permissions.programs.table import Program, Use, program
 from outrider.permissions.shell.source import Unclear
+from outrider.permissions.texts.names import names
 
 _HELP = "--help --version"
 
@@ -149,7 +149,7 @@ SYSTEM: dict[str, Program] = {
 _ASKED_FOR_VERSIONS = names(
     """gcc g++ cc c++ clang clang++ cpp ld as gdb cmake ninja meson autoconf automake pkg-config pip pip3 uv ruff
     mypy black isort flake8 pylint poetry pipenv docker podman kubectl helm terraform psql sqlite3 mysql
-    redis-server zsh dash fish vim nvim nano emacs deno bun tsc yq bzip2 xz zstd dotnet swift lua gh protoc
-    bat eza shellcheck hadolint pandoc ffmpeg convert inkscape nginx git-lfs"""
+    redis-server zsh dash fish vim nvim nano emacs deno bun tsc yq bzip2 xz zstd dotnet swift lua gh protoc bat
+    eza shellcheck hadolint pandoc ffmpeg convert inkscape nginx git-lfs"""
 )
 SYSTEM.update(dict.fromkeys(_ASKED_FOR_VERSIONS, _VERSION_ONLY))

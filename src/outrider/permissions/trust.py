@@ -1,0 +1,120 @@
+"""Which workspaces the user trusts, and which executable items in them: kept by real path and by content."""
+
+import hashlib
+import os
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from outrider.permissions.decide import Policy
+from outrider.permissions.decision import Mode
+
+
+class Trusted(Struct, frozen=True):
+    """One workspace: when it was trusted, and the contents that were approved in it (path below it to hash)."""
+
+    since: int
+    items: dict[str, str] = {}
+
+
+class TrustList:
+    """Kept in one file of the user's own; nothing in a workspace can change it."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def trusts(self, workspace: str | os.PathLike[str]) -> bool:
+        return _key(workspace) in self._read()
+
+    def approves(self, workspace: str | os.PathLike[str], item: str, content: bytes) -> bool:
+        """Whether this item was approved with exactly this content."""
+        found = self._read().get(_key(workspace))
+        return found is not None and found.items.get(item) == content_hash(content)
+
+    def approved_hashes(self, workspace: str | os.PathLike[str]) -> frozenset[str]:
+        found = self._read().get(_key(workspace))
+        return frozenset() if found is None else frozenset(found.items.values())
+
+    def trust(self, workspace: str | os.PathLike[str], *, time: int) -> None:
+        listed = self._read()
+        listed.setdefault(_key(workspace), Trusted(time))
+        self._write(listed)
+
+    def approve(self, workspace: str | os.PathLike[str], item: str, content: bytes) -> None:
+        """Only inside a trusted workspace: trust comes first."""
+        listed, key = self._read(), _key(workspace)
+        if key not in listed:
+            raise ValueError(f"{key} is not trusted")
+        listed[key] = Trusted(listed[key].since, {**listed[key].items, item: content_hash(content)})
+        self._write(listed)
+
+    def forget(self, workspace: str | os.PathLike[str]) -> None:
+        listed = self._read()
+        if listed.pop(_key(workspace), None) is not None:
+            self._write(listed)
+
+    def listed(self) -> dict[str, Trusted]:
+        return self._read()
+
+    def _read(self) -> dict[str, Trusted]:
+        """A file that is missing, damaged, or that others may write counts as empty: nothing is trusted."""
+        try:
+            found = self._file.lstat()
+            if found.st_mode & 0o022 or found.st_uid != os.getuid() or not self._file.is_file():
+                return {}
+            return msgspec.json.decode(self._file.read_bytes(), type=dict[str, Trusted])
+        except (OSError, msgspec.MsgspecError):
+            return {}
+
+    def _write(self, listed: dict[str, Trusted]) -> None:
+        self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        temporary = self._file.with_name(f".{self._file.name}.{secrets.token_hex(8)}")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(msgspec.json.format(msgspec.json.encode(listed, order="sorted")))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self._file)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def content_hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _key(workspace: str | os.PathLike[str]) -> str:
+    """The real path: a link to a trusted folder is that folder, a folder moved in its place is another one."""
+    return os.path.realpath(workspace)
+
+
+_STRICTNESS: tuple[Mode, ...] = ("chat", "plan", "agent", "background")
+
+
+class Settings(Struct, frozen=True):
+    """The settings about rights that can come from several places."""
+
+    policy: Policy = Policy()
+    mode: Mode = "agent"
+
+
+def merge(user: Settings, project: Settings, *, trusted: bool) -> Settings:
+    """The project's settings count once the folder is trusted, and then only where they are stricter."""
+    if not trusted:
+        return user
+    policy = Policy(
+        allow=tuple(user.policy.allow),
+        ask=_joined(user.policy.ask, project.policy.ask),
+        deny=_joined(user.policy.deny, project.policy.deny),
+    )
+    stricter = _STRICTNESS.index(project.mode) < _STRICTNESS.index(user.mode)
+    return Settings(policy, project.mode if stricter else user.mode)
+
+
+def _joined(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*first, *second)))

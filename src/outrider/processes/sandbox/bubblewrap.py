@@ -24,11 +24,10 @@ KEPT = ("/run/systemd/resolve", "/run/current-system", "/run/wrappers", "/run/op
 
 
 class Bubblewrap(msgspec.Struct, frozen=True):
-    """`prefix` goes before the program: it lets bubblewrap itself outlive a polite request to end, so that the command
-    inside, which gets the same request, has the time to follow it."""
+    """`starter` is what starts the program, see `detect.starter`."""
 
     program: str
-    prefix: tuple[str, ...] = ()
+    starter: tuple[str, ...] = ()
     name: str = "bubblewrap"
     confines: bool = True
     gaps: tuple[str, ...] = ()
@@ -39,7 +38,7 @@ class Bubblewrap(msgspec.Struct, frozen=True):
             raise ConfigurationError(f"{self.program} lies where commands may write; install bubblewrap elsewhere")
         size = str(policy.bounds.temporary)
         argv = (
-            *(*self.prefix, self.program, *NAMESPACES, *BEHAVIOUR),
+            *(*self.starter, self.program, *NAMESPACES, *BEHAVIOUR),
             *(() if policy.network == "on" else ("--unshare-net",)),
             *("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"),
             *("--size", size, "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),

@@ -31,7 +31,7 @@ def find_sandbox(scratch: Path, search_path: str = "") -> Sandbox:
         return NoSandbox("sandboxes exist for Linux on x86_64 and aarch64 only", "Run Outrider in a Linux container.")
     trouble: list[str] = []
     for program in bubblewrap_programs(search_path):
-        sandbox = Bubblewrap(program, prefix=polite_prefix())
+        sandbox = Bubblewrap(program, starter=starter())
         failure = try_out(sandbox)
         if failure is None:
             return sandbox
@@ -56,10 +56,14 @@ def bubblewrap_programs(search_path: str = "") -> Iterator[str]:
             yield bundled
 
 
-def polite_prefix() -> tuple[str, ...]:
-    """GNU env can start a program that ignores SIGTERM; where it cannot, commands end without a last word."""
-    prefix = ("/usr/bin/env", "--ignore-signal=TERM")
-    return prefix if _run((*prefix, "true"), {}, Path("/"))[0] == 0 else ()
+def starter() -> tuple[str, ...]:
+    """What can be had of two things that bubblewrap must be started with, since inside it is too late to ask for them.
+
+    It ignores SIGTERM (GNU env does that), so that the command has time for its last words. And the warden goes before
+    all other processes, so that it can end a thousand of them; only the superuser needs that, and may ask for it."""
+    deaf, first = ("/usr/bin/env", "--ignore-signal=TERM"), ("/usr/bin/chrt", "--rr", "1")
+    found = first if os.geteuid() == 0 and _run((*first, "true"), {}, Path("/"))[0] == 0 else ()
+    return (*found, *deaf) if _run((*deaf, "true"), {}, Path("/"))[0] == 0 else found
 
 
 def try_out(sandbox: Sandbox) -> str | None:

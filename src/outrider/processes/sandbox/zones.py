@@ -25,6 +25,8 @@ def zones_of(policy: Policy, shown: Iterable[str] = ()) -> Zones:
 
 def real_path(path: Path) -> str | None:
     """None for what does not exist, or lies where the user cannot go and so no command can."""
+    if not os.access(path, os.F_OK):  # one call, where the walk below makes one for every folder on the way
+        return None
     try:
         return os.path.realpath(path, strict=True)
     except OSError:

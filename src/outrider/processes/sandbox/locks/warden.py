@@ -46,9 +46,10 @@ def main() -> NoReturn:
 
 
 def go_first() -> None:
-    """A thousand processes must not keep the warden from ending them; only the superuser may ask for this."""
+    """A thousand processes must not keep the warden from ending them. Only the superuser may ask for this, and only he
+    needs it: the kernel counts the processes of all others."""
     try:
-        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     except OSError:
         return
 
@@ -77,6 +78,7 @@ def become(order: dict[str, Any]) -> NoReturn:
 def lock(order: dict[str, Any]) -> None:
     """The filter comes last: it refuses what the other locks need."""
     write("/proc/self/oom_score_adj", OOM_SCORE)
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     for name, most in order["limits"]:
         set_limit(getattr(resource, name), most)
     # The kernel counts per user and user namespace. In one of our own, only the command and its warden are there.

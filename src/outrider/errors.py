@@ -32,7 +32,7 @@ OutriderError
 └── ConfigurationError        a name, setting or combination that cannot work (also a ValueError)
 """
 
-from typing import Any
+from typing import Any, Literal
 
 
 class OutriderError(Exception):
@@ -62,7 +62,13 @@ class InvalidStateTransition(OutriderError):
 
 
 class ToolFailure(OutriderError):
-    """Raise it inside a tool; the call ends in error and the model reads the message."""
+    """Raise it inside a tool; the call ends in error and the model reads the message.
+
+    `reason` is timeout where the tool kept a time limit of its own."""
+
+    def __init__(self, message: str, *, reason: Literal["failed", "timeout"] = "failed", **details: Any) -> None:
+        super().__init__(message, **details)
+        self.reason: Literal["failed", "timeout"] = reason
 
 
 class ListenerOverflow(OutriderError):

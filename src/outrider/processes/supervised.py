@@ -10,12 +10,14 @@ import msgspec
 from outrider.processes.ending import Ending
 from outrider.processes.output import Output, OutputSlice, OutputText
 from outrider.processes.pace import Pacer
-from outrider.processes.process import Process
+from outrider.processes.process import Asked, Process
 from outrider.types.events import Event, ProcessExitedEvent, ProcessOutputEvent, ProcessStartedEvent
 from outrider.types.ids import now_ms
 
 OnOutput = Callable[[str], object]
 Publish = Callable[[Event], None]
+
+UNKILLABLE = 12.0  # seconds; by then a keeper has given up on what the kernel does not let end
 
 _log = logging.getLogger("outrider.processes")
 
@@ -89,6 +91,15 @@ class Supervised:
             self.process.end(0)
         if self.is_alive:
             self.released.clear()
+
+    async def end(self, grace: float, because: Asked) -> None:
+        """Returns when nothing of it is alive."""
+        self.process.end(grace, because)
+        try:
+            async with asyncio.timeout(grace + UNKILLABLE):
+                await self.process.gone.wait()
+        except TimeoutError:
+            self.process.abandon()
 
     def started(self, pid: int) -> None:
         self._tell(ProcessStartedEvent, command=self.command, pid=pid)

@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import msgspec
 
@@ -22,7 +22,6 @@ from outrider.processes.supervised import OnOutput, Outcome, ProcessStatus, Supe
 GRACE = 5.0  # seconds between asking a process to end and making it
 GRACE_AT_CLOSE = 1.0
 LEFTOVERS = 0.1  # seconds; a command that leaves nothing alive is gone by then
-UNKILLABLE = 12.0  # seconds; by then a keeper has given up on what the kernel does not let end
 READ = 32_000
 
 
@@ -33,6 +32,13 @@ class ProcessLimits(msgspec.Struct, frozen=True, kw_only=True):
     foreground: int = 64
     background: int = 64
     remembered: int = 64
+
+
+class TimeLimit(msgspec.Struct, frozen=True):
+    """Seconds, and what happens then: a command is killed, or goes on in the background if there is room."""
+
+    seconds: float | None
+    then: Literal["kill", "background"] = "kill"
 
 
 class Supervisor:
@@ -71,10 +77,10 @@ class Supervisor:
         on_output: OnOutput | None = None,
         *,
         workdir: Path | None = None,
-        limit: float | None = None,
+        limit: float | TimeLimit | None = None,
         session_id: str = "",
     ) -> Outcome:
-        """Run to the end, the time limit (in seconds; it is killed then) or until it is moved to the background.
+        """Run to the end, to the time limit (at which it is killed, unless told else) or into the background.
 
         Cancelling kills it too, without waiting for its end."""
         async with self._turns:
@@ -100,7 +106,7 @@ class Supervisor:
         return True
 
     async def bring_to_foreground(
-        self, call_id: str, on_output: OnOutput | None = None, *, limit: float | None = None
+        self, call_id: str, on_output: OnOutput | None = None, *, limit: float | TimeLimit | None = None
     ) -> Outcome:
         """Wait for a command in the background as if it had been started now."""
         found = self._known.get(call_id)
@@ -157,8 +163,7 @@ class Supervisor:
         found = self._known.find(call_id)
         if found is None or not found.is_alive:
             return False
-        found.process.end(grace, "killed")
-        await self._until_gone(found, grace)
+        await found.end(grace, "killed")
         return True
 
     async def close(self) -> None:
@@ -168,7 +173,7 @@ class Supervisor:
         for found in alive:
             found.process.end(GRACE_AT_CLOSE, "killed")
         for found in alive:
-            await self._until_gone(found, GRACE_AT_CLOSE)
+            await found.end(GRACE_AT_CLOSE, "killed")
         self._known.forget_all()
         await self._spawner.close()
 
@@ -190,7 +195,7 @@ class Supervisor:
     ) -> Supervised:
         if self._closed:
             raise ProcessError("no command can be started: the supervisor is closed")
-        launch = self._wrap(Launch(argv_of(command), self._environment, workdir or Path.cwd(), self._resources))
+        launch = self._wrap(Launch(argv_of(command), self._environment, Path.cwd() / (workdir or ""), self._resources))
         text = command if isinstance(command, str) else shlex.join(command)
         name = self._known.free_id(call_id)
         found = Supervised(name, session_id, text, Output(self._folder, name), self._publish)
@@ -205,14 +210,17 @@ class Supervisor:
             raise
         return found
 
-    async def _attend(self, found: Supervised, limit: float | None) -> Outcome:
+    async def _attend(self, found: Supervised, limit: float | TimeLimit | None) -> Outcome:
         """Wait for a foreground command; whatever ends the waiting, nothing of it goes on unless in the background."""
+        bound = limit if isinstance(limit, TimeLimit) else TimeLimit(limit)
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(bound.seconds):
                 await found.released.wait()
         except TimeoutError:
-            found.process.end(GRACE, "timeout")
-            await self._until_gone(found, GRACE)
+            if bound.then == "background" and self._has_room():
+                found.to_background()
+            else:
+                await found.end(GRACE, "timeout")
         except asyncio.CancelledError:
             found.process.end(GRACE, "killed")
             raise
@@ -221,15 +229,10 @@ class Supervisor:
             self._known.forget(found)
         return outcome
 
-    @staticmethod
-    async def _until_gone(found: Supervised, grace: float) -> None:
-        try:
-            async with asyncio.timeout(grace + UNKILLABLE):
-                await found.process.gone.wait()
-        except TimeoutError:
-            found.process.abandon()
+    def _has_room(self) -> bool:
+        return len(self.get_backgrounded_ids()) < self._limits.background
 
     def _check_room(self) -> None:
-        most = self._limits.background
-        if len(self.get_backgrounded_ids()) >= most:
+        if not self._has_room():
+            most = self._limits.background
             raise ProcessError(f"there are {most} processes in the background already; kill one, or wait for its end")

@@ -79,7 +79,7 @@ class Runner:
         except InvalidArguments as error:
             return call.fail(error.message, self._clock(), "invalid_input")
         except ToolFailure as error:
-            return call.fail(error.message, self._clock(), "failed")
+            return call.fail(error.message, self._clock(), error.reason)
         except Exception as error:  # noqa: BLE001  a tool may raise anything, and the model should know
             if isinstance(error, TimeoutError) and limit.expired():
                 return call.fail(f"timed out after {tool.timeout:g} s", self._clock(), "timeout")

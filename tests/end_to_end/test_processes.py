@@ -1,0 +1,132 @@
+"""Many commands, long and hostile ones, against real shells: nothing hangs, leaks or outlives its owner."""
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from outrider.processes import platform
+from outrider.processes.launch import ResourceLimits
+from outrider.processes.supervisor import Supervisor
+from tests.fakes.living import seconds_until_dead
+from tests.leaks import child_processes
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+def zombies() -> int:
+    states = (Path(f"/proc/{pid}/stat") for pid in os.listdir("/proc") if pid.isdigit())  # noqa: PTH208
+    me = str(os.getpid())
+    rows = [fields for path in states if (fields := stat_fields(path))]
+    return sum(state == "Z" and parent == me for state, parent in rows)
+
+
+def stat_fields(path: Path) -> tuple[str, str] | None:
+    try:
+        state, parent, *_ = path.read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return state, parent
+
+
+@linux
+@pytest.mark.slow
+async def test_a_thousand_quick_commands_leave_nothing_behind():
+    before = child_processes()
+    async with Supervisor() as supervisor:
+        await supervisor.run_command("warm", "true")
+        descriptors = len(list(Path("/dev/fd").iterdir()))
+        outcomes = await asyncio.gather(*(supervisor.run_command(f"c{n}", f"echo {n}") for n in range(1000)))
+        assert [outcome.text for outcome in outcomes] == [f"{n}\n" for n in range(1000)]
+        assert len(list(Path("/dev/fd").iterdir())) == descriptors
+        assert supervisor.get_running_ids() == []
+        (guardian,) = child_processes() - before
+        await asyncio.sleep(0.3)
+        assert len(platform.children(guardian)) == 1  # the keeper in waiting
+    assert child_processes() == before
+    assert zombies() == 0
+
+
+@linux
+async def test_a_bomb_of_forks_is_put_out(tmp_path: Path):
+    """Every process starts others and ignores being asked to end; a limit of the system keeps the machine usable."""
+    user = len([pid for pid in Path("/proc").iterdir() if pid.name.isdigit()])
+    bomb = "trap '' TERM; b() { b & b & sleep 5; }; b"
+    async with Supervisor(resources=ResourceLimits(processes=user + 60)) as supervisor:
+        if os.getuid() == 0:  # to whom that limit does not apply
+            bomb = "trap '' TERM; b() { [ $1 -gt 0 ] && { b $(($1-1)) & b $(($1-1)) & }; sleep 5; }; b 5"
+        task = asyncio.create_task(supervisor.run_command("c", bomb))
+        await asyncio.sleep(0.5)
+        pid = supervisor.status("c").pid
+        assert pid is not None
+        pids = [pid, *(process.pid for process in platform.descendants(pid))]
+        assert len(pids) > 5
+        start = time.monotonic()
+        await supervisor.kill_process("c", grace=0.1)
+        assert time.monotonic() - start < 5
+        await task
+        assert seconds_until_dead(*pids) < 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "exec 1>&- 2>&-; sleep 0.1",
+        "exec 0<&-; true",
+        "sleep 0.3 & disown; exit 0",
+        "nohup sleep 60 >/dev/null 2>&1 &",
+        "(sleep 60 &); (sleep 60 | sleep 60 &)",
+        "coproc cat; echo started",
+        "ulimit -f 0; echo x > /dev/null",
+        "python3 -c 'import os; os.setsid()' ; true",
+        "read -t 1 x; echo ${x:-nothing}",
+        "cat /dev/stdin",
+        "ssh -o BatchMode=yes -o ConnectTimeout=1 127.0.0.1 true",
+        "stty -a; tput cols; clear",
+        "exec sleep 0.1",
+    ],
+)
+async def test_odd_commands_end(command: str):
+    async with Supervisor() as supervisor:
+        outcome = await supervisor.run_command("c", command, limit=4)
+        assert outcome.ending is not None
+        assert outcome.duration_ms < 10_000
+
+
+@linux
+async def test_a_command_that_stops_itself_can_be_killed():
+    async with Supervisor() as supervisor:
+        outcome = await supervisor.run_command("c", "kill -STOP $$", limit=0.3)
+        assert outcome.ending is not None
+        assert outcome.ending.cause == "timeout"
+        assert outcome.duration_ms < 2_000
+
+
+async def test_several_supervisors_live_side_by_side():
+    async with Supervisor() as one, Supervisor() as two:
+        await one.start_command("c", "sleep 60")
+        await two.start_command("c", "sleep 60")
+        await two.close()
+        assert one.get_running_ids() == ["c"]
+        assert two.get_running_ids() == []
+
+
+async def test_the_event_loop_stays_responsive_during_a_flood():
+    longest, last = 0.0, time.monotonic()
+
+    async def watch() -> None:
+        nonlocal longest, last
+        while True:
+            await asyncio.sleep(0.001)
+            now = time.monotonic()
+            longest, last = max(longest, now - last), now
+
+    async with Supervisor() as supervisor:
+        await supervisor.run_command("warm", "true")
+        watcher = asyncio.create_task(watch())
+        await supervisor.run_command("c", "head -c 500000000 /dev/zero", lambda text: None)
+        watcher.cancel()
+    assert longest < 0.5

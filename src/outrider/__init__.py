@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 from outrider.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from outrider.agents.ends import TurnEnd
     from outrider.app.complete import async_complete, complete
-    from outrider.app.gate import ApprovalRequest
+    from outrider.app.engine import Engine
+    from outrider.app.gate import ApprovalRequest, Rules
     from outrider.app.results import RunResult
     from outrider.app.run import async_run, async_run_stream, run
     from outrider.app.streaming import StreamEvent
@@ -43,7 +45,9 @@ if TYPE_CHECKING:
         StoreVersionError,
         ToolFailure,
     )
+    from outrider.permissions import Containment, Decision
     from outrider.sessions.session import ForkPoint, Session, SessionTime
+    from outrider.sessions.store import Store
     from outrider.tools.context import Progress, ToolContext
     from outrider.tools.tool import Tool, ToolResult
     from outrider.tracing.event_log import AgentEvent, EventLog
@@ -142,9 +146,12 @@ __all__ = [
     "CacheTokens",
     "CompactionPart",
     "ConfigurationError",
+    "Containment",
     "ContentFilterError",
     "ContextOverflowError",
+    "Decision",
     "EndedTime",
+    "Engine",
     "Event",
     "EventBus",
     "EventLog",
@@ -189,6 +196,7 @@ __all__ = [
     "ResourceSource",
     "RetryPart",
     "RetryTime",
+    "Rules",
     "RunResult",
     "RunningTime",
     "ServerError",
@@ -202,6 +210,7 @@ __all__ = [
     "StepFinishPart",
     "StepStartPart",
     "StorageFullError",
+    "Store",
     "StoreDamagedError",
     "StoreError",
     "StoreUnavailableError",
@@ -227,6 +236,7 @@ __all__ = [
     "ToolState",
     "ToolUsePart",
     "Trace",
+    "TurnEnd",
     "UnknownPart",
     "Usage",
     "async_complete",
@@ -265,8 +275,10 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "outrider.agents.ends": "TurnEnd",
         "outrider.app.complete": "async_complete complete",
-        "outrider.app.gate": "ApprovalRequest",
+        "outrider.app.engine": "Engine",
+        "outrider.app.gate": "ApprovalRequest Rules",
         "outrider.app.results": "RunResult",
         "outrider.app.run": "async_run async_run_stream run",
         "outrider.app.streaming": "StreamEvent",
@@ -280,7 +292,9 @@ __getattr__, __dir__ = lazy_names(
             StalledStreamError StorageFullError StoreDamagedError StoreError StoreUnavailableError StoreVersionError
             ToolFailure
         """,
+        "outrider.permissions": "Containment Decision",
         "outrider.sessions.session": "ForkPoint Session SessionTime",
+        "outrider.sessions.store": "Store",
         "outrider.tools.context": "Progress ToolContext",
         "outrider.tools.tool": "Tool ToolResult",
         "outrider.tracing.event_log": "AgentEvent EventLog",

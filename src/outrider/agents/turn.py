@@ -74,7 +74,7 @@ class Turn:
     async def _to_the_end(self) -> TurnEnd:
         while True:
             await self._take_input()
-            answer = await self._answer()
+            answer = self._interrupted() or await self._answer()
             calls = answer.get_parts_by_type(ToolPart)
             if not all(call.ended for call in calls):
                 self._enter("running_tools")
@@ -83,6 +83,12 @@ class Turn:
             end = self._after_calls(calls) if calls else self._without_calls(answer)
             if end is not None and not (end.reason == "completed" and await self._take_input()):
                 return end
+
+    def _interrupted(self) -> Message | None:
+        """An answer whose calls still wait, as a restart leaves one that somebody was asked about."""
+        last = self._seat.session.messages[-1] if self._seat.session.messages else None
+        waits = last is not None and any(not call.ended for call in last.get_parts_by_type(ToolPart))
+        return last if waits else None
 
     async def _answer(self) -> Message:
         """One answer of the model; a context that overflows is compacted, once, and the model asked again."""

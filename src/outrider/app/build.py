@@ -1,6 +1,6 @@
 """Names the concrete parts and puts them together."""
 
-from typing import Any, TypeVar, assert_never
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
@@ -22,7 +22,7 @@ from outrider.providers.transport.http import HttpClient
 from outrider.providers.transport.rate_limit import RateLimit, RateLimiter
 from outrider.providers.transport.retry import RetryPolicy
 from outrider.providers.transport.transport import Timeouts, Transport
-from outrider.types.agents import Provider
+from outrider.types.agents import Provider, ProviderKind
 
 Settings = TypeVar("Settings", Timeouts, RetryPolicy, RateLimit, DeckOptions)
 
@@ -49,8 +49,9 @@ def model_client(provider: Provider, *, catalog: Catalog | None = None) -> Model
         case "anthropic":
             filled = filled_in(provider)
             return _wired(filled, _anthropic(filled, catalog or Catalog()))
-        case _:
-            assert_never(provider.kind)
+        case unknown:  # pyright: ignore[reportUnnecessaryComparison]  values are not checked when they are made
+            known = ", ".join(get_args(ProviderKind))
+            raise ConfigurationError(f"the provider {provider.name!r} is of an unknown kind {unknown!r}; known: {known}")
 
 
 def fallback_client(
@@ -95,7 +96,7 @@ def _anthropic(provider: Provider, catalog: Catalog) -> AnthropicWire:
     def output_limit(model: str) -> int | None:
         return catalog.output_limit(provider.kind, model, base_url=provider.base_url)
 
-    return AnthropicWire(provider, output_limit)
+    return AnthropicWire(provider, output_limit, catalog.notes(provider.kind, base_url=provider.base_url))
 
 
 def _impatient(provider: Provider) -> Provider:

@@ -88,8 +88,16 @@ async def _answer(client: ModelClient, provider: Provider, request: Request) -> 
     return answer()
 
 
-def _messages(messages: str | Sequence[Message]) -> Sequence[Message]:
-    return [text_message("user", messages)] if isinstance(messages, str) else messages
+def _messages(messages: str | Message | Sequence[Message]) -> Sequence[Message]:
+    match messages:
+        case str():
+            return [text_message("user", messages)]
+        case Message():
+            return [messages]
+        case [*several] if {type(message) for message in several} <= {Message}:
+            return several
+        case _:
+            raise ConfigurationError("messages are a string or a list of Message")
 
 
 def cost_of(provider: Provider, asked: str, assembler: Assembler) -> Decimal | None:

@@ -1,14 +1,17 @@
-"""The gate that a run's calls pass: a tool's own policy, and somebody to ask where it says ask."""
+"""The gate that calls pass: a tool's own policy, the rules and the mode, and somebody to ask where they say ask."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
 
 from outrider.agents.crew import Seat, Verdict
+from outrider.app.desk import Desk
 from outrider.bus import EventBus
-from outrider.tools.tool import Tool
+from outrider.permissions import Decision, decide
+from outrider.sessions.records import Approval, fingerprint
+from outrider.tools.tool import Policy, Tool
 from outrider.types.events import ToolApprovalRequestedEvent, ToolApprovalResultEvent
 from outrider.types.parts import ToolPart
 from outrider.types.tool_state import ToolPending
@@ -16,7 +19,8 @@ from outrider.types.tool_state import ToolPending
 NOBODY_THERE = (
     "This call needs an approval, and nobody is there to give it. It was not run. Go on without it or say so."
 )
-POLICY_DENIES = "This tool does not allow this call. It was not run."
+_STRICTNESS: dict[str, int] = {"allow": 0, "ask": 1, "deny": 2}
+_YES, _NO = True, False
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True):
@@ -34,45 +38,116 @@ Approve = Callable[[ApprovalRequest], Any]
 """Plain or async; True or False, or a string: a no with this word to the model."""
 
 
-class PolicyGate:
-    """Passing one's own function to a run is consent: it runs unasked unless its policy says otherwise."""
+class Rules(msgspec.Struct, frozen=True):
+    """Rules as flags and configuration give them, for every call of a run or an engine."""
 
-    def __init__(self, bus: EventBus, approve: Approve | None) -> None:
-        self._bus = bus
-        self._approve = approve
+    allow: tuple[str, ...] = ()
+    ask: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+
+
+class Judge:
+    """Decides without asking. One's own function runs unasked unless its policy or a rule says otherwise; built-in
+    tools keep the rules of the mode."""
+
+    def __init__(self, rules: Rules, built_in: Collection[str] = (), *, sandbox: bool = False) -> None:
+        self._rules = rules
+        self._built_in = built_in
+        self._sandbox = sandbox
+
+    def decide(self, call: ToolPart, tool: Tool, seat: Seat, granted: tuple[str, ...] = ()) -> Decision:
+        own = () if tool.name in self._built_in else (tool.name,)
+        decision = decide(
+            tool.name,
+            call.state.input,
+            mode=seat.session.mode,
+            allow=(*self._rules.allow, *granted, *own),
+            ask=self._rules.ask,
+            deny=self._rules.deny,
+            workspace=seat.workspace,
+            sandbox=self._sandbox,
+        )
+        policy: Policy = tool.policy_for(call.state.input)
+        if _STRICTNESS[policy] <= _STRICTNESS[decision.effect]:
+            return decision
+        if policy == "ask" and tool.name in granted:
+            return decision
+        return Decision(policy, f"the tool {tool.name} says {policy} for this call")
+
+
+class AskingGate:
+    """Where the judge says ask, `ask` finds out; what is asked about is what will run."""
+
+    def __init__(self, judge: Judge, ask: "Ask", granted: Callable[[Seat], tuple[str, ...]] = lambda _: ()) -> None:
+        self._judge = judge
+        self._ask = ask
+        self._granted = granted
 
     async def admit(self, call: ToolPart, tool: Tool, seat: Seat) -> Verdict:
-        match tool.policy_for(call.state.input):
+        decision = self._judge.decide(call, tool, seat, self._granted(seat))
+        match decision.effect:
             case "allow":
-                return Verdict(True)  # noqa: FBT003
+                return Verdict(_YES)
             case "deny":
-                return Verdict(False, "denied", POLICY_DENIES)  # noqa: FBT003
+                return Verdict(_NO, "denied", f"This call is not allowed: {decision.reason}. It was not run.")
             case "ask":
-                return await self._ask(call, tool, seat)
+                return await self._ask(call, tool, seat, decision)
 
-    async def _ask(self, call: ToolPart, tool: Tool, seat: Seat) -> Verdict:
-        if self._approve is None:
-            return Verdict(False, "denied", NOBODY_THERE)  # noqa: FBT003
-        if isinstance(call.state, ToolPending):
-            message = next(message for message in reversed(seat.session.messages) if message.find_call(call.call_id))
-            await seat.journal.put_part(call.update_state(call.state.await_approval()), message)
+
+Ask = Callable[[ToolPart, Tool, Seat, Decision], Any]
+
+
+def asking_a_function(approve: Approve | None, bus: EventBus) -> Ask:
+    """For runs: a function that the caller gave answers, or nobody does."""
+
+    async def ask(call: ToolPart, tool: Tool, seat: Seat, decision: Decision) -> Verdict:
+        if approve is None:
+            return Verdict(_NO, "denied", NOBODY_THERE)
+        await _wait_in_transcript(call, seat)
         request = ApprovalRequest(
-            call.tool, call.state.input, call.call_id, seat.agent.name, seat.session.id, tool.description
+            call.tool, call.state.input, call.call_id, seat.agent.name, seat.session.id, decision.reason
         )
-        self._bus.publish(
-            seat.labelled(
-                ToolApprovalRequestedEvent,
-                call_id=call.call_id,
-                tool_name=call.tool,
-                description=tool.description,
-                tool_input=call.state.input,
-            )
+        named = {"call_id": call.call_id, "tool_name": call.tool}
+        bus.publish(
+            seat.labelled(ToolApprovalRequestedEvent, description=decision.reason, tool_input=call.state.input, **named)
         )
-        answer = self._approve(request)
+        answer = approve(request)
         answer = await answer if inspect.isawaitable(answer) else answer
-        approved = answer is True
-        self._bus.publish(
-            seat.labelled(ToolApprovalResultEvent, call_id=call.call_id, tool_name=call.tool, approved=approved)
+        bus.publish(seat.labelled(ToolApprovalResultEvent, approved=answer is True, **named))
+        return _verdict(allowed=answer is True, words=answer if isinstance(answer, str) else "")
+
+    return ask
+
+
+def asking_at(desk: Desk) -> Ask:
+    """For engines: a durable question that any front end may answer, now or later."""
+
+    async def ask(call: ToolPart, tool: Tool, seat: Seat, decision: Decision) -> Verdict:
+        if not desk.attended():
+            return Verdict(_NO, "denied", NOBODY_THERE)
+        await _wait_in_transcript(call, seat)
+        question = Approval(
+            session_id=seat.session.id,
+            call_id=call.call_id,
+            tool=call.tool,
+            input=call.state.input,
+            fingerprint=fingerprint(call.tool, call.state.input),
+            description=decision.reason,
         )
-        words = f"The user said no: {answer}" if isinstance(answer, str) else "The user said no."
-        return Verdict(approved, "" if approved else "rejected", "" if approved else words)
+        allowed, words = await desk.ask(question, seat.agent.name)
+        return _verdict(allowed=allowed, words=words)
+
+    return ask
+
+
+def _verdict(*, allowed: bool, words: str) -> Verdict:
+    if allowed:
+        return Verdict(_YES)
+    return Verdict(_NO, "rejected", f"The user said no: {words}" if words else "The user said no.")
+
+
+async def _wait_in_transcript(call: ToolPart, seat: Seat) -> None:
+    """The question is part of the transcript, so that it survives a restart."""
+    if isinstance(call.state, ToolPending) and call.state.phase != "awaiting_approval":
+        message = next(message for message in reversed(seat.session.messages) if message.find_call(call.call_id))
+        await seat.journal.put_part(call.update_state(call.state.await_approval()), message)

@@ -15,7 +15,7 @@ from outrider.agents.seating import take_seat
 from outrider.agents.turn import Turn
 from outrider.app.connections import connected
 from outrider.app.environment import filled_in
-from outrider.app.gate import Approve, PolicyGate
+from outrider.app.gate import Approve, AskingGate, Judge, Rules, asking_a_function
 from outrider.app.tariff import CatalogTariff, known_models
 from outrider.bus import EventBus
 from outrider.errors import ConfigurationError, SessionNotFoundError
@@ -143,7 +143,7 @@ async def open_workshop(
             agents=plan.agents,
             clients=clients,
             tools=plan.tools,
-            gate=PolicyGate(bus, plan.approve),
+            gate=AskingGate(Judge(Rules()), asking_a_function(plan.approve, bus)),
             tariff=CatalogTariff(known_models(), plan.providers),
             budget=Budget(plan.limits),
             bus=bus,

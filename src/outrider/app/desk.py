@@ -1,0 +1,106 @@
+"""Questions about calls: kept in the store, asked once, answered from any front end; the first answer counts."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from outrider.bus import EventBus
+from outrider.permissions.offers import offered_rules
+from outrider.sessions.records import Approval, ApprovalScope, fingerprint
+from outrider.sessions.store import Store
+from outrider.types.events import ToolApprovalRequestedEvent, ToolApprovalResultEvent
+
+LASTING = ("session", "project", "always")
+POLL_SECONDS = 0.5  # for answers that another process puts into the store
+
+
+class Desk:
+    """`attended` says whether anybody is there to ask; with nobody there, ask means no."""
+
+    def __init__(self, store: Store, bus: EventBus, attended: Callable[[], bool]) -> None:
+        self._store = store
+        self._bus = bus
+        self.attended = attended
+        self._waiting: dict[str, asyncio.Event] = {}
+        self._words: dict[str, str] = {}
+        self._lasting: dict[str, Approval] = {}
+
+    async def load(self) -> None:
+        """Answers that still hold: those for good, and those for sessions that may go on."""
+        for approval in await self._store.approvals():
+            self._remember(approval)
+
+    async def ask(self, question: Approval, agent: str) -> tuple[bool, str]:
+        """Wait for an answer, however long it takes; yes or no, and a word for the model."""
+        asked = await self._store.ask(question)
+        if asked.answer == "open":
+            self._bus.publish(
+                ToolApprovalRequestedEvent(
+                    session_id=asked.session_id,
+                    agent_name=agent,
+                    call_id=asked.call_id,
+                    tool_name=asked.tool,
+                    description=asked.description,
+                    approval_id=asked.id,
+                    tool_input=asked.input,
+                )
+            )
+            asked = await self._answered(asked)
+        allowed = asked.answer == "allowed" and asked.fingerprint == fingerprint(question.tool, question.input)
+        return allowed, self._words.pop(asked.id, "")
+
+    async def answer(
+        self, approval_id: str, *, allow: bool, scope: ApprovalScope = "once", by: str = "", words: str = ""
+    ) -> Approval:
+        """The first answer counts; a later one gets it back."""
+        approval = await self._store.answer(approval_id, "allowed" if allow else "denied", scope=scope, by=by)
+        if words:
+            self._words.setdefault(approval_id, words)
+        self._remember(approval)
+        waiting = self._waiting.get(approval_id)
+        if waiting is not None:
+            waiting.set()
+        return approval
+
+    async def revoke(self, approval_id: str) -> Approval:
+        self._lasting.pop(approval_id, None)
+        return await self._store.answer(approval_id, "revoked")
+
+    def granted(self, session_id: str, workspace: str) -> tuple[str, ...]:
+        """The allow rules that answers stand for, here and now."""
+        rules: dict[str, None] = {}
+        for approval in self._lasting.values():
+            if approval.scope == "session" and approval.session_id != session_id:
+                continue
+            offered = offered_rules(approval.tool, approval.input, workspace=workspace) or (f"{approval.tool}",)
+            rules.update(dict.fromkeys(offered))
+        return tuple(rules)
+
+    async def _answered(self, asked: Approval) -> Approval:
+        answered = self._waiting.setdefault(asked.id, asyncio.Event())
+        try:
+            while asked.answer == "open":
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(answered.wait(), POLL_SECONDS)
+                known = await self._store.approvals(asked.session_id)
+                asked = next((approval for approval in known if approval.id == asked.id), asked)
+        finally:
+            self._waiting.pop(asked.id, None)
+        self._bus.publish(
+            ToolApprovalResultEvent(
+                session_id=asked.session_id,
+                call_id=asked.call_id,
+                tool_name=asked.tool,
+                approved=asked.answer == "allowed",
+                approval_id=asked.id,
+                scope=asked.scope,
+                answered_by=asked.answered_by,
+            )
+        )
+        return asked
+
+    def _remember(self, approval: Approval) -> None:
+        if approval.answer == "allowed" and approval.scope in LASTING:
+            self._lasting[approval.id] = approval
+        else:
+            self._lasting.pop(approval.id, None)

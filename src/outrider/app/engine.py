@@ -1,0 +1,184 @@
+"""The engine: sessions, agents, models and tools in one program. Every front end holds one of these, no more."""
+
+import os
+import socket
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Self
+
+from outrider.agents.crew import Crew
+from outrider.agents.ends import TurnEnd
+from outrider.agents.limits import Budget
+from outrider.app.connections import connected
+from outrider.app.desk import Desk
+from outrider.app.environment import filled_in
+from outrider.app.gate import AskingGate, Judge, Rules, asking_at
+from outrider.app.live import LiveSession
+from outrider.app.tariff import CatalogTariff, known_models
+from outrider.app.workshop import RunPlan
+from outrider.bus import EventBus, EventStream
+from outrider.errors import ConfigurationError
+from outrider.providers.provider import ModelClient
+from outrider.sessions.journal import Journal, begin, resume
+from outrider.sessions.memory_store import MemoryStore
+from outrider.sessions.records import Approval, ApprovalScope, Delivery, InboxItem, Owner, SessionUpdate
+from outrider.sessions.session import Session
+from outrider.sessions.store import Store
+from outrider.tools.tool import Tool
+from outrider.types.agents import Agent, Limits, Mode, Provider
+from outrider.types.ids import new_id, now_ms
+from outrider.types.messages import Message
+from outrider.types.parts import PartBase, TextPart
+
+
+class Engine:
+    """Open it with `async with`. `attended` says whether somebody is there to approve calls; several front ends may
+    listen, prompt, answer and abort at once."""
+
+    def __init__(
+        self,
+        agents: Sequence[Agent],
+        providers: Sequence[Provider],
+        tools: Iterable[Tool] = (),
+        *,
+        store: Store | None = None,
+        bus: EventBus | None = None,
+        **options: Any,
+    ) -> None:
+        if not agents:
+            raise ConfigurationError("an engine needs at least one agent")
+        self.attended: bool = options.pop("attended", True)
+        self._limits: Limits = options.pop("limits", Limits())
+        self._rules: Rules = options.pop("rules", Rules())
+        if options:
+            raise ConfigurationError(f"an engine has no option {', '.join(options)}; it has attended, limits, rules")
+        self._plan = RunPlan.of(agents[0], agents, tools, providers, limits=self._limits)
+        self.store = store or MemoryStore()
+        self.bus = bus or EventBus()
+        self.desk = Desk(self.store, self.bus, lambda: self.attended)
+        self._clients: dict[str, ModelClient] = {}
+        self._live: dict[str, LiveSession] = {}
+        self._opened = AsyncExitStack()
+        self._owner = Owner(new_id(), socket.gethostname(), os.getpid())
+
+    async def __aenter__(self) -> Self:
+        for name, provider in self._plan.providers.items():
+            opened = connected(filled_in(provider), known_models())
+            self._clients[name] = await self._opened.enter_async_context(opened)
+        await self.desk.load()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for live in list(self._live.values()):
+            await live.close()
+        self._live.clear()
+        await self.bus.settled()
+        await self._opened.aclose()
+
+    async def create(
+        self, *, title: str = "", mode: Mode = "agent", agent: str | None = None, workspace: str | Path | None = None
+    ) -> str:
+        """A new session, owned by this engine; returns its id."""
+        session = Session(
+            title=title,
+            mode=mode,
+            agent=self._agent(agent or self._plan.entry.name).name,
+            workspace_directory=str(workspace or Path.cwd()),
+        )
+        self._add(await begin(session, self.store, self.bus, owner=self._owner))
+        return session.id
+
+    async def open(self, session_id: str, *, take_over: bool = False) -> Session:
+        """Own a stored session and go on with it: what a crash left open is ended, what was asked is asked again."""
+        if session_id not in self._live:
+            live = self._add(await resume(session_id, self.store, self.bus, owner=self._owner, take_over=take_over))
+            live.wake()
+        return self._live[session_id].journal.session
+
+    async def prompt(
+        self,
+        session_id: str,
+        content: str | Sequence[str | PartBase],
+        *,
+        delivery: Delivery = "queue",
+        input_id: str | None = None,
+        sender: str = "",
+    ) -> TurnEnd:
+        """Put input into the session and wait for the end of the turn that takes it."""
+        await self.open(session_id)
+        parts = [content] if isinstance(content, str) else content
+        message = Message("user", [TextPart(part) if isinstance(part, str) else part for part in parts])
+        item = InboxItem(
+            session_id=session_id, message=message, id=input_id or new_id(), delivery=delivery, sender=sender
+        )
+        return await (await self._live[session_id].put(item))
+
+    async def abort(self, session_id: str) -> None:
+        """End the turn under way, with everything kept."""
+        if session_id in self._live:
+            await self._live[session_id].abort()
+
+    async def set_mode(self, session_id: str, mode: Mode) -> None:
+        await self._update(session_id, SessionUpdate(mode=mode))
+
+    async def set_agent(self, session_id: str, agent: str) -> None:
+        await self._update(session_id, SessionUpdate(agent=self._agent(agent).name))
+
+    async def answer(
+        self, approval_id: str, *, allow: bool, scope: ApprovalScope = "once", by: str = "", words: str = ""
+    ) -> Approval:
+        """Answer a question about a call; the first answer counts, whoever gives it."""
+        return await self.desk.answer(approval_id, allow=allow, scope=scope, by=by, words=words)
+
+    async def approvals(self, session_id: str | None = None) -> Sequence[Approval]:
+        """The questions that wait for an answer."""
+        return await self.store.approvals(session_id, only_open=True)
+
+    def events(self, session_id: str | None = None) -> EventStream:
+        return self.bus.stream(None if session_id is None else lambda event: event.session_id == session_id)
+
+    async def close(self, session_id: str) -> None:
+        """Give the session back; another engine may go on with it."""
+        live = self._live.pop(session_id, None)
+        if live is not None:
+            await live.close()
+
+    async def _update(self, session_id: str, update: SessionUpdate) -> None:
+        await self.open(session_id)
+        live = self._live[session_id]
+        await live.journal.update(update)
+        live.reseat()
+
+    def _add(self, journal: Journal) -> LiveSession:
+        session = journal.session
+        live = LiveSession(journal, self.store, self._crew, lambda: self._agent(session.agent))
+        self._live[session.id] = live
+        return live
+
+    def _agent(self, name: str) -> Agent:
+        if name and name not in self._plan.agents:
+            raise ConfigurationError(f"there is no agent {name!r}; there are {', '.join(self._plan.agents)}")
+        return self._plan.agents[name or self._plan.entry.name]
+
+    def _crew(self) -> Crew:
+        """A crew for one turn: its budget is its own, everything else is the engine's."""
+
+        async def open_journal(child: Session) -> Journal:
+            return await begin(child, self.store, self.bus)
+
+        return Crew(
+            agents=self._plan.agents,
+            clients=self._clients,
+            tools=self._plan.tools,
+            gate=AskingGate(
+                Judge(self._rules),
+                asking_at(self.desk),
+                lambda seat: self.desk.granted(seat.session.id, str(seat.workspace)),
+            ),
+            tariff=CatalogTariff(known_models(), self._plan.providers),
+            budget=Budget(self._limits),
+            bus=self.bus,
+            open_journal=open_journal,
+            clock=now_ms,
+        )

@@ -1,0 +1,129 @@
+"""An open session: its journal, and the one task that works through its inbox, turn by turn."""
+
+import asyncio
+from collections.abc import Callable
+
+from outrider.agents.crew import Crew, Seat
+from outrider.agents.ends import TurnEnd
+from outrider.agents.seating import take_seat
+from outrider.agents.turn import Turn
+from outrider.errors import OutriderError
+from outrider.sessions.journal import Journal
+from outrider.sessions.records import InboxItem, SessionUpdate
+from outrider.sessions.store import Store
+from outrider.types.agents import Agent
+from outrider.types.messages import Message
+from outrider.types.parts import ToolPart
+
+TITLE = 60
+
+
+class LiveSession:
+    """Input comes from the inbox only, whoever put it there. What is queued waits for the end of the turn; what steers
+    is taken at the next safe moment."""
+
+    def __init__(
+        self, journal: Journal, store: Store, new_crew: Callable[[], Crew], agent: Callable[[], Agent]
+    ) -> None:
+        self.journal = journal
+        self._store = store
+        self._new_crew = new_crew
+        self._agent = agent
+        self._seat: Seat | None = None
+        self._worker: asyncio.Task[None] | None = None
+        self._ends: dict[str, asyncio.Future[TurnEnd]] = {}
+        self._taken: list[str] = []
+        self._wanted = False
+
+    @property
+    def busy(self) -> bool:
+        return self._worker is not None and not self._worker.done()
+
+    async def put(self, item: InboxItem) -> asyncio.Future[TurnEnd]:
+        """Keep the input, and see to it that somebody works on it; the future is the end of its turn."""
+        end = self._ends.setdefault(item.id, asyncio.get_running_loop().create_future())
+        await self._store.put_inbox(item)
+        self.wake()
+        return end
+
+    def wake(self) -> None:
+        """Look into the inbox once more, also if the worker is just about to stop."""
+        self._wanted = True
+        if not self.busy:
+            self._worker = asyncio.create_task(self._work())
+
+    async def abort(self) -> None:
+        """End the turn under way; what is queued stays queued until somebody wakes the session."""
+        if self._worker is not None and not self._worker.done():
+            self._worker.cancel()
+            await asyncio.wait([self._worker])
+
+    async def close(self) -> None:
+        await self.abort()
+        await self.journal.close()
+
+    def reseat(self) -> None:
+        """The agent or the mode has changed: tools, system prompt and model are chosen anew."""
+        self._seat = None
+
+    async def _work(self) -> None:
+        """Whoever waits for an input is told how it ended, also when the work was cut off."""
+        end = TurnEnd("aborted")
+        try:
+            while self._wanted:
+                self._wanted = False
+                await self._work_off()
+        except OutriderError as error:
+            end = TurnEnd("error", error=error)
+        finally:
+            self._settle(end)
+
+    async def _work_off(self) -> None:
+        while await self._begin():
+            self._settle(await self._turn())
+
+    async def _begin(self) -> bool:
+        """Something to do: calls that a restart left waiting, or the next input."""
+        if self._waits():
+            return True
+        items = await self._store.inbox(self.journal.session.id)
+        if not items:
+            return False
+        await self._take(items[0])
+        return True
+
+    async def _turn(self) -> TurnEnd:
+        crew = self._new_crew()
+        agent = self._agent()
+        if self._seat is None or self._seat.agent != agent:
+            self._seat = take_seat(agent, self.journal, crew, take_input=self._steering)
+        self._seat.finished = None
+        return await Turn(self._seat, crew).run()
+
+    async def _steering(self) -> list[Message]:
+        items = await self._store.inbox(self.journal.session.id)
+        return [await self._take(item) for item in items if item.delivery == "steer"]
+
+    async def _take(self, item: InboxItem) -> Message:
+        message = await self.journal.take(item)
+        self._taken.append(item.id)
+        if not self.journal.session.title:
+            await self.journal.update(SessionUpdate(title=title_of(message)))
+        return message
+
+    def _waits(self) -> bool:
+        messages = self.journal.session.messages
+        return bool(messages) and any(not call.ended for call in messages[-1].get_parts_by_type(ToolPart))
+
+    def _settle(self, end: TurnEnd) -> None:
+        for item_id in self._taken:
+            future = self._ends.pop(item_id, None)
+            if future is not None and not future.done():
+                future.set_result(end)
+        self._taken.clear()
+
+
+def title_of(message: Message) -> str:
+    """A title at once, without a model: the first line of what the user wrote."""
+    line = next((line.strip() for line in message.get_text_content().splitlines() if line.strip()), "")
+    return line if len(line) <= TITLE else f"{line[: TITLE - 1].rstrip()}…"

@@ -1,0 +1,225 @@
+"""The engine: durable sessions, an inbox, approvals that wait, abort, resume, several front ends at once."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from outrider import ConfigurationError, Engine, SessionInUseError, Tool, ToolCompleted, ToolPart
+from outrider.events import LoopCompletedEvent, PartDeltaEvent, ToolApprovalRequestedEvent, TurnStartedEvent
+from outrider.sessions.memory_store import MemoryStore
+from outrider.sessions.sqlite_store import SqliteStore
+from tests.turns.stories import agent, call, scripted
+
+
+def engine(script, *tools: Tool, **options) -> Engine:
+    return Engine([agent()], [scripted(script)], tools, **options)
+
+
+def calls_in(session) -> list[ToolPart]:
+    return [part for message in session.messages for part in message.get_parts_by_type(ToolPart)]
+
+
+async def asked(events) -> ToolApprovalRequestedEvent:
+    async for event in events:
+        if isinstance(event, ToolApprovalRequestedEvent):
+            return event
+    raise AssertionError("nobody asked")
+
+
+async def test_a_session_is_prompted_and_prompted_again():
+    async with engine(["one", lambda request: f"{len(request.prompt)}"]) as held:
+        session = await held.create()
+        assert (await held.prompt(session, "first")).output == "one"
+        assert (await held.prompt(session, "second")).output == "3"
+        stored = await held.store.get(session)
+        assert stored.title == "first"
+
+
+async def test_sessions_survive_the_engine(tmp_path: Path):
+    async with SqliteStore(tmp_path / "sessions.db") as store:
+        async with engine(["I am Ada."], store=store) as first:
+            session = await first.create()
+            await first.prompt(session, "who are you?")
+        async with engine([lambda request: f"{len(request.prompt)} messages"], store=store) as second:
+            assert (await second.prompt(session, "still there?")).output == "3 messages"
+
+
+async def test_only_one_engine_owns_a_session_and_another_may_take_it_over():
+    store = MemoryStore()
+    async with engine(["a"], store=store) as first, engine(["b"], store=store) as second:
+        session = await first.create()
+        await first.prompt(session, "x")
+        with pytest.raises(SessionInUseError):
+            await second.open(session)
+        await first.close(session)
+        assert (await second.prompt(session, "y")).output == "b"
+
+
+async def test_queued_input_waits_for_its_turn_and_steering_is_taken_at_the_next_step():
+    go_on = asyncio.Event()
+
+    async def slow() -> str:
+        await go_on.wait()
+        return "done"
+
+    def second(request):
+        return " | ".join(part.text for part in request.prompt[-1].content if part.type == "text")
+
+    script = [[call("slow")], second, "the queued one"]
+    async with engine(script, Tool(slow)) as held:
+        session = await held.create()
+        async with held.events(session) as events:
+            first = asyncio.ensure_future(held.prompt(session, "start"))
+            await anext(event async for event in events if event.event_type == "ToolExecutionStartedEvent")
+        queued = asyncio.ensure_future(held.prompt(session, "later"))
+        steered = asyncio.ensure_future(held.prompt(session, "be quick", delivery="steer"))
+        while len(await held.store.inbox(session)) < 2:
+            await asyncio.sleep(0.001)
+        go_on.set()
+        assert (await first).output == "be quick"
+        assert (await steered).output == "be quick"
+        assert (await queued).output == "the queued one"
+
+
+async def test_the_same_input_put_twice_is_taken_once():
+    async with engine(["one", "two"]) as held:
+        session = await held.create()
+        await held.prompt(session, "x", input_id="01a00000-0000-7000-8000-000000000001")
+        loaded = await held.store.load(session)
+        assert [message.role for message in loaded.messages] == ["user", "assistant"]
+
+
+async def test_an_approval_waits_and_is_answered_from_elsewhere():
+    ran: list[str] = []
+    risky = Tool(lambda name: str(ran.append(name)), name="risky", policy="ask")
+    async with engine([[call("risky", name="a")], "done"], risky) as held:
+        session = await held.create()
+        async with held.events(session) as events:
+            prompting = asyncio.ensure_future(held.prompt(session, "go"))
+            question = await asked(events)
+        assert ran == []
+        (waiting,) = await held.approvals(session)
+        assert (waiting.tool, waiting.input) == ("risky", {"name": "a"})
+        await held.answer(question.approval_id, allow=True, by="the web page")
+        assert (await prompting).output == "done"
+        assert ran == ["a"]
+        assert not await held.approvals(session)
+
+
+async def test_of_two_front_ends_that_answer_the_first_counts():
+    risky = Tool(lambda: "ran", name="risky", policy="ask")
+    async with engine([[call("risky")], "done"], risky) as held:
+        session = await held.create()
+        async with held.events(session) as events:
+            prompting = asyncio.ensure_future(held.prompt(session, "go"))
+            question = await asked(events)
+        first = await held.answer(question.approval_id, allow=False, by="terminal", words="not today")
+        second = await held.answer(question.approval_id, allow=True, by="web")
+        assert (first.answer, second.answer, second.answered_by) == ("denied", "denied", "terminal")
+        await prompting
+        (part,) = calls_in(await held.open(session))
+        assert part.state.error == "The user said no: not today"  # pyright: ignore
+
+
+async def test_an_answer_for_the_session_is_not_asked_again():
+    risky = Tool(lambda number: f"ran {number}", name="risky", policy="ask")
+    async with engine([[call("risky", number=1)], [call("risky", number=2)], "done"], risky) as held:
+        session = await held.create()
+        async with held.events(session) as events:
+            prompting = asyncio.ensure_future(held.prompt(session, "go"))
+            question = await asked(events)
+            await held.answer(question.approval_id, allow=True, scope="session")
+            assert (await prompting).output == "done"
+        assert len(await held.store.approvals(session)) == 1
+
+
+async def test_with_nobody_there_ask_means_no():
+    risky = Tool(lambda: "ran", name="risky", policy="ask")
+    async with engine([[call("risky")], "went on"], risky, attended=False) as held:
+        session = await held.create()
+        assert (await held.prompt(session, "go")).output == "went on"
+
+
+async def test_abort_ends_the_turn_within_a_second_and_the_session_goes_on():
+    started = asyncio.Event()
+
+    async def slow() -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    async with engine([["working", call("slow")], "fresh start"], Tool(slow)) as held:
+        session = await held.create()
+        prompting = asyncio.ensure_future(held.prompt(session, "go"))
+        await started.wait()
+        await asyncio.wait_for(held.abort(session), 1)
+        assert (await prompting).reason == "aborted"
+        (part,) = calls_in(await held.open(session))
+        assert part.state.reason == "canceled"  # pyright: ignore
+        assert (await held.prompt(session, "again")).output == "fresh start"
+
+
+async def test_a_question_survives_a_kill_and_is_asked_again_once(tmp_path: Path):
+    path = tmp_path / "sessions.db"
+    command = [sys.executable, "-m", "tests.turns.waiting_engine", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        session, question = (await asyncio.to_thread(program.stdout.readline)).split()
+        program.kill()
+    risky = Tool(lambda: "ran", name="risky", policy="ask")
+    async with SqliteStore(path) as store, engine(["and on it went"], risky, store=store) as held:
+        events = held.events(session)
+        await held.open(session, take_over=True)
+        again = await asked(events)
+        assert again.approval_id == question
+        await held.answer(again.approval_id, allow=True)
+        ended = await anext(event async for event in events if isinstance(event, LoopCompletedEvent))
+        assert ended.output == "and on it went"
+        (part,) = calls_in(await held.open(session))
+        assert isinstance(part.state, ToolCompleted)
+        assert len(await store.approvals(session)) == 1
+        await events.aclose()
+
+
+async def test_the_mode_of_a_session_can_be_changed_and_holds_from_the_next_turn():
+    def tools(request):
+        return ",".join(tool.name for tool in request.tools) or "none"
+
+    look = Tool(lambda: "", name="look", read_only=True)
+    touch = Tool(lambda: "", name="touch")
+    async with engine(tools, look, touch) as held:
+        session = await held.create()
+        assert (await held.prompt(session, "1")).output == "look,touch"
+        await held.set_mode(session, "plan")
+        assert (await held.prompt(session, "2")).output == "look"
+        await held.set_mode(session, "chat")
+        assert (await held.prompt(session, "3")).output == "none"
+
+
+async def test_several_sessions_work_at_once():
+    async with engine(lambda request: request.prompt[-1].content[-1].text.upper()) as held:
+        sessions = [await held.create() for _ in range(10)]
+        ends = await asyncio.gather(*(held.prompt(session, f"n{number}") for number, session in enumerate(sessions)))
+        assert [end.output for end in ends] == [f"N{number}" for number in range(10)]
+
+
+async def test_listeners_hear_only_the_session_they_ask_for():
+    async with engine(lambda _: "hello") as held:
+        one, two = await held.create(), await held.create()
+        async with held.events(one) as events:
+            await held.prompt(two, "x")
+            await held.prompt(one, "y")
+            held.bus.clear()
+            heard = [event async for event in events]
+        assert {event.session_id for event in heard} == {one}
+        assert any(isinstance(event, PartDeltaEvent) for event in heard)
+        assert any(isinstance(event, TurnStartedEvent) for event in heard)
+
+
+def test_an_engine_says_what_it_lacks():
+    with pytest.raises(ConfigurationError, match="at least one agent"):
+        Engine([], [])
+    with pytest.raises(ConfigurationError, match="has no option colour"):
+        engine([], colour="red")

@@ -1,7 +1,7 @@
 """One suite for every store: whatever it is made of, it keeps the same promises."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from decimal import Decimal
 from itertools import pairwise
@@ -55,18 +55,26 @@ class Clock:
         return self.now
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Store]:
-    clock = Clock()
-    if request.param == "memory":
-        return lambda: MemoryStore(clock=clock)
-    return lambda: SqliteStore(tmp_path / "data" / "sessions.db", clock=clock)
+@pytest.fixture(scope="session", params=["memory", "sqlite", "postgres"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """`memory`, `sqlite`, or the address of a Postgres server, which is then started before any test looks at it."""
+    return request.getfixturevalue("postgres_url") if request.param == "postgres" else request.param
 
 
 @pytest.fixture
-async def store(make_store: Callable[[], Store]) -> AsyncIterator[Store]:
-    async with make_store() as opened:
+async def store(kind: str, tmp_path: Path) -> AsyncIterator[Store]:
+    async with make_store(kind, tmp_path, Clock()) as opened:
         yield opened
+
+
+def make_store(kind: str, tmp_path: Path, clock: Clock) -> Store:
+    if kind == "memory":
+        return MemoryStore(clock=clock)
+    if kind == "sqlite":
+        return SqliteStore(tmp_path / "data" / "sessions.db", clock=clock)
+    from outrider.sessions.postgres_store import PostgresStore
+
+    return PostgresStore(kind, schema=f"test_{new_id().replace('-', '')}", clock=clock)
 
 
 @pytest.fixture

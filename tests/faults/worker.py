@@ -1,17 +1,20 @@
 """What the fault tests run in processes of their own, to be killed, paused and raced."""
 
 import asyncio
+import contextlib
 import os
+import random
 import signal
 import sqlite3
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from outrider.bus import EventBus
-from outrider.errors import LeaseLostError, OutriderError
+from outrider.errors import LeaseLostError, OutriderError, SessionInUseError
 from outrider.sessions import faults
 from outrider.sessions.journal import Journal, begin, resume
 from outrider.sessions.records import Approval, StoredSession
@@ -21,6 +24,7 @@ from outrider.sessions.sqlite.owners import this_process
 from outrider.sessions.sqlite.tables.schema import MIGRATIONS, migrate
 from outrider.sessions.sqlite.turnstile import Turnstile
 from outrider.sessions.sqlite_store import SqliteStore
+from outrider.sessions.store import Store
 from outrider.types.events import PartDeltaEvent
 from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message, MessageTime, text_message
@@ -150,6 +154,33 @@ async def upgrade(path: str) -> None:
         backup = migrate(db, Path(path), (*MIGRATIONS, add_column))
         db.close()
     say(backup=str(backup))
+
+
+async def runners(url: str, schema: str, *sessions: str) -> None:
+    """Eight runners that take whichever session is free, write a few numbered messages as its owner, and let go."""
+    from outrider.sessions.postgres_store import PostgresStore
+
+    async with PostgresStore(url, schema=schema) as store, asyncio.TaskGroup() as group:
+        for _ in range(8):
+            group.create_task(run_one(store, sessions))
+
+
+async def run_one(store: Store, sessions: Sequence[str]) -> None:
+    while True:
+        session_id, owner = random.choice(sessions), this_process()
+        try:
+            lease = await store.acquire(session_id, owner, ttl_ms=300)
+        except SessionInUseError:
+            await asyncio.sleep(random.uniform(0, 0.02))
+            continue
+        with contextlib.suppress(LeaseLostError):
+            for number in range(random.randint(1, 4)):
+                message = text_message("user", f"{lease.token} {number}")
+                message.time = MessageTime(now_ms())
+                message.join(session_id)
+                await store.append(session_id, [message], token=lease.token)
+                say(message=message.id)
+            await store.release(lease)
 
 
 async def main() -> None:

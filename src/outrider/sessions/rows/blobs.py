@@ -1,6 +1,7 @@
 """Large texts inside a row, taken out so that each is stored once, and put back."""
 
 import hashlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ import msgspec
 
 BLOB_BYTES = 16 * 1024
 _MARK = "\x00blob:"
+_NAME = re.compile(rb"\\u0000blob:([0-9a-f]{64})")
 
 
 def split(body: bytes) -> tuple[bytes, dict[str, bytes]]:
@@ -35,6 +37,11 @@ def join(body: bytes, fetch: Callable[[str], bytes]) -> bytes:
         return fetch(text.removeprefix(_MARK)).decode() if text.startswith(_MARK) else text
 
     return msgspec.json.encode(walk(msgspec.json.decode(body), put))
+
+
+def names_in(body: bytes) -> list[str]:
+    """The names of the texts that were taken out of a row."""
+    return [name.decode() for name in _NAME.findall(body)]
 
 
 def walk(value: Any, change: Callable[[str], str]) -> Any:

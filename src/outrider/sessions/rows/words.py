@@ -61,7 +61,7 @@ def parse(query: str) -> Query:
     terms: list[Term] = []
     for match in _QUERY_TERM.finditer(query):
         text = match[1] if match[1] is not None else match[2]
-        words = tuple(_WORD.findall(fold(text)))
+        words = tuple(split_words(text))
         if words:
             terms.append(Term(words, prefix=match[1] is None and text.endswith("*")))
     return Query(tuple(terms))
@@ -76,6 +76,11 @@ def searchable(part: AnyPart) -> str:
             return text[:SEARCHED_CHARACTERS]
         case _:
             return ""
+
+
+def split_words(text: str) -> list[str]:
+    """The words of a text, as a query means them."""
+    return _WORD.findall(fold(text))
 
 
 def spaced(text: str) -> str:

@@ -6,40 +6,29 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from outrider.sessions.rows.followers import Followers
+
 POLL_SECONDS = 0.1
 
 
-class News:
+class News(Followers):
     """Other processes are noticed by the file's version, which costs microseconds to ask for."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self._path = path
-        self._ears: dict[str, dict[asyncio.Event, asyncio.AbstractEventLoop]] = {}
         self._poll: asyncio.Task[None] | None = None
 
     @contextmanager
     def listen(self, session_id: str) -> Generator[asyncio.Event]:
-        ear = asyncio.Event()
-        self._ears.setdefault(session_id, {})[ear] = asyncio.get_running_loop()
         if self._poll is None or self._poll.done():
             self._poll = asyncio.create_task(self._watch_others())
         try:
-            yield ear
+            with super().listen(session_id) as ear:
+                yield ear
         finally:
-            del self._ears[session_id][ear]
-            if not self._ears[session_id]:
-                del self._ears[session_id]
-            if not self._ears:
+            if not self:
                 self._poll.cancel()
-
-    def tell(self, session_id: str) -> None:
-        for ear, loop in tuple(self._ears.get(session_id, {}).items()):
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(ear.set)
-
-    def tell_all(self) -> None:
-        for session_id in tuple(self._ears):
-            self.tell(session_id)
 
     async def close(self) -> None:
         self.tell_all()

@@ -1,6 +1,5 @@
 """A broken file is set aside, never deleted, and what can still be read from it goes into a new one."""
 
-import re
 import sqlite3
 import struct
 import time
@@ -11,10 +10,10 @@ from typing import Any
 
 import msgspec
 
+from outrider.sessions.rows.blobs import names_in
 from outrider.sessions.sqlite.files import companions
 
 _TABLES = ("sessions", "messages", "parts", "blobs", "inbox", "approvals")
-_BLOB = re.compile(rb"\\u0000blob:([0-9a-f]{64})")
 
 
 class Salvaged(msgspec.Struct, frozen=True):
@@ -156,7 +155,7 @@ def _renew_what_follows(db: sqlite3.Connection) -> None:
     db.execute("DELETE FROM titles")
     db.execute("INSERT INTO titles (rowid, title) SELECT key, title FROM sessions WHERE deleted = 0")
     for key, body in db.execute("SELECT key, body FROM parts WHERE blobs > 0").fetchall():
-        uses = [(key, name.decode()) for name in set(_BLOB.findall(body))]
+        uses = [(key, name) for name in set(names_in(body))]
         db.executemany("INSERT OR IGNORE INTO blob_uses VALUES (?, ?)", uses)
 
 

@@ -1,0 +1,1 @@
+"""What a store in a Postgres database is made of."""

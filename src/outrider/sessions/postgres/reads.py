@@ -1,0 +1,180 @@
+"""What only looks at the tables."""
+
+from typing import Any
+
+import msgspec
+from psycopg.rows import dict_row
+
+from outrider.sessions.postgres.schema import Connection
+from outrider.sessions.records import Change, SessionChange, SessionFilter, SessionPage, StoredSession, Transcript
+from outrider.sessions.rows.blobs import join, names_in
+from outrider.sessions.rows.codec import MessageRow, PartRow
+from outrider.sessions.rows.rules import no_message, no_session
+from outrider.sessions.rows.transcript import StoredPart, assemble, message_change, part_change, record_change
+from outrider.sessions.session import ForkPoint, SessionTime
+
+CHANGES = 500
+Row = dict[str, Any]
+
+
+class Rest(msgspec.Struct):
+    """What of a session has no column of its own."""
+
+    forked_from: ForkPoint | None = None
+    compacting: int | None = None
+    metadata: dict[str, Any] = {}
+
+
+_rest = msgspec.json.Decoder(Rest)
+
+
+async def fetch(db: Connection, query: str, *values: object) -> list[Row]:
+    async with db.cursor(row_factory=dict_row) as cursor:
+        await cursor.execute(query.encode(), values)
+        return await cursor.fetchall()
+
+
+async def session_row(db: Connection, session_id: str, *, lock: bool = False) -> Row:
+    query = "SELECT *, expires > clock_timestamp() AS held FROM sessions WHERE id = %s"
+    rows = await fetch(db, query + (" FOR UPDATE" if lock else ""), session_id)
+    return rows[0] if rows else no_session(session_id)
+
+
+def read_session(row: Row) -> StoredSession:
+    try:
+        rest = _rest.decode(row["body"])
+    except msgspec.DecodeError as error:
+        rest = Rest(metadata={"damaged": str(error)})
+    return StoredSession(
+        id=row["id"],
+        title=row["title"],
+        workspace_directory=row["workspace"],
+        mode=row["mode"],
+        agent=row["agent"],
+        parent_id=row["parent"],
+        forked_from=rest.forked_from,
+        time=SessionTime(row["created"], row["active"], rest.compacting, row["archived"]),
+        metadata=rest.metadata,
+        seq=row["seq"],
+    )
+
+
+async def list_sessions(db: Connection, filter: SessionFilter, limit: int, after: str | None) -> SessionPage:
+    conditions, values = _conditions(filter)
+    if after:
+        active, _, id = after.partition(".")
+        conditions.append('(active, id COLLATE "C") < (%s, %s)')
+        values += [int(active), id]
+    where = " AND ".join(conditions)
+    query = f'SELECT * FROM sessions WHERE {where} ORDER BY active DESC, id COLLATE "C" DESC LIMIT %s'
+    rows = await fetch(db, query, *values, limit + 1)
+    more = f"{rows[limit - 1]['active']}.{rows[limit - 1]['id']}" if len(rows) > limit else None
+    return SessionPage(tuple(map(read_session, rows[:limit])), more)
+
+
+def _conditions(filter: SessionFilter) -> tuple[list[str], list[Any]]:
+    conditions, values = ["true"], list[Any]()
+    for condition, value in (
+        ("workspace = %s", filter.workspace_directory),
+        ("parent = %s", filter.parent_id),
+        ("agent = %s", filter.agent),
+        ("mode = %s", filter.mode),
+        ("active >= %s", filter.active_since),
+        ("active < %s", filter.active_before),
+    ):
+        if value is not None:
+            conditions.append(condition)
+            values.append(value)
+    if filter.roots:
+        conditions.append("parent IS NULL")
+    if filter.archived is not None:
+        conditions.append("archived IS NOT NULL" if filter.archived else "archived IS NULL")
+    return conditions, values
+
+
+async def load(db: Connection, session_id: str, limit: int | None, before: str | None, after: str | None) -> Transcript:
+    session = await session_row(db, session_id)
+    count = None if limit is None else limit + 1
+    mark = await _position(db, session["key"], after or before) if after or before else 2**62
+    side, order = (">", "ASC") if after is not None else ("<", "DESC")
+    rows = await fetch(
+        db,
+        f"SELECT key, id, role, created, body FROM messages WHERE session = %s AND key {side} %s "
+        f"ORDER BY key {order} LIMIT %s",
+        session["key"],
+        mark,
+        count,
+    )
+    rows, more = (rows[:limit], len(rows) > limit) if limit is not None else (rows, False)
+    if after is None:
+        rows.reverse()
+    first, last = (False, not more) if after is not None else (not more, before is None)
+    messages = [MessageRow(row["id"], row["role"], row["created"], row["body"]) for row in rows]
+    parts = await _parts(db, {row["key"]: row["id"] for row in rows})
+    return assemble(read_session(session), messages, parts, first=first, last=last)
+
+
+async def _position(db: Connection, session: int, message_id: str | None) -> int:
+    rows = await fetch(db, "SELECT key FROM messages WHERE session = %s AND id = %s", session, message_id)
+    return rows[0]["key"] if rows else no_message(message_id or "")
+
+
+async def _parts(db: Connection, messages: dict[int, str]) -> list[StoredPart]:
+    rows = await fetch(
+        db,
+        "SELECT id, message, body, draft, blobs FROM parts WHERE message = ANY(%s) ORDER BY key",
+        list(messages),
+    )
+    bodies = await whole(db, rows)
+    return [
+        StoredPart(PartRow(row["id"], messages[row["message"]], body), row["draft"])
+        for row, body in zip(rows, bodies, strict=True)
+    ]
+
+
+async def whole(db: Connection, rows: list[Row]) -> list[bytes]:
+    """The bodies with their large texts; where one is missing, bytes that are reported as damaged."""
+    names = {name for row in rows if row["blobs"] for name in names_in(row["body"])}
+    found = await fetch(db, "SELECT name, body FROM blobs WHERE name = ANY(%s)", list(names)) if names else []
+    blobs = {row["name"]: row["body"] for row in found}
+    return [_joined(row["body"], blobs) if row["blobs"] else row["body"] for row in rows]
+
+
+def _joined(body: bytes, blobs: dict[str, bytes]) -> bytes:
+    try:
+        return join(body, blobs.__getitem__)
+    except (KeyError, msgspec.DecodeError):
+        return b"a large text of this part is missing: " + body
+
+
+async def changes(db: Connection, session_id: str, after: int, limit: int = CHANGES) -> list[Change]:
+    """The next `limit` values newer than `after`."""
+    session = await session_row(db, session_id)
+    key, id = session["key"], session["id"]
+    found: list[Change] = []
+    if session["changed"] > after:
+        found.append(SessionChange(session["changed"], read_session(session)))
+    newer = "WHERE session = %s AND seq > %s ORDER BY seq LIMIT %s"
+    for row in await fetch(db, f"SELECT seq, id, role, created, body FROM messages {newer}", key, after, limit):
+        found.append(message_change(id, row["seq"], MessageRow(row["id"], row["role"], row["created"], row["body"])))
+    found += await _part_changes(db, session, after, limit)
+    for table in ("inbox", "approvals"):
+        for row in await fetch(db, f"SELECT seq, body FROM {table} {newer}", key, after, limit):
+            found.append(record_change(table, row["seq"], row["body"]))
+    return sorted(found, key=lambda change: change.seq)[:limit]
+
+
+async def _part_changes(db: Connection, session: Row, after: int, limit: int) -> list[Change]:
+    rows = await fetch(
+        db,
+        "SELECT part.seq, part.id, message.id AS message_id, part.body, part.draft, part.blobs FROM parts AS part "
+        "JOIN messages AS message ON message.key = part.message "
+        "WHERE part.session = %s AND part.seq > %s ORDER BY part.seq LIMIT %s",
+        session["key"],
+        after,
+        limit,
+    )
+    return [
+        part_change(session["id"], row["seq"], StoredPart(PartRow(row["id"], row["message_id"], body), row["draft"]))
+        for row, body in zip(rows, await whole(db, rows), strict=True)
+    ]

@@ -1,0 +1,83 @@
+"""The tables of a store in Postgres, and how older ones become them."""
+
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from outrider.errors import StoreVersionError
+
+Connection = psycopg.AsyncConnection[tuple[Any, ...]]
+
+# Bodies are JSON as bytes: Postgres' own JSON would change them. `words` holds the lexemes by which a row is found.
+_TABLES = """
+CREATE TABLE sessions (
+    key bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id text NOT NULL UNIQUE, seq bigint NOT NULL,
+    changed bigint NOT NULL, active bigint NOT NULL, created bigint NOT NULL, title text NOT NULL,
+    workspace text NOT NULL, mode text NOT NULL, agent text NOT NULL, parent text, archived bigint,
+    body bytea NOT NULL, token bigint NOT NULL DEFAULT 0, lease bytea, expires timestamptz, words tsvector
+);
+CREATE INDEX sessions_by_activity ON sessions (active, id COLLATE "C");
+CREATE INDEX sessions_by_workspace ON sessions (workspace, active);
+CREATE INDEX sessions_by_parent ON sessions (parent) WHERE parent IS NOT NULL;
+CREATE INDEX sessions_by_word ON sessions USING gin (words);
+CREATE TABLE messages (
+    key bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, session bigint NOT NULL REFERENCES sessions ON DELETE CASCADE,
+    id text NOT NULL, seq bigint NOT NULL, role text NOT NULL, created bigint NOT NULL, body bytea NOT NULL,
+    UNIQUE (session, id)
+);
+CREATE INDEX messages_in_order ON messages (session, key);
+CREATE INDEX messages_by_change ON messages (session, seq);
+CREATE TABLE parts (
+    key bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, session bigint NOT NULL REFERENCES sessions ON DELETE CASCADE,
+    message bigint NOT NULL REFERENCES messages ON DELETE CASCADE, id text NOT NULL, seq bigint NOT NULL,
+    draft boolean NOT NULL, blobs integer NOT NULL, tool text, outcome text, started bigint, ended bigint,
+    body bytea NOT NULL, words tsvector, UNIQUE (message, id)
+);
+CREATE INDEX parts_by_change ON parts (session, seq);
+CREATE INDEX parts_by_call ON parts (started) WHERE outcome IS NOT NULL;
+CREATE INDEX parts_by_word ON parts USING gin (words);
+CREATE TABLE blobs (name text PRIMARY KEY, body bytea NOT NULL);
+CREATE TABLE blob_uses (
+    part bigint NOT NULL REFERENCES parts ON DELETE CASCADE, name text NOT NULL, PRIMARY KEY (part, name)
+);
+CREATE INDEX blob_uses_by_name ON blob_uses (name);
+CREATE TABLE inbox (
+    key bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, session bigint NOT NULL REFERENCES sessions ON DELETE CASCADE,
+    id text NOT NULL, seq bigint NOT NULL, taken boolean NOT NULL DEFAULT false, body bytea NOT NULL,
+    UNIQUE (session, id)
+);
+CREATE TABLE approvals (
+    key bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, session bigint NOT NULL REFERENCES sessions ON DELETE CASCADE,
+    id text NOT NULL UNIQUE, seq bigint NOT NULL, call_id text NOT NULL, fingerprint text NOT NULL,
+    answer text NOT NULL, body bytea NOT NULL, UNIQUE (session, call_id, fingerprint)
+)
+"""
+
+# Position n brings a store of version n to version n + 1. Entries are added, never changed.
+MIGRATIONS = (_TABLES,)
+_LOCK = 0x4F757472
+
+
+async def migrate(db: Connection, schema: str) -> None:
+    """Bring the tables to the newest version. Of many machines that start at once, one does it.
+
+    Backups of a server are its keeper's: a migration is one transaction, and adds to what is there.
+    """
+    async with db.transaction():
+        await db.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+        await db.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
+        await db.execute("CREATE TABLE IF NOT EXISTS outrider_version (version integer NOT NULL)")
+        row = await (await db.execute("SELECT coalesce(max(version), 0) FROM outrider_version")).fetchone()
+        version: int = row[0] if row else 0
+        if version > len(MIGRATIONS):
+            raise StoreVersionError(
+                f"the tables in schema {schema} are of a newer version ({version}; this one knows {len(MIGRATIONS)})",
+                found=version,
+                supported=len(MIGRATIONS),
+            )
+        for tables in MIGRATIONS[version:]:
+            for statement in tables.split(";\n"):
+                await db.execute(statement.encode())
+        if version < len(MIGRATIONS):
+            await db.execute("INSERT INTO outrider_version VALUES (%s)", (len(MIGRATIONS),))

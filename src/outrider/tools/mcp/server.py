@@ -16,6 +16,7 @@ from outrider.tools.tool import ToolResult
 
 T = TypeVar("T")
 State = Literal["connecting", "ready", "failed", "closed"]
+LATE_NEWS = 1.0  # seconds
 CALM = 0.2  # seconds between a change of a list and its reading, in which further changes come for free
 
 
@@ -79,6 +80,7 @@ class Server:
         self._tasks = tasks
         retries = Retries(self._host.limits)
         while not self._closing:
+            self._asked.clear()
             delay = retries.after(await self._live(hold))
             if delay is None and not self._closing:
                 self._change("failed")
@@ -86,8 +88,6 @@ class Server:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(delay):
                     await self._asked.wait()
-            if not self._closing:
-                self._asked.clear()
         self._change("closed")
 
     async def settled(self) -> Status:
@@ -96,8 +96,9 @@ class Server:
 
     def reconnect(self) -> None:
         """Try a failed server again, or at once what would be tried later."""
-        if self.status.state in ("failed", "connecting"):
-            self._asked.set()
+        if self.status.state == "failed":
+            self._change("connecting")
+        self._asked.set()
 
     def close(self) -> None:
         self._closing = True
@@ -142,9 +143,9 @@ class Server:
                 except SessionForgotten:  # nothing was done, so it can be asked again
                     return await self._ask_once(question)
         except LinkLost as lost:
-            reason = self._life.reason if self._life and self._life.reason else lost.message
+            reason = hide(await self._reason(lost), self.config)
             raise ServerFault(
-                f"the MCP server {self.name} was lost during the call: {hide(reason, self.config)}. "
+                f"the MCP server {self.name} was lost during the call: {reason}. "
                 "Whether the call had an effect is not known."
             ) from lost
         except TimeoutError:
@@ -160,6 +161,15 @@ class Server:
             return await answer
         finally:
             task.cancel()
+
+    async def _reason(self, lost: LinkLost) -> str:
+        """The news of a death may come a little later than the loss; what is asked next must find it."""
+        assert self._life is not None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LATE_NEWS):
+                await self._life.over.wait()
+        self._life.end(lost.message)
+        return self._life.reason
 
     async def _ready_link(self) -> Link:
         """Waits for a connection that is being made, as long as a start may take."""

@@ -18,6 +18,7 @@ from outrider.tools.tool import ToolResult
 
 T = TypeVar("T")
 Page = Callable[[str | None], Awaitable[tuple[Iterable[T], str | None]]]
+CLOSED = "Connection closed"  # the SDK's words
 _LONGEST = 2_000
 
 
@@ -110,8 +111,9 @@ class SdkLink:
             raise ServerFault(self._hidden(words_of(error))) from error
 
     def _fault(self, error: MCPError) -> ServerFault:
-        if error.error.code == wire.CONNECTION_CLOSED:
-            return LinkLost(self._hidden(error.error.message))
+        # Servers use the same number for errors of their own.
+        if error.error.code == wire.CONNECTION_CLOSED and error.error.message == CLOSED:
+            return LinkLost("it closed the connection")
         if error.error.message == "Session terminated":  # the SDK's words for a 404 within a session
             self._life.end("the server ended the session")
             return SessionForgotten("the server ended the session; nothing was run")

@@ -40,7 +40,7 @@ class Child:
         return reader
 
     async def started(self) -> None:
-        first = (await self._news.readline()).decode("utf-8", "replace").strip()
+        first = (await self._next_word()).decode("utf-8", "replace").strip()
         if not first.startswith("started "):
             raise ServerFault(f"its program cannot be started: {first.removeprefix('failed ') or 'too many processes'}")
 
@@ -51,13 +51,20 @@ class Child:
 
     async def watch(self) -> None:
         """Until nothing of it is alive. What the program leaves behind at its end is ended too."""
-        while line := await self._news.readline():
+        while line := await self._next_word():
             word, *rest = line.decode("utf-8", "replace").split()
             if word == "exited":
                 self.ending = ending_of(int(rest[0]), out_of_memory=rest[1] == "1", because=None)
                 self._ended.set()
                 self._end(LEFTOVER_GRACE)
         self._ended.set()
+
+    async def _next_word(self) -> bytes:
+        """From the keeper; nothing when it has ended, also if it did so before it heard our last word."""
+        try:
+            return await self._news.readline()
+        except ConnectionError:
+            return b""
 
     async def last_words(self) -> str:
         """How it ended and what it said last, for people."""

@@ -17,7 +17,7 @@ from outrider.tools.context import Progress
 from outrider.tools.mcp.config import HttpServer, Limits, ServerConfig, StdioServer
 from outrider.tools.mcp.faults import cut
 from outrider.tools.mcp.link import Host, Life, Listed, Question
-from outrider.tools.mcp.sdk.asking import SdkLink, words_of
+from outrider.tools.mcp.sdk.asking import CLOSED, SdkLink, words_of
 from outrider.tools.mcp.sdk.http import http_transport
 from outrider.tools.mcp.sdk.stdio import stdio_transport
 
@@ -42,7 +42,8 @@ async def hold(spawner: Spawner, config: ServerConfig, host: Host, life: Life, *
         with scope:
             await _serve(client, scope, SdkLink(client, config, host.limits, life), life, host.limits)
     except Exception as error:  # noqa: BLE001  a fault of one server, whatever it is, stays with that server
-        life.end(life.trouble or "; ".join(dict.fromkeys(_causes(error))))
+        if not scope.cancel_called:
+            life.end(life.trouble or "; ".join(dict.fromkeys(_causes(error))))
     life.end(f"it did not answer within {host.limits.startup:g} s")
 
 
@@ -141,7 +142,7 @@ def _causes(error: BaseException) -> Iterator[str]:
     if isinstance(error, BaseExceptionGroup):
         for inner in cast("BaseExceptionGroup[BaseException]", error).exceptions:
             yield from _causes(inner)
-    elif isinstance(error, MCPError) and error.error.message == "Connection closed":
+    elif isinstance(error, MCPError) and error.error.message == CLOSED:
         yield "it closed the connection"
     else:
         yield words_of(error)

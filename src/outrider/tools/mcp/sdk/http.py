@@ -1,35 +1,55 @@
 """The SDK's transports over HTTP, with answers that are bounded in size and speed, and keys that stay out of words."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
-from outrider.tools.mcp.config import HttpServer, Limits
+from outrider.tools.mcp.config import HttpServer, Limits, hide
 from outrider.tools.mcp.link import Life
 from outrider.tools.mcp.sdk.framing import Pace
 
 CONNECT = 10.0  # seconds
+_TALKATIVE = ("httpx2", "httpcore2.connection", "mcp.client.streamable_http", "mcp.client.sse")
 PATIENCE = 30.0  # seconds beyond a call's limit that a silent connection is kept
 
 
-def http_transport(config: HttpServer, limits: Limits, life: Life) -> AbstractAsyncContextManager[Any]:
-    client = _Client(config, limits, life)
-    if config.transport == "sse":
-        return sse_client(config.url, httpx_client_factory=client.make, sse_read_timeout=limits.call + PATIENCE)
-    return _streamable(config, limits, client)
-
-
 @asynccontextmanager
-async def _streamable(config: HttpServer, limits: Limits, client: "_Client") -> AsyncGenerator[Any, None]:
-    async with (
-        client.make() as http,
-        streamable_http_client(config.url, http_client=http, max_sse_event_size=limits.message) as streams,
-    ):
-        yield streams
+async def http_transport(config: HttpServer, limits: Limits, life: Life) -> AsyncGenerator[Any, None]:
+    client = _Client(config, limits, life)
+    with _quiet_logs(config):
+        if config.transport == "sse":
+            patience = limits.call + PATIENCE
+            async with sse_client(config.url, httpx_client_factory=client.make, sse_read_timeout=patience) as streams:
+                yield streams
+            return
+        async with (
+            client.make() as http,
+            streamable_http_client(config.url, http_client=http, max_sse_event_size=limits.message) as streams,
+        ):
+            yield streams
+
+
+@contextmanager
+def _quiet_logs(config: HttpServer) -> Generator[None]:
+    """The SDK and its HTTP library log addresses, and a key may stand in an address."""
+
+    def without_keys(record: logging.LogRecord) -> bool:
+        record.msg, record.args = hide(record.getMessage(), config), ()
+        return True
+
+    loggers = [logging.getLogger(name) for name in _TALKATIVE]
+    for logger in loggers:
+        logger.addFilter(without_keys)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(without_keys)
 
 
 class _Client:

@@ -269,3 +269,28 @@ async def test_an_agent_has_only_the_tools_it_names():
 
     tools = [Tool(lambda: "", name="a"), Tool(lambda: "", name="b")]
     assert (await Story(look).run(entry=player("x", tools=("b",)), tools=tools)).output == "b"
+
+
+async def test_an_agent_has_no_more_rights_than_the_one_who_called_it():
+    look, touch = Tool(lambda: "seen", name="look", read_only=True), Tool(lambda: "done", name="touch")
+    script = cast(
+        boss=[[call("call_agent", agent_name="clerk", message="x")], "done"],
+        clerk=[lambda request: ",".join(tool.name for tool in request.tools)],
+    )
+    result = await Story(script).run(
+        entry=player("boss", mode="plan"), agents=[player("clerk", mode="agent")], tools=[look, touch]
+    )
+    assert result.messages[2].content == "look,call_agent,finish"
+
+
+async def test_what_is_denied_to_the_caller_is_denied_to_the_called():
+    script = cast(
+        boss=[[call("call_agent", agent_name="clerk", message="x")], "done"],
+        clerk=[[call("touch")], lambda request: request.prompt[-1].content[0].content],
+    )
+    result = await Story(script).run(
+        entry=player("boss", permissions={"deny": ("touch",)}),
+        agents=[player("clerk", permissions={"allow": ("touch",)})],
+        tools=[Tool(lambda: "done", name="touch")],
+    )
+    assert "not allowed: a rule forbids it" in result.messages[2].content

@@ -69,7 +69,8 @@ class Crew(msgspec.Struct, kw_only=True):
 
 
 class Seat(msgspec.Struct, kw_only=True):
-    """One agent at work in one session. `call_id` is the call that brought it here, "" for the first agent."""
+    """One agent at work in one session. `call_id` is the call that brought it here, "" for the first agent. `ask` and
+    `deny` are its own rules and those of everybody above it: no agent has more rights than who called it."""
 
     agent: Agent
     journal: Journal
@@ -80,6 +81,8 @@ class Seat(msgspec.Struct, kw_only=True):
     depth: int = 0
     call_id: str = ""
     specs: tuple[ToolSpec, ...] = ()
+    ask: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
     output: OutputSchema | None = None
     finished: str | None = None
     take_input: TakeInput | None = None

@@ -11,13 +11,14 @@ from outrider.errors import LimitReachedError, ToolFailure
 from outrider.sessions.session import Session
 from outrider.tools.context import ToolContext
 from outrider.tools.tool import Tool, named
-from outrider.types.agents import Agent, AgentMessage
+from outrider.types.agents import Agent, AgentMessage, Mode
 from outrider.types.events import AgentCalledEvent, AgentReturnedEvent
 from outrider.types.messages import Message
 from outrider.types.parts import FilePart, TextPart
 from outrider.types.tool_state import Attachment
 
 TakeSeat = Callable[..., Seat]
+_RIGHTS: list[Mode] = ["chat", "plan", "background", "agent"]  # fewest first: a callee has no more than its caller
 
 
 def delegate_tools(seat: Seat, crew: Crew, take_seat: TakeSeat) -> dict[str, Tool]:
@@ -60,7 +61,7 @@ class Delegation:
         session = self._child_session(callee)
         self._forward(callee, message, session)
         async with await self._crew.open_journal(session) as journal:
-            child = self._take_seat(callee, journal, self._crew, depth=self._seat.depth + 1, call_id=self._call_id)
+            child = self._take_seat(callee, journal, self._crew, caller=self._seat, call_id=self._call_id)
             await journal.add_message(Message("user", [TextPart(message), *self._files()]))
             end = await Turn(child, self._crew).run()
         self._return(callee, end, session, round((monotonic() - started) * 1000))
@@ -78,7 +79,7 @@ class Delegation:
         return Session(
             title=f"{self._seat.agent.name} → {callee.name}",
             workspace_directory=parent.workspace_directory,
-            mode=parent.mode,
+            mode=min(parent.mode, callee.mode, key=_RIGHTS.index),
             agent=callee.name,
             parent_id=parent.id,
         )

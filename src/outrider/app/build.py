@@ -51,7 +51,7 @@ def model_client(provider: Provider, *, catalog: Catalog | None = None) -> Model
             return _wired(filled, _anthropic(filled, catalog or Catalog()))
         case unknown:  # pyright: ignore[reportUnnecessaryComparison]  values are not checked when they are made
             known = ", ".join(get_args(ProviderKind))
-            raise ConfigurationError(f"the provider {provider.name!r} is of an unknown kind {unknown!r}; known: {known}")
+            raise ConfigurationError(f"the provider {provider.name!r}: no such kind as {unknown!r}; known: {known}")
 
 
 def fallback_client(

@@ -49,7 +49,7 @@ class Engine:
         if not agents:
             raise ConfigurationError("an engine needs at least one agent")
         self.attended: bool = options.pop("attended", True)
-        self._limits: Limits = options.pop("limits", Limits())
+        self._limits: Limits | None = options.pop("limits", None)
         self._rules: Rules = options.pop("rules", Rules())
         if options:
             raise ConfigurationError(f"an engine has no option {', '.join(options)}; it has attended, limits, rules")
@@ -77,13 +77,19 @@ class Engine:
         await self._opened.aclose()
 
     async def create(
-        self, *, title: str = "", mode: Mode = "agent", agent: str | None = None, workspace: str | Path | None = None
+        self,
+        *,
+        title: str = "",
+        mode: Mode | None = None,
+        agent: str | None = None,
+        workspace: str | Path | None = None,
     ) -> str:
-        """A new session, owned by this engine; returns its id."""
+        """A new session, owned by this engine; returns its id. Agent and mode are the first agent's unless named."""
+        chosen = self._agent(agent or self._plan.entry.name)
         session = Session(
             title=title,
-            mode=mode,
-            agent=self._agent(agent or self._plan.entry.name).name,
+            mode=mode or chosen.mode,
+            agent=chosen.name,
             workspace_directory=str(workspace or Path.cwd()),
         )
         self._add(await begin(session, self.store, self.bus, owner=self._owner))
@@ -177,7 +183,7 @@ class Engine:
                 lambda seat: self.desk.granted(seat.session.id, str(seat.workspace)),
             ),
             tariff=CatalogTariff(known_models(), self._plan.providers),
-            budget=Budget(self._limits),
+            budget=Budget(self._limits or self._plan.entry.limits),
             bus=self.bus,
             open_journal=open_journal,
             clock=now_ms,

@@ -61,9 +61,9 @@ class Judge:
             tool.name,
             call.state.input,
             mode=seat.session.mode,
-            allow=(*self._rules.allow, *granted, *own),
-            ask=self._rules.ask,
-            deny=self._rules.deny,
+            allow=(*self._rules.allow, *granted, *own, *seat.agent.permissions.get("allow", ())),
+            ask=(*self._rules.ask, *seat.ask),
+            deny=(*self._rules.deny, *seat.deny),
             workspace=seat.workspace,
             sandbox=self._sandbox,
         )

@@ -34,7 +34,7 @@ async def async_run(  # noqa: PLR0913  they are what can be said about a run
     *,
     attachments: Sequence[Attachment] | None = None,
     debug: bool = False,
-    mode: Mode = "agent",
+    mode: Mode | None = None,
     session: Session | str | None = None,
     store: Store | None = None,
     bus: EventBus | None = None,
@@ -52,7 +52,7 @@ async def async_run(  # noqa: PLR0913  they are what can be said about a run
         _tools(tools),
         providers,
         mode=mode,
-        limits=limits or Limits(),
+        limits=limits,
         approve=approve,
         output=None if output_type is None else OutputType(output_type),
     )

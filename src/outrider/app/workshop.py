@@ -42,8 +42,8 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     agents: Mapping[str, Agent]
     tools: Mapping[str, Tool]
     providers: Mapping[str, Provider]
-    mode: Mode = "agent"
-    limits: Limits = Limits()
+    mode: Mode | None = None
+    limits: Limits | None = None
     approve: Approve | None = None
     output: OutputType | None = None
 
@@ -145,7 +145,7 @@ async def open_workshop(
             tools=plan.tools,
             gate=AskingGate(Judge(Rules()), asking_a_function(plan.approve, bus)),
             tariff=CatalogTariff(known_models(), plan.providers),
-            budget=Budget(plan.limits),
+            budget=Budget(plan.limits or plan.entry.limits),
             bus=bus,
             open_journal=open_journal,
             clock=now_ms,
@@ -158,7 +158,7 @@ async def _journal(session: Session | str | None, plan: RunPlan, store: Store, b
     if isinstance(session, str):
         return await resume(session, store, bus)
     if session is None:
-        fresh = Session(workspace_directory=str(Path.cwd()), mode=plan.mode, agent=plan.entry.name)
+        fresh = Session(workspace_directory=str(Path.cwd()), mode=plan.mode or plan.entry.mode, agent=plan.entry.name)
         return await begin(fresh, store, bus)
     try:
         await store.get(session.id)

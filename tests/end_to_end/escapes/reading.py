@@ -84,7 +84,8 @@ syscall(438, os.pidfd_open(VICTIM), 0, 0); escaped()
     Attempt("compare with a bystander", "syscall(number(312, 272), os.getpid(), VICTIM, 1, 0, 0); escaped()"),
     Attempt("read a key ring", _KEY),
     Attempt("add a key", """
-syscall(number(248, 217), b"user", b"outrider-test-x", b"1", ctypes.c_size_t(1), ctypes.c_long(-4)); escaped()
+key = syscall(number(248, 217), b"user", b"outrider-test-x", b"1", 1, -4); escaped()
+syscall(number(250, 219), 9, key, -4)
 """),
     Attempt("open a file by its handle", _HANDLE, control=ROOT),
     Attempt("measure others' performance", """

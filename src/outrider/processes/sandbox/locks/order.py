@@ -2,10 +2,12 @@
 
 import marshal
 import os
+import py_compile
 import sys
 from binascii import b2a_base64
 from collections.abc import Mapping
 from functools import cache
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +44,21 @@ def interpreter() -> str:
     return os.path.realpath(sys.executable)
 
 
+@cache
+def warden() -> str:
+    """Compiled, if it can be: to compile it anew for every command would take longer than all that it does."""
+    try:
+        compiled = Path(cache_from_source(WARDEN))
+        if not compiled.exists() or compiled.stat().st_mtime < Path(WARDEN).stat().st_mtime:
+            py_compile.compile(WARDEN, str(compiled), doraise=True)
+    except (OSError, NotImplementedError, py_compile.PyCompileError):
+        return WARDEN
+    return str(compiled)
+
+
 def runtime() -> tuple[str, ...]:
     """What the warden needs to see."""
-    return tuple(dict.fromkeys((os.path.realpath(sys.base_prefix), interpreter(), WARDEN)))
+    return tuple(dict.fromkeys((os.path.realpath(sys.base_prefix), interpreter(), warden())))
 
 
 def warden_argv(launch: Launch, bounds: Bounds, locks: Locks, disk: str) -> tuple[str, ...]:
@@ -60,7 +74,7 @@ def warden_argv(launch: Launch, bounds: Bounds, locks: Locks, disk: str) -> tupl
         "door": locks.door,
         "port": DOOR_PORT,
     }
-    return interpreter(), "-I", "-S", WARDEN, b2a_base64(marshal.dumps(order), newline=False).decode()
+    return interpreter(), "-I", "-S", warden(), b2a_base64(marshal.dumps(order), newline=False).decode()
 
 
 def outer_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -4,16 +4,23 @@ It runs as a script of the plain interpreter, without site-packages, so it may u
 of it. Inside bubblewrap it is process 1 of its namespace: nothing in there can stop it, and nothing outlives it.
 """
 
+from __future__ import annotations
+
 import ctypes
 import marshal
 import os
 import resource
-import signal
 import stat
 import sys
 import time
 from binascii import a2b_base64
-from typing import Any, NoReturn
+
+TYPE_CHECKING = False  # as typing has it; loading that, or the enumerations of signal, takes longer than all else here
+if TYPE_CHECKING:
+    import signal
+    from typing import Any, NoReturn
+else:
+    import _signal as signal
 
 LOOK_EVERY = 0.05  # seconds between two looks at what the command uses
 OOM_SCORE = b"1000"  # when memory runs out, the command goes first

@@ -28,7 +28,7 @@ class _End:
 
 
 class OutputPipe:
-    """Hands every piece that is written to `on_chunk`; `b""` says that no writer is left."""
+    """Hands every piece that is written to `on_chunk`, from `listen` on; `b""` says that no writer is left."""
 
     def __init__(self, on_chunk: Callable[[bytes], None]) -> None:
         self._ours, self.theirs = map(_End, os.pipe())
@@ -36,7 +36,10 @@ class OutputPipe:
         platform.enlarge_pipe(self._ours.fileno())
         self._on_chunk = on_chunk
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._ours.fileno(), self._read)
+
+    def listen(self) -> None:
+        if self._ours.number is not None:
+            self._loop.add_reader(self._ours.number, self._read)
 
     @property
     def is_open(self) -> bool:

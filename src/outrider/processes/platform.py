@@ -45,7 +45,7 @@ class Identity(NamedTuple):
 
 
 def start_program(argv: list[str], environment: Mapping[str, str], descriptor: int) -> int:
-    """A child with no more than this one descriptor, as number HANDED_OVER; its number."""
+    """A child that finds this descriptor as number HANDED_OVER; its number."""
     high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, HANDED_OVER + 1)  # onto itself it would stay close-on-exec
     actions: _Actions = [(os.POSIX_SPAWN_DUP2, high, HANDED_OVER)]
     actions += [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(HANDED_OVER)]

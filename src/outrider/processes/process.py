@@ -15,6 +15,7 @@ from outrider.processes.pipes import InputPipe, OutputPipe
 
 DRAIN = 0.2  # seconds that output is still read after the end, if something left behind keeps the pipe open
 LEFTOVER_GRACE = 0.1
+START = 30.0  # seconds; only a system that is out of processes takes so long
 
 Asked = Literal["killed", "timeout"]
 
@@ -61,11 +62,15 @@ class Process:
             stdin.theirs.close()
             output.theirs.close()
             self._loop.add_reader(self._line, self._listen)
-            await self._started
+            if self._asked is not None:  # to end, before there was anybody to ask
+                self.end(0)
+            async with asyncio.timeout(START):
+                await self._started
         except BaseException as error:
             self.abandon()
             if isinstance(error, OSError):
-                raise ProcessError(f"the command cannot be started: {error}") from error
+                why = f"nothing happened for {START:g} s" if isinstance(error, TimeoutError) else error
+                raise ProcessError(f"the command cannot be started: {why}") from error
             raise
 
     def end(self, grace: float, because: Asked | None = None) -> None:
@@ -121,6 +126,8 @@ class Process:
             self.pid = int(rest)
             self._settle_start()
             self._watcher.started(self.pid)
+            if self._output is not None:
+                self._output.listen()
         elif word == "failed":
             step, _, why = rest.partition(" ")
             self._settle_start(ProcessError(f"the command cannot be started: {step}: {why}"))

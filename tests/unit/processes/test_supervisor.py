@@ -1,6 +1,7 @@
 """The supervisor runs real commands, moves them to the background and back, and always knows what is alive."""
 
 import asyncio
+import contextlib
 import os
 import sys
 import time
@@ -78,6 +79,14 @@ async def test_the_environment_of_the_guards_holds_no_keys(supervisor: Superviso
     done = await supervisor.run_command("c", command % os.getpid())
     assert "PATH=" in done.text
     assert "do-not-leak" not in done.text
+
+
+async def test_no_descriptor_of_the_engine_reaches_a_command(tmp_path: Path):
+    with (tmp_path / "secret").open("w") as file:
+        os.set_inheritable(file.fileno(), True)
+        async with Supervisor() as supervisor:
+            done = await supervisor.run_command("c", ["ls", "/dev/fd/"])
+    assert done.text.split() == ["0", "1", "2", "3"]  # the last is that of ls itself
 
 
 async def test_a_command_that_waits_for_input_finds_none(supervisor: Supervisor):
@@ -315,6 +324,20 @@ async def test_closing_ends_everything_quickly_even_what_ignores_it(tmp_path: Pa
     with pytest.raises(ProcessError, match="closed"):
         await supervisor.run_command("c", "true")
     await supervisor.close()
+
+
+async def test_a_command_that_is_being_started_when_the_supervisor_closes_ends_too(tmp_path: Path):
+    supervisor = Supervisor()
+    task = asyncio.create_task(supervisor.run_command("c", f"trap '' TERM; echo $$ > {tmp_path}/pid; sleep 60"))
+    await asyncio.sleep(0)
+    start = time.monotonic()
+    await supervisor.close()
+    assert time.monotonic() - start < 3
+    with contextlib.suppress(ProcessError):
+        outcome = await task
+        assert outcome.ending is not None
+        assert outcome.ending.cause == "killed"
+    assert not (tmp_path / "pid").exists() or not is_alive(number_in(tmp_path / "pid"))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="children are read from /proc")

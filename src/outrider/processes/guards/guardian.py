@@ -25,6 +25,7 @@ def main() -> None:
     engine = int(sys.argv[1])
     os.setsid()
     os.chdir("/")
+    os.closerange(platform.HANDED_OVER + 1, os.sysconf("SC_OPEN_MAX"))  # the engine's program may have let some through
     # A terminal's Ctrl-C or a broad pkill is not the end: only the engine's end is.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -85,6 +86,8 @@ class _Guardian:
         _, descriptors, _, _ = socket.recv_fds(self._line, 1, 4)
         if not descriptors:
             return LINE_ENDED
+        for descriptor in descriptors:  # received ones would go on to the command
+            os.set_inheritable(descriptor, False)  # noqa: FBT003  it takes no names
         os.write(self._tell_busy, os.getpid().to_bytes(NUMBER, "big"))
         self._line.close()
         line, *streams = descriptors

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from outrider.processes.launch import Launch
 
 _BEGIN = "import sys; sys.path.append(sys.argv[2]); from outrider.processes.guards.guardian import main; main()"
 _ROOT = Path(__file__).parents[3]
+AT_CLOSE = 2.0  # seconds
 # The guardian's environment can be read by what it starts, so it gets nothing but what an interpreter may need.
 _NEEDED = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "LANG")
 
@@ -87,9 +89,18 @@ class Spawner:
         """The guardian ends after the keepers. Lines that are open are ended first, or this waits for them."""
         if self._line is None:
             return
-        self._line.shutdown(socket.SHUT_WR)
-        await asyncio.get_running_loop().sock_recv(self._line, 1)
+        try:
+            async with asyncio.timeout(AT_CLOSE):
+                self._line.shutdown(socket.SHUT_WR)
+                await asyncio.get_running_loop().sock_recv(self._line, 1)
+        except OSError:  # it takes too long, or was killed already; its keepers know what to do without it
+            self._kill_guardian()
         self._forget_guardian()
+
+    def _kill_guardian(self) -> None:
+        if self._guardian is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._guardian, signal.SIGKILL)
 
 
 def _socketpair() -> tuple[socket.socket, socket.socket]:

@@ -58,7 +58,7 @@ class Compactor:
         settings = replace(request.settings, tool_choice=ToolChoice("none"), output=None)
         assembler = Assembler(client.family(request.model))
         try:
-            ask = Request(request.model, prompt, request.system, request.tools, settings)
+            ask = Request(request.model, prompt, request.system, request.tools, settings, request.stream)
             async with aclosing(client.stream(ask)) as deltas:
                 async for delta in deltas:
                     assembler.add(delta)

@@ -47,8 +47,10 @@ def take_seat(
 
 
 def tools_of(agent: Agent, tools: Mapping[str, Tool], mode: Mode) -> dict[str, Tool]:
-    """What a mode leaves of an agent's tools: chat none, plan those that only read."""
+    """What a mode leaves of an agent's tools: chat none, plan those that only read or that the gate watches."""
     if mode == "chat":
         return {}
     named = {name: tool for name, tool in tools.items() if agent.tools is None or name in agent.tools}
-    return {name: tool for name, tool in named.items() if tool.read_only} if mode == "plan" else named
+    if mode != "plan":
+        return named
+    return {name: tool for name, tool in named.items() if tool.read_only or tool.options.plan}

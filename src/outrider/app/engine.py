@@ -16,6 +16,7 @@ from outrider.app.environment import filled_in
 from outrider.app.gate import AskingGate, Judge, Rules, asking_at
 from outrider.app.live import LiveSession
 from outrider.app.tariff import CatalogTariff, known_models
+from outrider.app.toolbox import Surroundings, Toolbox
 from outrider.app.workshop import RunPlan
 from outrider.bus import EventBus, EventStream
 from outrider.errors import ConfigurationError
@@ -33,8 +34,10 @@ from outrider.types.parts import PartBase, TextPart
 
 
 class Engine:
-    """Open it with `async with`. `attended` says whether somebody is there to approve calls; several front ends may
-    listen, prompt, answer and abort at once."""
+    """Open it with `async with`. Several front ends may listen, prompt, answer and abort at once.
+
+    `attended` says whether somebody is there to approve calls. With `surroundings` every session has the built-in tools
+    for its workspace, besides the ones that are given."""
 
     def __init__(
         self,
@@ -51,8 +54,10 @@ class Engine:
         self.attended: bool = options.pop("attended", True)
         self._limits: Limits | None = options.pop("limits", None)
         self._rules: Rules = options.pop("rules", Rules())
+        self._around: Surroundings | None = options.pop("surroundings", None)
         if options:
-            raise ConfigurationError(f"an engine has no option {', '.join(options)}; it has attended, limits, rules")
+            known = "attended, limits, rules, surroundings"
+            raise ConfigurationError(f"an engine has no option {', '.join(options)}; it has {known}")
         self._plan = RunPlan.of(agents[0], agents, tools, providers, limits=self._limits)
         self.store = store or MemoryStore()
         self.bus = bus or EventBus()
@@ -158,7 +163,10 @@ class Engine:
 
     def _add(self, journal: Journal) -> LiveSession:
         session = journal.session
-        live = LiveSession(journal, self.store, self._crew, lambda: self._agent(session.agent))
+        toolbox = Toolbox(session, self._around) if self._around else None
+        live = LiveSession(
+            journal, self.store, lambda: self._crew(toolbox), lambda: self._agent(session.agent), toolbox
+        )
         self._live[session.id] = live
         return live
 
@@ -167,8 +175,10 @@ class Engine:
             raise ConfigurationError(f"there is no agent {name!r}; there are {', '.join(self._plan.agents)}")
         return self._plan.agents[name or self._plan.entry.name]
 
-    def _crew(self) -> Crew:
-        """A crew for one turn: its budget is its own, everything else is the engine's."""
+    def _crew(self, toolbox: Toolbox | None) -> Crew:
+        """A crew for one turn: its budget is its own, everything else is the engine's or the session's."""
+        built_in = toolbox.tools if toolbox else {}
+        confines = self._around is not None and self._around.sandbox.confines
 
         async def open_journal(child: Session) -> Journal:
             return await begin(child, self.store, self.bus)
@@ -176,9 +186,9 @@ class Engine:
         return Crew(
             agents=self._plan.agents,
             clients=self._clients,
-            tools=self._plan.tools,
+            tools={**built_in, **self._plan.tools},
             gate=AskingGate(
-                Judge(self._rules),
+                Judge(self._rules, built_in.keys() - self._plan.tools.keys(), sandbox=confines),
                 asking_at(self.desk),
                 lambda seat: self.desk.granted(seat.session.id, str(seat.workspace)),
             ),

@@ -7,6 +7,7 @@ from outrider.agents.crew import Crew, Seat
 from outrider.agents.ends import TurnEnd
 from outrider.agents.seating import take_seat
 from outrider.agents.turn import Turn
+from outrider.app.toolbox import Toolbox
 from outrider.errors import OutriderError
 from outrider.sessions.journal import Journal
 from outrider.sessions.records import InboxItem, SessionUpdate
@@ -23,12 +24,18 @@ class LiveSession:
     is taken at the next safe moment."""
 
     def __init__(
-        self, journal: Journal, store: Store, new_crew: Callable[[], Crew], agent: Callable[[], Agent]
+        self,
+        journal: Journal,
+        store: Store,
+        new_crew: Callable[[], Crew],
+        agent: Callable[[], Agent],
+        toolbox: Toolbox | None = None,
     ) -> None:
         self.journal = journal
         self._store = store
         self._new_crew = new_crew
         self._agent = agent
+        self._toolbox = toolbox
         self._seat: Seat | None = None
         self._worker: asyncio.Task[None] | None = None
         self._ends: dict[str, asyncio.Future[TurnEnd]] = {}
@@ -60,6 +67,8 @@ class LiveSession:
 
     async def close(self) -> None:
         await self.abort()
+        if self._toolbox is not None:
+            await self._toolbox.aclose()
         await self.journal.close()
 
     def reseat(self) -> None:

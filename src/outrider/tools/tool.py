@@ -34,7 +34,8 @@ class ToolResult(msgspec.Struct, frozen=True):
 
 class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`read_only` tools run in plan mode; `parallel` ones beside others; `repeatable` ones again after a crash;
-    `delegates` ones wait for calls of other agents, and so take no place among those that run.
+    `delegates` ones wait for calls of other agents, and so take no place among those that run; `strict` ones ask the
+    provider to hold the model to the schema; `plan` ones are offered in plan mode too, where only some calls pass.
 
     `evaluate_policy(base, args)` may only tighten; `preprocess_args(args)` comes before anything is decided.
     """
@@ -47,6 +48,8 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     parallel: bool = True
     repeatable: bool = False
     delegates: bool = False
+    plan: bool = False
+    strict: bool = False
 
 
 class Tool:
@@ -113,7 +116,7 @@ class Tool:
         return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
     def spec(self) -> ToolSpec:
-        return ToolSpec(self.name, self.description, self.parameters)
+        return ToolSpec(self.name, self.description, self.parameters, self.options.strict)
 
     def policy_for(self, arguments: dict[str, Any]) -> Policy:
         """The tool's own word on a call: its policy, tightened (never loosened) for these arguments."""

@@ -58,7 +58,7 @@ def shell_tool(supervisor: Supervisor, *, at_limit: AtLimit = "kill") -> Tool:
         return _told(outcome, title, limit)
 
     description = prompt_beside(__file__, at_limit=AT_LIMIT[at_limit])
-    return Tool(shell, description=description, preprocess_args=prepared)
+    return Tool(shell, description=description, preprocess_args=prepared, plan=True)
 
 
 def prepared(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,94 @@
+"""The built-in tools of one session: made for its workspace, with its mode's sandbox around commands."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from outrider.bus import EventBus
+from outrider.processes.launch import Launch
+from outrider.processes.sandbox.places import usual_policy
+from outrider.processes.sandbox.sandbox import Sandbox
+from outrider.processes.supervisor import Supervisor
+from outrider.sessions.session import Session
+from outrider.tools.builtin.apply_patch import apply_patch_tool
+from outrider.tools.builtin.edit import edit_tool
+from outrider.tools.builtin.glob import glob_tool
+from outrider.tools.builtin.grep import grep_tool
+from outrider.tools.builtin.list import list_tool
+from outrider.tools.builtin.process import process_tool
+from outrider.tools.builtin.question import Ask, question_tool
+from outrider.tools.builtin.read import read_tool
+from outrider.tools.builtin.shell import shell_tool
+from outrider.tools.builtin.todo import Todo, todo_tool
+from outrider.tools.builtin.web_fetch import web_fetch_tool
+from outrider.tools.builtin.write import write_tool
+from outrider.tools.files.editor import Editor, KeepBefore
+from outrider.tools.files.files import Files
+from outrider.tools.files.ledger import Ledger
+from outrider.tools.tool import Tool, named
+
+CONFINED = ("plan", "background")  # modes in which nobody is asked about a command
+
+
+class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the tools of every session have in common. `data` is where Outrider keeps its own things."""
+
+    sandbox: Sandbox
+    data: Path
+    home: Path
+    bus: EventBus
+    keep_before: KeepBefore
+    ask: Ask | None = None
+
+
+class Toolbox:
+    """Close it with the session: no process that its tools started outlives it."""
+
+    def __init__(self, session: Session, around: Surroundings) -> None:
+        workspace = Path(session.workspace_directory or ".")
+        self.supervisor = Supervisor(
+            folder=around.data / "outputs", bus=around.bus, wrap=_confined(session, workspace, around)
+        )
+        files = Files(workspace, readable=[around.data / "outputs"])
+        ledger = Ledger()
+        editor = Editor(files, around.keep_before, ledger)
+        self._todos: dict[str, tuple[Todo, ...]] = {}
+        self.tools: dict[str, Tool] = named(
+            [
+                read_tool(files, ledger),
+                write_tool(editor),
+                edit_tool(editor),
+                apply_patch_tool(editor),
+                list_tool(files),
+                glob_tool(files),
+                grep_tool(files),
+                shell_tool(self.supervisor),
+                process_tool(self.supervisor),
+                todo_tool(self._recall, self._keep),
+                web_fetch_tool(),
+                question_tool(around.ask),
+            ]
+        )
+
+    async def aclose(self) -> None:
+        await self.supervisor.close()
+
+    async def _recall(self, session_id: str) -> tuple[Todo, ...]:
+        return self._todos.get(session_id, ())
+
+    async def _keep(self, session_id: str, todos: tuple[Todo, ...]) -> None:
+        self._todos[session_id] = todos
+
+
+def _confined(session: Session, workspace: Path, around: Surroundings) -> Callable[[Launch], Launch]:
+    """Commands of modes in which nobody is asked run in the sandbox; plan mode may not write."""
+
+    def wrap(launch: Launch) -> Launch:
+        if session.mode not in CONFINED:
+            return launch
+        writable = session.mode == "background"
+        policy = usual_policy(workspace, writable=writable, home=around.home, own_files=[around.data])
+        return around.sandbox.wrap(launch, policy)
+
+    return wrap

@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 from typing import Annotated
 
 from outrider.errors import ToolFailure
-from outrider.tools.files.files import Files, printable
+from outrider.tools.files.files import Files, Place, printable
 from outrider.tools.prompt import prompt_beside
 from outrider.tools.search.listing import list_files
 from outrider.tools.search.pattern import path_pattern
@@ -19,9 +19,9 @@ _threads = Threads(4)
 
 def glob_tool(files: Files) -> Tool:
     async def glob(pattern: str, path: Annotated[str, "folder to search; default the workspace"] = ".") -> ToolResult:
-        path, pattern = _split(files, path, pattern)
+        path, pattern = _split(path, pattern)
         regex = path_pattern(pattern)
-        place = files.locate(path, "search")
+        place: Place = await _threads.run(lambda: files.locate(path, "search"))
         with files.folder(place) as folder:
             names = [name for name in await list_files(folder, place.real) if regex.match(name)]
             newest: list[str] = await _threads.run(lambda: _newest(folder, names))
@@ -41,7 +41,7 @@ def glob_tool(files: Files) -> Tool:
     )
 
 
-def _split(files: Files, path: str, pattern: str) -> tuple[str, str]:
+def _split(path: str, pattern: str) -> tuple[str, str]:
     """An absolute pattern, or one that begins with folders, says where to look."""
     if pattern.startswith(("/", "~")):
         fixed = PurePosixPath(pattern[: len(pattern) - len(pattern.lstrip("/"))] + _fixed(pattern))

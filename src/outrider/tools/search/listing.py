@@ -1,8 +1,8 @@
 """The files below a folder, by ripgrep or by walking."""
 
 import os
-from collections.abc import AsyncIterator
 from contextlib import aclosing
+from itertools import islice
 
 from outrider.tools.search.ignore import Ignore
 from outrider.tools.search.ripgrep import find_ripgrep, records, ripgrep
@@ -17,12 +17,10 @@ async def list_files(folder: int, path: str, layers: tuple[Ignore, ...] = ()) ->
     """Relative paths, at most MOST_FILES of them, in no order."""
     program = find_ripgrep()
     if program is None:
-        return await _threads.run(
-            lambda: [name for name, _ in zip(walk(folder, layers), range(MOST_FILES), strict=False)]
-        )
+        return await _threads.run(lambda: list(islice(walk(folder, layers), MOST_FILES)))
     found: list[str] = []
-    lists: AsyncIterator[list[bytes]] = records(ripgrep(program, ["--files", "--null"], folder, path), b"\0")
-    async with aclosing(lists):  # pyright: ignore[reportArgumentType]  it is a generator
+    lists = records(ripgrep(program, ["--files", "--null"], folder, path), b"\0")
+    async with aclosing(lists):
         async for names in lists:
             found += [os.fsdecode(name).removeprefix("./") for name in names]
             if len(found) >= MOST_FILES:

@@ -15,10 +15,9 @@ def path_pattern(pattern: str) -> "re.Pattern[str]":
     if len(pattern) > LONGEST_PATTERN or "\0" in pattern:
         raise ToolFailure(f"a pattern has at most {LONGEST_PATTERN} characters, and no NUL")
     pattern = pattern.removeprefix("./").strip("/") or "**"
-    if "/" not in pattern:
-        pattern = f"**/{pattern}"
+    rooted = (one if "/" in one else f"**/{one}" for one in _alternatives(pattern))
     try:
-        return re.compile("|".join(path_regex(one) for one in _alternatives(pattern)), re.DOTALL)
+        return re.compile("|".join(map(path_regex, rooted)), re.DOTALL)
     except re.error as error:
         raise ToolFailure(f"not a pattern for paths: {pattern!r} ({error})") from error
 

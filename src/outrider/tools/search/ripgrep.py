@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from functools import cache
 from pathlib import Path
@@ -31,7 +31,7 @@ def find_ripgrep() -> str | None:
     return found if found and os.path.isabs(found) else None  # noqa: PTH117
 
 
-async def ripgrep(program: str, arguments: Sequence[str], folder: int, path: str) -> AsyncIterator[bytes]:
+async def ripgrep(program: str, arguments: Sequence[str], folder: int, path: str) -> AsyncGenerator[bytes]:
     """Blocks of output. The process is gone when the iteration ends, however it ends; refusals raise ToolFailure."""
     process = await asyncio.create_subprocess_exec(
         program,
@@ -60,10 +60,10 @@ async def ripgrep(program: str, arguments: Sequence[str], folder: int, path: str
             await process.wait()
 
 
-async def records(blocks: AsyncIterator[bytes], end: bytes) -> AsyncIterator[list[bytes]]:
+async def records(blocks: AsyncGenerator[bytes], end: bytes) -> AsyncGenerator[list[bytes]]:
     """The output cut at `end`, many records at a time; an endless one is cut short."""
     rest = b""
-    async with aclosing(blocks):  # pyright: ignore[reportArgumentType]  it is a generator
+    async with aclosing(blocks):
         async for block in blocks:
             *whole, rest = (rest + block).split(end)
             if whole:

@@ -1,0 +1,1 @@
+"""Pages of the web for models: fetched within limits, from public addresses only, and turned into text."""

@@ -1,0 +1,120 @@
+"""todo, question, task and skill: what they keep, whom they ask, and what they say when nobody is there."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider import ToolContext, ToolFailure
+from outrider.tools.builtin.question import Question, question_tool
+from outrider.tools.builtin.skill import Skill, skill_tool
+from outrider.tools.builtin.task import task_tool
+from outrider.tools.builtin.todo import Todo, todo_tool
+from tests.unit.tools.builtin.desk import Desk
+
+
+class Notes:
+    def __init__(self) -> None:
+        self.lists: dict[str, tuple[Todo, ...]] = {}
+
+    async def recall(self, session_id: str) -> tuple[Todo, ...]:
+        return self.lists.get(session_id, ())
+
+    async def keep(self, session_id: str, todos: tuple[Todo, ...]) -> None:
+        self.lists[session_id] = todos
+
+
+@pytest.fixture
+def notes(desk: Desk) -> Notes:
+    notes = Notes()
+    desk.tools.append(todo_tool(notes.recall, notes.keep))
+    return notes
+
+
+async def test_a_list_is_kept_per_session_and_read_again(desk: Desk, notes: Notes):
+    todos = [{"content": "a", "status": "completed", "priority": "high", "id": "1"}, {"content": "b"}, "c"]
+    assert await desk.done("todo", todos=todos) == "[x] a\n[ ] b\n[ ] c"
+    assert await desk.done("todo") == "[x] a\n[ ] b\n[ ] c"
+    assert await desk.done("todo", "other") == "(the list is empty)"
+    assert notes.lists["s"][0] == Todo("a", "completed")
+
+
+@pytest.mark.parametrize(
+    "todos", [[{"content": ""}], [{"content": "x" * 2_000}], ["x"] * 500, [{"status": "pending"}], 7, "a",
+              [{"content": "a", "status": "someday"}], [[]], [None]]
+)  # fmt: skip
+async def test_a_wrong_list_is_refused_and_the_old_one_stays(desk: Desk, notes: Notes, todos: object):
+    await desk.done("todo", todos=["first"])
+    assert await desk.refused("todo", todos=todos)
+    assert notes.lists["s"] == (Todo("first"),)
+
+
+async def test_a_question_reaches_the_user_and_the_answer_the_model(desk: Desk):
+    asked: list[Question] = []
+
+    async def ask(question: Question, context: ToolContext) -> tuple[str, ...]:
+        asked.append(question)
+        return ("red", "blue")
+
+    desk.tools.append(question_tool(ask))
+    told = await desk.done("question", question="Which?", options=["red", "blue"], multiple=True)
+    assert told == "The user answered: red; blue"
+    options = [{"label": "red", "description": "warm"}, {"label": "blue"}]
+    await desk.done("question", questions=[{"question": "Which?", "options": options, "multiSelect": True}])
+    assert asked == [Question("Which?", ("red", "blue"), True), Question("Which?", ("red: warm", "blue"), True)]
+
+
+async def test_with_nobody_there_a_question_is_refused_in_words_that_help(desk: Desk):
+    desk.tools.append(question_tool(None))
+    assert "nobody is there to answer" in await desk.refused("question", question="Which?")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {}, {"question": " "}, {"question": "x" * 9_999}, {"question": "a", "options": [""]},
+        {"question": "a", "options": ["x"] * 99}, {"questions": []}, {"question": 1},
+    ],
+)  # fmt: skip
+async def test_a_wrong_question_is_refused(desk: Desk, arguments: dict):
+    desk.tools.append(question_tool(None))
+    assert "nobody" not in await desk.refused("question", **arguments)
+
+
+async def test_a_task_runs_the_named_agent_or_the_first(desk: Desk):
+    ran: list[Any] = []
+
+    async def run_task(agent: str, description: str, prompt: str, context: ToolContext) -> str:
+        ran.append((agent, description, prompt, context.session_id))
+        return "found it"
+
+    tool = task_tool({"explorer": "finds things", "writer": "writes"}, run_task)
+    desk.tools.append(tool)
+    assert "- explorer: finds things" in tool.description
+    assert await desk.done("task", description="find x", prompt="Where is x?") == "found it"
+    await desk.done("task", description="d", prompt="p", subagent_type="writer")
+    assert ran == [("explorer", "find x", "Where is x?", "s"), ("writer", "d", "p", "s")]
+    assert "the agents are: explorer, writer" in await desk.refused("task", description="d", prompt="p", agent="x")
+    assert "`prompt` is empty" in await desk.refused("task", description="d", prompt=" ")
+    assert await desk.refused("task", prompt="p")
+
+
+async def test_a_skill_is_loaded_without_its_front_matter_and_says_where_its_files_are(desk: Desk, tmp_path: Path):
+    path = tmp_path / "pdf" / "SKILL.md"
+    path.parent.mkdir()
+    path.write_text("---\nname: pdf\ndescription: forms\n---\n\n# PDF\nDo this.\n")
+    tool = skill_tool([Skill("pdf", "fills in forms", path)])
+    desk.tools.append(tool)
+    assert "- pdf: fills in forms" in tool.description
+    assert await desk.done("skill", skill="pdf") == f"# PDF\nDo this.\n\n(files of this skill are in {path.parent})"
+    assert "Did you mean pdf?" in await desk.refused("skill", name="pfd")
+    path.unlink()
+    assert "is no file" in await desk.refused("skill", name="pdf")
+
+
+async def test_a_failing_agent_is_a_failure_of_the_call(desk: Desk):
+    async def run_task(agent: str, description: str, prompt: str, context: ToolContext) -> str:
+        raise ToolFailure("the limit of depth was reached")
+
+    desk.tools.append(task_tool({"a": ""}, run_task))
+    assert await desk.refused("task", description="d", prompt="p") == "the limit of depth was reached"

@@ -1,0 +1,74 @@
+"""What the default set of tools costs in every prompt."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from outrider import Tool
+from outrider.tools.builtin import __file__ as package
+from outrider.tools.builtin.glob import glob_tool
+from outrider.tools.builtin.grep import grep_tool
+from outrider.tools.builtin.list import list_tool
+from outrider.tools.builtin.process import process_tool
+from outrider.tools.builtin.question import question_tool
+from outrider.tools.builtin.shell import shell_tool
+from outrider.tools.builtin.skill import skill_tool
+from outrider.tools.builtin.task import task_tool
+from outrider.tools.builtin.todo import todo_tool
+from outrider.tools.builtin.web_fetch import web_fetch_tool
+from tests.unit.tools.builtin.desk import Desk
+
+BUDGET = 2_000
+
+
+def default_set(desk: Desk) -> list[Tool]:
+    nothing: Any = None
+    return [
+        *desk.tools,
+        list_tool(desk.files),
+        glob_tool(desk.files),
+        grep_tool(desk.files),
+        shell_tool(nothing),
+        process_tool(nothing),
+        todo_tool(nothing, nothing),
+        web_fetch_tool(),
+        question_tool(None),
+        task_tool({}, nothing),
+        skill_tool([]),
+    ]
+
+
+def strict_estimate(text: str) -> int:
+    """More than tokenizers need: every piece of four letters, every digit, sign and line break counts."""
+    return sum(-(-len(word) // 4) for word in re.findall(r"[^\W\d_]+|\d|_|[^\w ]|\n", text))
+
+
+def test_the_descriptions_of_the_default_set_stay_within_their_budget(desk: Desk):
+    texts = [tool.description for tool in default_set(desk)]
+    texts += [
+        words
+        for tool in default_set(desk)
+        for words in re.findall(r'"description": "(.*?)"', json.dumps(tool.parameters))
+    ]
+    whole = "\n".join(texts)
+    assert len(whole) / 4 < BUDGET
+    assert strict_estimate(whole) < BUDGET
+
+
+def test_all_that_is_sent_about_the_default_set_stays_within_the_budget_too(desk: Desk):
+    """Names and schemas included, as JSON."""
+    sent = json.dumps([tool.to_schema() for tool in default_set(desk)], separators=(",", ":"))
+    assert len(sent) / 4 < BUDGET
+
+
+def test_the_set_has_every_tool_that_has_a_prompt(desk: Desk):
+    prompts = {path.stem for path in Path(package).parent.glob("*.md")}
+    assert {tool.name for tool in default_set(desk)} == prompts
+
+
+def test_every_tool_has_a_schema_that_closes_and_says_what_it_needs(desk: Desk):
+    for tool in default_set(desk):
+        assert tool.parameters["type"] == "object"
+        assert tool.parameters["additionalProperties"] is False
+        assert "{" not in tool.description.replace("{a,b}", "")

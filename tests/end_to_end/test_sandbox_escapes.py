@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 NOBODY = 65534
 SUPERUSER = sys.platform == "linux" and os.geteuid() == 0
 USERS = ["root", "ordinary"]
+BROKEN = ("bwrap:", "could not be closed", "is gone", "No module named", "SyntaxError")
 NEEDED = {"bubblewrap": 184, "landlock": 165, "control": 120}
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="sandboxes exist on Linux only"), pytest.mark.slow]
@@ -57,7 +58,11 @@ def judge(user: str, way: str, folder: Path) -> dict[str, dict[str, object]]:
         command, env=environment, cwd=folder, capture_output=True, text=True, timeout=110, check=False
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)["found"][way]
+    found = json.loads(done.stdout)["found"][way]
+    # A sandbox in which nothing starts would hold everything.
+    broken = [name for name, result in found.items() if any(word in result["output"] for word in BROKEN)]
+    assert broken == []
+    return found
 
 
 def copied(folder: Path) -> Path:
@@ -109,7 +114,7 @@ def test_nobody_gets_out_of_bubblewrap(user: str, folder: Path):
     assert len(found) >= NEEDED["bubblewrap"] - 1
 
 
-@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize("user", USERS if os.environ.get("OUTRIDER_SOAK") else ["ordinary"])
 def test_nobody_gets_out_of_landlock_but_by_its_gaps(user: str, folder: Path):
     if rights.version() < rights.SCOPES_SINCE:
         pytest.skip(f"needs Landlock {rights.SCOPES_SINCE}, here is {rights.version()}")

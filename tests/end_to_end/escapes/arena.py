@@ -123,9 +123,9 @@ class Arena:
             "SUID": os.environ.get("ESCAPES_SUID", ""),
         }
 
-    def effects(self, output: str) -> list[str]:
+    def effects(self, output: str, patience: float = LEFT_ALONE) -> list[str]:
         """What the attempt achieved, seen from outside."""
-        time.sleep(LEFT_ALONE)
+        time.sleep(patience)
         found = [name for name, digest in self._digests().items() if digest != self._before[name]]
         if self.token in output:
             found.append("secret read")

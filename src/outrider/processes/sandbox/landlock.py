@@ -29,6 +29,7 @@ class Landlock(msgspec.Struct, frozen=True):
         "hidden and protected files inside a folder that is writable can be read and changed",
         "with a writable workspace, modes and times of the user's other files can be changed",
         "commands see the names of other processes",
+        "shared memory in /dev/shm is refused, and with it the locks of Python's multiprocessing",
         "no sockets at all unless the network is on, and then also those of local programs",
     )
 

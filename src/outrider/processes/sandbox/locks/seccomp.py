@@ -66,14 +66,13 @@ def filter_for(architecture: Architecture, freedom: Freedom) -> bytes:
 def _families(*, sockets: bool) -> list[bytes]:
     if not sockets:
         return [_refuse(errno.EACCES)]
+    allow, refuse = _op(_RETURN, _ALLOW), _refuse(errno.EAFNOSUPPORT)
     return [
         _load(0),
-        *(_op(_EQUAL, family, then=skip) for family, skip in ((_UNIX, 5), (_INET, 4), (_INET6, 3))),
-        _op(_EQUAL, _NETLINK, then=1),
-        _refuse(errno.EAFNOSUPPORT),
-        *(_load(2), _op(_EQUAL, 0, otherwise=1)),  # of netlink only questions about addresses and routes
-        _op(_RETURN, _ALLOW),
-        _refuse(errno.EAFNOSUPPORT),
+        *(word for family in (_UNIX, _INET, _INET6) for word in (_op(_EQUAL, family, otherwise=1), allow)),
+        *(_op(_EQUAL, _NETLINK, then=1), refuse),
+        # Of netlink only questions about addresses and routes.
+        *(_load(2), _op(_EQUAL, 0, then=1), refuse),
     ]
 
 

@@ -226,15 +226,16 @@ class ShellCall:
 
     def allowed_by(self, rules: Sequence[Rule]) -> list[Rule]:
         """Each command is proven to read, or a rule covers it; what is not understood is covered by none."""
-        if any(rule.names(self.tool) and rule.pattern is None for rule in rules) and not self.script.problems:
-            return [rule for rule in rules if rule.names(self.tool) and rule.pattern is None][:1]
+        rules = [rule for rule in rules if rule.names(self.tool) and not rule.broken]
         if self.script.problems or not self.script.commands:
             return []
+        if everything := [rule for rule in rules if rule.pattern is None]:
+            return everything[:1]
         used: list[Rule] = []
         for command in self.script.commands:
             if command.doubt is None and not command.barriers and self.reach.steered(command) is None:
                 continue
-            rule = next((r for r in rules if r.names(self.tool) and self.reach.covers(r, command) is None), None)
+            rule = next((rule for rule in rules if self.reach.covers(rule, command) is None), None)
             if rule is None:
                 return []
             used.append(rule)

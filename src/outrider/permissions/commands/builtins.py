@@ -33,6 +33,11 @@ def _number(args: Sequence[Arg], _: Scope) -> None:
         raise Unclear("a number is expected")
 
 
+def _shift(args: Sequence[Arg], scope: Scope) -> None:
+    _number(args, scope)
+    scope.variables.update({str(number): None for number in range(1, 10)})
+
+
 def _printf(args: Sequence[Arg], _: Scope) -> None:
     """`-v` assigns, and an array element as its target would run what stands in the index."""
     if args and args[0].text != "--" and args[0].can_be_option():
@@ -144,7 +149,7 @@ BUILTINS: dict[str, Callable[[Sequence[Arg], Scope], None]] = {
     "return": _number,
     "break": _number,
     "continue": _number,
-    "shift": _number,
+    "shift": _shift,
     "wait": _no_arguments,
     "jobs": _no_arguments,
     "times": _no_arguments,

@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from outrider.permissions.commands.command import TRANSPARENT, Command
+from outrider.permissions.commands.wrappers import RUNNERS
 from outrider.permissions.paths.contain import contain
 from outrider.permissions.programs.known import program_name, reaches
 from outrider.permissions.programs.steering import steering, unapproved
@@ -72,7 +73,7 @@ class Reach:
 
     def steered(self, command: Command) -> str | None:
         """Why a command that is proven to read still asks: the workspace steers its program."""
-        words = certain_words(command)
+        words = tuple(arg.text or "" for arg in command.argv)
         return self._steered(program_name(words[0]), words, command, reads_only=True) if words else None
 
     def _steered(self, name: str, words: tuple[str, ...], command: Command, *, reads_only: bool) -> str | None:
@@ -145,6 +146,9 @@ def _readings(command: Command) -> Iterator[tuple[str, ...]]:
     name = words[0].rpartition("/")[2]
     yield (name, *words[1:])
     yield words
+    if name in RUNNERS:
+        # What it runs could not be told from its own options, so it may be anything behind it.
+        yield from (words[place:] for place in range(1, len(words)))
     for place, word in enumerate(words[1:], 1):
         # `git -C folder push` is a push, whatever stands in between.
         if not word.startswith("-"):

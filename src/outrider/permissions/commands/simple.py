@@ -1,6 +1,7 @@
 """Judges one simple command: what it sets, what it redirects, what it wraps, and whether it only reads."""
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -18,11 +19,31 @@ from outrider.permissions.programs.outputs import keeps_names, prints_names
 from outrider.permissions.programs.place import Place
 from outrider.permissions.shell.lexing import Redirect, Simple
 from outrider.permissions.shell.source import Unclear
-from outrider.permissions.shell.values import Arg, Scope, expand
+from outrider.permissions.shell.values import Arg, Known, Scope, expand
 from outrider.permissions.shell.words import Word
 
 DEEPEST_WRAPPING = 8
 _PROGRAMS_TOO = frozenset({"echo", "printf", "test", "["})
+# Signs that a plain shell takes for something else, so that what was read is not what would run.
+_ONLY_BASH = (
+    "&>",
+    ">&",
+    "$'",
+    '$"',
+    "[[",
+    "((",
+    "<(",
+    ">(",
+    "<<<",
+    "|&",
+    "+=",
+    "function",
+    "{",
+    "select",
+    "$[",
+    "coproc",
+)
+_DUPLICATE = re.compile(r"[0-9]>&[0-9]")
 _OF_THE_SHELL = frozenset({"command", "builtin", "time"})
 
 
@@ -102,6 +123,17 @@ class Judge:
         return barriers
 
 
+def _refuse_bash_only(text: str) -> None:
+    plain = _DUPLICATE.sub("", text)
+    if sign := next((sign for sign in _ONLY_BASH if sign in plain), None):
+        raise Unclear(f"a plain shell reads {sign} otherwise than bash")
+
+
+def _positions(args: Sequence[Arg]) -> list[Known]:
+    """What `$1` and its followers hold; nothing is certain once a word may be several."""
+    return [] if any(arg.many for arg in args) else [arg.choices for arg in args]
+
+
 class _Call:
     """One command while its wrappers are taken off."""
 
@@ -174,21 +206,21 @@ class _Call:
 
     def xargs(self, args: tuple[Arg, ...], wrappers: tuple[str, ...], barriers: tuple[str, ...]) -> Found:
         argv, whole = unwrap_xargs(args)
-        if whole and self.stdin.names is not None:
-            given = FOUND
+        contained = whole and self.stdin.names is not None
+        given = FOUND if contained else Arg(None, many=True, shown="what xargs reads")
+        found = self.run((*argv, given), (*wrappers, "xargs"), barriers)
+        if self.stdin.names is not None:
             refuse_secrets(argv[0].text or "", self.stdin.names)
-        else:
-            given = Arg(None, many=True, shown="what xargs reads")
-        return self.run((*argv, given), (*wrappers, "xargs"), barriers)
+        return found
 
     def find(self, args: tuple[Arg, ...], wrappers: tuple[str, ...], barriers: tuple[str, ...]) -> Found:
         finding = read_find(args, self.place)
         for argv in finding.runs:
             if not argv:
                 raise Unclear("find is told to run nothing")
+            self.run(argv, (*wrappers, "find"), barriers)
             if FOUND in argv[1:]:
                 refuse_secrets(argv[0].text or "", finding.names)
-            self.run(argv, (*wrappers, "find"), barriers)
         self.keep((Arg(("find",), shown="find"), *args), wrappers, barriers, None)
         return Found(finding.names) if finding.prints_names and not finding.runs else Found()
 
@@ -197,7 +229,9 @@ class _Call:
     ) -> Found:
         """The text is a script of its own; its commands are kept behind a wrapper that no rule reaches through."""
         text, args = script
-        scope = Scope(self.scope.cwds, {str(number): arg.choices for number, arg in enumerate(args)})
+        if name != "bash":
+            _refuse_bash_only(text)
+        scope = Scope(self.scope.cwds, {str(number): known for number, known in enumerate(_positions(args))})
         start = len(self.judge.commands)
         if len(wrappers) > DEEPEST_WRAPPING:
             raise Unclear("shells inside shells")
@@ -222,7 +256,7 @@ class _Call:
             return Found()
         self.scope.entered = None
         if name in self.walk.flow.functions:
-            self.walk.flow.call(name, [arg.choices for arg in args], self.scope)
+            self.walk.flow.call(name, _positions(args), self.scope)
             return Found()
         if name in BUILTINS:
             BUILTINS[name](args, self.scope)

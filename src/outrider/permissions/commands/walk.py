@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from outrider.permissions.commands.command import Script
@@ -10,8 +9,8 @@ from outrider.permissions.commands.flow import KEYWORDS, SEPARATORS, Flow, in_ba
 from outrider.permissions.commands.simple import Found, Judge
 from outrider.permissions.shell.lexing import read_simple, read_words
 from outrider.permissions.shell.source import Source, Unclear
-from outrider.permissions.shell.values import Known, Scope, expand
-from outrider.permissions.shell.words import Substitution, Text, Word
+from outrider.permissions.shell.values import Arg, Known, Scope, expand
+from outrider.permissions.shell.words import Reader, Substitution, Text, Word
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -144,26 +143,28 @@ class Walk:
         after = read_simple(self.source, first.end_byte, node.end_byte)
         if after.words or after.assignments:
             raise Unclear("words after a compound command")
-        self.judge.redirected(after.redirects, self.resolved, scope)
         self.tiled(node)
-        if first.type in {"test_command", "pipeline", "list", "negated_command"}:
-            raise Unclear("a redirect of an unusual form")
-        return self.statement(first, scope)
+        # The grammar hangs a redirect on a whole list where the shell means its last command: it is judged for every
+        # folder and value that the list can leave behind.
+        found = self.statement(first, scope)
+        self.judge.redirected(after.redirects, self.resolved, scope)
+        return found
 
     def double_bracket(self, node: "Node", scope: Scope) -> Found:
+        """Its words are read one by one, since its operators are no operators of the shell."""
         text = self.source.text
-        start, stop = node.start_byte + 2, node.end_byte - 2
-        if text[stop : node.end_byte] != "]]" or any(mark in text[start:stop] for mark in ("(", ";", "\n", "<", ">")):
+        reader = Reader(self.source, node.start_byte + 2, node.end_byte - 2)
+        if text[reader.stop : node.end_byte] != "]]" or text[reader.at] not in " \t\n":
             raise Unclear("a test of an unusual form")
-        cut = [start, *(found.end() for found in re.finditer(r"&&|\|\|", text[:stop]) if found.start() >= start), stop]
-        for left, right in pairwise(cut):
-            end = right - 2 if right != stop else stop
-            args = [
-                arg
-                for word, shown in read_words(self.source, left, end)
-                for arg in expand(self.resolved(word, scope), scope, shown)
-            ]
-            self.judge.double_bracket(args)
+        args: list[Arg] = []
+        while reader.at < reader.stop:
+            if reader.peek() in " \t\n" or text.startswith(("&&", "||"), reader.at):
+                reader.at += 1 if reader.peek() in " \t\n" else 2
+                continue
+            start = reader.at
+            word = reader.word()
+            args += expand(self.resolved(word, scope), scope, text[start : reader.at])
+        self.judge.double_bracket(args)
         return Found()
 
     def simple(self, node: "Node", scope: Scope) -> Found:

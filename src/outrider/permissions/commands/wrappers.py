@@ -113,6 +113,7 @@ OPAQUE: dict[str, Callable[[Sequence[Arg]], Wrapped]] = {
                  "run-parts", "systemd-run", "firejail", "bwrap", "eatmydata", "unbuffer", "catchsegv", "valgrind")
 }  # fmt: skip
 SHELLS = frozenset({"bash", "sh", "dash"})
+RUNNERS = frozenset({*WRAPPERS, *OPAQUE, *SHELLS, "xargs", "find", "eval", "zsh", "ksh", "trap"})
 
 
 def unwrap_xargs(args: Sequence[Arg]) -> tuple[tuple[Arg, ...], bool]:

@@ -57,6 +57,8 @@ def steering(program: str, args: tuple[str, ...], *, root: Path, cwd: Path, read
     match program:
         case "git":
             yield from _git(root, cwd, reads_only=reads_only)
+        case _ if reads_only:
+            return
         case "npm" | "npx" | "yarn" | "pnpm" | "bun" | "corepack":
             yield from _node(root, cwd)
         case "pytest" | "py.test" | "tox" | "nox":

@@ -113,6 +113,8 @@ class _Lexing:
         body, end = _body(text, line_end + 1, delimiter["name"])
         if node.end_byte not in {end, end - 1, end + 1}:
             raise Unclear("the grammar sees another end of the here-document")
+        if not delimiter["quote"] and "\\\n" in body:
+            raise Unclear("a here-document with joined lines, one of which could be its end")
         word = (Text(decoded(body), quoted=True),) if delimiter["quote"] else self._expanded(line_end + 1, len(body))
         self.redirects.append(Redirect(operator, word))
         reader.at = min(end, reader.stop)

@@ -2,8 +2,10 @@
 
 import glob
 import itertools
+import os
 import re
 from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
@@ -11,6 +13,8 @@ from outrider.permissions.shell.source import Unclear
 from outrider.permissions.shell.words import Arithmetic, Home, Piece, Substitution, Text, Variable, Wildcard, Word
 
 MOST = 300  # possible texts of one word
+MOST_BRACES = 4
+MOST_SEEN = 20_000  # names of files that are looked at for one pattern
 _BRACES = re.compile(r"^(?P<before>[^{}]*)\{(?P<inside>[^{}]*)\}(?P<after>.*)$", re.DOTALL)
 _NUMBERS = re.compile(r"^-?[0-9]+$")
 _ASSIGNS = re.compile(r"\+\+|--|(?<![=!<>])=(?!=)|<<=|>>=")
@@ -63,7 +67,10 @@ def expand(word: Word, scope: Scope, shown: str = "") -> list[Arg]:
     """The arguments that a word becomes."""
     if _has_braces(word):
         texts = [text.text for text in word if isinstance(text, Text)]
-        return [arg for text in _braces(texts[0]) for arg in _plain((Text(text),), scope, text)]
+        if texts[0].count("{") > MOST_BRACES:
+            raise Unclear("too many braces")
+        # An alternative that is empty leaves no word behind.
+        return [arg for text in _braces(texts[0]) if text for arg in _plain((Text(text),), scope, text)]
     return _plain(word, scope, shown)
 
 
@@ -74,7 +81,7 @@ def _plain(word: Word, scope: Scope, shown: str) -> list[Arg]:
         return _split(piece, scope, shown)
     known = [_known(piece, scope) for piece in word]
     if any(value is None for value in known):
-        many = any(_unquoted(piece) for piece in word)
+        many = any(_unquoted(piece) or (isinstance(piece, Variable) and piece.spreads) for piece in word)
         return [Arg(None, many=many, lead=_lead(word), shown=shown)]
     choices = tuple(dict.fromkeys("".join(parts) for parts in _product(value for value in known if value is not None)))
     if any(_splits(piece, scope) for piece in word):
@@ -107,14 +114,20 @@ def _braces(text: str) -> list[str]:
 
 def _alternatives(inside: str) -> list[str]:
     if "," in inside:
-        return inside.split(",")
+        return _few(inside.split(","))
     if bounds := _RANGE.match(inside):
         low, high = int(bounds[1]), int(bounds[2])
         step = 1 if high >= low else -1
-        return [str(number) for number in range(low, high + step, step)][: MOST + 1]
+        return _few([str(number) for number in range(low, high + step, step)])
     if ".." in inside:
         raise Unclear("a range of letters or steps")
     return ["{" + inside + "}"]
+
+
+def _few(alternatives: list[str]) -> list[str]:
+    if len(alternatives) > MOST // 10:
+        raise Unclear("too many alternatives in braces")
+    return alternatives
 
 
 def _known(piece: Piece, scope: Scope) -> Known:
@@ -188,18 +201,57 @@ def _matching(word: Word, scope: Scope, shown: str) -> Arg:
     unmatched = "".join(plain for _, plain in parts)
     if not any(isinstance(piece, Wildcard) and piece.text in "*?" for piece in word) and "]" not in unmatched:
         return Arg((unmatched,), shown=shown)
-    found = list(itertools.islice((name for cwd in scope.cwds for name in _names(pattern, cwd)), MOST + 1))
-    if len(found) > MOST:
+    found = _names(pattern, scope.cwds)
+    if found is None:
         return Arg(None, many=True, lead=lead, shown=shown)
     return Arg(tuple(dict.fromkeys((unmatched, *found))), many=True, loose=not lead, shown=shown)
 
 
-def _names(pattern: str, cwd: str) -> Iterator[str]:
+def _names(pattern: str, cwds: Iterable[str]) -> list[str] | None:
+    """What the pattern matches now; None: too much to look at."""
+    # The shell takes `[^…]` for `[!…]`.
+    parts = pattern.replace("[^", "[!").split("/")
+    budget = [MOST_SEEN]
+    start = "/" if pattern.startswith("/") else ""
+    found: list[str] = []
+    for cwd in cwds:
+        for name in _below(start or cwd, start, parts, budget):
+            found.append(name)
+            if len(found) > MOST:
+                return None
+    return found if budget[0] > 0 else None
+
+
+def _below(folder: str, written: str, parts: list[str], budget: list[int]) -> Iterator[str]:
+    """Names below a folder, as they are written in the pattern's place."""
+    part, rest = parts[0], parts[1:]
+    if not any(mark in part for mark in "*?["):
+        path = os.path.join(folder, part) if part else folder  # noqa: PTH118
+        if not rest:
+            yield from [written + part] if os.path.lexists(path) else []
+        elif budget[0] > 0:
+            yield from _below(path, f"{written}{part}/" if part or not written else written, rest, budget)
+        return
+    for name in _entries(folder, budget):
+        if not fnmatchcase(name, part) or (name.startswith(".") and not part.startswith(".")):
+            continue
+        if not rest:
+            yield written + name
+        elif rest == [""]:
+            yield f"{written}{name}/"
+        else:
+            yield from _below(os.path.join(folder, name), f"{written}{name}/", rest, budget)  # noqa: PTH118
+
+
+def _entries(folder: str, budget: list[int]) -> list[str]:
+    if budget[0] <= 0:
+        return []
     try:
-        # The shell takes `[^…]` for `[!…]`.
-        yield from glob.iglob(pattern.replace("[^", "[!"), root_dir=cwd)  # noqa: PTH207 - a name may be absolute
-    except (OSError, ValueError, re.error):
-        raise Unclear("a pattern that cannot be tried") from None
+        names = os.listdir(folder)  # noqa: PTH208
+    except (OSError, ValueError):
+        return []
+    budget[0] -= len(names) + 1
+    return names
 
 
 def _pattern(word: Word, scope: Scope) -> list[tuple[str, str]] | None:

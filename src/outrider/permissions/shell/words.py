@@ -43,6 +43,7 @@ class Variable(Struct, frozen=True):
     name: str
     quoted: bool
     changed: bool = False  # cut, replaced, defaulted or measured: its value is no longer that of the variable
+    spreads: bool = False  # becomes any number of words, even in quotes
 
 
 class Substitution(Struct, frozen=True):
@@ -196,7 +197,7 @@ class Reader:
                 if not found:
                     return Text("$", quoted=True)
                 self.at = found.end()
-                return Variable(found[0], quoted)
+                return Variable(found[0], quoted, spreads=found[0] == "@")
 
     def _nested(self, kind: Literal["output", "file"], *, quoted: bool) -> Substitution:
         node = self.source.nested.get(self.at)
@@ -221,7 +222,7 @@ class Reader:
             raise Unclear("an expansion that could run something")
         self.at = found.end()
         changed = bool(found["length"] or found["index"] or found["change"])
-        return Variable(found["name"], quoted, changed)
+        return Variable(found["name"], quoted, changed, found["name"] == "@" or found["index"] == "[@]")
 
     def _ansi(self) -> Text:
         end = self.at + 1

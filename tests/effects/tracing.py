@@ -1,0 +1,180 @@
+"""Runs commands in a throw-away sandbox under strace and tells which effects they really had."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+TRACED = (
+    "execve,execveat,openat,open,creat,openat2,unlink,unlinkat,rename,renameat,renameat2,mkdir,mkdirat,rmdir,symlink,symlinkat,"
+    "link,linkat,truncate,ftruncate,chmod,fchmod,fchmodat,chown,fchownat,mknod,mknodat,utimensat,socket,connect,kill,setxattr"
+)
+_CALL = re.compile(r"^\d+\s+(?P<name>\w+)\((?P<args>.*)\)\s+=\s+(?P<result>-?\d+|\?).*$")
+_PATH = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_CHANGING = re.compile(
+    r"^(?:creat|unlink|unlinkat|rename|renameat2?|mkdir|mkdirat|rmdir|symlink|symlinkat|link|linkat|truncate|ftruncate|f?chmod|"
+    r"fchmodat|chown|fchownat|mknod|mknodat|utimensat|setxattr)$"
+)
+_WRITING = re.compile(r"O_WRONLY|O_RDWR|O_CREAT|O_TRUNC|O_APPEND")
+_DEVICES = re.compile(r"^/dev/(?:null|tty|stdout|stderr|pts/\d+|fd/\d+)$|^/proc/self/fd/|^/proc/\d+/|^pipe:")
+# What the shell and tac keep for a moment outside the workspace and remove again.
+_SCRATCH = re.compile(r"^/tmp/(?:sh-thd|bash|tac)")
+# Programs that a proven command may start.
+_EXPECTED = set(
+    """bash sh dash ls dir cat head tail wc sort uniq cut tr grep egrep fgrep rg find sed awk gawk mawk jq git stat
+    file du basename dirname realpath md5sum sha256sum diff cmp comm paste nl od xxd tac rev date uname id
+    whoami pwd echo printf true false test [ seq expr env printenv which timeout nice stdbuf time nohup xargs
+    sleep yes readlink tee fold fmt column strings cksum join hostname nproc arch groups df tree ps fdfind fd
+    python3 node npm gcc shuf expand base64 zcat gzip tar unzip less pager""".split()  # noqa: SIM905
+)
+_GIT_HELPERS = re.compile(r"/git-core/")
+
+available = shutil.which("bwrap") is not None and shutil.which("strace") is not None and sys.platform == "linux"
+
+
+def build(base: Path) -> Path:
+    """A workspace with a repository, something outside it and a home, as the sandbox will see them."""
+    workspace = base / "ws"
+    for folder in ("ws/src/deep", "out", "home/.ssh"):
+        (base / folder).mkdir(parents=True)
+    files = {
+        "README.md": "# x\ny\n",
+        "notes.txt": "x foo\ny bar\n",
+        "big.log": "line\n" * 20,
+        "data.csv": "a,b\nc,d\n",
+        "src/app.py": "import os\nx = 1  # TODO\n",
+        "src/util.py": "y = 2\n",
+        "package.json": '{"name": "x"}\n',
+        "script.sh": "#!/bin/sh\ntouch PWNED\n",
+        ".env": "SECRET=1\n",
+        "-oPWNED": "x\n",
+    }
+    for name, text in files.items():
+        (workspace / name).write_text(text)
+    (workspace / "script.sh").chmod(0o755)
+    (base / "out" / "secret.txt").write_text("secret\n")
+    (base / "home" / ".ssh" / "id_rsa").write_text("key\n")
+    (workspace / "link_out").symlink_to("../out")
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "x"]):
+        subprocess.run([*git, *command], cwd=workspace, check=True, capture_output=True, env=_environment(base))
+    return workspace
+
+
+def _environment(base: Path) -> dict[str, str]:
+    """What the shell tool gives to a command: a clean environment in which git rewrites nothing."""
+    return {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "HOME": str(base / "home"),
+        "LANG": "C.UTF-8",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_PAGER": "cat",
+    }
+
+
+def effects(commands: list[str], base: Path) -> list[list[str]]:
+    """For each command the effects it had; all run one after the other in the same sandbox."""
+    workspace, traces = base / "ws", base / "traces"
+    traces.mkdir(exist_ok=True)
+    (traces / "commands.json").write_text(json.dumps(commands))
+    shutil.copy(__file__, traces / "driver.py")
+    mounts = [
+        "--ro-bind",
+        "/",
+        "/",
+        "--tmpfs",
+        "/tmp",
+        "--dev",
+        "/dev",
+        "--proc",
+        "/proc",
+        "--bind",
+        str(base),
+        str(base),
+    ]
+    alone = ["--unshare-net", "--unshare-pid", "--unshare-ipc", "--die-with-parent", "--new-session"]
+    bwrap = ["bwrap", *mounts, *alone, "--chdir", str(workspace)]
+    before = _state(workspace)
+    driver = [sys.executable, str(traces / "driver.py"), str(traces)]
+    subprocess.run([*bwrap, *driver], check=True, env=_environment(base), stdin=subprocess.DEVNULL, timeout=1200)
+    found = [_effects(traces / f"{number}", base) for number in range(len(commands))]
+    assert any(found) or _state(workspace) == before, "something was changed that no trace shows"
+    shutil.rmtree(traces)
+    return found
+
+
+def _state(workspace: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in workspace.rglob("*") if path.is_file()}
+
+
+def drive(traces: Path) -> None:
+    """Inside the sandbox: one command after the other, each with its own trace."""
+    for number, command in enumerate(json.loads((traces / "commands.json").read_text())):
+        shell = ["timeout", "-k", "1", "4", "bash", "--norc", "--noprofile", "-c", command]
+        strace = [
+            "strace",
+            "-f",
+            "-qq",
+            "-s",
+            "400",
+            "--seccomp-bpf",
+            "-e",
+            f"trace={TRACED}",
+            "-o",
+            str(traces / f"{number}"),
+        ]
+        subprocess.run(
+            [*strace, *shell],
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=dict(os.environ),
+        )
+
+
+def _effects(trace: Path, base: Path) -> list[str]:
+    if not trace.exists():
+        return []
+    found: list[str] = []
+    for line in trace.read_text(errors="replace").splitlines():
+        call = _CALL.match(line)
+        if call and not call["result"].startswith("-") and (effect := _effect(call["name"], call["args"], base)):
+            found.append(effect)
+    return found
+
+
+def _effect(name: str, args: str, base: Path) -> str | None:
+    paths = _PATH.findall(args)
+    path = paths[0] if paths else ""
+    if name.startswith("execve"):
+        return None if _expected(path) else f"runs {path}"
+    if name == "socket":
+        return "opens a socket" if "AF_INET" in args else None
+    if name == "kill":
+        return None
+    if _CHANGING.match(name) and not _SCRATCH.match(path):
+        return f"{name} {path}"
+    if name.startswith("open"):
+        return _opening(path, args, base)
+    return None
+
+
+def _opening(path: str, args: str, base: Path) -> str | None:
+    if _WRITING.search(args) and not _DEVICES.match(path) and not _SCRATCH.match(path):
+        return f"writes {path}"
+    outside = ("secret.txt" in path and path.endswith("secret.txt")) or str(base / "home" / ".ssh") in path
+    return f"reads {path}" if outside else None
+
+
+def _expected(path: str) -> bool:
+    return (Path(path).name in _EXPECTED and path.startswith(("/usr/", "/bin/"))) or _GIT_HELPERS.search(
+        path
+    ) is not None
+
+
+if __name__ == "__main__":
+    drive(Path(sys.argv[1]))

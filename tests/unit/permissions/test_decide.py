@@ -1,0 +1,238 @@
+"""The order of decisions: deny, protected, ask, allow, mode; in every mode, for every kind of tool."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider.permissions import Decision, decide
+from outrider.permissions.decision import MODES
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    (tmp_path / "ws" / "src").mkdir(parents=True)
+    (tmp_path / "ws" / "README.md").write_text("x")
+    (tmp_path / "ws" / ".env").write_text("x")
+    (tmp_path / "secret.txt").write_text("x")
+    return tmp_path / "ws"
+
+
+def judged(workspace: Path, tool: str, arguments: dict[str, Any], mode: Any = "agent", **rules: Any) -> str:
+    return decide(tool, arguments, mode=mode, workspace=workspace, **rules).effect
+
+
+TABLE = [
+    # tool, arguments: chat, plan, agent, background (without a sandbox)
+    ("read", {"file_path": "README.md"}, "deny allow allow allow"),
+    ("read", {"path": "README.md"}, "deny allow allow allow"),
+    ("list", {"path": "src"}, "deny allow allow allow"),
+    ("list", {}, "deny allow allow allow"),
+    ("glob", {"pattern": "**/*.py"}, "deny allow allow allow"),
+    ("grep", {"pattern": "x", "path": "."}, "deny allow allow allow"),
+    ("read", {"file_path": "../secret.txt"}, "deny ask ask deny"),
+    ("read", {"file_path": ".env"}, "deny ask ask deny"),
+    ("write", {"file_path": "new.py", "content": ""}, "deny deny ask allow"),
+    ("edit", {"file_path": "README.md", "old_string": "a", "new_string": "b"}, "deny deny ask allow"),
+    ("write", {"file_path": "../new.py", "content": ""}, "deny ask ask deny"),
+    ("write", {"file_path": ".git/config", "content": ""}, "deny ask ask deny"),
+    ("apply_patch", {"patch": "*** Begin Patch\n*** Add File: a.py\n+x\n*** End Patch"}, "deny deny ask allow"),
+    ("apply_patch", {"patch": "*** Begin Patch\n*** Add File: .git/x\n+x\n*** End Patch"}, "deny ask ask deny"),
+    ("apply_patch", {"patch": "--- a/README.md\n+++ b/../x\n@@ -1 +1 @@\n-x\n+y\n"}, "deny ask ask deny"),
+    ("shell", {"command": "ls"}, "deny allow allow allow"),
+    ("bash", {"command": "ls"}, "deny allow allow allow"),
+    ("shell", {"command": "rm x"}, "deny deny ask deny"),
+    ("shell", {"command": "ls", "cwd": "src"}, "deny allow allow allow"),
+    ("shell", {"command": "ls", "cwd": ".."}, "deny deny ask deny"),
+    ("web_fetch", {"url": "https://example.org"}, "deny ask ask deny"),
+    ("todo", {"items": []}, "deny allow allow allow"),
+    ("task", {"prompt": "x"}, "deny allow allow allow"),
+    ("mcp__server__tool", {"x": 1}, "deny ask ask deny"),
+]
+
+
+@pytest.mark.parametrize(("tool", "arguments", "effects"), TABLE)
+def test_every_mode_treats_every_kind_of_call_as_the_table_says(
+    tool: str, arguments: dict[str, Any], effects: str, workspace: Path
+):
+    assert [judged(workspace, tool, arguments, mode) for mode in MODES] == effects.split()
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("read", {}), ("read", {"file_path": 7}), ("read", {"file_path": ""}), ("write", {"file_path": "a\0b"}),
+        ("shell", {}), ("shell", {"command": ["ls"]}), ("shell", {"command": "  "}), ("apply_patch", {"patch": ""}),
+        ("apply_patch", {"patch": "nothing"}), ("read", {"file_path": "file:///etc/passwd"}),
+    ],
+)  # fmt: skip
+def test_a_call_that_cannot_be_judged_never_runs(tool: str, arguments: dict[str, Any], workspace: Path):
+    for mode in MODES:
+        assert judged(workspace, tool, arguments, mode, allow=[tool, f"{tool}(*)"]) == "deny"
+
+
+def test_an_unknown_mode_is_an_error(workspace: Path):
+    with pytest.raises(ValueError, match="no mode"):
+        judged(workspace, "read", {"path": "README.md"}, "yolo")
+
+
+def test_background_runs_other_commands_only_inside_a_sandbox(workspace: Path):
+    assert judged(workspace, "shell", {"command": "make"}, "background", sandbox=True) == "allow"
+    found = decide("shell", {"command": "make"}, mode="background", workspace=workspace)
+    assert found.effect == "deny"
+    assert "sandbox" in found.reason
+
+
+def test_deny_wins_over_everything(workspace: Path):
+    call = ("write", {"file_path": "src/a.py", "content": ""})
+    rules = {"allow": ["write(src/**)"], "ask": ["write(src/**)"], "deny": ["write(src/a.py)"]}
+    found = decide(*call, mode="agent", workspace=workspace, **rules)
+    assert found == Decision("deny", "a rule forbids it", "write(src/a.py)")
+
+
+def test_a_protected_file_is_asked_about_whatever_rules_allow(workspace: Path):
+    for allow in (["write(**)"], ["write"], ["write(.git/config)"], ["*"]):
+        assert judged(workspace, "write", {"file_path": ".git/config"}, allow=allow) == "ask"
+    assert judged(workspace, "read", {"file_path": ".env"}, allow=["read(.env)"]) == "ask"
+
+
+def test_ask_wins_over_allow(workspace: Path):
+    found = decide("read", {"path": "README.md"}, mode="agent", allow=["read"], ask=["read(*.md)"], workspace=workspace)
+    assert (found.effect, found.rule) == ("ask", "read(*.md)")
+
+
+def test_nobody_is_asked_in_background_mode(workspace: Path):
+    found = decide("read", {"path": "README.md"}, mode="background", ask=["read"], workspace=workspace)
+    assert found.effect == "deny"
+    assert "nobody" in found.reason
+
+
+def test_allow_wins_over_the_mode(workspace: Path):
+    assert judged(workspace, "write", {"file_path": "src/a.py"}, allow=["write(src/**)"]) == "allow"
+    assert judged(workspace, "shell", {"command": "make test"}, "plan", allow=["shell(make test)"]) == "allow"
+
+
+def test_no_rule_brings_back_tools_that_a_mode_does_not_have(workspace: Path):
+    assert judged(workspace, "write", {"file_path": "src/a.py"}, "plan", allow=["write(src/**)"]) == "deny"
+    assert judged(workspace, "read", {"file_path": "README.md"}, "chat", allow=["read"]) == "deny"
+
+
+def test_paths_outside_are_allowed_only_by_name(workspace: Path):
+    outside = {"file_path": str(workspace.parent / "secret.txt")}
+    assert judged(workspace, "read", outside, allow=["read", "read(**)", "read(secret.txt)"]) == "ask"
+    assert judged(workspace, "read", outside, allow=[f"read(/{workspace.parent}/secret.txt)"]) == "allow"
+    assert judged(workspace, "read", outside, "background", allow=[f"read(/{workspace.parent}/*.txt)"]) == "allow"
+
+
+def test_a_link_is_judged_by_where_it_leads(workspace: Path):
+    (workspace / "docs").symlink_to("src")
+    (workspace / "leak").symlink_to("..")
+    assert judged(workspace, "write", {"file_path": "docs/a.py"}, allow=["write(docs/**)"]) == "ask"
+    assert judged(workspace, "write", {"file_path": "docs/a.py"}, allow=["write(src/**)"]) == "allow"
+    assert judged(workspace, "write", {"file_path": "docs/a.py"}, deny=["write(docs/**)"]) == "deny"
+    assert judged(workspace, "write", {"file_path": "docs/a.py"}, deny=["write(src/**)"]) == "deny"
+    assert judged(workspace, "read", {"file_path": "leak/secret.txt"}) == "ask"
+
+
+def test_every_file_of_a_patch_needs_its_rule(workspace: Path):
+    patch = {"patch": "*** Update File: src/a.py\n*** Move to: lib/b.py\n"}
+    assert judged(workspace, "apply_patch", patch, allow=["apply_patch(src/**)"]) == "ask"
+    assert judged(workspace, "apply_patch", patch, allow=["apply_patch(src/**)", "apply_patch(lib/**)"]) == "allow"
+    assert judged(workspace, "apply_patch", patch, deny=["apply_patch(lib/**)"]) == "deny"
+
+
+def test_a_patch_may_delete_and_create(workspace: Path):
+    patch = {"patch": "--- a/src/old.py\n+++ /dev/null\n--- /dev/null\n+++ b/src/new.py\n"}
+    assert judged(workspace, "apply_patch", patch, allow=["apply_patch(src/**)"]) == "allow"
+
+
+@pytest.mark.parametrize(
+    ("url", "pattern", "effect"),
+    [
+        ("https://docs.example.org/a", "docs.example.org", "allow"),
+        ("https://docs.example.org/a", "domain:docs.example.org", "allow"),
+        ("https://docs.example.org/a", "*.example.org", "allow"),
+        ("https://a.b.example.org/a", "*.example.org", "allow"),
+        ("https://example.org/a", "*.example.org", "ask"),
+        ("https://notexample.org/a", "*.example.org", "ask"),
+        ("https://docs.example.org.evil.example/a", "docs.example.org", "ask"),
+        ("https://docs.example.org@evil.example/", "docs.example.org", "ask"),
+        ("https://docs.example.org:x@evil.example/", "docs.example.org", "ask"),
+        ("https://evil.example\\@docs.example.org/", "docs.example.org", "ask"),
+        ("https://DOCS.example.org./a", "docs.example.org", "allow"),
+        ("https://docs.example.org:8443/", "docs.example.org:8443", "allow"),
+        ("https://docs.example.org:8443/", "docs.example.org:443", "ask"),
+        ("file:///etc/passwd", "docs.example.org", "ask"),
+        ("https://docs.example.org/a/b", "https://docs.example.org/a/*", "allow"),
+        ("https://docs.example.org/b", "https://docs.example.org/a/*", "ask"),
+        ("https://docs.example.org/a/../b", "https://docs.example.org/a/*", "ask"),
+        ("http://docs.example.org/a/b", "https://docs.example.org/a/*", "ask"),
+        ("https://docs.example.org/", "https://docs.example.org*", "ask"),
+        ("https://[bad", "docs.example.org", "ask"),
+        ("https://x.example:99999/", "x.example", "ask"),
+    ],
+)
+def test_hosts_are_compared_by_parts_of_the_address(url: str, pattern: str, effect: str, workspace: Path):
+    assert judged(workspace, "web_fetch", {"url": url}, allow=[f"web_fetch({pattern})"]) == effect
+
+
+def test_what_could_be_a_forbidden_host_is_forbidden(workspace: Path):
+    for url in ("https://evil.example/", "https://a.evil.example/", "https://ok.example/?to=evil.example"):
+        assert (
+            judged(workspace, "web_fetch", {"url": url}, allow=["web_fetch"], deny=["web_fetch(evil.example)"])
+            == "deny"
+        )
+
+
+def test_tools_of_servers_are_allowed_by_name_and_glob(workspace: Path):
+    for rule in ("mcp__db__read", "mcp__db__*", "mcp__*"):
+        assert judged(workspace, "mcp__db__read", {}, allow=[rule]) == "allow"
+    assert judged(workspace, "mcp__web__read", {}, allow=["mcp__db__*"]) == "ask"
+    assert judged(workspace, "mcp__db__read", {}, allow=["mcp__db__*"], deny=["mcp__db__read"]) == "deny"
+    assert judged(workspace, "mcp__db__read", {"a": 1}, allow=["mcp__db__read(a)"]) == "ask"
+
+
+def test_a_broken_rule_never_allows_and_always_forbids(workspace: Path):
+    for broken in ("shell('unclosed", "shell(make 'x)", "not a rule at all"):
+        assert judged(workspace, "shell", {"command": "make x"}, allow=[broken]) == "ask"
+    assert judged(workspace, "shell", {"command": "ls"}, deny=["shell(make 'x)"]) == "deny"
+    assert judged(workspace, "shell", {"command": "ls"}, ask=["shell(make 'x)"]) == "ask"
+    assert judged(workspace, "read", {"path": "README.md"}, deny=["no rule"]) == "deny"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "rm x", "/bin/rm x", "sudo rm x",
+        "env rm x", "timeout 5 rm x",
+        "bash -c 'rm x'", "ls; rm x", "ls && rm x",
+        "echo $(rm x)",
+        "cat <(rm x)", "find . -exec rm {} \\;", "xargs rm < README.md", "nohup rm x", "if true; then rm x; fi",
+        "f() { rm x; }; f",
+        "timeout $X rm x", "doas rm x", "sudo -n rm x", "watch rm x", "setsid rm x", "git status; \\rm x", "r''m x", "ls | (rm x)",
+        "rm x ${!y}", "echo `echo \\`rm x\\``", "{ rm x; } 2> y",
+    ],
+)  # fmt: skip
+def test_a_forbidden_command_is_found_behind_everything(command: str, workspace: Path):
+    for mode in ("plan", "agent", "background"):
+        found = judged(
+            workspace, "shell", {"command": command}, mode, deny=["shell(rm *)"], allow=["shell"], sandbox=True
+        )
+        assert found == "deny", mode
+
+
+def test_a_forbidden_subcommand_is_found_behind_global_options(workspace: Path):
+    for command in ("git push", "git -C src push", "git -c a.b=c push origin"):
+        assert judged(workspace, "shell", {"command": command}, deny=["shell(git push *)"], allow=["shell"]) == "deny"
+    assert judged(workspace, "shell", {"command": "git status"}, deny=["shell(git push *)"]) == "allow"
+
+
+def test_a_file_that_may_not_be_read_may_not_be_named_in_the_shell(workspace: Path):
+    assert judged(workspace, "shell", {"command": "cat src/key.txt"}, deny=["read(src/**)"]) == "deny"
+    assert judged(workspace, "shell", {"command": "cat README.md"}, deny=["read(src/**)"]) == "allow"
+
+
+def test_a_rule_without_a_pattern_allows_what_is_understood(workspace: Path):
+    assert judged(workspace, "shell", {"command": "make"}, allow=["shell"]) == "allow"
+    assert judged(workspace, "shell", {"command": "make > x"}, allow=["shell"]) == "ask"
+    assert judged(workspace, "shell", {"command": "${!x}"}, allow=["shell(*)"]) == "ask"

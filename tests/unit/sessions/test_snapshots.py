@@ -1,0 +1,296 @@
+"""What tools did to files can be looked at, undone and redone, and never at the cost of somebody else's work."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from outrider.errors import ConfigurationError, StorageFullError, StoreError
+from outrider.sessions.snapshots.ignore import Rules, parse
+from outrider.sessions.snapshots.images import Limits
+from outrider.sessions.snapshots.snapshot import ChangeSet, FileAction, Snapshots
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "workspace"
+    (folder / "src").mkdir(parents=True)
+    (folder / "src" / "a.py").write_text("one\ntwo\n")
+    (folder / "b.txt").write_text("b")
+    (folder / "run.sh").write_text("#!/bin/sh\n")
+    (folder / "run.sh").chmod(0o755)
+    (folder / "link").symlink_to("b.txt")
+    return folder
+
+
+@pytest.fixture
+def snapshots(workspace: Path, tmp_path: Path) -> Iterator[Snapshots]:
+    opened = Snapshots(tmp_path / "kept", workspace)
+    yield opened
+    opened.close()
+
+
+def contents(folder: Path) -> dict[str, object]:
+    """Everything about a folder that undoing has to bring back."""
+    return {
+        path.relative_to(folder).as_posix(): (path.lstat().st_mode, inside(path))
+        for path in sorted(folder.rglob("*"))
+        if path.is_symlink() or path.is_file()
+    }
+
+
+def inside(path: Path) -> object:
+    return path.readlink() if path.is_symlink() else path.read_bytes()
+
+
+def command(workspace: Path, snapshots: Snapshots, script: str) -> ChangeSet | None:
+    before = snapshots.before()
+    subprocess.run(["sh", "-ec", script], cwd=workspace, check=True)
+    return snapshots.after(before, call_id="c1")
+
+
+SCRIPT = """
+printf 'one\\n2\\n' > src/a.py
+rm b.txt link
+mkdir -p new/deep && printf x > new/deep/c
+chmod 644 run.sh
+ln -s src other
+"""
+
+
+def test_a_command_is_undone_and_redone_exactly(workspace: Path, snapshots: Snapshots):
+    before = contents(workspace)
+    changed = command(workspace, snapshots, SCRIPT)
+    after = contents(workspace)
+    assert changed is not None
+    assert [file.path for file in changed.files] == [
+        "b.txt", "link", "new/deep/c", "other", "run.sh", "src/a.py",
+    ]  # fmt: skip
+    assert snapshots.apply([changed.id]).conflicts == ()
+    assert contents(workspace) == before
+    assert not (workspace / "new").exists()
+    assert snapshots.get(changed.id).undone
+    assert snapshots.apply([changed.id], "redo").conflicts == ()
+    assert contents(workspace) == after
+    assert not snapshots.get(changed.id).undone
+
+
+def test_nothing_changed_is_no_change(workspace: Path, snapshots: Snapshots):
+    assert command(workspace, snapshots, "cat src/a.py > /dev/null; touch b.txt") is None
+
+
+def test_a_preview_shows_what_would_happen_and_touches_nothing(workspace: Path, snapshots: Snapshots):
+    changed = command(workspace, snapshots, SCRIPT)
+    after = contents(workspace)
+    actions = {action.path: action for action in snapshots.preview([changed.id]).actions}
+    assert {path: action.action for path, action in actions.items()} == {
+        "b.txt": "create", "link": "create", "new/deep/c": "delete", "other": "delete", "run.sh": "change",
+        "src/a.py": "change",
+    }  # fmt: skip
+    assert actions["src/a.py"].diff == "--- a/src/a.py\n+++ b/src/a.py\n@@ -1,2 +1,2 @@\n one\n-2\n+two\n"
+    assert contents(workspace) == after
+
+
+def test_a_file_that_somebody_else_changed_since_is_reported_and_left_alone(workspace: Path, snapshots: Snapshots):
+    changed = command(workspace, snapshots, SCRIPT)
+    (workspace / "src" / "a.py").write_text("mine")
+    (workspace / "b.txt").write_text("made anew by hand")
+    report = snapshots.apply([changed.id])
+    assert report.conflicts == ("b.txt", "src/a.py")
+    assert (workspace / "src" / "a.py").read_text() == "mine"
+    assert (workspace / "b.txt").read_text() == "made anew by hand"
+    assert not (workspace / "new").exists()
+
+
+def test_several_changes_are_undone_together_and_a_change_back_is_nothing(workspace: Path, snapshots: Snapshots):
+    before = contents(workspace)
+    changes = [command(workspace, snapshots, f"printf {text} > b.txt; printf {text} > n{text}") for text in "xyz"]
+    ids = [change.id for change in changes]
+    snapshots.apply(ids)
+    assert contents(workspace) == before
+    assert {action.action for action in snapshots.preview(ids).actions} == {"nothing"}
+    snapshots.apply(ids, "redo")
+    assert (workspace / "b.txt").read_text() == "z"
+    snapshots.apply(ids[2:])
+    assert (workspace / "b.txt").read_text() == "y"
+    assert not (workspace / "nz").exists()
+
+
+def test_a_tool_that_knows_what_it_writes_needs_no_look_at_everything(workspace: Path, snapshots: Snapshots):
+    before = snapshots.before(["b.txt", workspace / "new.txt"])
+    assert list(before.images) == ["b.txt"]
+    (workspace / "b.txt").write_text("B")
+    (workspace / "new.txt").write_text("N")
+    (workspace / "src" / "a.py").write_text("not by this tool")
+    changed = snapshots.after(before)
+    assert [file.path for file in changed.files] == ["b.txt", "new.txt"]
+    snapshots.apply([changed.id])
+    assert (workspace / "b.txt").read_text() == "b"
+    with pytest.raises(ConfigurationError):
+        snapshots.before(["../outside"])
+
+
+def test_ignored_files_do_not_count(workspace: Path, snapshots: Snapshots):
+    (workspace / ".gitignore").write_text("*.log\nbuild/\n!keep.log\n")
+    (workspace / ".git").mkdir()
+    changed = command(
+        workspace,
+        snapshots,
+        "mkdir -p build .git && touch a.log keep.log build/x .git/y src/b.log && mkdir sub/ && touch sub/z",
+    )
+    assert [file.path for file in changed.files] == ["keep.log", "sub/z"]
+
+
+def test_each_content_is_kept_once(workspace: Path, snapshots: Snapshots, tmp_path: Path):
+    noise = os.urandom(100_000)
+    for number in range(5):
+        (workspace / f"same-{number}").write_bytes(noise)
+    snapshots.before()
+    assert snapshots._objects.size() < 150_000
+    modes = {path.stat().st_mode & 0o077 for path in (tmp_path / "kept").rglob("*")}
+    assert modes == {0}
+
+
+def test_what_is_too_large_is_named_and_never_half_undone(workspace: Path, tmp_path: Path):
+    snapshots = Snapshots(tmp_path / "kept", workspace, limits=Limits(file_bytes=1000))
+    (workspace / "large").write_bytes(b"x" * 2000)
+    changed = command(workspace, snapshots, "printf y >> large; printf z > b.txt")
+    assert changed.uncovered == ("large",)
+    assert [file.path for file in changed.files] == ["b.txt"]
+    os.mkfifo(workspace / "pipe")
+    assert "pipe" in snapshots.before().uncovered
+
+
+def test_a_look_is_bounded_in_number_and_time(workspace: Path, tmp_path: Path):
+    for number in range(50):
+        (workspace / f"f{number:02}").write_text(str(number))
+    for limits in (Limits(files=10), Limits(seconds=0), Limits(bytes=20)):
+        snapshot = Snapshots(tmp_path / "kept", workspace, limits=limits).before()
+        assert len(snapshot.images) < 30
+        assert "everything after it" in snapshot.uncovered[-1]
+
+
+def test_a_quota_forgets_the_oldest_changes_first(workspace: Path, tmp_path: Path):
+    snapshots = Snapshots(tmp_path / "kept", workspace, limits=Limits(quota_bytes=300_000))
+    ids = []
+    for _ in range(8):
+        before = snapshots.before(["b.txt"])
+        (workspace / "b.txt").write_bytes(os.urandom(60_000))
+        ids.append(snapshots.after(before).id)
+    assert snapshots._objects.size() <= 300_000
+    with pytest.raises(StoreError, match="not kept"):
+        snapshots.get(ids[0])
+    assert snapshots.apply(ids[-1:]).conflicts == ()
+
+
+def test_what_a_running_call_may_need_is_kept_whatever_the_quota(workspace: Path, tmp_path: Path):
+    with closing(Snapshots(tmp_path / "kept", workspace, limits=Limits(quota_bytes=200_000))) as snapshots:
+        (workspace / "large").write_bytes(os.urandom(150_000))
+        running = snapshots.before()
+        for _ in range(4):
+            before = snapshots.before(["b.txt"])
+            (workspace / "b.txt").write_bytes(os.urandom(60_000))
+            snapshots.after(before)
+        (workspace / "large").unlink()
+        changed = snapshots.after(running)
+        snapshots.apply([changed.id])
+        assert (workspace / "large").stat().st_size == 150_000
+
+
+@pytest.mark.parametrize("place", ["/", "~", "~/.."])
+def test_a_home_directory_or_a_root_is_refused(tmp_path: Path, place: str):
+    with pytest.raises(ConfigurationError, match="not tracked"):
+        Snapshots(tmp_path / "kept", Path(place).expanduser())
+
+
+def test_snapshots_inside_their_workspace_are_refused(workspace: Path):
+    with pytest.raises(ConfigurationError):
+        Snapshots(workspace / "kept", workspace)
+
+
+def test_nothing_is_restored_through_a_link_that_took_a_folders_place(
+    workspace: Path, snapshots: Snapshots, tmp_path: Path
+):
+    changed = command(workspace, snapshots, "printf changed > src/a.py")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "a.py").write_text("changed")
+    (outside / "a.py").chmod((workspace / "src" / "a.py").stat().st_mode & 0o777)
+    shutil.rmtree(workspace / "src")
+    (workspace / "src").symlink_to(outside)
+    with pytest.raises(OSError):
+        snapshots.apply([changed.id])
+    assert (outside / "a.py").read_text() == "changed"
+    assert list(outside.iterdir()) == [outside / "a.py"]
+
+
+def test_sf_042_a_disk_that_is_full_changes_nothing(workspace: Path, tmp_path: Path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", disk], check=False, capture_output=True
+    ).returncode:
+        pytest.skip("may not mount a small disk here")
+    try:
+        snapshots = Snapshots(tmp_path / "kept", disk)
+        (disk / "a").write_bytes(os.urandom(150_000))
+        (disk / "b").write_bytes(os.urandom(150_000))
+        before = snapshots.before()
+        (disk / "a").write_bytes(b"a")
+        (disk / "b").write_bytes(b"b")
+        changed = snapshots.after(before)
+        (disk / "ballast").write_bytes(b"x" * 200_000)
+        with pytest.raises(OSError):
+            snapshots.apply([changed.id])
+        assert {path.name for path in disk.iterdir()} == {"a", "b", "ballast"}
+        assert ((disk / "a").read_bytes(), (disk / "b").read_bytes()) == (b"a", b"b")
+        (disk / "ballast").unlink()
+        (workspace / "big").write_bytes(os.urandom(600_000))
+        with closing(Snapshots(disk / "kept", workspace)) as full, pytest.raises(StorageFullError):
+            full.before()
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)
+
+
+def test_a_damaged_content_is_an_error_and_not_a_wrong_file(workspace: Path, snapshots: Snapshots, tmp_path: Path):
+    changed = command(workspace, snapshots, "printf changed > b.txt")
+    snapshots._objects._db.execute("UPDATE objects SET body = ?", (b"broken",))
+    with pytest.raises(StoreError, match="damaged"):
+        snapshots.apply([changed.id])
+    assert (workspace / "b.txt").read_text() == "changed"
+
+
+PATTERNS = """*.log|/top|folder/|a/b|**/deep|deep/**|a/**/z|!kept.log|# comment||sp ace |trail\\ |*|!*/|[ab].txt
+[!ab].md|?.c|\\!bang|\\#hash|a*b|**|/*|!/src|x/|[z-a]|dir/*.py""".replace("\n", "|").split("|")
+PATHS = """a.log|kept.log|top|sub/top|folder/x|sub/folder/x|a/b|q/a/b|deep/x|q/deep/x|a/z|a/m/n/z|trail |sp ace
+a.txt|c.txt|a.md|c.md|x.c|xx.c|!bang|#hash|aXb|ab/c|src/m.py|x|x/y|dir/a.py
+dir/sub/a.py""".replace("\n", "|").split("|")
+
+
+@pytest.mark.skipif(not shutil.which("git"), reason="git is the judge")
+@pytest.mark.parametrize("round", range(20))
+def test_ignore_rules_mean_what_git_says_they_mean(tmp_path: Path, round: int):
+    lines = [PATTERNS[(round * 7 + step * (round + 3)) % len(PATTERNS)] for step in range(5)]
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    (tmp_path / ".gitignore").write_text("\n".join(lines) + "\n")
+    rules = Rules("", parse(lines))
+    for path in PATHS:
+        judged = (
+            subprocess.run(["git", "check-ignore", "-q", "--no-index", path], cwd=tmp_path, check=False).returncode == 0
+        )
+        assert is_ignored(rules, path) is judged, (lines, path)
+
+
+def is_ignored(rules: Rules, path: str) -> bool:
+    """A file in an ignored folder is ignored whatever else is said about it."""
+    parts = path.split("/")
+    folders = ["/".join(parts[:depth]) for depth in range(1, len(parts))]
+    return any(rules.ignores(folder, is_folder=True) for folder in folders) or rules.ignores(path, is_folder=False)
+
+
+def test_an_action_is_a_value():
+    assert FileAction("a", "nothing") == FileAction("a", "nothing")

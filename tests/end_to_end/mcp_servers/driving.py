@@ -2,6 +2,8 @@
 
 import asyncio
 
+import msgspec
+
 from outrider.tools.context import ToolContext
 from outrider.tools.runner import Runner
 from outrider.types.parts import ToolPart
@@ -14,14 +16,19 @@ def server_of(servers):
 
 
 async def run(servers, tool, *, report=lambda progress: None, timeout=None, **arguments):
-    """One call through the runner, as an agent makes it; its end."""
+    """A call of the tool that has this name at its server; its end."""
+    tools = {one.definition.name: one for one in servers.tools()}
+    if timeout is not None:
+        tools[tool].options = msgspec.structs.replace(tools[tool].options, timeout=timeout)
+    return await run_one(tools, tool, report, **arguments)
+
+
+async def run_one(tools, tool, report=lambda progress: None, **arguments):
+    """Through the runner, as an agent does it."""
 
     async def record(part):
         """Nobody keeps it."""
 
-    tools = {one.definition.name: one for one in servers.tools()}
-    if timeout is not None:
-        tools[tool].options = tools[tool].options.__class__(timeout=timeout)
     call = ToolPart(call_id="c", tool=tool, state=ToolPending(input=arguments))
     return (await Runner(tools, record).run(call, ToolContext(report=report))).state
 

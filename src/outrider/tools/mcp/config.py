@@ -71,7 +71,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     message: int = 8 << 20
     garbage: int = 1 << 20  # bytes in a row that are no messages
     garbage_lines: int = 1_000
-    messages_per_second: float = 500.0  # what comes faster waits in the pipe
+    messages_per_second: float = 1_000.0  # what comes faster waits in the pipe
     bytes_per_second: float = 32 << 20
     listed: int = 1_000  # members of one list
     definition: int = 100_000  # characters of one tool's schema

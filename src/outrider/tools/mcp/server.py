@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, TypeVar
 
@@ -14,6 +15,7 @@ from outrider.tools.mcp.faults import LinkLost, ServerFault, SessionForgotten
 from outrider.tools.mcp.link import Hold, Host, Life, Link, Listed, Listener, PromptMessage, Report
 from outrider.tools.tool import ToolResult
 
+_log = logging.getLogger("outrider.mcp")
 T = TypeVar("T")
 State = Literal["connecting", "ready", "failed", "closed"]
 LATE_NEWS = 1.0  # seconds
@@ -62,7 +64,7 @@ class Server:
         self.definitions: dict[str, Definition] = {}
         self.instructions = ""
         self._host = host
-        self._tell = tell
+        self._listener = tell
         self._link: Link | None = None
         self._life: Life | None = None
         self._tasks: asyncio.TaskGroup | None = None
@@ -214,7 +216,13 @@ class Server:
         status = Status(state, self.status.error if error is None else error)
         if status != self.status:
             self.status = status
-            self._tell(News(self.name, "state", status))
+            self._tell("state")
+
+    def _tell(self, what: Literal["state"] | Listed) -> None:
+        try:
+            self._listener(News(self.name, what, self.status))
+        except Exception:  # noqa: BLE001  what a listener does wrong stays with the listener
+            _log.exception("a listener failed on news of the MCP server %s", self.name)
 
     def _log(self, progress: Progress) -> None:
         """Nothing says which call a server's log belongs to, so every open one gets it."""
@@ -223,7 +231,7 @@ class Server:
 
     def _changed_list(self, what: Listed) -> None:
         if what != "tools":
-            self._tell(News(self.name, what, self.status))
+            self._tell(what)
         elif not self._is_stale and self._tasks is not None:
             self._is_stale = True
             self._tasks.create_task(self._relist())
@@ -238,7 +246,7 @@ class Server:
         found = {definition.name: definition for definition in definitions}
         if found != self.definitions:
             self.definitions = found
-            self._tell(News(self.name, "tools", self.status))
+            self._tell("tools")
 
 
 async def _settle(question: Awaitable[T], answer: asyncio.Future[T]) -> None:

@@ -53,6 +53,8 @@ class McpServers:
         """Begin to connect to all of them; `settled` waits for the outcome. Without the SDK, ConfigurationError."""
         if self._owner is None and self.servers:
             hold = partial(await asyncio.to_thread(_load), self._spawner)
+            if self._closing.is_set():
+                return
             self._owner = asyncio.create_task(self._own(hold), name="MCP servers")
 
     async def settled(self) -> dict[str, Status]:

@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 import mcp_types as wire
-import msgspec
 from mcp import Client, MCPError
 from pydantic import ValidationError
 
@@ -13,7 +12,7 @@ from outrider.tools.mcp.config import Limits, ServerConfig, hide
 from outrider.tools.mcp.definitions import Definition, Prompt, PromptArgument, Resource
 from outrider.tools.mcp.faults import LinkLost, ServerFault, SessionForgotten, cut
 from outrider.tools.mcp.link import Life, PromptMessage, Report
-from outrider.tools.mcp.sdk.contents import gathered, resource_of, result_of
+from outrider.tools.mcp.sdk.contents import encoded, gathered, resource_of, result_of
 from outrider.tools.tool import ToolResult
 
 T = TypeVar("T")
@@ -107,7 +106,7 @@ class SdkLink:
             if error.error.code == wire.METHOD_NOT_FOUND and missing is not None:
                 return missing
             raise self._fault(error) from error
-        except (ValidationError, RuntimeError, ExceptionGroup) as error:
+        except Exception as error:
             raise ServerFault(self._hidden(words_of(error))) from error
 
     def _fault(self, error: MCPError) -> ServerFault:
@@ -139,8 +138,9 @@ class SdkLink:
 
 
 def definition_of(server: str, tool: wire.Tool, limits: Limits) -> Definition | None:
-    """None for a tool whose schema is too large to be shown to a model."""
-    if len(msgspec.json.encode(tool.input_schema)) > limits.definition:
+    """None for a tool whose schema is too large to be shown to a model, or cannot be written."""
+    schema = encoded(tool.input_schema)
+    if schema is None or len(schema) > limits.definition:
         return None
     parameters = tool.input_schema
     if parameters.get("type") != "object":  # every API wants an object there

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+from typing import Protocol
 
 from outrider.errors import ProcessError
 from outrider.processes.ending import Ending, ending_of
@@ -18,6 +19,10 @@ from outrider.tools.mcp.sdk.framing import Pace, Tail
 BUFFER = 1 << 18
 LEFTOVER_GRACE = 0.1
 LAST_WORDS = 1.0  # seconds that the news of an end may take after the last output
+
+
+class SupportsClose(Protocol):
+    def close(self) -> None: ...
 
 
 class Child:
@@ -113,24 +118,21 @@ async def start_child(
     config: StdioServer, host: Host, spawner: Spawner
 ) -> tuple[Child, asyncio.StreamReader, asyncio.StreamReader]:
     """The child, its output and its errors."""
-    launch = launch_of(config, host)
-    stdin = InputPipe(silent=False)
-    output, errors = os.pipe(), os.pipe()
-    ours, theirs = (output[0], errors[0]), (output[1], errors[1])
+    stdin, ends = InputPipe(silent=False), list[int]()
     try:
-        line = await spawner.spawn(launch, stdin.theirs.fileno(), *theirs)
-    except ProcessError as error:
-        _close(stdin, *ours)
-        raise ServerFault(error.message) from error
-    except BaseException:
-        _close(stdin, *ours)
+        ends += os.pipe()
+        ends += os.pipe()
+        output, their_output, errors, their_errors = ends
+        line = await spawner.spawn(launch_of(config, host), stdin.theirs.fileno(), their_output, their_errors)
+    except BaseException as error:
+        _close(stdin, *ends)
+        if isinstance(error, ProcessError):
+            raise ServerFault(error.message) from error
         raise
-    finally:
-        _close(*theirs)
-        stdin.theirs.close()
+    _close(stdin.theirs, their_output, their_errors)
     child = Child(await asyncio.open_connection(sock=line), stdin, host.limits.log)
     try:
-        streams = await child.open(ours[0]), await child.open(ours[1])
+        streams = await child.open(output), await child.open(errors)
         await child.started()
     except BaseException:
         child.let_go()
@@ -138,9 +140,9 @@ async def start_child(
     return child, *streams
 
 
-def _close(*ends: InputPipe | int) -> None:
+def _close(*ends: SupportsClose | int) -> None:
     for end in ends:
-        if isinstance(end, InputPipe):
-            end.close()
-        else:
+        if isinstance(end, int):
             os.close(end)
+        else:
+            end.close()

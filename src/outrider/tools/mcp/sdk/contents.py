@@ -4,7 +4,6 @@ import base64
 import binascii
 from collections.abc import Iterable, Sequence
 from typing import Any, assert_never
-from urllib.parse import urlsplit
 
 import mcp_types as wire
 import msgspec
@@ -26,7 +25,7 @@ _BEGINNINGS = {
 def result_of(answer: wire.CallToolResult) -> ToolResult:
     """What a call came to; one that the server calls an error is raised as one."""
     result = gathered(answer.content)
-    structured = msgspec.json.encode(answer.structured_content) if answer.structured_content is not None else b""
+    structured = (answer.structured_content is not None and encoded(answer.structured_content)) or b""
     if not result.content and structured:
         result = msgspec.structs.replace(result, content=structured.decode())
     if answer.is_error:
@@ -35,6 +34,14 @@ def result_of(answer: wire.CallToolResult) -> ToolResult:
         metadata = result.metadata | {"structured": answer.structured_content}
         result = msgspec.structs.replace(result, metadata=metadata)
     return result
+
+
+def encoded(value: Any) -> bytes | None:
+    """None for what is valid JSON and yet cannot be written again: numbers beyond 64 bits, halves of letters."""
+    try:
+        return msgspec.json.encode(value)
+    except (ValueError, OverflowError, TypeError, RecursionError):
+        return None
 
 
 def gathered(blocks: Iterable[wire.ContentBlock]) -> ToolResult:
@@ -74,7 +81,7 @@ def _embed(attachments: list[Attachment], resource: wire.TextResourceContents | 
         case wire.TextResourceContents():
             return f"[resource {resource.uri}]\n{resource.text}"
         case wire.BlobResourceContents():
-            name = urlsplit(resource.uri).path.rpartition("/")[2] or None
+            name = resource.uri.rstrip("/").rpartition("/")[2] or None
             mime_type = resource.mime_type or "application/octet-stream"
             return f"[resource {resource.uri}]\n{_attach(attachments, resource.blob, mime_type, name)}"
         case _:

@@ -75,7 +75,7 @@ class _Client:
         )
 
     async def _bound(self, response: httpx2.Response) -> None:
-        if response.request.method == "POST":
+        if response.request.method == "POST" or self._config.transport == "sse":
             refused = f"it answered {response.status_code} {response.reason_phrase}".strip()
             self._life.trouble = refused if response.status_code >= 400 else ""
         if response.headers.get("content-encoding", "identity") != "identity":

@@ -46,7 +46,10 @@ async def supervisor(tmp_path: Path) -> AsyncIterator[Supervisor]:
 
 async def test_sf_070_a_child_that_ignores_being_asked_is_killed_and_its_output_kept(supervisor: Supervisor):
     task = asyncio.create_task(supervisor.run_command("c", "trap '' TERM; echo so far; while :; do sleep 1; done"))
-    await asyncio.sleep(0.5)
+    async with asyncio.timeout(5):
+        await asyncio.sleep(0)
+        while not supervisor.status("c").output_size:
+            await asyncio.sleep(0.01)
     start = time.monotonic()
     await supervisor.kill_process("c", grace=0.5)
     done = await task

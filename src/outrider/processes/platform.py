@@ -6,12 +6,13 @@ Linux keeps every promise: whatever a command leaves behind stays under its keep
 """
 
 import contextlib
+import errno
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from outrider.errors import ConfigurationError
 
@@ -19,6 +20,7 @@ if sys.platform == "win32":
     raise ConfigurationError("Outrider cannot run commands on Windows yet; use it inside WSL")
 
 import fcntl
+import resource
 
 LINUX = sys.platform == "linux"
 _CHILDREN_LISTED = os.access(f"/proc/self/task/{os.getpid()}/children", os.R_OK)
@@ -55,12 +57,17 @@ def start_program(argv: list[str], environment: Mapping[str, str], descriptor: i
         os.close(high)
 
 
-def start_command(argv: list[bytes], environment: dict[bytes, bytes], streams: Sequence[int]) -> int:
+def start_command(
+    argv: list[bytes], environment: dict[bytes, bytes], streams: Sequence[int], limits: Sequence[tuple[str, int]] = ()
+) -> int:
     """A child alone in its session, without terminal, its signals as if nothing had ever changed them; its number.
 
-    The streams are not 0, 1 or 2. The system's own way to start a program copies no memory, unlike a fork."""
+    The streams are not 0, 1 or 2. The system's own way to start a program copies no memory, but knows no limits."""
+    program = _found(argv[0], environment)
+    if limits:
+        return _fork(lambda: os.execve(program, argv, environment), streams, limits)
     return os.posix_spawn(
-        _found(argv[0], environment),
+        program,
         argv,
         environment,
         file_actions=[(os.POSIX_SPAWN_DUP2, stream, number) for number, stream in enumerate(streams)],
@@ -68,6 +75,40 @@ def start_command(argv: list[bytes], environment: dict[bytes, bytes], streams: S
         setsigmask=[],
         setsid=True,
     )
+
+
+def _fork(become: Callable[[], NoReturn], streams: Sequence[int], limits: Sequence[tuple[str, int]]) -> int:
+    readable, writable = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _prepare(streams, limits)
+            become()
+        except BaseException as error:  # noqa: BLE001  whatever it is, this copy must end here
+            os.write(writable, str(getattr(error, "errno", None) or errno.EINVAL).encode())
+        finally:
+            os._exit(127)
+    os.close(writable)
+    failure = os.read(readable, 16)  # nothing, once the program has taken over
+    os.close(readable)
+    if failure:
+        os.waitpid(pid, 0)
+        raise OSError(int(failure), os.strerror(int(failure)))
+    return pid
+
+
+def _prepare(streams: Sequence[int], limits: Sequence[tuple[str, int]]) -> None:
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    for number in (*_CHANGED_SIGNALS, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    for name, most in limits:
+        kind = getattr(resource, name)
+        hard = resource.getrlimit(kind)[1]
+        granted = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (granted, granted))
 
 
 def _found(program: bytes, environment: dict[bytes, bytes]) -> bytes:

@@ -82,8 +82,9 @@ class Process:
                 self._line.send(f"kill {grace:.3f}\n".encode())
 
     async def write(self, text: str) -> None:
-        if self._input is not None:
-            await self._input.write(text)
+        if self._input is None:
+            raise ProcessError("the process takes no input: it has not started yet")
+        await self._input.write(text)
 
     def close_input(self) -> None:
         if self._input is not None:

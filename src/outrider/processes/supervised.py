@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -67,7 +68,8 @@ class Supervised:
         self._publish = publish
         self._pacer = Pacer(self._publish_output) if publish else None
         self._started_at = now_ms()
-        self._ended_at: int | None = None
+        self._begin = time.monotonic()
+        self._end: float | None = None
         self._read_to = 0
 
     @property
@@ -116,7 +118,7 @@ class Supervised:
             self.on_output = None
 
     def exited(self, ending: Ending) -> None:
-        self._ended_at = now_ms()
+        self._end = time.monotonic()
         if self._pacer is not None:
             self._pacer.flush()
         self._tell(ProcessExitedEvent, exit_code=ending.exit_code, signal=ending.signal)
@@ -145,8 +147,8 @@ class Supervised:
         )
 
     def outcome(self) -> Outcome:
-        until = self._ended_at or now_ms()
-        return Outcome(self.id, self.process.output.text(), until - self._started_at, self.process.ending)
+        seconds = (self._end or time.monotonic()) - self._begin
+        return Outcome(self.id, self.process.output.text(), round(seconds * 1000), self.process.ending)
 
     def _publish_output(self, text: str) -> None:
         self._tell(ProcessOutputEvent, output=text)

@@ -132,6 +132,14 @@ async def test_limits_of_the_system_reach_the_command():
     assert done.exit_code != 0
 
 
+async def test_a_command_that_may_open_next_to_nothing_can_still_be_killed():
+    async with Supervisor(resources=ResourceLimits(open_files=4, memory=1 << 30)) as supervisor:
+        done = await supervisor.run_command("c", "echo $$; sleep 60 & sleep 60", limit=0.5)
+    assert done.ending is not None
+    assert done.ending.cause == "timeout"
+    assert not is_alive(int(done.text))
+
+
 async def test_a_command_over_its_time_limit_is_killed_and_keeps_its_output(supervisor: Supervisor):
     start = time.monotonic()
     done = await supervisor.run_command("c", "echo begun; sleep 60", limit=0.3)
@@ -154,8 +162,9 @@ async def test_cancelling_the_caller_kills_the_command_at_once(supervisor: Super
 
 
 async def test_a_running_command_moves_to_the_background_and_goes_on(supervisor: Supervisor):
-    task = asyncio.create_task(supervisor.run_command("c", "echo one; sleep 0.4; echo two"))
-    await asyncio.sleep(0.2)
+    task = asyncio.create_task(supervisor.run_command("c", "echo one; sleep 0.7; echo two"))
+    await asyncio.sleep(0)
+    await until_written(supervisor, "c")
     assert supervisor.get_running_ids() == ["c"]
     assert (supervisor.is_backgrounded("c"), supervisor.get_backgrounded_ids()) == (False, [])
     assert supervisor.mark_as_backgrounded("c")
@@ -215,8 +224,9 @@ async def test_input_that_nobody_reads_does_not_hang(supervisor: Supervisor):
 
 
 async def test_a_foreground_command_takes_no_input(supervisor: Supervisor):
-    task = asyncio.create_task(supervisor.run_command("c", "sleep 0.3"))
-    await asyncio.sleep(0.1)
+    task = asyncio.create_task(supervisor.run_command("c", "echo; sleep 0.5"))
+    await asyncio.sleep(0)
+    await until_written(supervisor, "c")
     with pytest.raises(ProcessError, match="takes no input"):
         await supervisor.write("c", "hello")
     await task
@@ -224,13 +234,15 @@ async def test_a_foreground_command_takes_no_input(supervisor: Supervisor):
 
 async def test_waiting_has_a_limit(supervisor: Supervisor):
     await supervisor.start_command("c", "echo a; sleep 60")
+    await until_written(supervisor, "c")
     so_far = await supervisor.wait("c", 0.2)
     assert (so_far.text, so_far.ending) == ("a\n", None)
 
 
 async def test_killing_ends_a_process_and_tells_so(supervisor: Supervisor):
-    task = asyncio.create_task(supervisor.run_command("c", "sleep 60"))
-    await asyncio.sleep(0.1)
+    task = asyncio.create_task(supervisor.run_command("c", "echo; sleep 60"))
+    await asyncio.sleep(0)
+    await until_written(supervisor, "c")
     assert await supervisor.kill_process("c")
     done = await task
     assert done.ending is not None
@@ -273,7 +285,7 @@ async def test_there_is_a_limit_to_the_background():
         for number in range(5):
             await supervisor.start_command(f"n{number}", "true")
             await supervisor.wait(f"n{number}")
-            await asyncio.sleep(0.05)
+            await supervisor.kill_process(f"n{number}")
         assert [status.id for status in supervisor.list_processes()] == ["n2", "n3", "n4"]
 
 
@@ -307,8 +319,8 @@ async def test_a_flood_becomes_few_events():
     bus.subscribe(ProcessOutputEvent, heard.append)
     async with Supervisor(bus=bus) as supervisor:
         await supervisor.run_command("c", "head -c 20000000 /dev/zero | tr '\\0' x")
-    assert 0 < len(heard) < 20
-    assert sum(len(event.output) for event in heard) < 200_000
+    assert 0 < len(heard) < 100
+    assert sum(len(event.output) for event in heard) < 1_000_000
     assert "characters not shown" in heard[-1].output or len(heard) == 1
 
 

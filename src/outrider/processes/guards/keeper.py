@@ -8,7 +8,6 @@ everything that the keeper keeps.
 
 import marshal
 import os
-import resource
 import select
 import signal
 import socket
@@ -62,16 +61,13 @@ class _Failure(Exception):
 
 
 def _start(request: dict[str, Any], streams: list[int]) -> int:
-    """The keeper takes on the folder and the limits of the command, which inherits them."""
+    """The keeper takes on the folder of the command, which inherits it."""
     step = "workdir"
     try:
         os.chdir(request["workdir"])
-        step = "limits"
-        for name, most in request["limits"]:
-            resource.setrlimit(getattr(resource, name), (most, most))
         step = "program"
-        return platform.start_command(request["argv"], request["environment"], streams)
-    except (OSError, ValueError, AttributeError) as error:
+        return platform.start_command(request["argv"], request["environment"], streams, request["limits"])
+    except (OSError, ValueError) as error:
         raise _Failure(f"{step} {getattr(error, 'strerror', None) or error}".replace("\n", " ")) from error
 
 

@@ -42,14 +42,13 @@ def main() -> NoReturn:
     order: dict[str, Any] = marshal.loads(a2b_base64(sys.argv[1]))
     os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     call(libc.prctl(_SUBREAPER, 1, 0, 0, 0))
-    if order["door"]:
-        open_door(order["door"], order["port"])
+    line = open_door(order["door"], order["port"]) if order["door"] else None
     signal.pthread_sigmask(signal.SIG_BLOCK, WAITED_FOR)
     go_first()
     pid = os.fork()
     if pid == 0:
         become(order)
-    Watch(order, pid).run()
+    Watch(order, pid, line).run()
 
 
 def go_first() -> None:
@@ -156,8 +155,9 @@ def call(result: int) -> int:
 class Watch:
     """Ends the command with all that it started, when it has ended or when it uses too much."""
 
-    def __init__(self, order: dict[str, Any], main: int) -> None:
+    def __init__(self, order: dict[str, Any], main: int, line: Any) -> None:
         self._main = main
+        self._line = line  # kept open until the end
         self._bounds = order["bounds"]
         self._disk = order["disk"]
         self._free = self._free_bytes()
@@ -297,16 +297,19 @@ def write(path: str, content: bytes) -> None:
         file.write(content)
 
 
-def open_door(door: str, port: int) -> None:
-    """Listen inside for the doorman outside: a socket belongs to the network it was made in, whoever holds it."""
+def open_door(door: str, port: int) -> Any:
+    """Listen inside for the doorman outside: a socket belongs to the network it was made in, whoever holds it. The line
+    to the doorman says by its end that all here has ended."""
     import socket
 
-    with socket.socket() as inside, socket.socket(socket.AF_UNIX) as line:
+    line = socket.socket(socket.AF_UNIX)
+    with socket.socket() as inside:
         inside.bind(("127.0.0.1", port))
         inside.listen(64)
         line.connect(door)
         socket.send_fds(line, [b"+"], [inside.fileno()])
         line.recv(1)
+    return line
 
 
 def say(words: str) -> None:

@@ -429,3 +429,29 @@ async def test_a_limit_error_can_be_read_by_a_program():
 def test_an_agent_with_a_provider_that_was_not_given_is_told_at_once():
     with pytest.raises(ConfigurationError, match="wants the provider 'scripted'"):
         run(agent(), "hi", [agent()], [], [])
+
+
+async def test_an_agent_alone_is_not_told_of_tools_that_it_was_not_offered():
+    story = Story([[call("sub", a=1, b=2)], "I see."])
+    result = await story.run(tools=[add])
+    assert calls_of(result.session)[0].state.error.endswith("The tools are: add.")  # pyright: ignore
+
+
+async def test_an_agent_that_cannot_stream_asks_for_answers_in_one_piece():
+    asked: list[bool] = []
+
+    def answer(request):
+        asked.append(request.stream)
+        return "whole"
+
+    await Story(answer).run(entry=agent(stream=False))
+    await Story(answer).run(entry=agent())
+    assert asked == [False, True]
+
+
+async def test_a_strict_tool_is_offered_as_such():
+    def answer(request):
+        return str([tool.strict for tool in request.tools])
+
+    strict = Tool(lambda: "", name="held", strict=True)
+    assert (await Story(answer).run(tools=[strict, add])).output == "[True, False]"

@@ -7,7 +7,7 @@ from typing import Any
 
 from outrider.agents.crew import Crew, Seat
 from outrider.tools.context import Progress, ToolContext
-from outrider.tools.runner import Runner
+from outrider.tools.runner import Runner, no_such_tool
 from outrider.tools.tool import Tool
 from outrider.types.events import ToolExecutionCompletedEvent, ToolExecutionStartedEvent, ToolOutputEvent
 from outrider.types.messages import Message
@@ -152,10 +152,11 @@ class Calls:
                 call.with_state(call.state.fail("canceled before it started", self._crew.clock(), reason="canceled"))
             )
 
-    def _misrouted(self, name: str) -> str | None:
+    def _misrouted(self, name: str) -> str:
+        """The tools that are named are those that were offered: an agent alone has more, which lead nowhere."""
         if name in self._crew.agents:
             return f"There is an agent called {name!r}, not a tool. Use call_agent with agent_name={name!r}."
-        return None
+        return no_such_tool(name, (spec.name for spec in self._seat.specs))
 
     async def _record(self, call: ToolPart) -> None:
         await self._seat.journal.put_part(call, self._message)

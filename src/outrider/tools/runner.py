@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from difflib import get_close_matches
 
 import msgspec
@@ -57,9 +57,8 @@ class Runner:
             )
         tool = self._tools.get(call.tool)
         if tool is None:
-            return await self._end(
-                call, call.state.fail(self._no_such_tool(call.tool), self._clock(), reason="invalid_input")
-            )
+            words = self._unknown(call.tool) or no_such_tool(call.tool, self._tools)
+            return await self._end(call, call.state.fail(words, self._clock(), reason="invalid_input"))
         running = call.state.start(self._clock())
         await self._record(call.with_state(running))
         watched = _Watched(running, context)
@@ -104,12 +103,12 @@ class Runner:
         await self._record(ended)
         return ended
 
-    def _no_such_tool(self, name: str) -> str:
-        if (words := self._unknown(name)) is not None:
-            return words
-        near = get_close_matches(name, self._tools, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        return f"There is no tool called {name!r}.{hint} The tools are: {', '.join(sorted(self._tools)) or 'none'}."
+
+def no_such_tool(name: str, tools: Iterable[str]) -> str:
+    names = sorted(tools)
+    near = get_close_matches(name, names, n=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return f"There is no tool called {name!r}.{hint} The tools are: {', '.join(names) or 'none'}."
 
 
 class _Watched:

@@ -6,6 +6,7 @@ equal list.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import dropwhile, takewhile
 from typing import Any
 
 from outrider.errors import PartValidationError
@@ -21,6 +22,8 @@ def read_api_messages(api_messages: Iterable[Mapping[str, Any]], at: int) -> lis
     """One message each. A result ends its call; one whose call is missing is kept as text."""
     messages: list[Message] = []
     for position, api_message in enumerate(api_messages):
+        if not isinstance(api_message, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  data from outside
+            raise PartValidationError(f"messages[{position}]: a message is an object with a role and content")
         role = api_message.get("role")
         if role not in ("user", "assistant"):
             raise PartValidationError(f"messages[{position}]: the role must be user or assistant, got {role!r}")
@@ -36,10 +39,11 @@ def write_api_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     due: dict[str, ToolPart] = {}
     for position, message in enumerate(messages):
         if message.role == "user":
-            written.append(_with_results(message, due))
-            due = {}
+            later = _carried(messages[position + 1 :])
+            written.append(_with_results(message, {id: part for id, part in due.items() if id not in later}))
+            due = {id: part for id, part in due.items() if id in later}
             continue
-        later = _results_to_come(messages[position:])
+        later = _carried(dropwhile(_is_answer, messages[position:]))
         if now := {call_id: part for call_id, part in due.items() if call_id not in later}:
             written.append({"role": "user", "content": _results(now, [])})
         due = {call_id: part for call_id, part in due.items() if call_id in later}
@@ -58,12 +62,14 @@ def _with_results(message: Message, due: Mapping[str, ToolPart]) -> dict[str, An
     return api_message
 
 
-def _results_to_come(messages: Sequence[Message]) -> Sequence[str]:
-    """The calls whose results the next user message is known to carry; several answers may stand before it."""
-    for message in messages:
-        if message.role == "user":
-            return message.metadata.get("results", [])
-    return ()
+def _carried(messages: Iterable[Message]) -> list[str]:
+    """The calls whose results the user messages that come first are known to carry."""
+    users = takewhile(lambda message: not _is_answer(message), messages)
+    return [call_id for message in users for call_id in message.metadata.get("results", [])]
+
+
+def _is_answer(message: Message) -> bool:
+    return message.role == "assistant"
 
 
 def result_parts(results: Iterable[Any]) -> list[ToolResultPart]:
@@ -103,9 +109,10 @@ def _read(role: Any, content: Any, earlier: list[Message], at: int) -> Message:
 
 
 def _asked_in(earlier: list[Message], call_id: str) -> Message | None:
-    """The answer that asked for this call and has no result for it yet: one of those since the user spoke last."""
+    """The answer that asked for this call and has no result for it yet: one of those since the user spoke last.
+    Results may come in several messages."""
     for message in reversed(earlier):
-        if message.role == "user":
+        if message.role == "user" and "results" not in message.metadata:
             return None
         call = message.find_call(call_id)
         if call is not None and not call.ended:

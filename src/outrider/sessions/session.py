@@ -1,8 +1,8 @@
 """A session in memory: a transcript, what it has used, and the Anthropic message format in and out."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import msgspec
 
@@ -16,6 +16,7 @@ from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message, MessageTime
 from outrider.types.parts import PartBase, TextPart
 from outrider.types.usage import Tokens, Usage
+from outrider.types.validate import validation_error
 
 FORMAT = 1
 
@@ -47,6 +48,7 @@ class Session:
         agent: str = "",
         parent_id: str | None = None,
         forked_from: ForkPoint | None = None,
+        messages: Iterable[Message] = (),
         event_bus: EventBus | None = None,
         clock: Callable[[], int] = now_ms,
     ) -> None:
@@ -57,7 +59,9 @@ class Session:
         self.agent = agent
         self.parent_id = parent_id
         self.forked_from = forked_from
-        self.messages: list[Message] = []
+        self.messages = list(messages)
+        for message in self.messages:
+            message.join(self.id)
         self._bus = event_bus
         self._clock = clock
         created = clock()
@@ -72,8 +76,8 @@ class Session:
                 usage = usage.plus(message.tokens, message.cost)
         return usage
 
-    def add_user_message(self, content: str | Sequence[str | AnyPart]) -> Message:
-        parts = [content] if isinstance(content, str) else content
+    def add_user_message(self, content: str | AnyPart | Sequence[str | AnyPart]) -> Message:
+        parts = _several(content)
         return self.add_message(Message("user", [TextPart(part) if isinstance(part, str) else part for part in parts]))
 
     def add_assistant_message(
@@ -112,7 +116,7 @@ class Session:
             self._bus.publish(
                 MessageAddedEvent(
                     role=message.role,
-                    part_count=len(message.parts),
+                    part_count=len(message.parts) + len(message.metadata.get("results", ())),
                     message_id=message.id,
                     session_id=self.id,
                 )
@@ -168,9 +172,13 @@ class Session:
         for name in ("id", "title", "workspace_directory", "mode", "agent", "parent_id"):
             if name in value:
                 setattr(session, name, value[name])
-        session.forked_from = msgspec.convert(value.get("forked_from"), ForkPoint | None)
-        session.time = msgspec.convert(value["time"], SessionTime) if "time" in value else session.time
-        session.messages = [Message.from_dict(message) for message in value.get("messages", [])]
+        try:
+            session.forked_from = msgspec.convert(value.get("forked_from"), ForkPoint | None)
+            session.time = msgspec.convert(value.get("time", session.time), SessionTime)
+            messages = msgspec.convert(value.get("messages", []), list[dict[str, Any]])
+        except msgspec.ValidationError as error:
+            raise validation_error(error, "session") from error
+        session.messages = [Message.from_dict(message) for message in messages]
         return session
 
     def __len__(self) -> int:
@@ -198,6 +206,16 @@ class Session:
 def _answer(content: Any) -> Message:
     if isinstance(content, str):
         return Message("assistant", [TextPart(content)])
-    if any(isinstance(block, PartBase) for block in content):
-        return Message("assistant", list(content))
-    return Message.from_anthropic_response("assistant", content)
+    blocks = _several(content)
+    if any(isinstance(block, PartBase) for block in blocks):
+        return Message("assistant", blocks)
+    return Message.from_anthropic_response("assistant", blocks)
+
+
+def _several(content: Any) -> list[Any]:
+    """What people give as the content of a message: a text, a part, a block, or many of them."""
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        return list(cast("Sequence[Any]", content))
+    if content is None or isinstance(content, Message):
+        raise PartValidationError(f"the content of a message is text or parts, got {type(content).__name__}")
+    return list(cast("Iterator[Any]", content)) if isinstance(content, Iterator) else [content]

@@ -17,7 +17,7 @@ from outrider.types.parts import (
 from outrider.types.tool_state import Attachment
 from outrider.types.validate import is_object
 
-_OPAQUE = {"server_tool_use", "mcp_tool_use", "compaction", "container_upload", "fallback"}
+_OPAQUE = {"server_tool_use", "mcp_tool_use", "compaction", "container_upload", "fallback", "search_result"}
 
 
 def part_from_anthropic(block: Any) -> ModelPart:
@@ -84,7 +84,7 @@ def _tool_use(fields: dict[str, Any]) -> ToolUsePart:
     return ToolUsePart(
         tool_id=_string(fields, "id"),
         tool_name=_string(fields, "name"),
-        tool_input=fields.get("input") or {},
+        tool_input=_object(fields, "input"),
         metadata=_rest(fields, "id", "name", "input"),
     )
 
@@ -144,6 +144,13 @@ def _string(fields: dict[str, Any], name: str) -> str:
         problem = f"has no `{name}`" if value is None else f"has a `{name}` that is no string"
         raise ValueError(f"a {fields['type']} block {problem}")
     return value
+
+
+def _object(fields: dict[str, Any], name: str) -> dict[str, Any]:
+    value = fields.get(name)
+    if value is not None and not is_object(value):
+        raise ValueError(f"a {fields['type']} block has an `{name}` that is no object")
+    return value or {}
 
 
 _READERS: dict[str, Callable[[dict[str, Any]], ModelPart]] = {

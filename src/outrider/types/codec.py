@@ -7,7 +7,7 @@ from typing import Any, TypeGuard, TypeVar, Union
 import msgspec
 
 from outrider.errors import PartValidationError
-from outrider.types.ids import is_id
+from outrider.types.ids import is_id, new_id
 from outrider.types.parts import (
     STORED_KINDS,
     AgentPart,
@@ -27,7 +27,7 @@ from outrider.types.parts import (
     ToolUsePart,
 )
 from outrider.types.tool_state import ToolCompleted, ToolError
-from outrider.types.validate import convert, validation_error
+from outrider.types.validate import convert, listed, validation_error
 
 
 class UnknownPart:
@@ -78,17 +78,24 @@ AnyPart = PartBase | UnknownPart
 
 _kinds: dict[str, Any] = {cls.type: cls for cls in (*STORED_KINDS, ToolUsePart, ToolResultPart)}
 
+_plain_classes: set[type[Any]] = set()  # kinds that write themselves: a dataclass is more than its fields
+
 
 def register_part_type(name: str, cls: type[Any]) -> None:
-    """Add a part kind of one's own: a PartBase with `tag=name`, or any class with `from_dict` and `to_dict`."""
+    """Add a part kind of one's own: a PartBase with `tag=name`, or a plain class with `from_dict` and `to_dict`,
+    whose objects get `id`, `session_id` and `message_id` when they are added to a message."""
     if _kinds.get(name, cls) is not cls:
         raise ValueError(f"part type {name!r} is already {_kinds[name].__name__}")
-    if issubclass(cls, msgspec.Struct):
+    if issubclass(cls, PartBase):
         config = cls.__struct_config__
         if config.tag != name or config.tag_field != "type":
             raise ValueError(f'{cls.__name__} must be declared with tag_field="type", tag={name!r}')
-    elif not (callable(getattr(cls, "from_dict", None)) and callable(getattr(cls, "to_dict", None))):
-        raise TypeError(f"{cls.__name__} needs from_dict and to_dict, or to be a PartBase")
+    elif issubclass(cls, msgspec.Struct) or not (hasattr(cls, "from_dict") and hasattr(cls, "to_dict")):
+        raise TypeError(f"{cls.__name__} needs to be a PartBase, or a plain class with from_dict and to_dict")
+    else:
+        _plain_classes.add(cls)
+    if not getattr(cls, "type", ""):
+        cls.type = name
     _kinds[name] = cls
     _decoders.cache_clear()
 
@@ -111,6 +118,18 @@ def part_from_dict(value: dict[str, Any]) -> Any:
     return convert(value, cls) if issubclass(cls, msgspec.Struct) else cls.from_dict(value)
 
 
+def adopt(part: Any, message_id: str, session_id: str) -> None:
+    """Fill in the owners of a part that enters a message; a user's own class need not know of them."""
+    if take_owners := getattr(part, "adopt", None):
+        take_owners(message_id, session_id)
+        return
+    if type(part) not in _kinds.values():
+        raise PartValidationError(f"{type(part).__name__} is no part (see register_part_type)")
+    owners = {"id": getattr(part, "id", "") or new_id(), "message_id": message_id, "session_id": session_id}
+    for name, value in owners.items():
+        object.__setattr__(part, name, value)  # which also a frozen dataclass takes
+
+
 def load_part(value: dict[str, Any]) -> AnyPart:
     """A stored part: one of an unknown kind is kept as it is."""
     if isinstance(value.get("type"), str) and value["type"] not in _kinds:
@@ -119,10 +138,12 @@ def load_part(value: dict[str, Any]) -> AnyPart:
 
 
 def encode_part(part: AnyPart) -> bytes:
-    return _encoder.encode(part)
+    return _encoder.encode(part.to_dict() if type(part) in _plain_classes else part)
 
 
 def encode_parts(parts: Iterable[AnyPart]) -> bytes:
+    if _plain_classes:
+        return _encoder.encode([part.to_dict() if type(part) in _plain_classes else part for part in parts])
     return _encoder.encode(parts if isinstance(parts, list | tuple) else list(parts))
 
 
@@ -144,16 +165,16 @@ def decode_parts(data: bytes | str) -> list[AnyPart]:
 
 def plain(value: Any) -> Any:
     """Builtins of a value that may hold parts of any kind."""
-    return msgspec.to_builtins(value, enc_hook=_to_dict)
+    return listed(msgspec.to_builtins(value, enc_hook=_to_dict))
 
 
 def validate_part(part: AnyPart) -> None:
     """What must hold before a part is stored; raises PartValidationError that names the field."""
     for field in ("id", "session_id", "message_id"):
-        if not is_id(getattr(part, field)):
-            raise PartValidationError(
-                f"{part.type or 'part'}: `{field}` must be a UUID, got {getattr(part, field)!r}", field=field
-            )
+        found = getattr(part, field, None)
+        if not is_id(found):
+            name = getattr(part, "type", "") or type(part).__name__
+            raise PartValidationError(f"{name}: `{field}` must be a UUID, got {found!r}", field=field)
     if not isinstance(part, PartBase):
         return
     if part.type not in _kinds:

@@ -3,21 +3,23 @@
 from collections.abc import Callable
 from decimal import Decimal
 from threading import RLock
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, get_args
 
 import msgspec
 
 from outrider.errors import PartValidationError
 from outrider.types.blocks import content_blocks, part_from_anthropic
-from outrider.types.codec import AnyPart, load_part, plain
+from outrider.types.codec import AnyPart, adopt, load_part, plain
 from outrider.types.ids import is_id, new_id
 from outrider.types.parts import ModelRef, PartBase, TextPart, ToolPart, ToolUsePart
 from outrider.types.tool_state import ToolPending
 from outrider.types.usage import Tokens
-from outrider.types.validate import convert, is_object
+from outrider.types.validate import convert
 
 Role = Literal["user", "assistant"]
 P = TypeVar("P")
+
+_ROLES = get_args(Role)
 
 # Held only while one slot of a list of parts is swapped.
 _part_lock = RLock()
@@ -68,13 +70,16 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
     error: MessageError | None = None
 
     def __post_init__(self) -> None:
-        self.parts = [self._own(load_part(part) if is_object(part) else part) for part in self.parts]
+        if self.role not in _ROLES:
+            raise PartValidationError(f"the role must be user or assistant, got {self.role!r}", field="role")
+        self.parts = [self._own(_as_stored(part)) for part in self.parts]
         self._check_unique_ids()
 
-    def add_part(self, part: AnyPart) -> AnyPart:
+    def add_part(self, part: AnyPart | dict[str, Any]) -> AnyPart:
         """Append a part, which from now on belongs to this message; its id must be new here."""
         with _part_lock:
-            if any(other.id == part.id for other in self.parts):
+            part = _as_stored(part)
+            if any(other.id == getattr(part, "id", None) for other in self.parts):
                 raise PartValidationError(f"message {self.id} already has a part {part.id}", field="id")
             self.parts.append(owned := self._own(part))
         return owned
@@ -94,7 +99,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
             _check_id(value.id)
         self.session_id = session_id
         for part in self.parts:
-            part.adopt(self.id, session_id)
+            adopt(part, self.id, session_id)
 
     def get_parts_by_type(self, cls: type[P]) -> list[P]:
         return [part for part in self.parts if isinstance(part, cls)]
@@ -120,7 +125,8 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
         return {"role": self.role, "content": [block for part in visible if (block := _block(part))]}
 
     def to_dict(self) -> dict[str, Any]:
-        return plain(self)
+        """Each part in its own words: a user's dataclass may write more than its fields."""
+        return plain(msgspec.structs.asdict(self) | {"parts": [part.to_dict() for part in self.parts]})
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> Self:
@@ -148,13 +154,12 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
         self._check_unique_ids()
 
     def _own(self, part: AnyPart) -> AnyPart:
-        if isinstance(part, ToolUsePart):
-            part = _pending(part)
-        if part.message_id not in ("", self.id):
-            raise PartValidationError(f"part {part.id} belongs to message {part.message_id}", field="message_id")
-        if self.session_id:
+        owner = getattr(part, "message_id", "")
+        if owner not in ("", self.id):
+            raise PartValidationError(f"part {part.id} belongs to message {owner}", field="message_id")
+        if self.session_id and hasattr(part, "id"):
             _check_id(part.id)
-        part.adopt(self.id, self.session_id)
+        adopt(part, self.id, self.session_id)
         return part
 
     def _check_unique_ids(self) -> None:
@@ -174,6 +179,12 @@ def text_message(role: Role, text: str) -> Message:
 def _block(part: PartBase) -> dict[str, Any] | None:
     to_api_format = getattr(part, "to_api_format", None)
     return to_api_format() if to_api_format else None
+
+
+def _as_stored(part: AnyPart | dict[str, Any]) -> AnyPart:
+    if isinstance(part, dict):
+        part = load_part(part)
+    return _pending(part) if isinstance(part, ToolUsePart) else part
 
 
 def _pending(use: ToolUsePart) -> ToolPart:

@@ -18,7 +18,7 @@ from outrider.types.tool_state import (
     move,
 )
 from outrider.types.usage import Tokens
-from outrider.types.validate import convert
+from outrider.types.validate import convert, listed
 
 DisplayStatus = Literal["generating", "generated", "calling", "done", "canceled", "errored"]
 
@@ -77,7 +77,7 @@ class PartBase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.type
 
     def to_dict(self) -> dict[str, Any]:
-        return msgspec.to_builtins(self)
+        return listed(msgspec.to_builtins(self))
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> Self:
@@ -211,6 +211,9 @@ class PatchPart(PartBase, frozen=True, tag_field="type", tag="patch"):
     hash: str
     files: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        force_setattr(self, "files", tuple(self.files))
+
 
 class AgentPart(PartBase, frozen=True, tag_field="type", tag="agent"):
     """A mention of an agent in the user's words."""
@@ -282,6 +285,9 @@ class ToolResultPart(PartBase, frozen=True, tag_field="type", tag="tool_result")
     attachments: tuple[Attachment, ...] = ()
     tool_name: str = ""
     metadata: dict[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "attachments", tuple(self.attachments))
 
     def to_api_format(self) -> dict[str, Any]:
         block: dict[str, Any] = {"type": "tool_result", "tool_use_id": self.tool_use_id}

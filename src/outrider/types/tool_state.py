@@ -85,6 +85,8 @@ class ToolCompleted(msgspec.Struct, frozen=True, tag_field="status", tag="comple
     def __post_init__(self) -> None:
         if not self.output.strip():
             force_setattr(self, "output", NO_OUTPUT)
+        if self.attachments.__class__ is not tuple:
+            force_setattr(self, "attachments", tuple(self.attachments))
 
     def compact(self, at: int) -> "ToolCompleted":
         """The output is kept here and leaves the prompt; doing it again changes nothing."""

@@ -2,7 +2,7 @@
 
 import re
 from functools import lru_cache
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeGuard, TypeVar, cast
 
 import msgspec
 
@@ -25,10 +25,21 @@ def convert(value: Any, cls: type[S]) -> S:
     try:
         return msgspec.convert(value, cls)
     except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, PartValidationError):  # from a part inside, whose own words say more
+            raise error.__cause__ from None
         unknown = _unknown_fields(value, cls)
         if not unknown:
             raise validation_error(error, cls.__name__) from error
         return convert(value, _with_fields(cls, unknown))
+
+
+def listed(value: Any) -> Any:
+    """Plain data as JSON gives it back: lists where a value holds tuples."""
+    if isinstance(value, dict):
+        return {name: listed(item) for name, item in cast("JsonObject", value).items()}
+    if isinstance(value, list | tuple):
+        return [listed(item) for item in cast("list[Any] | tuple[Any, ...]", value)]
+    return value
 
 
 def validation_error(error: msgspec.ValidationError, what: str) -> PartValidationError:

@@ -12,6 +12,7 @@ from outrider import (
     EventBus,
     FilePart,
     ForkPoint,
+    Message,
     PartValidationError,
     Session,
     TextPart,
@@ -113,6 +114,15 @@ CONVERSATIONS = {
         user(result("a"), result("b")),
     ],
     "two assistants in a row": [user(text("go")), assistant(text("a")), assistant(text("b"))],
+    "results in two messages": [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": [use("a"), use("b")]},
+        {"role": "user", "content": [result("a")]},
+        {"role": "user", "content": [result("b")]},
+    ],
+    "a search result": [
+        {"role": "user", "content": [{"type": "search_result", "source": "s", "title": "t", "content": [text("x")]}]},
+    ],
 }
 
 
@@ -264,8 +274,31 @@ def test_a_bus_is_told_of_every_message():
     assert [(event.role, event.part_count, event.session_id) for event in heard] == [
         ("user", 1, session.id),
         ("assistant", 2, session.id),
-        ("user", 0, session.id),
+        ("user", 1, session.id),
     ]
+
+
+def test_the_content_of_a_message_can_be_one_part_or_one_block():
+    session = Session()
+    assert session.add_user_message(TextPart("a")).get_text_content() == "a"
+    assert session.add_assistant_message(TextPart("b")).get_text_content() == "b"
+    assert session.add_assistant_message(text("c")).get_text_content() == "c"
+    assert session.add_assistant_message(iter([text("d"), text("e")])).get_text_content() == "de"
+    for add in (session.add_user_message, session.add_assistant_message):
+        with pytest.raises(PartValidationError, match="text or parts"):
+            add(None)
+
+
+def test_a_session_can_be_made_with_its_messages():
+    message = Message("user", [TextPart("a")])
+    session = Session(messages=[message])
+    assert (len(session), message.session_id, message.parts[0].session_id) == (1, session.id, session.id)
+
+
+@pytest.mark.parametrize("value", [{"messages": 3}, {"messages": ["x"]}, {"time": 3}, {"forked_from": 3}])
+def test_a_session_that_cannot_be_read_is_refused(value):
+    with pytest.raises(PartValidationError):
+        Session.from_dict(value)
 
 
 def test_usage_adds_up_and_an_unknown_price_makes_the_cost_unknown():

@@ -1,6 +1,7 @@
 """JSON of parts and messages: exact, tolerant of what is newer, clear about what is wrong."""
 
 import json
+from dataclasses import dataclass
 
 import msgspec
 import pytest
@@ -8,11 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider import (
+    Attachment,
+    EndedTime,
     Message,
     PartBase,
     PartValidationError,
+    PatchPart,
+    Session,
     TextPart,
+    Tokens,
+    ToolCompleted,
     ToolPart,
+    ToolResultPart,
     ToolUsePart,
     UnknownPart,
     decode_part,
@@ -150,7 +158,58 @@ def test_a_plain_class_can_be_a_part_kind_too():
             return cls(value["place"], value["id"])
 
     register_part_type("pin", Pin)
+    Message("user", [Pin("here")])
     assert decode_part(encode_part(Pin("here"))).place == "here"  # pyright: ignore[reportArgumentType]
+
+
+def test_a_class_that_knows_nothing_of_owners_gets_them_when_it_is_added():
+    @dataclass(frozen=True)
+    class Mark:
+        word: str
+
+        def to_dict(self):
+            return {"type": "mark", "word": self.word}
+
+        @classmethod
+        def from_dict(cls, value):
+            return cls(value["word"])
+
+    register_part_type("mark", Mark)
+    session = Session()
+    session.add_user_message([Mark("x"), TextPart("y")])  # pyright: ignore[reportArgumentType]
+    mark = session.messages[0].parts[0]
+    validate_part(mark)
+    assert (mark.type, mark.session_id) == ("mark", session.id)
+    assert Session.from_dict(session.to_dict()).messages[0].parts[0] == mark
+
+
+def test_a_kind_needs_its_name_only_once():
+    class VotePart(PartBase, frozen=True, tag_field="type", tag="vote"):
+        up: bool
+
+    register_part_type("vote", VotePart)
+    part = VotePart(up=True)
+    assert (part.part_type, part_from_dict(part.to_dict())) == ("vote", part)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        PatchPart(hash="h", files=["a.py"]),  # pyright: ignore[reportArgumentType]
+        ToolResultPart(tool_use_id="c", attachments=[Attachment("image/png", "QUJD")]),  # pyright: ignore[reportArgumentType]
+        ToolPart(call_id="c", tool="t", state=ToolCompleted({}, "x", EndedTime(1, 2), attachments=[])),  # pyright: ignore[reportArgumentType]
+    ],
+)
+def test_a_list_where_a_value_keeps_a_tuple_makes_no_difference(part):
+    plain = part.to_dict()
+    assert json.loads(json.dumps(plain)) == plain
+    assert part_from_dict(plain) == part
+
+
+@pytest.mark.parametrize("thing", [None, {"type": "text", "text": "x"}, "text"])
+def test_what_is_no_part_is_not_valid(thing):
+    with pytest.raises(PartValidationError):
+        validate_part(thing)
 
 
 @pytest.mark.parametrize(
@@ -159,6 +218,7 @@ def test_a_plain_class_can_be_a_part_kind_too():
         ("text", ToolPart, "already TextPart"),
         ("mine", TextPart, "tag='mine'"),
         ("mine", object, "from_dict and to_dict"),
+        ("mine", Tokens, "a PartBase"),
     ],
 )
 def test_a_kind_that_cannot_work_is_refused_at_once(name, cls, error):

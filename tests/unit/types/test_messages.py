@@ -177,6 +177,29 @@ def test_a_message_that_cannot_be_read_says_which_field_is_wrong(value):
         Message.from_dict(value)
 
 
+@pytest.mark.parametrize("parts", [["words"], [3], "words"])
+def test_what_is_no_part_is_refused_in_words(parts):
+    with pytest.raises(PartValidationError, match="is no part"):
+        Message("user", parts)
+
+
+def test_a_part_can_be_added_as_plain_data():
+    message = Message("user")
+    message.add_part({"type": "text", "text": "x"})
+    assert message.get_text_content() == "x"
+
+
+def test_nobody_speaks_but_the_user_and_the_assistant():
+    with pytest.raises(PartValidationError, match="robot"):
+        Message("robot")  # pyright: ignore[reportArgumentType]
+
+
+def test_a_damaged_part_is_named_by_its_own_field():
+    with pytest.raises(PartValidationError, match=r"^TextPart: .*`text`") as caught:
+        Message.from_dict({"role": "user", "parts": [{"type": "text"}]})
+    assert caught.value.details["field"] == "text"
+
+
 @pytest.mark.parametrize("bad", ["", "not-a-uuid", "1234"])
 def test_a_part_without_a_proper_id_cannot_join_a_session(bad):
     session = Session()

@@ -23,6 +23,7 @@ Unsubscribe = Callable[[], None]
 EventFilter = Callable[[Event], bool]
 
 BACKLOG = 1024
+_PATIENCE = 64  # ends may wait in such a multiple of a backlog's limit
 
 _log = logging.getLogger("outrider.bus")
 
@@ -54,7 +55,7 @@ class EventBus:
 
     def subscribe(self, event_class: type[E], handler: Handler[E]) -> Unsubscribe:
         """Hear every event of a class; the handler is plain or async. Returns what ends the subscription."""
-        entry = (event_class, _Courier(handler) if _is_async(handler) else handler)
+        entry = (event_class, _Courier(event_class, handler) if _is_async(handler) else handler)
         with self._lock:
             self._replace_subscriptions([*self._subscriptions, entry])
 
@@ -78,7 +79,7 @@ class EventBus:
 
     def stream(self, filter: EventFilter | None = None, *, limit: int = BACKLOG) -> "EventStream":
         """Events from now on, until the iterator is closed. With `limit` waiting, deltas are dropped and a
-        DeltasDroppedEvent says how many; with four times as many, ListenerOverflow follows what is held."""
+        DeltasDroppedEvent says how many; with 64 times as many, ListenerOverflow follows what is held."""
         mailbox = _Mailbox(limit, filter)
         return EventStream(mailbox, self.subscribe_all(mailbox))
 
@@ -120,7 +121,7 @@ class _Backlog:
                 self._events.append(DeltasDroppedEvent(count=self._dropped))
                 self._dropped = 0
             self._events.append(event)
-            self.overflowed = len(self._events) >= 4 * self._limit
+            self.overflowed = len(self._events) >= _PATIENCE * self._limit
 
     def take(self) -> Event | None:
         with self._lock:
@@ -215,7 +216,8 @@ class _Courier:
     They are handled in the loop that was running when the handler subscribed, else in the publisher's loop, else (a
     plain script) at once, before `publish` returns."""
 
-    def __init__(self, handler: Callable[[Any], Awaitable[Any]]) -> None:
+    def __init__(self, event_class: type[Event], handler: Callable[[Any], Awaitable[Any]]) -> None:
+        self._event_class = event_class
         self._handler = handler
         self._backlog = _Backlog(BACKLOG)
         self._round: asyncio.Task[None] | None = None
@@ -242,6 +244,9 @@ class _Courier:
 
     async def _deliver(self) -> None:
         while (event := self._backlog.take()) is not None:
+            if not isinstance(event, self._event_class):
+                _log.warning("a listener was too slow: %s", event)  # a word about dropped deltas, not what it hears
+                continue
             try:
                 await self._handler(event)
             except Exception:  # noqa: BLE001  as in publish

@@ -255,7 +255,34 @@ async def test_a_stream_that_nobody_reads_is_let_go_after_what_it_holds():
         with pytest.raises(ListenerOverflow):
             while True:
                 heard.append((await anext(events)).turn_number)
-    assert heard == list(range(20))
+    assert heard == list(range(320))
+
+
+async def test_an_async_handler_keeps_every_end_that_comes_at_once():
+    bus, heard = EventBus(), []
+
+    async def handle(event: TurnStartedEvent) -> None:
+        heard.append(event.turn_number)
+
+    bus.subscribe(TurnStartedEvent, handle)
+    for number in range(20_000):
+        bus.publish(turn(number))
+    await bus.settled()
+    assert heard == list(range(20_000))
+
+
+async def test_a_slow_async_handler_is_given_only_what_it_hears(caplog):
+    bus, heard = EventBus(), set()
+
+    async def handle(event: PartDeltaEvent) -> None:
+        heard.add(type(event))
+
+    bus.subscribe(PartDeltaEvent, handle)
+    for number in range(5_000):
+        bus.publish(delta(number))
+    await bus.settled()
+    assert heard == {PartDeltaEvent}
+    assert "too slow" in caplog.text
 
 
 async def test_a_stream_hears_other_threads():

@@ -157,7 +157,7 @@ def refusal(
     wait = retry_after if retry_after is not None else asked_wait(headers)
     message = _words(message, status)
     kind = _kind(message, _effective(status, code), [_name(code), _name(type)], wait)
-    error = kind(message, status=status, type=type or (str(code) if code else None), retry_after=wait)
+    error = kind(message, status=status, type=type or _worded(code), retry_after=wait)
     if code is not None:
         error.details["code"] = code
     should = headers.get("x-should-retry")
@@ -233,6 +233,11 @@ def _words(message: str, status: int | None) -> str:
     if not text:
         return f"the provider answered with status {status} and no message" if status else "no message"
     return text if len(text) <= _MESSAGE_CHARACTERS else f"{text[:_MESSAGE_CHARACTERS]}…"
+
+
+def _worded(code: str | int | None) -> str | None:
+    """A code that says what a type would say; a number repeats the status."""
+    return code if isinstance(code, str) and not code.isdecimal() else None
 
 
 def _name(value: str | int | None) -> str:

@@ -9,12 +9,15 @@ import pytest
 from outrider.app import connections
 from outrider.app.build import model_client
 from outrider.app.complete import async_complete, complete, cost_of
-from outrider.errors import AuthenticationError, ConfigurationError, NetworkError
+from outrider.context.lower import lower
+from outrider.errors import AuthenticationError, ConfigurationError, InvalidRequestError, NetworkError
+from outrider.providers.anthropic.wire import AnthropicWire
 from outrider.providers.assemble import Assembler
+from outrider.providers.catalog import Catalog
 from outrider.types.agents import Provider
 from outrider.types.messages import Message, text_message
 from outrider.types.parts import TextPart, ToolPart
-from outrider.types.request import ModelSettings, ToolSpec
+from outrider.types.request import ModelSettings, Request, ToolSpec
 from outrider.types.stream import UsageReport
 from outrider.types.usage import Tokens
 from tests.fakes.http_server import Reply, serving
@@ -61,7 +64,7 @@ async def test_messages_tools_and_settings_reach_the_provider():
         sent = server.requests[0].body
     assert answer.message.get_text_content() == "Hi"
     assert answer.tokens.output == 7
-    assert answer.cost is None  # who knows what this server takes
+    assert answer.cost == Decimal("0.00000495")  # the vendor's model, if by way of another address
     for piece in (b"Be brief.", b'"search"', b'"read"', b'"temperature":0.5'):
         assert piece in sent
 
@@ -143,6 +146,33 @@ async def test_settings_that_do_not_exist_are_refused():
 def test_options_that_do_not_exist_are_refused():
     with pytest.raises(ConfigurationError, match="patience"):
         model_client(Provider("o", "openai", "k", options={"timeouts": {"patience": 1}}))
+
+
+@pytest.mark.parametrize("messages", [None, [{"role": "user", "content": "?"}], 3])
+def test_messages_that_are_none_are_refused(messages):
+    with pytest.raises(ConfigurationError, match="list of Message"):
+        complete(SCRIPTED, "m", messages)
+
+
+def test_a_kind_that_does_not_exist_is_refused():
+    with pytest.raises(ConfigurationError, match=r"no such kind as 'banana'.*anthropic"):
+        model_client(Provider("b", "banana"))  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("address", ["example", "ftp://example/v1"])
+def test_an_address_that_cannot_be_called_is_refused_at_once(address):
+    with pytest.raises(ConfigurationError, match="address"):
+        complete(Provider("o", "openai", "k", address), "m", "?")
+
+
+def test_a_maximum_that_was_asked_for_once_is_remembered():
+    """`complete` opens a loop and a client each time; what was learnt of the model stays."""
+    provider = Provider("a", "anthropic", "k", "http://unheard-of.test")
+    catalog = Catalog()
+    first, second = (AnthropicWire(provider, learnt=catalog.notes("anthropic")) for _ in range(2))
+    request = Request("claude-new", lower([text_message("user", "?")], family="anthropic"))
+    assert first.learn(request, InvalidRequestError("max_tokens: 10000000 > 4096, which is the maximum"))
+    assert b'"max_tokens":4096' in second.call(request).body
 
 
 def test_a_local_model_is_not_there_yet():

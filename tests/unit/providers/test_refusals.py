@@ -121,3 +121,9 @@ def test_a_page_of_a_gateway_is_cut_to_a_readable_length():
 )
 def test_the_wait_is_read_in_every_form(headers: dict[str, str], seconds: float | None):
     assert asked_wait(headers, now=1000.0) == seconds
+
+
+def test_a_number_is_no_type():
+    numbered = refusal("no", status=400, code=400)
+    assert (numbered.type, numbered.details["code"]) == (None, 400)
+    assert refusal("no", status=400, code="invalid-argument").type == "invalid-argument"

@@ -21,12 +21,18 @@ _FILES = "files-api-2025-04-14"
 
 
 class AnthropicWire:
-    """`output_limit` is what the catalog knows of a model's largest answer; what the API says counts more."""
+    """`output_limit` is what the catalog knows of a model's largest answer; what the API says counts more, and is
+    kept in `learnt`, which the wires of one address may share."""
 
-    def __init__(self, provider: Provider, output_limit: Callable[[str], int | None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        provider: Provider,
+        output_limit: Callable[[str], int | None] = lambda _: None,
+        learnt: dict[str, ModelTraits] | None = None,
+    ) -> None:
         self._endpoint = endpoint(provider)
         self._output_limit = output_limit
-        self._traits: dict[str, ModelTraits] = {}
+        self._traits = {} if learnt is None else learnt
 
     def family(self, model: str) -> str:
         """All of Claude is one family; behind a compatible server every other model is its own."""

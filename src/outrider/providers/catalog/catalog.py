@@ -32,6 +32,7 @@ class Catalog:
         self._overrides = dict(overrides or {})
         self._listing = Listing()
         self._quotes = Quotes(clock or (lambda: datetime.now(UTC)))
+        self._notes: dict[tuple[str, str | None], dict[str, Any]] = {}
         self._found: dict[tuple[Source, str, str, str | None], ModelFacts] = {}
 
     @classmethod
@@ -62,6 +63,10 @@ class Catalog:
         known = [facts.capabilities for facts in self._facts(kind, model, base_url, self._listing)]
         merged = {name: _first(known, name) for name in Capabilities.__struct_fields__}
         return Capabilities(**merged) if any(value is not None for value in merged.values()) else None
+
+    def notes(self, kind: str, *, base_url: str | None = None) -> dict[str, Any]:
+        """What clients of one address learnt of its models, by their names; the next client need not ask again."""
+        return self._notes.setdefault((kind, base_url), {})
 
     def models(self, kind: str, *, base_url: str | None = None) -> list[str]:
         """The names that are listed for a provider."""

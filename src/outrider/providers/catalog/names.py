@@ -1,7 +1,8 @@
 """Where a model is offered and what it may be called there: aliases, dates, and the forms of resellers.
 
 Nothing is guessed: a name is taken apart only where vendors themselves put names together, and a name that is then
-not listed is unknown. A server that nobody knows has no known prices, whatever its models are called.
+not listed is unknown. At an address that nobody knows (a proxy, a gateway) a name that is the vendor's own means the
+vendor's model; every other name there is unknown.
 """
 
 import re
@@ -51,7 +52,7 @@ DATED = re.compile(r"-(?:\d{8}|\d{4}-\d{2}-\d{2})$")
 def offers(kind: str, model: str, base_url: str | None) -> Iterator[tuple[str, str]]:
     """Who may offer the model, and under which name; the likeliest first."""
     name = _plain(model)
-    home = home_of(kind, base_url)
+    home = home_of(kind, base_url) or _BY_KIND.get(kind)
     if home is not None:
         yield from ((home, form) for form in forms(name))
     if home == "openrouter" or (home == "openai" and base_url is None):

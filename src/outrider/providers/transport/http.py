@@ -145,8 +145,8 @@ def _network_error(error: Exception, limit: float | None) -> Exception:
             return NetworkError(f"the host {error.host} is not known", type="connect")
         case aiohttp.ClientConnectorError():
             return NetworkError(f"no connection to {error.host}:{error.port}: {error.os_error}", type="connect")
-        case aiohttp.InvalidURL():
-            address = str(error.url).partition("?")[0]
+        case aiohttp.InvalidURL() | aiohttp.NonHttpUrlClientError():
+            address = str(error).partition("?")[0]
             return ConfigurationError(f"not an address that can be called: {address}")
         case aiohttp.ConnectionTimeoutError():
             return NetworkError("the provider did not accept a connection in time", type="connect")

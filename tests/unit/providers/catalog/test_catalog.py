@@ -136,9 +136,9 @@ def test_an_older_release_with_its_own_price_is_not_charged_like_the_newer_one(c
         ("openai", "gpt-4o-mini-ultra-2025-01-01", None),
         ("openai", "gpt", None),
         ("openai", "claude-sonnet-4-5", None),
-        ("openai", "gpt-4o", "http://localhost:11434/v1"),
-        ("openai", "gpt-4o", "https://notopenai.com.example/v1"),
-        ("openai", "gpt-4o", "https://myopenai.computer/v1"),
+        ("openai", "qwen3:8b", "http://localhost:11434/v1"),
+        ("openai", "openai/gpt-4o", "http://localhost:11434/v1"),
+        ("openai", "gpt-4o", "https://api.groq.com/openai/v1"),
         ("google", "gemini-2.5", None),
         ("google", "gemini-2.5-pro-ultra", None),
         ("local", "qwen2.5-coder", None),
@@ -153,6 +153,21 @@ def test_what_is_not_listed_is_unknown_not_free_and_not_another_model(
     assert catalog.context_limit(kind, model, base_url=base_url) is None
     assert catalog.output_limit(kind, model, base_url=base_url) is None
     assert catalog.capabilities(kind, model, base_url=base_url) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "model"),
+    [
+        ("anthropic", "claude-sonnet-4-5"),
+        ("openai", "gpt-4o"),
+        ("openai-responses", "gpt-4o"),
+        ("google", "gemini-2.5-pro"),
+    ],
+)
+def test_a_vendors_own_model_costs_the_same_behind_a_proxy(catalog: Catalog, kind: str, model: str):
+    proxy = "http://127.0.0.1:4000/v1"
+    assert catalog.cost_of(kind, model, USED, base_url=proxy) == catalog.cost_of(kind, model, USED) is not None
+    assert catalog.output_limit(kind, model, base_url=proxy) == catalog.output_limit(kind, model) is not None
 
 
 def test_long_prompts_cost_more_where_the_vendor_says_so(catalog: Catalog):

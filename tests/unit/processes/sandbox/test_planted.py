@@ -1,0 +1,43 @@
+"""Steering files that a command plants are found and moved away."""
+
+from pathlib import Path
+
+from outrider.processes.sandbox.planted import absent_places, remove_planted
+from outrider.processes.sandbox.policy import Policy
+
+
+def policy(workspace: Path, *, writable: bool = True) -> Policy:
+    return Policy(workspace=workspace, writable=writable, read_only=(workspace / ".mcp.json", workspace / "AGENTS.md"))
+
+
+def test_what_was_not_there_before_is_moved_away_and_kept(tmp_path: Path):
+    (tmp_path / "AGENTS.md").write_text("mine")
+    absent = absent_places(policy(tmp_path))
+    (tmp_path / ".mcp.json").write_text("planted")
+    assert remove_planted(absent, tmp_path / "kept") == (tmp_path / ".mcp.json",)
+    assert not (tmp_path / ".mcp.json").exists()
+    assert (tmp_path / "kept" / ".mcp.json").read_text() == "planted"
+    assert (tmp_path / "AGENTS.md").read_text() == "mine"
+
+
+def test_nothing_planted_leaves_nothing_behind(tmp_path: Path):
+    assert remove_planted(absent_places(policy(tmp_path)), tmp_path / "kept") == ()
+    assert not (tmp_path / "kept").exists()
+
+
+def test_a_link_that_leads_nowhere_is_planted_too(tmp_path: Path):
+    absent = absent_places(policy(tmp_path))
+    (tmp_path / "AGENTS.md").symlink_to("nowhere")
+    assert remove_planted(absent, tmp_path / "kept") == (tmp_path / "AGENTS.md",)
+
+
+def test_what_is_planted_twice_is_kept_twice(tmp_path: Path):
+    for _ in range(2):
+        absent = absent_places(policy(tmp_path))
+        (tmp_path / ".mcp.json").write_text("planted")
+        remove_planted(absent, tmp_path / "kept")
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [".mcp.json", ".mcp.json.1"]
+
+
+def test_nothing_is_planted_in_a_read_only_workspace(tmp_path: Path):
+    assert absent_places(policy(tmp_path, writable=False)) == ()

@@ -27,9 +27,13 @@ def open_wakeup() -> int:
     readable, writable = os.pipe()
     os.set_blocking(readable, False)
     os.set_blocking(writable, False)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.signal(signal.SIGCHLD, _wake)
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
     return readable
+
+
+def _wake(_number: int, _frame: object) -> None:
+    """A signal wakes the poll only if somebody is there to take it."""
 
 
 def wait_for(*descriptors: int | None, seconds: float | None = None) -> set[int]:

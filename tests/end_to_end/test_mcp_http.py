@@ -143,7 +143,7 @@ async def test_a_server_that_was_started_anew_is_connected_again(tmp_path):
             stop(process)
             lost = await run(servers, "work", steps=0)
             assert isinstance(lost, ToolError)
-            assert "Whether the call had an effect is not known" in lost.error
+            assert "whose effect is not known" in lost.error
             process = await asyncio.to_thread(start_friendly, "streamable-http", port)
             server_of(servers).reconnect()
             assert await said(servers, "work", steps=0) == "worked"

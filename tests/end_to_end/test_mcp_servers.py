@@ -51,7 +51,7 @@ async def test_a_server_that_dies_in_a_call_ends_it_with_its_last_words_and_is_s
         first = await said(servers, "pid")
         died = await run(servers, "die")
         assert isinstance(died, ToolError)
-        assert "lost during the call: its process ended (exit code 3); its last words: I am dying" in died.error
+        assert "whose effect is not known: its process ended (exit code 3); its last words: I am dying" in died.error
         assert await said(servers, "pid") != first
 
 

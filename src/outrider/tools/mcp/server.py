@@ -9,10 +9,11 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from outrider.tools.context import Progress, ToolContext
-from outrider.tools.mcp.config import Limits, ServerConfig, hide
+from outrider.tools.mcp.config import ServerConfig, hide
 from outrider.tools.mcp.definitions import Definition, Prompt, Resource
 from outrider.tools.mcp.faults import LinkLost, ServerFault, SessionForgotten
 from outrider.tools.mcp.link import Hold, Host, Life, Link, Listed, Listener, PromptMessage, Report
+from outrider.tools.mcp.retries import Retries
 from outrider.tools.tool import ToolResult
 
 _log = logging.getLogger("outrider.mcp")
@@ -37,24 +38,6 @@ class News(msgspec.Struct, frozen=True):
     status: Status
 
 
-class Retries:
-    """When to try again. A server that never served has failed at once; one that died gets its chances, each later
-    than the one before."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._deaths = 0
-
-    def after(self, served: float | None) -> float | None:
-        """Seconds to wait after a connection that served so long; None to give up."""
-        if served is None and not self._deaths:
-            return None
-        self._deaths = 1 if served is not None and served >= self._limits.steady else self._deaths + 1
-        if self._deaths > self._limits.reconnects:
-            return None
-        return min(self._limits.longest_delay, self._limits.first_delay * 2 ** (self._deaths - 1))
-
-
 class Server:
     """`own` runs until `close`; everything else may be called from any task of the same loop."""
 
@@ -71,6 +54,7 @@ class Server:
         self._settled = asyncio.Event()  # ready, failed or closed: nothing comes by waiting
         self._asked = asyncio.Event()  # for a new attempt, or for the end
         self._closing = False
+        self._is_legacy = False
         self._is_stale = False
         self._reports: list[Report] = []
 
@@ -144,34 +128,31 @@ class Server:
                     return await self._ask_once(question)
                 except SessionForgotten:  # nothing was done, so it can be asked again
                     return await self._ask_once(question)
-        except LinkLost as lost:
-            reason = hide(await self._reason(lost), self.config)
-            raise ServerFault(
-                f"the MCP server {self.name} was lost during the call: {reason}. "
-                "Whether the call had an effect is not known."
-            ) from lost
         except TimeoutError:
+            if limit is None:
+                raise
             raise ServerFault(f"the MCP server {self.name} did not answer within {limit:g} s") from None
 
     async def _ask_once(self, question: Callable[[Link], Awaitable[T]]) -> T:
-        """In a task of its own, so that who asks can stop waiting at once, also while the SDK takes its leave."""
         link = await self._ready_link()
         assert self._tasks is not None
-        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        task = self._tasks.create_task(_settle(question(link), answer))
-        try:
-            return await answer
-        finally:
-            task.cancel()
-
-    async def _reason(self, lost: LinkLost) -> str:
-        """The news of a death may come a little later than the loss; what is asked next must find it."""
         assert self._life is not None
+        life = self._life
+        try:
+            return await _apart(self._tasks, question(link))
+        except SessionForgotten:
+            raise
+        except LinkLost as lost:
+            raise ServerFault(await self._epitaph(life, lost)) from lost
+
+    async def _epitaph(self, life: Life, lost: LinkLost) -> str:
+        """The news of a death may come a little later than the loss; what is asked next must find it."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LATE_NEWS):
-                await self._life.over.wait()
-        self._life.end(lost.message)
-        return self._life.reason
+                await life.over.wait()
+        life.end(lost.message)
+        reason = hide(life.reason, self.config)
+        return f"the MCP server {self.name} was lost during the call, whose effect is not known: {reason}"
 
     async def _ready_link(self) -> Link:
         """Waits for a connection that is being made, as long as a start may take."""
@@ -184,16 +165,21 @@ class Server:
         return self._link
 
     async def _live(self, hold: Hold) -> float | None:
-        """One connection; for how many seconds it served, or None. Some older servers do not bear to be asked for
-        what is new and die of it, so those that die at the start get a second one without."""
-        for legacy in (False, True):
-            self._change("connecting")
-            self._life = life = Life(Listener(self._ready, self._ended, self._changed_list, self._log))
-            await hold(self.config, self._host, life, legacy=legacy)
-            life.end("the connection ended")
-            if self._closing or life.served is not None or not life.has_died:
-                break
+        """For how many seconds one connection served, or None. Some older servers do not bear to be asked for what is
+        new and die of it, so those that die at the start get another one without."""
+        life = await self._connect(hold)
+        if life.served is None and life.has_died and not self._is_legacy and not self._closing:
+            self._is_legacy = True
+            life = await self._connect(hold)
+            self._is_legacy = life.served is not None
         return life.served
+
+    async def _connect(self, hold: Hold) -> Life:
+        self._change("connecting")
+        self._life = life = Life(Listener(self._ready, self._ended, self._list_changed, self._logged))
+        await hold(self.config, self._host, life, legacy=self._is_legacy)
+        life.end("the connection ended")
+        return life
 
     async def _ready(self, link: Link) -> None:
         self._learn(await link.list_tools())
@@ -224,12 +210,12 @@ class Server:
         except Exception:  # noqa: BLE001  what a listener does wrong stays with the listener
             _log.exception("a listener failed on news of the MCP server %s", self.name)
 
-    def _log(self, progress: Progress) -> None:
+    def _logged(self, progress: Progress) -> None:
         """Nothing says which call a server's log belongs to, so every open one gets it."""
         for report in self._reports:
             report(progress)
 
-    def _changed_list(self, what: Listed) -> None:
+    def _list_changed(self, what: Listed) -> None:
         if what != "tools":
             self._tell(what)
         elif not self._is_stale and self._tasks is not None:
@@ -247,6 +233,16 @@ class Server:
         if found != self.definitions:
             self.definitions = found
             self._tell("tools")
+
+
+async def _apart(tasks: asyncio.TaskGroup, question: Awaitable[T]) -> T:
+    """In a task of its own, so that who asks can stop waiting at once, also while the SDK takes its leave."""
+    answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    task = tasks.create_task(_settle(question, answer))
+    try:
+        return await answer
+    finally:
+        task.cancel()
 
 
 async def _settle(question: Awaitable[T], answer: asyncio.Future[T]) -> None:

@@ -11,7 +11,8 @@ from outrider.tools.mcp.config import Limits, StdioServer
 from outrider.tools.mcp.definitions import Definition
 from outrider.tools.mcp.faults import LinkLost, SessionForgotten
 from outrider.tools.mcp.link import Host
-from outrider.tools.mcp.server import Retries, Server
+from outrider.tools.mcp.retries import Retries
+from outrider.tools.mcp.server import Server
 from outrider.tools.mcp.servers import McpServers
 from outrider.tools.tool import ToolResult
 
@@ -130,7 +131,7 @@ async def test_a_call_that_was_open_ends_with_the_reason_of_the_death():
     hold.answer = answer
     async with Owned(hold) as server:
         await server.settled()
-        with pytest.raises(ToolFailure, match=r"lost during the call: it crashed with \[hidden\]\. Whether"):
+        with pytest.raises(ToolFailure, match=r"whose effect is not known: it crashed with \[hidden\]$"):
             await server.call(ECHO, {}, ToolContext())
 
 

@@ -48,13 +48,14 @@ async def starting() -> list[Figure]:
         await asyncio.gather(*(supervisor.run_command(f"c{number}", "true") for number in range(1000)))
         thousand = time.perf_counter() - start
     plain_ms, ours_ms = statistics.median(times["plain"]), statistics.median(times["supervised"])
-    best_plain, best_ours = min(times["plain"]), min(times["supervised"])
+    best_ours = min(times["supervised"])
+    best = best_ours / min(times["plain"])
     return [
         Figure("a shell command / asyncio, median", ours_ms, "ms", ours_ms / plain_ms),
-        Figure("a shell command / asyncio, best", best_ours, "ms", best_ours / best_plain, "<= 2x", best_ours <= 2 * best_plain),
+        Figure("a shell command / asyncio, best", best_ours, "ms", best, "<= 2x", best <= 2),
         Figure("the first command (starts the guardian)", first, "ms"),
         Figure("a thousand commands at once", thousand, "s"),
-    ]  # fmt: skip
+    ]
 
 
 async def milliseconds(command: Callable[[], Awaitable[None]]) -> float:

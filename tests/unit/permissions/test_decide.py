@@ -209,7 +209,8 @@ def test_a_broken_rule_never_allows_and_always_forbids(workspace: Path):
         "echo $(rm x)",
         "cat <(rm x)", "find . -exec rm {} \\;", "xargs rm < README.md", "nohup rm x", "if true; then rm x; fi",
         "f() { rm x; }; f",
-        "timeout $X rm x", "doas rm x", "sudo -n rm x", "watch rm x", "setsid rm x", "git status; \\rm x", "r''m x", "ls | (rm x)",
+        "timeout $X rm x", "doas rm x", "sudo -n rm x", "watch rm x", "setsid rm x",
+        "git status; \\rm x", "r''m x", "ls | (rm x)",
         "rm x ${!y}", "echo `echo \\`rm x\\``", "{ rm x; } 2> y",
     ],
 )  # fmt: skip

@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from outrider.permissions.commands.command import TRANSPARENT, Command
-from outrider.permissions.commands.wrappers import RUNNERS
+from outrider.permissions.commands.wrappers import RUNNERS, SHELLS
 from outrider.permissions.paths.contain import contain
 from outrider.permissions.programs.known import program_name, reaches
 from outrider.permissions.programs.steering import steering, unapproved
@@ -59,6 +59,8 @@ class Reach:
         further = words[named:]
         if any(_tells(word) for word in further):
             return "the rule does not name the option that runs or writes something"
+        if further and named <= 1 and name in SHELLS:
+            return f"{name} runs whatever it is given; a rule must name the script"
         if further and not reaches(name, words, named):
             return f"{name} is known for reading; a rule must name the option that does more"
         paths = [path for arg in command.argv[named:] for word in arg.choices or () for path in _paths(word)]

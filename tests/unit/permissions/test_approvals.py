@@ -1,0 +1,131 @@
+"""Answers are bound to the exact call; what is offered for longer is the smallest rule that suffices."""
+
+from pathlib import Path
+
+import pytest
+
+from outrider.permissions import decide
+from outrider.permissions.approvals import Approval, call_hash, revoke, rules_of
+from outrider.permissions.backtest import PastCall, backtest, past_calls, summary
+from outrider.permissions.decide import Policy
+from outrider.permissions.explain import explain
+from outrider.permissions.offers import offered_rules
+from outrider.types.messages import Message
+from outrider.types.parts import TextPart, ToolPart
+from outrider.types.tool_state import ToolPending
+
+
+def approval(scope: str, **more: object) -> Approval:
+    return Approval("1", "h", "shell", scope, 0, session_id="s", workspace="/w", rule="shell(make)", **more)  # pyright: ignore
+
+
+def test_the_hash_belongs_to_the_exact_call():
+    first = call_hash("shell", {"command": "ls", "timeout": 5}, workspace="/w")
+    assert first == call_hash("bash", {"timeout": 5, "command": "ls"}, workspace="/w")
+    for tool, arguments, workspace in (
+        ("shell", {"command": "ls ", "timeout": 5}, "/w"),
+        ("shell", {"command": "ls", "timeout": 6}, "/w"),
+        ("shell", {"command": "ls"}, "/w"),
+        ("shell", {"command": "ls", "timeout": 5}, "/x"),
+        ("process", {"command": "ls", "timeout": 5}, "/w"),
+    ):
+        assert call_hash(tool, arguments, workspace=workspace) != first
+
+
+@pytest.mark.parametrize(
+    ("scope", "here", "other_session", "other_workspace"),
+    [
+        ("once", False, False, False),
+        ("no", False, False, False),
+        ("session", True, False, True),
+        ("project", True, True, False),
+        ("always", True, True, True),
+    ],
+)
+def test_an_answer_holds_as_far_as_its_scope(scope: str, here: bool, other_session: bool, other_workspace: bool):
+    given = approval(scope)
+    assert given.covers("h", session_id="s", workspace="/w") is here
+    assert given.covers("h", session_id="t", workspace="/w") is other_session
+    assert given.covers("h", session_id="s", workspace="/x") is other_workspace
+    assert not given.covers("other", session_id="s", workspace="/w")
+    assert bool(rules_of([given], session_id="s", workspace="/w")) is here
+    assert bool(rules_of([given], session_id="t", workspace="/w")) is other_session
+    assert bool(rules_of([given], session_id="s", workspace="/x")) is other_workspace
+
+
+def test_a_revoked_answer_holds_no_longer():
+    given = revoke(approval("always"), time=9)
+    assert given.revoked == 9
+    assert revoke(given, time=10) is given
+    assert not given.covers("h", session_id="s", workspace="/w")
+    assert rules_of([given], session_id="s", workspace="/w") == ()
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "rules"),
+    [
+        ("shell", {"command": "make test"}, ("shell(make test)",)),
+        ("shell", {"command": "cd src && make test 2>&1 | tail -5"}, ("shell(make test)",)),
+        ("shell", {"command": "make a && make b && make a"}, ("shell(make a)", "shell(make b)")),
+        ("shell", {"command": "git commit -m 'a b'"}, ("shell(git commit -m 'a b')",)),
+        ("shell", {"command": "make > x"}, ()),
+        ("shell", {"command": "make $X"}, ()),
+        ("shell", {"command": "sudo make"}, ()),
+        ("shell", {"command": "A=1 make"}, ()),
+        ("shell", {"command": "rm -rf /"}, ("shell(rm -rf /)",)),
+        ("shell", {"command": "make \u200b"}, ()),
+        ("shell", {"command": "make " + "x" * 3000}, ()),
+        ("shell", {"command": "echo 'a*' > x"}, ()),
+        ("shell", {"command": "make 'a*'"}, ("shell(make 'a*')",)),
+        ("shell", {"command": "eval x"}, ()),
+        ("write", {"file_path": "src/a.py"}, ("write(/src/a.py)",)),
+        ("write", {"file_path": "src/../b.py"}, ("write(/b.py)",)),
+        ("write", {"file_path": "src/[a].py"}, ()),
+        ("write", {"file_path": ".git/config"}, ()),
+        ("read", {"file_path": "../x"}, ()),
+        ("apply_patch", {"patch": "*** Add File: a\n"}, ()),
+        ("web_fetch", {"url": "https://docs.example.org/a"}, ("web_fetch(docs.example.org)",)),
+        ("web_fetch", {"url": "https://a@docs.example.org/a"}, ()),
+        ("mcp__x__y", {"a": 1}, ()),
+        ("shell", {}, ()),
+    ],
+)
+def test_the_smallest_rule_is_offered_or_none(
+    tool: str, arguments: dict[str, str], rules: tuple[str, ...], tmp_path: Path
+):
+    (tmp_path / "src").mkdir()
+    assert offered_rules(tool, arguments, workspace=str(tmp_path)) == rules
+    if rules:
+        assert decide(tool, arguments, mode="agent", allow=rules, workspace=tmp_path).effect == "allow"
+
+
+def test_an_explanation_says_what_decided_and_what_each_command_does(tmp_path: Path):
+    text = explain("shell", {"command": "ls && timeout 5 make x"}, mode="agent", workspace=str(tmp_path)).format()
+    assert text.splitlines() == [
+        "ask: it is not proven to read only: x is not expected",
+        "  ls: reads only",
+        "  timeout 5 make x (behind timeout): x is not expected",
+        '"always" would add shell(make x)',
+    ]
+    text = explain("shell", {"command": "ls ${!x}"}, mode="agent", workspace=str(tmp_path)).format()
+    assert "  not understood: an expansion that could run something" in text
+    text = explain("read", {"path": "a"}, mode="plan", deny=["read(a)"], workspace=str(tmp_path)).format()
+    assert text == "deny: a rule forbids it (read(a))"
+
+
+def test_an_explanation_is_safe_to_show(tmp_path: Path):
+    text = explain("shell", {"command": "rm \x1b[2J"}, mode="agent", workspace=str(tmp_path)).format()
+    assert "\x1b" not in text
+
+
+def test_past_calls_are_judged_again_under_other_rules(tmp_path: Path):
+    calls = [
+        ToolPart(call_id=str(n), tool="shell", state=ToolPending(input={"command": c}))
+        for n, c in enumerate(["ls", "make", "rm x"])
+    ]
+    found = list(past_calls([Message("assistant", [TextPart(text="x"), *calls])]))
+    assert found[1] == PastCall("shell", {"command": "make"}, "1")
+    after = Policy(allow=("shell(make)",), deny=("shell(rm *)",))
+    verdicts = backtest(found, before=Policy(), after=after, mode="agent", workspace=str(tmp_path))
+    assert [verdict.changed for verdict in verdicts] == [False, True, True]
+    assert summary(verdicts) == {"allow": 1, "ask -> allow": 1, "ask -> deny": 1}

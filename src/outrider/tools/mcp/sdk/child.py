@@ -81,9 +81,11 @@ class Child:
 
     async def close(self, grace: float) -> None:
         """Its input ends first, which should be enough; then it is asked to end, then made to. `watch` must have
-        been stopped."""
+        been stopped. Its output ends too, since one that is stuck in a flood would never look at its input; its
+        errors do not, since it may have something to say while it puts things in order."""
         try:
             self.stdin.close()
+            self._pipes[0].close()
             if not await self._is_gone(grace):
                 self._end(grace)
                 await self._is_gone(grace + LAST_WORDS)

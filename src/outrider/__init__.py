@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from outrider.app.complete import async_complete, complete
     from outrider.app.engine import Engine
     from outrider.app.gate import ApprovalRequest, Rules
-    from outrider.app.results import RunResult
-    from outrider.app.run import async_run, async_run_stream, run
-    from outrider.app.streaming import StreamEvent
+    from outrider.app.runs.results import RunResult
+    from outrider.app.runs.run import async_run, async_run_stream, run
+    from outrider.app.runs.streaming import StreamEvent
     from outrider.bus import EventBus, EventStream, get_event_bus
     from outrider.context.lower import lower
     from outrider.errors import (
@@ -279,9 +279,9 @@ __getattr__, __dir__ = lazy_names(
         "outrider.app.complete": "async_complete complete",
         "outrider.app.engine": "Engine",
         "outrider.app.gate": "ApprovalRequest Rules",
-        "outrider.app.results": "RunResult",
-        "outrider.app.run": "async_run async_run_stream run",
-        "outrider.app.streaming": "StreamEvent",
+        "outrider.app.runs.results": "RunResult",
+        "outrider.app.runs.run": "async_run async_run_stream run",
+        "outrider.app.runs.streaming": "StreamEvent",
         "outrider.bus": "EventBus EventStream get_event_bus",
         "outrider.context.lower": "lower",
         "outrider.errors": """

@@ -15,9 +15,9 @@ from outrider.app.desk import Desk
 from outrider.app.environment import filled_in
 from outrider.app.gate import AskingGate, Judge, Rules, asking_at
 from outrider.app.live import LiveSession
+from outrider.app.runs.workshop import RunPlan
 from outrider.app.tariff import CatalogTariff, known_models
 from outrider.app.toolbox import Surroundings, Toolbox
-from outrider.app.workshop import RunPlan
 from outrider.bus import EventBus, EventStream
 from outrider.errors import ConfigurationError
 from outrider.providers.provider import ModelClient

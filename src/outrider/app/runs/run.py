@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from outrider.agents.ends import TurnEnd
 from outrider.agents.output_type import OutputType
 from outrider.app.gate import Approve
-from outrider.app.results import RunResult
-from outrider.app.streaming import StreamEvent, Translator
-from outrider.app.workshop import RunPlan, Workshop, open_workshop
+from outrider.app.runs.results import RunResult
+from outrider.app.runs.streaming import StreamEvent, Translator
+from outrider.app.runs.workshop import RunPlan, Workshop, open_workshop
 from outrider.bus import EventBus
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store

@@ -1,0 +1,1 @@
+"""Runs: agents at work on one message, put together and taken apart again."""

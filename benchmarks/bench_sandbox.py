@@ -1,11 +1,14 @@
 """What a sandbox adds to a command: the same command with and without, in turns, in one run."""
 
 import os
+import resource
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from benchmarks.figure import Figure
 from outrider.processes.launch import Launch
@@ -33,25 +36,38 @@ def bench() -> list[Figure]:
         return [figure for sandbox in sandboxes if sandbox.confines for figure in figures(sandbox, plain, policy)]
 
 
+class Cost(NamedTuple):
+    """Milliseconds, on the clock and of the processor."""
+
+    clock: float
+    processor: float
+
+
 def figures(sandbox: Sandbox, plain: Launch, policy: Policy) -> list[Figure]:
     """`wrap` is part of what is added: it looks at the file system anew for every command."""
-    bare: list[float] = []
-    wrapping: list[float] = []
-    confined: list[float] = []
+    bare: list[Cost] = []
+    confined: list[Cost] = []
     for _ in range(ROUNDS):
-        bare.append(seconds(plain))
-        start = time.perf_counter()
-        launch = sandbox.wrap(plain, policy)
-        wrapping.append(time.perf_counter() - start)
-        confined.append(wrapping[-1] + seconds(launch))
-    added = (median(confined) - median(bare)) * 1e3
+        bare.append(cost(lambda: plain))
+        confined.append(cost(lambda: sandbox.wrap(plain, policy)))
+    added = median(each.clock for each in confined) - median(each.clock for each in bare)
+    busy = median(each.processor for each in confined) - median(each.processor for each in bare)
     return [
         Figure(f"a command in {sandbox.name}: added", added, "ms", None, f"<= {MOST:g} ms", added <= MOST),
-        Figure(f"a command in {sandbox.name}: of it, preparing", median(wrapping) * 1e3, "ms"),
+        Figure(f"a command in {sandbox.name}: processor time added", busy, "ms"),
     ]
 
 
-def seconds(launch: Launch) -> float:
-    start = time.perf_counter()
+def cost(prepare: Callable[[], Launch]) -> Cost:
+    clock, processor = time.perf_counter(), processor_seconds()
+    launch = prepare()
     subprocess.run(launch.argv, env=dict(launch.environment), cwd=launch.workdir, stdin=subprocess.DEVNULL, check=True)
-    return time.perf_counter() - start
+    return Cost((time.perf_counter() - clock) * 1e3, (processor_seconds() - processor) * 1e3)
+
+
+def processor_seconds() -> float:
+    """Of this process and of its children that have ended."""
+    return sum(
+        used.ru_utime + used.ru_stime
+        for used in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )

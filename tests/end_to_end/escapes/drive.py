@@ -27,7 +27,7 @@ from tests.end_to_end.escapes import ATTEMPTS
 from tests.end_to_end.escapes.arena import Arena, Listeners, plain_python
 from tests.end_to_end.escapes.attempt import Attempt, program_of
 
-AT_ONCE = 6
+AT_ONCE = 8
 _numbers = count()
 
 

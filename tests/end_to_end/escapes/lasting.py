@@ -26,7 +26,7 @@ if os.fork() == 0:
     Attempt("stay stopped", """
 child = os.fork()
 if child == 0: os.closerange(0, 3); time.sleep(20)
-os.kill(child, signal.SIGSTOP); time.sleep(0.05)
+time.sleep(0.1); os.kill(child, signal.SIGSTOP); time.sleep(0.05)
 """),
     Attempt("stay by forking all the time", """
 if os.fork() == 0:

@@ -21,6 +21,8 @@ _VALUED = names(
     -maxdepth -mindepth -mtime -mmin -atime -amin -ctime -cmin -used -perm -user -group -uid -gid -links -inum
     -fstype -printf -context"""
 )
+_ALTERNATIVES = frozenset({"-o", "-or", ",", "("})
+_NEGATIONS = frozenset({"!", "-not"})
 _FILES = re.compile(r"^-(?:newer|anewer|cnewer|samefile|newer[aBcm][aBcm])$")
 _BEFORE_PATHS = frozenset({"-H", "-P"})
 FOUND = Arg(None, many=True, paths=True, shown="{}")
@@ -42,7 +44,8 @@ def read_find(args: Sequence[Arg], place: Place) -> Finding:
         place.check(rest.pop(0))
     expression = _Expression(rest, place)
     expression.read()
-    return Finding(tuple(expression.runs), tuple(expression.names), expression.prints == ["-print0"])
+    names = () if expression.alternatives else tuple(expression.names)
+    return Finding(tuple(expression.runs), names, expression.prints == ["-print0"])
 
 
 def _begins_expression(arg: Arg) -> bool:
@@ -57,12 +60,16 @@ class _Expression:
         self.runs: list[tuple[Arg, ...]] = []
         self.names: list[str] = []
         self.prints: list[str] = []
+        self.alternatives = False  # a file may be found without matching the names
+        self.negated = False
 
     def read(self) -> None:
         while self.rest:
             arg = self.rest.pop(0)
             text = arg.text
             if text in _PLAIN:
+                self.alternatives = self.alternatives or text in _ALTERNATIVES
+                self.negated = text in _NEGATIONS
                 self.prints += [text] if text.startswith("-print") or text == "-ls" else []
             elif text in _VALUED:
                 self._value(text)
@@ -83,7 +90,9 @@ class _Expression:
         if name == "-printf":
             self.prints.append(name)
         if name in {"-name", "-iname"} and value is not None:
+            self.alternatives = self.alternatives or self.negated
             self.names.append(value)
+        self.negated = False
 
     def _command(self) -> Iterator[Arg]:
         while self.rest:

@@ -53,6 +53,7 @@ def call(result):
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result
+def root_of(pid): return os.path.join("/proc", str(pid), "root")
 def put(path, text="changed"):
     with open(path, "w") as file: file.write(text)
 def show(path):

@@ -29,7 +29,7 @@ ATTEMPTS = [
     Attempt("read a secret file", "show(SECRET)"),
     Attempt("read a secret through a link", 'show(WS + "/to-secret")'),
     Attempt("read a secret by way of /proc/self/root", 'show("/proc/self/root" + SECRET)'),
-    Attempt("read a secret by way of a bystander's root", 'show(f"/proc/{VICTIM}/root" + SECRET)'),
+    Attempt("read a secret by way of a bystander's root", 'show(root_of(VICTIM) + SECRET)'),
     Attempt("read a secret by way of the first process's root", 'show("/proc/1/root" + SECRET)', control=NOBODY),
     Attempt("read a secret by two dots from a bystander's folder", 'show(f"/proc/{VICTIM}/cwd/../home/.ssh/id_test")'),
     Attempt("link a secret into the workspace", 'os.link(SECRET, WS + "/s"); show(WS + "/s")'),

@@ -53,8 +53,8 @@ call(libc.linkat(-100, f"/proc/self/fd/{f}".encode(), -100, (OUT + "/named").enc
     Attempt("write by way of /proc/self/root", 'put("/proc/self/root" + OUT + "/new")'),
     Attempt("write by way of the first process's root", 'put("/proc/1/root" + OUT + "/new")', control=NOBODY),
     Attempt("write by way of a bystander's folder", 'put(f"/proc/{VICTIM}/cwd/new")'),
-    Attempt("write by way of a bystander's root", 'put(f"/proc/{VICTIM}/root" + OUT + "/new")'),
-    Attempt("write by way of a parent's root", 'put(f"/proc/{os.getppid()}/root" + OUT + "/new")'),
+    Attempt("write by way of a bystander's root", 'put(root_of(VICTIM) + OUT + "/new")'),
+    Attempt("write by way of a parent's root", 'put(root_of(os.getppid()) + OUT + "/new")'),
     Attempt("append to a shell's start-up file", 'put(HOME + "/.bashrc")'),
     Attempt("plant a start-up file of Python", """
 os.makedirs(HOME + "/.local/lib/python3/site-packages"); put(HOME + "/.local/lib/python3/site-packages/x.pth")

@@ -82,7 +82,7 @@ def _mount(path: str, access: Access) -> tuple[str, ...]:
             return "--ro-bind", path, path
         case "hidden":
             if Path(path).is_dir():
-                return "--perms", "0555", "--tmpfs", path, "--remount-ro", path
+                return "--size", "4096", "--perms", "0555", "--tmpfs", path
             return "--ro-bind", "/dev/null", path
         case _:
             assert_never(access)

@@ -1,4 +1,4 @@
-"""One server and its owner: the task that connects, connects again after a death, and says how things stand."""
+"""One server: its tools, resources and prompts, and what is asked of it over whichever connection it has."""
 
 import asyncio
 import contextlib
@@ -12,22 +12,14 @@ from outrider.tools.context import Progress, ToolContext
 from outrider.tools.mcp.config import ServerConfig, hide
 from outrider.tools.mcp.definitions import Definition, Prompt, Resource
 from outrider.tools.mcp.faults import LinkLost, ServerFault, SessionForgotten
-from outrider.tools.mcp.link import Hold, Host, Life, Link, Listed, Listener, PromptMessage, Report
-from outrider.tools.mcp.retries import Retries
+from outrider.tools.mcp.link import Hold, Host, Life, Link, Listed, PromptMessage, Question, Reply, Report
+from outrider.tools.mcp.owner import Owner, Status
 from outrider.tools.tool import ToolResult
 
 _log = logging.getLogger("outrider.mcp")
 T = TypeVar("T")
-State = Literal["connecting", "ready", "failed", "closed"]
 LATE_NEWS = 1.0  # seconds
 CALM = 0.2  # seconds between a change of a list and its reading, in which further changes come for free
-
-
-class Status(msgspec.Struct, frozen=True):
-    """`error` says why the server failed, or why its last connection ended."""
-
-    state: State
-    error: str = ""
 
 
 class News(msgspec.Struct, frozen=True):
@@ -39,22 +31,19 @@ class News(msgspec.Struct, frozen=True):
 
 
 class Server:
-    """`own` runs until `close`; everything else may be called from any task of the same loop."""
+    """`own` runs until `close`; everything else may be called from any task of the same event loop."""
 
     def __init__(self, config: ServerConfig, host: Host, tell: Callable[[News], None]) -> None:
         self.config = config
-        self.status = Status("connecting")
         self.definitions: dict[str, Definition] = {}
         self.instructions = ""
-        self._host = host
+        self._limits = host.limits
+        self._ask_user = host.ask
         self._listener = tell
-        self._link: Link | None = None
-        self._life: Life | None = None
+        asking = msgspec.structs.replace(host, ask=self._question if host.ask else None)
+        self._owner = Owner(config, asking, self._meet, self._list_changed, self._logged, lambda: self._tell("state"))
         self._tasks: asyncio.TaskGroup | None = None
-        self._settled = asyncio.Event()  # ready, failed or closed: nothing comes by waiting
-        self._asked = asyncio.Event()  # for a new attempt, or for the end
-        self._closing = False
-        self._is_legacy = False
+        self._open = 0  # questions that await an answer
         self._is_stale = False
         self._reports: list[Report] = []
 
@@ -62,35 +51,24 @@ class Server:
     def name(self) -> str:
         return self.config.name
 
+    @property
+    def status(self) -> Status:
+        return self._owner.status
+
     async def own(self, hold: Hold, tasks: asyncio.TaskGroup) -> None:
+        """Until `close`; what is asked of the server runs in the same group of tasks."""
         self._tasks = tasks
-        retries = Retries(self._host.limits)
-        while not self._closing:
-            self._asked.clear()
-            delay = retries.after(await self._live(hold))
-            if delay is None and not self._closing:
-                self._change("failed")
-                retries = Retries(self._host.limits)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(delay):
-                    await self._asked.wait()
-        self._change("closed")
+        await self._owner.own(hold)
 
     async def settled(self) -> Status:
-        await self._settled.wait()
-        return self.status
+        return await self._owner.settled()
 
     def reconnect(self) -> None:
         """Try a failed server again, or at once what would be tried later."""
-        if self.status.state == "failed":
-            self._change("connecting")
-        self._asked.set()
+        self._owner.reconnect()
 
     def close(self) -> None:
-        self._closing = True
-        self._asked.set()
-        if self._life is not None:
-            self._life.end("it was closed")
+        self._owner.close()
 
     async def call(self, definition: Definition, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         """What was shown for approval is what runs: a tool that has changed meanwhile does not."""
@@ -110,16 +88,16 @@ class Server:
             self._reports.remove(context.report)
 
     async def list_resources(self) -> list[Resource]:
-        return await self._ask(lambda link: link.list_resources(), self._host.limits.listing)
+        return await self._ask(lambda link: link.list_resources(), self._limits.listing)
 
     async def read_resource(self, uri: str) -> ToolResult:
-        return await self._ask(lambda link: link.read_resource(uri), self._host.limits.listing)
+        return await self._ask(lambda link: link.read_resource(uri), self._limits.listing)
 
     async def list_prompts(self) -> list[Prompt]:
-        return await self._ask(lambda link: link.list_prompts(), self._host.limits.listing)
+        return await self._ask(lambda link: link.list_prompts(), self._limits.listing)
 
     async def get_prompt(self, name: str, arguments: dict[str, str] | None = None) -> tuple[PromptMessage, ...]:
-        return await self._ask(lambda link: link.get_prompt(name, arguments or {}), self._host.limits.listing)
+        return await self._ask(lambda link: link.get_prompt(name, arguments or {}), self._limits.listing)
 
     async def _ask(self, question: Callable[[Link], Awaitable[T]], limit: float | None = None) -> T:
         try:
@@ -134,16 +112,23 @@ class Server:
             raise ServerFault(f"the MCP server {self.name} did not answer within {limit:g} s") from None
 
     async def _ask_once(self, question: Callable[[Link], Awaitable[T]]) -> T:
-        link = await self._ready_link()
+        link, life = await self._owner.link()
         assert self._tasks is not None
-        assert self._life is not None
-        life = self._life
+        self._open += 1
         try:
             return await _apart(self._tasks, question(link))
         except SessionForgotten:
             raise
         except LinkLost as lost:
             raise ServerFault(await self._epitaph(life, lost)) from lost
+        finally:
+            self._open -= 1
+
+    async def _question(self, question: Question) -> Reply:
+        """A server may ask when it was asked for something; out of the blue it would only be a nuisance."""
+        if self._ask_user is None or not self._open:
+            return Reply("decline")
+        return await self._ask_user(question)
 
     async def _epitaph(self, life: Life, lost: LinkLost) -> str:
         """The news of a death may come a little later than the loss; what is asked next must find it."""
@@ -154,55 +139,9 @@ class Server:
         reason = hide(life.reason, self.config)
         return f"the MCP server {self.name} was lost during the call, whose effect is not known: {reason}"
 
-    async def _ready_link(self) -> Link:
-        """Waits for a connection that is being made, as long as a start may take."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._host.limits.startup):
-                await self._settled.wait()
-        if self._link is None:
-            why = f": {self.status.error}" if self.status.error else ""
-            raise ServerFault(f"the MCP server {self.name} is not there ({self.status.state}){why}")
-        return self._link
-
-    async def _live(self, hold: Hold) -> float | None:
-        """For how many seconds one connection served, or None. Some older servers do not bear to be asked for what is
-        new and die of it, so those that die at the start get another one without."""
-        life = await self._connect(hold)
-        if life.served is None and life.has_died and not self._is_legacy and not self._closing:
-            self._is_legacy = True
-            life = await self._connect(hold)
-            self._is_legacy = life.served is not None
-        return life.served
-
-    async def _connect(self, hold: Hold) -> Life:
-        self._change("connecting")
-        self._life = life = Life(Listener(self._ready, self._ended, self._list_changed, self._logged))
-        await hold(self.config, self._host, life, legacy=self._is_legacy)
-        life.end("the connection ended")
-        return life
-
-    async def _ready(self, link: Link) -> None:
+    async def _meet(self, link: Link) -> None:
         self._learn(await link.list_tools())
         self.instructions = link.instructions
-        self._link = link
-        self._change("ready", "")
-
-    def _ended(self) -> None:
-        self._link = None
-        if self._closing:
-            self._change("closed")
-        elif self._life is not None:
-            self._change("connecting", hide(self._life.reason, self.config))
-
-    def _change(self, state: State, error: str | None = None) -> None:
-        if state == "connecting":
-            self._settled.clear()
-        else:
-            self._settled.set()
-        status = Status(state, self.status.error if error is None else error)
-        if status != self.status:
-            self.status = status
-            self._tell("state")
 
     def _tell(self, what: Literal["state"] | Listed) -> None:
         try:
@@ -226,7 +165,7 @@ class Server:
         await asyncio.sleep(CALM)
         self._is_stale = False
         with contextlib.suppress(ServerFault):
-            self._learn(await self._ask(lambda link: link.list_tools(), self._host.limits.listing))
+            self._learn(await self._ask(lambda link: link.list_tools(), self._limits.listing))
 
     def _learn(self, definitions: list[Definition]) -> None:
         found = {definition.name: definition for definition in definitions}

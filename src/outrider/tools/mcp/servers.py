@@ -12,7 +12,8 @@ from outrider.tools.mcp.config import ServerConfig
 from outrider.tools.mcp.definitions import Ledger, accept, has_changed
 from outrider.tools.mcp.link import Hold, Host
 from outrider.tools.mcp.names import tool_names
-from outrider.tools.mcp.server import News, Server, Status
+from outrider.tools.mcp.owner import Status
+from outrider.tools.mcp.server import News, Server
 from outrider.tools.mcp.tools import McpTool, resource_tools, tool_of
 from outrider.tools.tool import Policy, Tool
 

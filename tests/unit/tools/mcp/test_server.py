@@ -10,7 +10,7 @@ from outrider.tools.context import Progress, ToolContext
 from outrider.tools.mcp.config import Limits, StdioServer
 from outrider.tools.mcp.definitions import Definition
 from outrider.tools.mcp.faults import LinkLost, SessionForgotten
-from outrider.tools.mcp.link import Host
+from outrider.tools.mcp.link import Host, Question, Reply
 from outrider.tools.mcp.retries import Retries
 from outrider.tools.mcp.server import Server
 from outrider.tools.mcp.servers import McpServers
@@ -48,6 +48,7 @@ class FakeHold:
 
     async def __call__(self, config, host, life, *, legacy):
         self.legacy.append(legacy)
+        self.host = host
         if self.refusals:
             self.refusals -= 1
             life.end("top-secret is wrong", has_died=not legacy)
@@ -58,10 +59,10 @@ class FakeHold:
 
 
 class Owned:
-    def __init__(self, hold, limits=FAST):
+    def __init__(self, hold, limits=FAST, ask=None):
         self.states = []
         self.news = []
-        self.server = Server(CONFIG, Host(Path("/"), {}, limits), self._tell)
+        self.server = Server(CONFIG, Host(Path("/"), {}, limits, ask), self._tell)
         self._hold = hold
         self._group = asyncio.TaskGroup()
 
@@ -222,6 +223,26 @@ async def test_a_server_s_log_goes_to_the_calls_that_are_open():
         await server.call(ECHO, {}, ToolContext(report=heard.append))
         hold.lives[-1].listener.log(Progress("nobody listens"))
     assert heard == [Progress("log")]
+
+
+async def test_a_server_may_ask_the_user_during_a_call_and_not_out_of_the_blue():
+    hold = FakeHold()
+    asked = []
+
+    async def ask(question):
+        asked.append(question.message)
+        return Reply("accept", {})
+
+    async def answer(arguments, report):
+        reply = await hold.host.ask(Question("fake", "during"))
+        return ToolResult(reply.action)
+
+    hold.answer = answer
+    async with Owned(hold, ask=ask) as server:
+        await server.settled()
+        assert await hold.host.ask(Question("fake", "before")) == Reply("decline")
+        assert (await server.call(ECHO, {}, ToolContext())).content == "accept"
+    assert asked == ["during"]
 
 
 async def test_closing_does_not_wait_for_a_later_chance():

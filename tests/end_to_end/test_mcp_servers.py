@@ -134,7 +134,7 @@ async def test_a_flood_of_messages_does_not_take_the_event_loop(tmp_path):
     assert isinstance(ended, ToolError), "it is far from done after two seconds"
     assert len(heard) < 4_500, "they come no faster than they may"
     late = max(after - before for before, after in itertools.pairwise(ticks))
-    assert late < 0.5, late
+    assert late < 1.0, late
 
 
 async def test_nothing_is_left_of_a_server_that_ignores_every_request_to_end(tmp_path):

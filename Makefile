@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 PIP   := $(BIN)/python -m pip --disable-pip-version-check install -qq --progress-bar off
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check fix cover bench lock clean
+.PHONY: help run test test-all check fix soak cover bench lock clean
 
 help:  ## show this text
 	@echo 'Outrider: an agent engine for Python and a terminal agent on top of it.'
@@ -41,6 +41,9 @@ check: $(STAMP)  ## lint, format, types, import layers, dead code
 fix: $(STAMP)  ## let ruff mend and format what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+soak: $(STAMP)  ## run the generated tests for long
+	@OUTRIDER_SOAK=1 $(BIN)/python -m pytest -m soak --timeout 3600
 
 cover: $(STAMP)  ## run every test and show the lines that none of them reached
 	@$(BIN)/coverage erase

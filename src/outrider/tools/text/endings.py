@@ -26,6 +26,10 @@ class PlainText:
         """Where a place of the plain text lies in the original."""
         return index + bisect_left(self._pairs, index)
 
+    def endings_in(self, start: int, end: int) -> set[str]:
+        """The kinds of line endings inside a piece of the original."""
+        return set(_BREAK.findall(self.original, start, end)) if self._pairs else {"\n"}
+
     def ending_near(self, start: int, end: int) -> str:
         """The line ending inside a piece of the original, else the next one, else the one before."""
         if not self._pairs:

@@ -1,7 +1,7 @@
 """Replaces one text by another in a file: exactly, else as whole lines with other whitespace, else not at all."""
 
 import re
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 import msgspec
 
@@ -37,7 +37,7 @@ def replace_text(text: str, old: str, new: str, *, everywhere: bool, tolerant: b
         raise _ambiguous(haystack, places)
     if places:
         spans = [(at, at + len(old)) if verbatim else (plain.place(at), plain.place(at + len(old))) for at in places]
-        pieces = [new if verbatim else with_ending(new, plain.ending_near(*span)) for span in spans]
+        pieces = [new if verbatim else _piece(plain, span, old, new) for span in spans]
         return Replaced(_spliced(text, spans, pieces), _line_numbers(haystack, places))
     if tolerant and not everywhere:
         return _as_lines(plain, old, new)
@@ -52,6 +52,20 @@ def _places(text: str, old: str, *, everywhere: bool) -> list[int]:
         places.append(at)
         at = text.find(old, at + (len(old) if everywhere else 1))
     return places
+
+
+def _piece(plain: PlainText, span: tuple[int, int], old: str, new: str) -> str:
+    """The new text with the line endings of its place; where those are mixed, lines that stay keep their own."""
+    ending = plain.ending_near(*span)
+    if len(plain.endings_in(*span)) <= 1:
+        return with_ending(new, ending)
+    originals = split_lines(plain.original[slice(*span)])
+    before, after = split_lines(old), split_lines(new)
+    pieces: list[str] = []
+    for tag, start, end, new_start, new_end in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        same = tag == "equal"
+        pieces += originals[start:end] if same else [with_ending(line, ending) for line in after[new_start:new_end]]
+    return "".join(pieces)
 
 
 def _spliced(text: str, spans: list[tuple[int, int]], pieces: list[str]) -> str:

@@ -78,7 +78,7 @@ class Turn:
             calls = answer.get_parts_by_type(ToolPart)
             if not all(call.ended for call in calls):
                 self._enter("running_tools")
-                await Calls(self._seat, self._crew, answer).run()
+                calls = await Calls(self._seat, self._crew, answer).run()
             self._tell(TurnCompletedEvent, turn_number=self._number, tool_calls_count=len(calls))
             end = self._after_calls(calls) if calls else self._without_calls(answer)
             if end is not None and not (end.reason == "completed" and await self._take_input()):

@@ -60,11 +60,12 @@ def lowered_messages(history: Iterable[Message], family: str, call_ids: "CallIds
 
 
 def alternate(messages: Iterable[ModelMessage], *, opening: bool = True) -> Iterator[ModelMessage]:
-    """Neighbours of one role become one message, and the first of a conversation is the user's."""
+    """Neighbours of one role become one message, and the first of a conversation is the user's, even if no user has
+    said anything."""
     waiting: ModelMessage | None = None
     for message in messages:
         if opening and waiting is None and message.role == "assistant":
-            waiting = ModelMessage("user", (TextPart(OPENING, synthetic=True),))
+            waiting = _opening()
         if waiting is not None and waiting.role == message.role:
             waiting = ModelMessage(message.role, _results_first(waiting.content + message.content))
             continue
@@ -73,6 +74,8 @@ def alternate(messages: Iterable[ModelMessage], *, opening: bool = True) -> Iter
         waiting = message
     if waiting is not None:
         yield waiting
+    elif opening:
+        yield _opening()
 
 
 def tool_name(name: str) -> str:
@@ -182,6 +185,10 @@ def _without_trailing_reasoning(parts: list[ModelPart]) -> list[ModelPart]:
     while end and isinstance(parts[end - 1], ReasoningPart):
         end -= 1
     return parts[:end]
+
+
+def _opening() -> ModelMessage:
+    return ModelMessage("user", (TextPart(OPENING, synthetic=True),))
 
 
 def _non_empty(role: Any, parts: Iterable[ModelPart]) -> Iterator[ModelMessage]:

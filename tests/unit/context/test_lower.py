@@ -307,3 +307,10 @@ def test_a_compaction_starts_a_new_prefix():
     history += [user(CompactionPart(summary="all")), user("b")]
     assert projection.prompt(history) is not first
     assert len(first) == 2
+
+
+@pytest.mark.parametrize("history", [[], [Message("user", [TextPart("  ")])]])
+def test_a_user_who_says_nothing_still_opens_the_conversation(history):
+    """Instructions alone may be all there is; no API takes a request without a message."""
+    assert shown(lower(history, family="x")) == [("user", [OPENING])]
+    assert not list(anthropic_problems(lower(history, family="x")))

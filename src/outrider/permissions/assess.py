@@ -1,5 +1,6 @@
 """Looks at one call and says what it amounts to, and which rules speak about it."""
 
+import itertools
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -101,6 +102,7 @@ class FileCall:
         self.invalid = ""
         subject = subject_of(tool, arguments)
         paths = _paths(tool, subject)
+        paths += _pattern_paths(tool, arguments, paths)
         self.found: list[tuple[str, Containment]] = []
         for path in paths:
             found = contain(path, root=workspace, cwd=workspace, op=shape.op)
@@ -163,8 +165,20 @@ def _paths(tool: str, subject: object) -> list[object]:
     if canonical(tool) == "apply_patch":
         return list(dict.fromkeys(patched_paths(str(subject)))) if subject else []
     if subject is None and shape_of(tool).op in {"list", "search"}:
-        return ["."]
+        subject = "."
     return [] if subject is None else [subject]
+
+
+def _pattern_paths(tool: str, arguments: Mapping[str, Any], folders: list[object]) -> list[object]:
+    """Where a pattern for file names begins to search: before its first sign, and above it where it says so."""
+    pattern = arguments.get("pattern")
+    if canonical(tool) != "glob" or not isinstance(pattern, str):
+        return []
+    parts = pattern.split("/")
+    fixed = list(itertools.takewhile(lambda part: not set(part) & set("*?[{"), parts))
+    above = [".."] if ".." in parts[len(fixed) :] else []
+    start = "/".join([*fixed, *above]) or "."
+    return [os.path.join(str(folder), start) for folder in folders]  # noqa: PTH118
 
 
 def patched_paths(patch: str) -> list[str]:

@@ -18,12 +18,6 @@ class Command(Struct, frozen=True):
     doubt: str | None = None  # why it is not proven to be harmless; None: it is
     barriers: tuple[str, ...] = ()  # redirects and variables that no rule reaches across
 
-    @property
-    def words(self) -> tuple[str, ...] | None:
-        """The exact words, where every one is certain."""
-        texts = tuple(arg.text for arg in self.argv)
-        return None if any(text is None for text in texts) else tuple(text for text in texts if text is not None)
-
 
 class Script(Struct, frozen=True):
     """A whole command line: what it runs, and what about it is not understood."""

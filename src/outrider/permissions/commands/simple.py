@@ -70,8 +70,6 @@ class Judge:
         self.commands: list[Command] = []
         self.problems: list[str] = []
         self.stdin = Found()
-        self.wrappers: list[str] = []
-        self.barriers: list[str] = []
 
     def is_known(self, name: str) -> bool:
         return is_reader(name) or name in BUILTINS or name in WRAPPERS or name in OPAQUE or name in SHELLS
@@ -79,19 +77,14 @@ class Judge:
     def double_bracket(self, args: Sequence[Arg]) -> None:
         prove_double_bracket(args)
 
-    def redirected(
-        self, redirects: Sequence[Redirect], resolved: Callable[[Word, Scope], Word], scope: Scope
-    ) -> list[str]:
-        """Redirects that no rule reaches across."""
-        barriers: list[str] = []
+    def redirected(self, redirects: Sequence[Redirect], resolved: Callable[[Word, Scope], Word], scope: Scope) -> None:
+        """A redirect that could write is a problem of the whole line: no rule reaches across it."""
         for redirect in redirects:
             targets = expand(resolved(redirect.target, scope), scope, redirect.shown)
             try:
                 refuse_redirect(redirect, targets, self.place.at(scope.cwds))
             except Unclear as unclear:
-                barriers.append(str(unclear))
-        self.problems += barriers
-        return barriers
+                self.problems.append(str(unclear))
 
     def simple(self, simple: Simple, walk: Walker, scope: Scope) -> Found:
         stdin, self.stdin = self.stdin, Found()

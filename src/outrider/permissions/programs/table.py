@@ -43,7 +43,6 @@ class Program(Struct, frozen=True):
     numbers: bool = False
     most: int | None = None
     check: Callable[[Use, Place], None] | None = None
-    single_dash: bool = False  # words like -name are one option
 
 
 def program(

@@ -56,11 +56,10 @@ class Scope(Struct):
 
     cwds: tuple[str, ...]
     variables: dict[str, Known]
-    functions: frozenset[str] = frozenset()
     entered: tuple[str, ...] | None = None  # the folders after a `cd` that worked
 
     def copy(self) -> "Scope":
-        return Scope(self.cwds, dict(self.variables), self.functions, self.entered)
+        return Scope(self.cwds, dict(self.variables), self.entered)
 
 
 def expand(word: Word, scope: Scope, shown: str = "") -> list[Arg]:

@@ -11,7 +11,6 @@ from outrider.permissions.shell.source import Source, Unclear, decoded, misleadi
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-BLANKS = " \t\n"
 METACHARACTERS = frozenset(" \t\n|&;()<>")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]")
 # Every form of ${…} that can run nothing: no nested expansion, no indirection, no arithmetic but plain numbers.

@@ -1,11 +1,10 @@
-"""Answers are bound to the exact call; what is offered for longer is the smallest rule that suffices."""
+"""What is offered for longer is the smallest rule that suffices; explanations and backtests say what decided."""
 
 from pathlib import Path
 
 import pytest
 
 from outrider.permissions import decide
-from outrider.permissions.approvals import Approval, call_hash, revoke, rules_of
 from outrider.permissions.backtest import PastCall, backtest, past_calls, summary
 from outrider.permissions.decide import Policy
 from outrider.permissions.explain import explain
@@ -13,52 +12,6 @@ from outrider.permissions.offers import offered_rules
 from outrider.types.messages import Message
 from outrider.types.parts import TextPart, ToolPart
 from outrider.types.tool_state import ToolPending
-
-
-def approval(scope: str, **more: object) -> Approval:
-    return Approval("1", "h", "shell", scope, 0, session_id="s", workspace="/w", rule="shell(make)", **more)  # pyright: ignore
-
-
-def test_the_hash_belongs_to_the_exact_call():
-    first = call_hash("shell", {"command": "ls", "timeout": 5}, workspace="/w")
-    assert first == call_hash("bash", {"timeout": 5, "command": "ls"}, workspace="/w")
-    for tool, arguments, workspace in (
-        ("shell", {"command": "ls ", "timeout": 5}, "/w"),
-        ("shell", {"command": "ls", "timeout": 6}, "/w"),
-        ("shell", {"command": "ls"}, "/w"),
-        ("shell", {"command": "ls", "timeout": 5}, "/x"),
-        ("process", {"command": "ls", "timeout": 5}, "/w"),
-    ):
-        assert call_hash(tool, arguments, workspace=workspace) != first
-
-
-@pytest.mark.parametrize(
-    ("scope", "here", "other_session", "other_workspace"),
-    [
-        ("once", False, False, False),
-        ("no", False, False, False),
-        ("session", True, False, True),
-        ("project", True, True, False),
-        ("always", True, True, True),
-    ],
-)
-def test_an_answer_holds_as_far_as_its_scope(scope: str, here: bool, other_session: bool, other_workspace: bool):
-    given = approval(scope)
-    assert given.covers("h", session_id="s", workspace="/w") is here
-    assert given.covers("h", session_id="t", workspace="/w") is other_session
-    assert given.covers("h", session_id="s", workspace="/x") is other_workspace
-    assert not given.covers("other", session_id="s", workspace="/w")
-    assert bool(rules_of([given], session_id="s", workspace="/w")) is here
-    assert bool(rules_of([given], session_id="t", workspace="/w")) is other_session
-    assert bool(rules_of([given], session_id="s", workspace="/x")) is other_workspace
-
-
-def test_a_revoked_answer_holds_no_longer():
-    given = revoke(approval("always"), time=9)
-    assert given.revoked == 9
-    assert revoke(given, time=10) is given
-    assert not given.covers("h", session_id="s", workspace="/w")
-    assert rules_of([given], session_id="s", workspace="/w") == ()
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ NAMESPACES = ("--unshare-user-try", "--unshare-pid", "--unshare-ipc", "--unshare
 BEHAVIOUR = ("--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL")
 # New and empty for every command. What is in there outside belongs to other programs: sockets above all.
 FRESH = ("/tmp", "/var/tmp", "/run")
-# Parts of /run that programs are lost without: name resolution, and the whole system on NixOS.
-KEPT = ("/run/systemd/resolve", "/run/current-system", "/run/wrappers", "/run/opengl-driver")
+# Parts of /run that programs are lost without: where names are asked for, and the whole system on NixOS.
+KEPT = ("/run/systemd/resolve/stub-resolv.conf", "/run/systemd/resolve/resolv.conf", "/run/current-system")
 
 
 class Bubblewrap(msgspec.Struct, frozen=True):
@@ -62,16 +62,19 @@ def _fresh_folders(policy: Policy, size: str) -> Iterator[str]:
 
 def _mounts(zones: Zones) -> Iterator[tuple[str, ...]]:
     pinned = _pinned(zones)
-    sockets: Zones = {path: "hidden" for path in _bound_sockets() if access_above(path, zones) != "hidden"}
+    sockets: Zones = {path: "hidden" for path in _bound_sockets() if _access(path, zones) != "hidden"}
     everything: Zones = {**pinned, **zones, **sockets}
     for path in sorted(everything, key=lambda path: path.count("/")):
         access = everything[path]
-        above = access_above(path, zones) or (
-            "hidden" if any(is_within(path, fresh) for fresh in FRESH) else "read-only"
-        )
+        above = _access(path, zones)
         if access == above and path not in pinned:
             continue
         yield _mount(path, access)
+
+
+def _access(path: str, zones: Zones) -> Access:
+    """What holds for a path without a mount of its own."""
+    return access_above(path, zones) or ("hidden" if any(is_within(path, fresh) for fresh in FRESH) else "read-only")
 
 
 def _mount(path: str, access: Access) -> tuple[str, ...]:
@@ -107,8 +110,7 @@ def _bound_sockets() -> list[str]:
             names = {line.split(maxsplit=7)[-1].rstrip("\n") for line in file}
     except OSError:
         return []
-    named = [name for name in names if name.startswith("/") and not any(is_within(name, fresh) for fresh in FRESH)]
-    return [real for name in named if (real := os.path.realpath(name)) and Path(real).exists()]
+    return [os.path.realpath(name) for name in names if name.startswith("/") and Path(name).exists()]
 
 
 def _locks(policy: Policy, zones: Zones) -> Locks:

@@ -1,9 +1,11 @@
 """Which path is writable, readable or hidden, and how mounts and grants follow from it."""
 
+import socket
 from pathlib import Path
 
 import pytest
 
+import outrider
 from outrider.errors import ConfigurationError
 from outrider.processes.launch import Launch
 from outrider.processes.sandbox.bubblewrap import Bubblewrap
@@ -150,3 +152,17 @@ def test_the_usual_policy_hides_keys_and_protects_hooks(home: Path):
     assert Path("/etc/shadow") in secrets_of(home)
     assert home / "work" / ".git" / "hooks" in steering_files(home / "work")
     assert not [path for path in secrets_of(home) if not Path(path).is_absolute()]
+
+
+def test_the_engine_itself_cannot_be_changed_from_inside(home: Path):
+    package = Path(outrider.__file__).parent
+    found = mounts(Policy(workspace=package.parent, writable=True))
+    assert found[str(package)] == "--ro-bind"
+
+
+def test_sockets_of_other_programs_are_covered_wherever_they_are_seen(home: Path):
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(home / "work" / "listener"))
+        listening.listen()
+        found = mounts(usual_policy(home / "work", writable=True, home=home))
+    assert found[str(home / "work" / "listener")] == "--ro-bind /dev/null"

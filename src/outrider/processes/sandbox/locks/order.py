@@ -57,8 +57,9 @@ def warden() -> str:
 
 
 def runtime() -> tuple[str, ...]:
-    """What the warden needs to see."""
-    return tuple(dict.fromkeys((os.path.realpath(sys.base_prefix), interpreter(), warden())))
+    """What the warden needs to see, and what the next engine will run: no command may change it."""
+    folders = (sys.base_prefix, sys.prefix, str(Path(WARDEN).parents[3]))
+    return tuple(dict.fromkeys((*map(os.path.realpath, folders), interpreter(), warden())))
 
 
 def warden_argv(launch: Launch, bounds: Bounds, locks: Locks, disk: str) -> tuple[str, ...]:

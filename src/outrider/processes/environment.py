@@ -27,6 +27,7 @@ FIXED = {
     "GIT_PAGER": "cat",
     "MANPAGER": "cat",
     "GIT_TERMINAL_PROMPT": "0",
+    "GIT_OPTIONAL_LOCKS": "0",  # so that looking at a repository does not rewrite its index
     "DEBIAN_FRONTEND": "noninteractive",
     "PYTHONUNBUFFERED": "1",  # so that output is seen when it is written
 }

@@ -32,6 +32,8 @@ from outrider.sessions.records import (
     StoredSession,
     sayable,
 )
+from outrider.sessions.retention import forget
+from outrider.sessions.session import SessionTime
 from outrider.sessions.sqlite.owners import this_process
 from outrider.sessions.sqlite_store import SqliteStore
 from outrider.sessions.store import Store
@@ -207,6 +209,19 @@ async def test_clearing_leaves_only_what_somebody_owns(store: Store, session: St
     await store.acquire(session.id, this_process())
     assert await store.clear() == 1
     assert [one.id for one in (await store.list()).sessions] == [session.id]
+
+
+async def test_sf_049_old_sessions_are_forgotten_while_others_are_written(store: Store):
+    old = [await store.create(StoredSession(title="old")) for _ in range(5)]
+    await store.create(StoredSession(title="child", parent_id=old[0].id))
+    owned = await store.create(StoredSession(title="owned"))
+    await store.acquire(owned.id, this_process())
+    young = await store.create(StoredSession(title="young", time=SessionTime(START + DAY, START + DAY)))
+    async with asyncio.TaskGroup() as group:
+        forgetting = group.create_task(forget(store, inactive_since=START + DAY))
+        busy = group.create_task(store.update(young.id, SessionUpdate(metadata={"busy": True})))
+    assert (forgetting.result(), busy.result().title) == (5, "young")
+    assert {one.title for one in (await store.list()).sessions} == {"young", "owned"}
 
 
 # The transcript

@@ -89,8 +89,7 @@ class Journal:
 
     async def put_message(self, message: Message) -> None:
         """Keep what became known about a message: how it finished, what it used. Its parts have their own way."""
-        bare = Message.from_dict(message.to_dict() | {"parts": []})
-        await self._record(_Entry([bare], lambda _: None))
+        await self._record(_Entry([replace(message, parts=[])], lambda _: None))
 
     async def put_part(self, part: AnyPart, message: Message) -> AnyPart:
         """Add a part to a message of the session, or give it its new value. A call only makes legal moves."""

@@ -255,6 +255,27 @@ async def test_resuming_ends_what_was_open_and_does_it_once(store: SmallStore, b
     assert (await store.get(journal.session.id)).seq == seq
 
 
+async def test_sf_014_calls_left_open_in_the_middle_of_history_are_ended_where_they_stand(
+    store: SmallStore, bus: EventBus
+):
+    async with await begin(Session(), store, bus) as journal:
+        message = await answer(journal)
+        call = await journal.put_part(pending(), message)
+        started = call.state.start(1, metadata={"output": "half of the list"})
+        await journal.put_part(call.with_state(started), message)
+        for text in ("and then", "and then again"):
+            await journal.add_message(text_message("user", text))
+    async with await resume(journal.session.id, store, bus) as resumed:
+        (ended,) = resumed.session.messages[0].parts
+        assert (ended.state.reason, ended.state.metadata["recovered_from"]) == ("interrupted", "running")
+        assert "half of the list" in ended.state.error
+        assert [message.get_text_content() for message in resumed.session.messages[1:]] == [
+            "and then",
+            "and then again",
+        ]
+    assert (await store.load(journal.session.id)).messages == resumed.session.messages
+
+
 async def test_sf_004_an_answer_that_was_cut_is_kept_and_marked_incomplete(store: SmallStore, bus: EventBus):
     journal = await begin(Session(), store, bus)
     message = await answer(journal)

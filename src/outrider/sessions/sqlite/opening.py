@@ -24,10 +24,10 @@ def open_file(path: Path, file_system: FileSystem = files.file_system) -> tuple[
     files.prepare(path)
     turnstile = Turnstile(path)
     try:
-        with turnstile:
+        with in_our_words(path), turnstile:
             return _open(path, file_system) if not is_truncated(path) else recover(path, file_system)
     except StoreDamagedError:
-        with turnstile:
+        with in_our_words(path), turnstile:
             return recover(path, file_system)
     finally:
         turnstile.close()

@@ -275,6 +275,26 @@ async def test_sf_049_large_outputs_are_stored_once_and_the_log_stays_small(tmp_
     assert path.stat().st_size < 1024 * 1024
 
 
+async def test_a_text_that_grows_while_it_streams_is_kept_once(tmp_path: Path):
+    path = tmp_path / "sessions.db"
+    noise = os.urandom(300_000).hex()
+    async with SqliteStore(path) as store:
+        session = await store.create(StoredSession())
+        message = said(session.id)
+        await store.append(session.id, [message])
+        id = new_id()
+        for end in range(20_000, len(noise), 20_000):
+            part = TextPart(noise[:end], id=id)
+            part.adopt(message.id, session.id)
+            await store.append(session.id, [part], draft=end % 40_000 > 0)
+        loaded = await store.load(session.id)
+        assert loaded.messages[0].get_text_content() == noise[:end]
+    assert path.stat().st_size < 3 * len(noise)
+    health = doctor.check(path)
+    assert health.healthy
+    assert health.rows["blobs"] <= 1
+
+
 async def test_sf_050_files_are_private_whatever_the_umask(tmp_path: Path):
     old = os.umask(0)
     try:

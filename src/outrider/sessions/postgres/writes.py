@@ -201,16 +201,25 @@ def lexemes(text: str) -> list[str]:
 
 
 async def _put_part(db: Connection, session: int, seq: int, row: PartRow, *, draft: bool) -> None:
-    body, blobs = split(row.body)
+    body, blobs = (row.body, {}) if draft else split(row.body)
     part, _ = read_part("", row)
     text = "" if draft or part is None else words.searchable(part)
     own = (row.id, seq, draft, len(blobs), row.tool, row.outcome, row.start, row.end, body, lexemes(text))
     kept = await (await db.execute(_PUT_PART, (session, *own, session, row.message_id))).fetchone()
     if kept is None:
         raise PartValidationError(f"there is no message {row.message_id}", field="message_id")
+    if blobs:
+        await db.execute(_LET_GO, (kept[0], list(blobs)))
     for name, content in blobs.items():
         await db.execute("INSERT INTO blobs VALUES (%s, %s) ON CONFLICT DO NOTHING", (name, content))
         await db.execute("INSERT INTO blob_uses VALUES (%s, %s) ON CONFLICT DO NOTHING", (kept[0], name))
+
+
+_LET_GO = """
+    WITH gone AS (DELETE FROM blob_uses WHERE part = %s AND NOT name = ANY(%s) RETURNING part, name)
+    DELETE FROM blobs USING gone WHERE blobs.name = gone.name AND NOT EXISTS (
+        SELECT 1 FROM blob_uses WHERE blob_uses.name = gone.name AND blob_uses.part <> gone.part)
+"""
 
 
 async def _take(db: Connection, session: int, item: str, seq: int, now: int, *, again: bool) -> None:

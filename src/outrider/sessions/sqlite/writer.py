@@ -97,6 +97,11 @@ class Writer:
 
     def _hand_over(self, orders: list[Order]) -> None:
         """To the thread. One who waits there for another process does not wait for ever."""
+        if self._closed:
+            for order in orders:
+                order.fail(StoreError(f"{self._path} is closed"))
+                order.deliver()
+            return
         for order in orders:
             patience = order.loop.call_later(PATIENCE_SECONDS, self._give_up, order)
             order.future.add_done_callback(lambda _, patience=patience: patience.cancel())

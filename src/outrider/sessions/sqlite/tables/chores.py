@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Callable
 
 from outrider.sessions.sqlite.tables.finding import index_some, text_of, unindex
+from outrider.sessions.sqlite.tables.writes import drop_blobs
 
 STEP = 200
 # Other processes index their own sessions; looking back further than this finds what a crash left.
@@ -37,18 +38,10 @@ def sweep_some(db: sqlite3.Connection) -> bool:
     for key, blobs, body in parts:
         unindex(db, key, text_of(db, body, blobs=blobs))
         if blobs:
-            _drop_blobs(db, key)
+            drop_blobs(db, key)
         db.execute("DELETE FROM parts WHERE key = ?", (key,))
     if len(parts) < STEP:
         for table in ("messages", "inbox", "approvals"):
             db.execute(f"DELETE FROM {table} WHERE session = ?", (session,))
         db.execute("DELETE FROM sessions WHERE key = ?", (session,))
     return True
-
-
-def _drop_blobs(db: sqlite3.Connection, part: int) -> None:
-    names = db.execute("DELETE FROM blob_uses WHERE part = ? RETURNING name", (part,)).fetchall()
-    db.executemany(
-        "DELETE FROM blobs WHERE name = ? AND NOT EXISTS (SELECT 1 FROM blob_uses WHERE blob_uses.name = blobs.name)",
-        names,
-    )

@@ -1,7 +1,7 @@
 """What changes the tables. Each function runs inside the writer's transaction."""
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -192,7 +192,8 @@ def _fork_point(db: sqlite3.Connection, session: int, at: str | None) -> sqlite3
 
 
 def _put_part(db: sqlite3.Connection, session: int, seq: int, row: PartRow, *, draft: bool) -> None:
-    body, blobs = split(row.body)
+    """The large texts of a draft stay in its row: it grows, and each of its values replaces the one before."""
+    body, blobs = (row.body, {}) if draft else split(row.body)
     own = (row.id, seq, draft, len(blobs), row.tool, row.outcome, row.start, row.end, body)
     try:
         db.execute(_PUT_PART, (session, session, row.message_id, *own))
@@ -200,8 +201,18 @@ def _put_part(db: sqlite3.Connection, session: int, seq: int, row: PartRow, *, d
         raise PartValidationError(f"there is no message {row.message_id}", field="message_id") from error
     if blobs:
         key = db.execute(_PART_KEY, (session, row.message_id, row.id)).fetchone()[0]
+        drop_blobs(db, key, but=blobs)
         db.executemany("INSERT OR IGNORE INTO blobs (name, body) VALUES (?, ?)", blobs.items())
         db.executemany("INSERT OR IGNORE INTO blob_uses VALUES (?, ?)", [(key, name) for name in blobs])
+
+
+def drop_blobs(db: sqlite3.Connection, part: int, but: Collection[str] = ()) -> None:
+    """Let go of a part's large texts; those that nothing else uses are deleted."""
+    used = db.execute("SELECT name FROM blob_uses WHERE part = ?", (part,)).fetchall()
+    for (name,) in used:
+        if name not in but:
+            db.execute("DELETE FROM blob_uses WHERE part = ? AND name = ?", (part, name))
+            db.execute("DELETE FROM blobs WHERE name = ? AND name NOT IN (SELECT name FROM blob_uses)", (name,))
 
 
 def _take(db: sqlite3.Connection, session: int, item: str, seq: int, now: int) -> None:

@@ -12,6 +12,7 @@ _HARMLESS = names(
     LC_MESSAGES LC_NUMERIC LC_TIME TERM GIT_OPTIONAL_LOCKS GIT_TERMINAL_PROMPT PYTHONUNBUFFERED
     PYTHONDONTWRITEBYTECODE DEBUG VERBOSE NODE_ENV RUST_BACKTRACE DEBIAN_FRONTEND"""
 )
+_PAGERS = frozenset({"PAGER", "GIT_PAGER", "MANPAGER", "SYSTEMD_PAGER"})
 _PLAIN_VALUE = re.compile(r"^[A-Za-z0-9_.:@%+, -]*$")
 # The shell or every program obeys these, exported or not.
 _SPECIAL = re.compile(
@@ -32,6 +33,8 @@ def refuse_special(name: str) -> None:
 
 def refuse_exported(name: str, value: Arg) -> None:
     """A variable that a program is given."""
+    if name in _PAGERS and value.text in {"", "cat"}:
+        return
     if name not in _HARMLESS:
         raise Unclear(f"it gives {name} to a program")
     if value.text is None or not _PLAIN_VALUE.match(value.text):

@@ -23,6 +23,7 @@ _VALUED = names(
 )
 _ALTERNATIVES = frozenset({"-o", "-or", ",", "("})
 _NEGATIONS = frozenset({"!", "-not"})
+_TIMES = re.compile(r"^-newer[aBcm]t$")
 _FILES = re.compile(r"^-(?:newer|anewer|cnewer|samefile|newer[aBcm][aBcm])$")
 _BEFORE_PATHS = frozenset({"-H", "-P"})
 FOUND = Arg(None, many=True, paths=True, shown="{}")
@@ -71,7 +72,7 @@ class _Expression:
                 self.alternatives = self.alternatives or text in _ALTERNATIVES
                 self.negated = text in _NEGATIONS
                 self.prints += [text] if text.startswith("-print") or text == "-ls" else []
-            elif text in _VALUED:
+            elif text is not None and (text in _VALUED or _TIMES.match(text)):
                 self._value(text)
             elif text is not None and _FILES.match(text):
                 self.place.check(self._next(text))

@@ -42,7 +42,7 @@ class Walk:
         match node.type:
             case "command" | "redirected_statement" | "test_command" | "declaration_command" | "unset_command":
                 return self.command(node, scope)
-            case "variable_assignment" | "variable_assignments":
+            case "variable_assignment" | "variable_assignments" | "file_redirect":
                 return self.simple(node, scope)
             case "pipeline":
                 return self.pipeline(node, scope)

@@ -10,6 +10,13 @@ from outrider.permissions.programs.table import Program, Use, program, prove, re
 from outrider.permissions.shell.source import Unclear
 from outrider.permissions.shell.values import Arg, literal
 
+_IMPLY_LISTING = ("--contains", "--no-contains", "--merged", "--no-merged", "--points-at")
+# Settings for one call that change at most how its output looks.
+_HARMLESS_SETTING = re.compile(
+    r"^(?:(?:color\.[a-z.]+|core\.(?:quotepath|abbrev)|log\.date|advice\.[a-z]+|diff\.(?:renames|context|noprefix))=[\w-]*"
+    r"|core\.pager=(?:cat)?)$",
+    re.IGNORECASE,
+)
 _SIGNATURE = re.compile(r"%G|signature|%\(\s*trailers:.*command", re.IGNORECASE)
 _DIFF = (
     "-pusRabwWz0123456789 -U= -B[=] -M[=] -C[=] -D -l= -S= -G= -O=@ -X[=] --patch --no-patch --unified= --raw "
@@ -68,13 +75,13 @@ def refuse_signatures(use: Use) -> None:
 def _lists_branches(use: Use, _: Place) -> None:
     """A name without an option that lists would make a branch."""
     refuse_signatures(use)
-    if use.operands and not use.has("-l", "--list"):
+    if use.operands and not use.has("-l", "--list", *_IMPLY_LISTING):
         raise Unclear("it would make a branch")
 
 
 def _lists_tags(use: Use, _: Place) -> None:
     refuse_signatures(use)
-    if use.operands and not use.has("-l", "--list"):
+    if use.operands and not use.has("-l", "--list", "-n", *_IMPLY_LISTING):
         raise Unclear("it would make a tag")
 
 
@@ -126,7 +133,7 @@ GIT: dict[str, Program] = {
         "--tags[=] --remotes[=] --show-toplevel --show-prefix --show-cdup --git-dir --git-common-dir "
         "--absolute-git-dir --is-inside-work-tree --is-inside-git-dir --is-bare-repository "
         "--is-shallow-repository --show-superproject-working-tree --show-object-format[=] --revs-only --no-revs "
-        "--flags --no-flags --default= --sq --not --since= --until= --after= --before= --path-format= "
+        "--flags --no-flags --default= --sq --not --since= --until= --after= --before= --path-format= --git-path= "
         "--local-env-vars"
     ),
     "branch": _git(
@@ -169,6 +176,7 @@ GIT: dict[str, Program] = {
         numbers=True,
     ),
     "cat-file": _git("-tsep --allow-unknown-type --batch-check[=] --batch[=] --buffer --batch-all-objects --unordered"),
+    "hash-object": _git("-t= --stdin --path=@ --no-filters --literally"),
     "merge-base": _git("-a --all --octopus --independent --is-ancestor --fork-point"),
     "count-objects": _git("-vH --verbose --human-readable"),
     "check-ignore": _git("-qvzn --quiet --verbose --stdin --non-matching --no-index"),
@@ -212,7 +220,7 @@ _VERBS: dict[str, dict[str, Program]] = {
 }
 _WRITING_VERBS = frozenset({"expire", "delete", "drop"})
 _GLOBAL = program(
-    "-Pvh -C=@ --no-pager --no-optional-locks --literal-pathspecs --no-replace-objects --version --help "
+    "-Pvh -C=@ -c= --no-pager --no-optional-locks --literal-pathspecs --no-replace-objects --version --help "
     "--no-lazy-fetch --icase-pathspecs --noglob-pathspecs --glob-pathspecs"
 )
 
@@ -233,8 +241,11 @@ def leave_globals(args: Sequence[Arg], place: Place) -> tuple[Place, list[Arg]]:
     """The options before the subcommand, followed; the subcommand and what comes after it."""
     rest = list(args)
     while rest and (text := rest[0].text) is not None and text.startswith("-"):
-        taken = 2 if text == "-C" else 1
+        taken = 2 if text in {"-C", "-c"} else 1
         use = read_use(_GLOBAL, rest[:taken])
+        for setting in use.values("-c"):
+            if setting.text is None or not _HARMLESS_SETTING.match(setting.text):
+                raise Unclear("a setting for git that could make it run something")
         for folder in use.values("-C"):
             place.check(folder)
             if folder.text is None:

@@ -8,7 +8,7 @@ from outrider.permissions.programs.git import GIT, prove_git
 from outrider.permissions.programs.place import Place
 from outrider.permissions.programs.search import SEARCH
 from outrider.permissions.programs.sed import SED, prove_sed
-from outrider.permissions.programs.system import SYSTEM, asked_for_its_version
+from outrider.permissions.programs.system import SYSTEM, VERSION_CHECKS
 from outrider.permissions.programs.table import Program, prove, read_use
 from outrider.permissions.programs.texts import TEXTS
 from outrider.permissions.shell.source import Unclear
@@ -41,7 +41,7 @@ def program_name(word: str) -> str:
 def is_reader(name: str) -> bool:
     """Whether the program is known by its reading uses, so that its other uses can be told apart."""
     spec = TABLES.get(name)
-    return name in _PROOFS or name in _VIEWERS or (spec is not None and spec.check is not asked_for_its_version)
+    return name in _PROOFS or name in _VIEWERS or (spec is not None and spec.check not in VERSION_CHECKS)
 
 
 def reaches(name: str, words: Sequence[str], named: int) -> bool:

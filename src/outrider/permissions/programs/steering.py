@@ -57,6 +57,11 @@ def steering(program: str, args: tuple[str, ...], *, root: Path, cwd: Path, read
     match program:
         case "git":
             yield from _git(root, cwd, reads_only=reads_only)
+        case "cargo" | "rustc" | "rustup" | "rustfmt":
+            chosen = (".cargo/config.toml", ".cargo/config", "rust-toolchain.toml", "rust-toolchain")
+            yield from _present(root, cwd, chosen, "it chooses the tools that cargo runs")
+        case "go" if reads_only:
+            yield from _present(root, cwd, ("go.mod", "go.work"), "it can make go fetch another version of itself")
         case _ if reads_only:
             return
         case "npm" | "npx" | "yarn" | "pnpm" | "bun" | "corepack":
@@ -69,9 +74,6 @@ def steering(program: str, args: tuple[str, ...], *, root: Path, cwd: Path, read
             yield from _present(
                 root, cwd, ("conftest.py", "tests/conftest.py", "test/conftest.py"), "pytest runs it first"
             )
-        case "cargo" | "rustc" | "rustup" | "rustfmt":
-            names = (".cargo/config.toml", ".cargo/config", "rust-toolchain.toml", "rust-toolchain")
-            yield from _present(root, cwd, names, "it chooses the tools that cargo runs")
         case _:
             return
 

@@ -1,5 +1,7 @@
 """Programs that tell about the machine, and interpreters and compilers asked for nothing but their version."""
 
+from msgspec import structs
+
 from outrider.permissions.programs.place import Place
 from outrider.permissions.programs.table import Program, Use, program
 from outrider.permissions.shell.source import Unclear
@@ -33,6 +35,11 @@ def asked_for_its_version(use: Use, _: Place) -> None:
 def _no_environment(use: Use, _: Place) -> None:
     if any(arg.text is None or "e" in arg.text for arg in use.operands):
         raise Unclear("it would show the environment of other processes")
+
+
+def asked_go_for_its_version(use: Use, _: Place) -> None:
+    if [arg.text for arg in use.operands] != ["version"]:
+        raise Unclear("only asking go for its version is known to be harmless")
 
 
 def _version(options: str) -> Program:
@@ -136,8 +143,11 @@ SYSTEM: dict[str, Program] = {
     "perl": _version("-v --version"),
     "ruby": _version("-v --version"),
     "php": _version("-v --version"),
-    "java": _VERSION_ONLY,
-    "javac": _VERSION_ONLY,
+    "java": structs.replace(_VERSION_ONLY, words=frozenset({"-version"})),
+    "javac": structs.replace(_VERSION_ONLY, words=frozenset({"-version"})),
+    "cargo": _version("-V --version"),
+    "rustc": _version("-V --version"),
+    "go": program("", "text", check=asked_go_for_its_version),
     "make": _version("-v --version"),
     "tmux": _version("-V"),
     "man": _VERSION_ONLY,
@@ -153,3 +163,5 @@ _ASKED_FOR_VERSIONS = names(
     eza shellcheck hadolint pandoc ffmpeg convert inkscape nginx git-lfs"""
 )
 SYSTEM.update(dict.fromkeys(_ASKED_FOR_VERSIONS, _VERSION_ONLY))
+# Programs that do something else as a rule: knowing their version says nothing about the rest of what they can do.
+VERSION_CHECKS = (asked_for_its_version, asked_go_for_its_version)

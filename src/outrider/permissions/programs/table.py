@@ -43,6 +43,7 @@ class Program(Struct, frozen=True):
     numbers: bool = False
     most: int | None = None
     check: Callable[[Use, Place], None] | None = None
+    words: frozenset[str] = frozenset()  # words like -version that are one option
 
 
 def program(
@@ -122,6 +123,8 @@ class _Reading:
             self._uncertain(arg)
         elif text == "-" or not text.startswith("-"):
             self.operands.append(arg)
+        elif text in self.spec.words:
+            self.options.append((text, None))
         elif text.startswith("--"):
             self._long(text)
         elif self.spec.numbers and text[1:].isdigit():

@@ -103,6 +103,7 @@ class _Lexing:
     def _here_document(self, at: int, operator: str) -> None:
         """The grammar says where the body lies; the lines of the text must say the same."""
         reader, text = self.reader, self.source.text
+        reader.skip_blanks()
         node = self.source.nested.get(at) or self.source.nested.get(at - 1)
         delimiter = _DELIMITER.match(text, reader.at)
         if node is None or operator == "<<-" or not delimiter:

@@ -65,11 +65,11 @@ class Scope(Struct):
 def expand(word: Word, scope: Scope, shown: str = "") -> list[Arg]:
     """The arguments that a word becomes."""
     if _has_braces(word):
-        texts = [text.text for text in word if isinstance(text, Text)]
-        if texts[0].count("{") > MOST_BRACES:
+        written = "".join(piece.text for piece in word if isinstance(piece, Text | Wildcard))
+        if written.count("{") > MOST_BRACES:
             raise Unclear("too many braces")
         # An alternative that is empty leaves no word behind.
-        return [arg for text in _braces(texts[0]) if text for arg in _plain((Text(text),), scope, text)]
+        return [arg for text in _braces(written) if text for arg in _plain(_unquoted_word(text), scope, text)]
     return _plain(word, scope, shown)
 
 
@@ -93,9 +93,14 @@ def _has_braces(word: Word) -> bool:
     plain = "".join(piece.text for piece in word if isinstance(piece, Text) and not piece.quoted)
     if "{" not in plain or not ("," in plain or ".." in plain):
         return False
-    if len(word) != 1:
+    if not all(isinstance(piece, Wildcard) or (isinstance(piece, Text) and not piece.quoted) for piece in word):
         raise Unclear("braces together with quotes or expansions")
     return True
+
+
+def _unquoted_word(text: str) -> Word:
+    parts = re.split(r"([*?\[])", text)
+    return tuple(Wildcard(part) if part in {"*", "?", "["} else Text(part) for part in parts if part)
 
 
 def _braces(text: str) -> list[str]:
@@ -201,6 +206,8 @@ def _matching(word: Word, scope: Scope, shown: str) -> Arg:
     if not any(isinstance(piece, Wildcard) and piece.text in "*?" for piece in word) and "]" not in unmatched:
         return Arg((unmatched,), shown=shown)
     found = _names(pattern, scope.cwds)
+    if found == [] and lead.startswith("-"):
+        return Arg((unmatched,), shown=shown)  # an option with a pattern as its value, which nothing matches
     if found is None:
         return Arg(None, many=True, lead=lead, shown=shown)
     return Arg(tuple(dict.fromkeys((unmatched, *found))), many=True, loose=not lead, shown=shown)

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from outrider.errors import ToolFailure
 from outrider.tools.context import ToolContext
-from outrider.tools.files.draft import Draft, Drafts
 from outrider.tools.files.editor import Editor
+from outrider.tools.files.revision import Revision, Revisions
 from outrider.tools.prompt import prompt_beside
 from outrider.tools.text.difference import difference
 from outrider.tools.text.encoding import Encoding
@@ -37,33 +37,33 @@ def edit_tool(editor: Editor) -> Tool:
         replace_all: Annotated[bool, "every occurrence"] = False,  # noqa: FBT002
     ) -> ToolResult:
         return await editor.change(
-            context, lambda drafts: _edit(drafts, file_path, old_string, new_string, everywhere=replace_all)
+            context, lambda revisions: _edit(revisions, file_path, old_string, new_string, everywhere=replace_all)
         )
 
     return Tool(edit, description=prompt_beside(__file__), preprocess_args=renamed(ALIASES))
 
 
-def _edit(drafts: Drafts, path: str, old: str, new: str, *, everywhere: bool) -> ToolResult:
-    draft = drafts.open(path, "edit")
-    name = draft.place.shown
-    if not draft.before and not old and new:
-        draft.write(new, Encoding() if draft.before is None else draft.encoding)
-        done = "Created" if draft.before is None else "Filled"
+def _edit(revisions: Revisions, path: str, old: str, new: str, *, everywhere: bool) -> ToolResult:
+    revision = revisions.open(path, "edit")
+    name = revision.place.shown
+    if not revision.before and not old and new:
+        revision.write(new, Encoding() if revision.before is None else revision.encoding)
+        done = "Created" if revision.before is None else "Filled"
         return ToolResult(f"{done} {name} ({len(new.splitlines())} lines).", title=name)
-    text = draft.text
-    if draft.stale:
-        drafts.saw(draft)
+    text = revision.text
+    if revision.stale:
+        revisions.saw(revision)
         raise ToolFailure(
             f"{name} was changed since you read it. Nothing was written. It holds now:\n{fresh_view(text, old)}"
         )
     # Only who has read the file can mean a text that stands there with other whitespace.
-    replaced = replace_text(text, old, new, everywhere=everywhere, tolerant=draft.seen)
-    draft.write(replaced.text, draft.encoding)
-    return _told(draft, text, replaced)
+    replaced = replace_text(text, old, new, everywhere=everywhere, tolerant=revision.seen)
+    revision.write(replaced.text, revision.encoding)
+    return _told(revision, text, replaced)
 
 
-def _told(draft: Draft, before: str, replaced: Replaced) -> ToolResult:
-    name = draft.place.shown
+def _told(revision: Revision, before: str, replaced: Replaced) -> ToolResult:
+    name = revision.place.shown
     changed = difference(name, before, replaced.text)
     where = ", ".join(map(str, replaced.lines[:_LISTED])) + (", …" if len(replaced.lines) > _LISTED else "")
     count = len(replaced.lines)

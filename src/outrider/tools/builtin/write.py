@@ -2,8 +2,8 @@
 
 from outrider.errors import ToolFailure
 from outrider.tools.context import ToolContext
-from outrider.tools.files.draft import Draft, Drafts
 from outrider.tools.files.editor import Editor
+from outrider.tools.files.revision import Revision, Revisions
 from outrider.tools.prompt import prompt_beside
 from outrider.tools.text.difference import difference
 from outrider.tools.text.encoding import Encoding, detect
@@ -16,38 +16,38 @@ ALIASES = {"path": "file_path", "filename": "file_path", "filePath": "file_path"
 
 def write_tool(editor: Editor) -> Tool:
     async def write(file_path: str, content: str, context: ToolContext) -> ToolResult:
-        return await editor.change(context, lambda drafts: _write(drafts, file_path, content))
+        return await editor.change(context, lambda revisions: _write(revisions, file_path, content))
 
     return Tool(write, description=prompt_beside(__file__), preprocess_args=renamed(ALIASES))
 
 
-def _write(drafts: Drafts, path: str, content: str) -> ToolResult:
-    draft = drafts.open(path, "write")
-    name = draft.place.shown
-    encoding, before = _require_known(drafts, draft)
+def _write(revisions: Revisions, path: str, content: str) -> ToolResult:
+    revision = revisions.open(path, "write")
+    name = revision.place.shown
+    encoding, before = _require_known(revisions, revision)
     if before is not None and _all_crlf(before) and "\r" not in content:
         content = content.replace("\n", "\r\n")
-    draft.write(content.removeprefix("\ufeff") if encoding.bom else content, encoding)
-    if draft.after == draft.before:
+    revision.write(content.removeprefix("\ufeff") if encoding.bom else content, encoding)
+    if revision.after == revision.before:
         return ToolResult(f"{name} holds exactly this already; nothing was written.", title=name)
     changed = difference(name, before, content)
-    done = "Created" if draft.before is None else "Overwrote"
+    done = "Created" if revision.before is None else "Overwrote"
     metadata = {"diff": changed.text, "added": changed.added, "removed": changed.removed}
     return ToolResult(f"{done} {name} ({len(content.splitlines())} lines).", title=name, metadata=metadata)
 
 
-def _require_known(drafts: Drafts, draft: Draft) -> tuple[Encoding, str | None]:
+def _require_known(revisions: Revisions, revision: Revision) -> tuple[Encoding, str | None]:
     """The encoding to write in, and the old text if there was any."""
-    if draft.before is None:
+    if revision.before is None:
         return Encoding(), None
-    encoding = detect(draft.before)
-    text = encoding.decode(draft.before) if encoding else ""
-    name = draft.place.shown
-    if draft.stale:
-        drafts.saw(draft)
+    encoding = detect(revision.before)
+    text = encoding.decode(revision.before) if encoding else ""
+    name = revision.place.shown
+    if revision.stale:
+        revisions.saw(revision)
         view = fresh_view(text) if encoding else "(a binary file)"
         raise ToolFailure(f"{name} was changed since you read it. Nothing was written. It holds now:\n{view}")
-    if not draft.seen and draft.before:
+    if not revision.seen and revision.before:
         raise ToolFailure(f"{name} exists and was not read in this session. Read it first. Nothing was written")
     return encoding or Encoding(), text
 

@@ -8,9 +8,9 @@ from typing import TypeVar
 from outrider.errors import ToolFailure
 from outrider.tools.context import ToolContext
 from outrider.tools.files.commit import Change, commit
-from outrider.tools.files.draft import Draft, Drafts
 from outrider.tools.files.files import Files
 from outrider.tools.files.ledger import Ledger, version_of
+from outrider.tools.files.revision import Revision, Revisions
 from outrider.tools.threads import Threads
 
 T = TypeVar("T")
@@ -29,17 +29,17 @@ class Editor:
         self._turnstile = asyncio.Lock()
         self._threads = Threads(4)
 
-    async def change(self, context: ToolContext, plan: Callable[[Drafts], T]) -> T:
-        """Runs the plan, which opens drafts and changes them, and writes what became different. A plan that raises
+    async def change(self, context: ToolContext, plan: Callable[[Revisions], T]) -> T:
+        """Runs the plan, which opens revisions and changes them, and writes what became different. A plan that raises
         changes nothing; cancelling either comes before the first byte or waits for the last."""
         async with self._turnstile:
-            drafts = Drafts(self.files, self.ledger, context.session_id)
-            result: T = await self._threads.run(lambda: plan(drafts))
-            changes = [draft.change() for draft in drafts.changed()]
+            revisions = Revisions(self.files, self.ledger, context.session_id)
+            result: T = await self._threads.run(lambda: plan(revisions))
+            changes = [revision.change() for revision in revisions.changed()]
             await self._keep(changes)
             await _whole(asyncio.ensure_future(self._threads.run(lambda: commit(changes))))
-            for draft in drafts.changed():
-                self._note(context.session_id, draft)
+            for revision in revisions.changed():
+                self._note(context.session_id, revision)
         return result
 
     async def _keep(self, changes: list[Change]) -> None:
@@ -54,11 +54,11 @@ class Editor:
                     f"{change.place.shown}: its present content could not be kept for undo ({why}). Nothing was written"
                 ) from error
 
-    def _note(self, session_id: str, draft: Draft) -> None:
-        if draft.after is None:
-            self.ledger.forget(session_id, draft.place.real)
+    def _note(self, session_id: str, revision: Revision) -> None:
+        if revision.after is None:
+            self.ledger.forget(session_id, revision.place.real)
         else:
-            self.ledger.saw(session_id, draft.place.real, version_of(draft.after))
+            self.ledger.saw(session_id, revision.place.real, version_of(revision.after))
 
 
 async def _whole(writing: "asyncio.Future[None]") -> None:

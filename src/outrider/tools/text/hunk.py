@@ -1,6 +1,6 @@
 """Lines to look for in a file and what becomes of them; lines that stay keep the file's own bytes."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from difflib import SequenceMatcher
 from typing import Literal
 
@@ -45,13 +45,28 @@ class Match(msgspec.Struct, frozen=True):
 def hunk_between(old: list[str], new: list[str]) -> Hunk:
     """The hunk that turns `old` into `new` and touches no line that is in both."""
     steps: list[Step] = []
-    for tag, old_start, old_end, new_start, new_end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        if tag == "equal":
-            steps += [Step(" ", line) for line in old[old_start:old_end]]
+    for same, before, after in aligned(old, new):
+        if same:
+            steps += [Step(" ", line) for line in old[before]]
             continue
-        steps += [Step("-", line) for line in old[old_start:old_end]]
-        steps += [Step("+", line) for line in new[new_start:new_end]]
+        steps += [Step("-", line) for line in old[before]]
+        steps += [Step("+", line) for line in new[after]]
     return Hunk(tuple(steps))
+
+
+def aligned(old: list[str], new: list[str]) -> Iterator[tuple[bool, slice, slice]]:
+    """Pieces of two lists that are the same, or not. What both begin and end with is the same before all else, so that
+    of several equal lines, blank ones mostly, those stay that nobody meant to touch."""
+    shorter = min(len(old), len(new))
+    head = next((n for n in range(shorter) if old[n] != new[n]), shorter)
+    tail = next((n for n in range(shorter - head) if old[-1 - n] != new[-1 - n]), shorter - head)
+    if head:
+        yield True, slice(0, head), slice(0, head)
+    middle = SequenceMatcher(None, old[head : len(old) - tail], new[head : len(new) - tail], autojunk=False)
+    for tag, start, end, new_start, new_end in middle.get_opcodes():
+        yield tag == "equal", slice(head + start, head + end), slice(head + new_start, head + new_end)
+    if tail:
+        yield True, slice(len(old) - tail, len(old)), slice(len(new) - tail, len(new))
 
 
 def find_matches(lines: list[str], old: list[str], *, start: int = 0, tolerant: bool = True) -> list[Match]:

@@ -1,13 +1,13 @@
 """Replaces one text by another in a file: exactly, else as whole lines with other whitespace, else not at all."""
 
 import re
-from difflib import SequenceMatcher, get_close_matches
+from difflib import get_close_matches
 
 import msgspec
 
 from outrider.errors import ToolFailure
 from outrider.tools.text.endings import PlainText, split_lines, with_ending, without_ending
-from outrider.tools.text.hunk import Match, apply_steps, close_ends, find_matches, hunk_between
+from outrider.tools.text.hunk import Match, aligned, apply_steps, close_ends, find_matches, hunk_between
 from outrider.tools.text.view import numbered
 
 _LISTED = 10
@@ -62,9 +62,8 @@ def _piece(plain: PlainText, span: tuple[int, int], old: str, new: str) -> str:
     originals = split_lines(plain.original[slice(*span)])
     before, after = split_lines(old), split_lines(new)
     pieces: list[str] = []
-    for tag, start, end, new_start, new_end in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
-        same = tag == "equal"
-        pieces += originals[start:end] if same else [with_ending(line, ending) for line in after[new_start:new_end]]
+    for same, kept, fresh in aligned(before, after):
+        pieces += originals[kept] if same else [with_ending(line, ending) for line in after[fresh]]
     return "".join(pieces)
 
 

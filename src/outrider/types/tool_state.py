@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import force_setattr, replace
 
 from outrider.errors import InvalidStateTransition
+from outrider.types.validate import convert
 
 NO_OUTPUT = "(no output)"
 
@@ -66,6 +67,8 @@ class ToolError(msgspec.Struct, frozen=True, tag_field="status", tag="error"):
         return "error"
 
     def __post_init__(self) -> None:
+        if self.time.__class__ is dict:
+            force_setattr(self, "time", convert(self.time, EndedTime))
         if not self.error.strip():
             force_setattr(self, "error", f"the call ended as {self.reason}; nothing else is known")
 
@@ -83,6 +86,8 @@ class ToolCompleted(msgspec.Struct, frozen=True, tag_field="status", tag="comple
         return "completed"
 
     def __post_init__(self) -> None:
+        if self.time.__class__ is dict:
+            force_setattr(self, "time", convert(self.time, EndedTime))
         if not self.output.strip():
             force_setattr(self, "output", NO_OUTPUT)
         if self.attachments.__class__ is not tuple:
@@ -100,6 +105,10 @@ class ToolRunning(msgspec.Struct, frozen=True, tag_field="status", tag="running"
     time: RunningTime
     title: str = ""
     metadata: dict[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        if self.time.__class__ is dict:
+            force_setattr(self, "time", convert(self.time, RunningTime))
 
     @property
     def status(self) -> ToolStatus:

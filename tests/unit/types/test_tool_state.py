@@ -214,3 +214,12 @@ def test_of_two_ends_that_race_exactly_one_wins():
 def test_every_state_survives_json_exactly(state):
     union = TOOL_STATES[0] | TOOL_STATES[1] | TOOL_STATES[2] | TOOL_STATES[3]
     assert msgspec.json.decode(msgspec.json.encode(state), type=union) == state
+
+
+def test_a_time_may_be_given_as_a_plain_dict():
+    assert ToolRunning(input={}, time={"start": 1}).time == RunningTime(1)  # pyright: ignore[reportArgumentType]
+    done = ToolCompleted(input={}, output="x", time={"start": 1, "end": 2})  # pyright: ignore[reportArgumentType]
+    assert done.time == EndedTime(1, 2)
+    with pytest.raises(PartValidationError) as caught:
+        ToolError(input={}, error="x", time={"start": 1})  # pyright: ignore[reportArgumentType]
+    assert caught.value.details["field"] == "end"

@@ -46,8 +46,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Agent(msgspec.Struct, frozen=True):
-    """An equal among agents. `tools=None` is every tool of the run; a tuple of names narrows it. `stream=False` asks for
-    answers in one piece, for models and gateways that cannot do otherwise."""
+    """An equal among agents. `tools=None` is every tool of the run; a tuple of names narrows it. `stream=False` asks
+    for answers in one piece, for models and gateways that cannot do otherwise."""
 
     name: str
     instructions: str

@@ -55,6 +55,12 @@ class Attachment(msgspec.Struct, frozen=True):
             raise ValueError("an attachment has either data (base64) or a url")
 
 
+def _read_time(state: msgspec.Struct, time: Any, cls: type[RunningTime] | type[EndedTime]) -> None:
+    """People write times as plain dicts."""
+    if time.__class__ is dict:
+        force_setattr(state, "time", convert(time, cls))
+
+
 class ToolError(msgspec.Struct, frozen=True, tag_field="status", tag="error"):
     input: dict[str, Any]
     error: str
@@ -67,8 +73,7 @@ class ToolError(msgspec.Struct, frozen=True, tag_field="status", tag="error"):
         return "error"
 
     def __post_init__(self) -> None:
-        if self.time.__class__ is dict:
-            force_setattr(self, "time", convert(self.time, EndedTime))
+        _read_time(self, self.time, EndedTime)
         if not self.error.strip():
             force_setattr(self, "error", f"the call ended as {self.reason}; nothing else is known")
 
@@ -86,8 +91,7 @@ class ToolCompleted(msgspec.Struct, frozen=True, tag_field="status", tag="comple
         return "completed"
 
     def __post_init__(self) -> None:
-        if self.time.__class__ is dict:
-            force_setattr(self, "time", convert(self.time, EndedTime))
+        _read_time(self, self.time, EndedTime)
         if not self.output.strip():
             force_setattr(self, "output", NO_OUTPUT)
         if self.attachments.__class__ is not tuple:
@@ -107,8 +111,7 @@ class ToolRunning(msgspec.Struct, frozen=True, tag_field="status", tag="running"
     metadata: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
-        if self.time.__class__ is dict:
-            force_setattr(self, "time", convert(self.time, RunningTime))
+        _read_time(self, self.time, RunningTime)
 
     @property
     def status(self) -> ToolStatus:

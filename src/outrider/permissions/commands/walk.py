@@ -106,9 +106,10 @@ class Walk:
         if operator.type == "&&" and scope.entered is not None:
             scope.cwds = scope.entered
         self.statement(right, scope)
+        succeeded = scope.entered or scope.cwds
         join(scope, skipped)
-        if operator.type != "&&":
-            scope.entered = None
+        # Where `a && b` worked, both did; `a || b` says nothing about either.
+        scope.entered = succeeded if operator.type == "&&" else None
 
     def pipeline(self, node: "Node", scope: Scope) -> Found:
         found = Found()

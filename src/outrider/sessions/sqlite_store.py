@@ -37,6 +37,8 @@ from outrider.sessions.sqlite.writer import Writer
 from outrider.types.ids import now_ms
 
 T = TypeVar("T")
+# What may be written in the caller's own thread: more would hold up its event loop.
+LIGHT_ROWS, LIGHT_BYTES = 64, 128 * 1024
 _ANY = SessionFilter()
 
 
@@ -70,12 +72,12 @@ class SqliteStore:
         await self._change(session_id, lambda db: writes.delete(db, session_id, token))
 
     async def clear(self) -> int:
-        count = await self._writer.run(writes.clear)
+        count = await self._writer.run(writes.clear, heavy=True)
         self._news.tell_all()
         return count
 
     async def fork(self, session_id: str, *, at: str | None = None, title: str | None = None) -> StoredSession:
-        return await self._writer.run(lambda db: writes.fork(db, session_id, at, title, self._clock()))
+        return await self._writer.run(lambda db: writes.fork(db, session_id, at, title, self._clock()), heavy=True)
 
     async def append(
         self,
@@ -87,8 +89,8 @@ class SqliteStore:
         takes: Sequence[str] = (),
     ) -> int:
         order = writes.Append(session_id, to_rows(session_id, values), token, draft, takes)
-        write = self._writer.run(lambda db: writes.append(db, order, self._clock()), durable=not draft)
-        seq = await write
+        heavy = len(order.rows) > LIGHT_ROWS or sum(len(row.body) for row in order.rows) > LIGHT_BYTES
+        seq = await self._writer.run(lambda db: writes.append(db, order, self._clock()), durable=not draft, heavy=heavy)
         self._news.tell(session_id)
         return seq
 

@@ -46,17 +46,18 @@ class Writer:
         self._thread = threading.Thread(target=self._work, name="outrider-writer", daemon=True)
         self._thread.start()
 
-    async def run(self, write: Write[T], *, durable: bool = True) -> T:
+    async def run(self, write: Write[T], *, durable: bool = True, heavy: bool = False) -> T:
         """What `write` returns, once it is committed; what it raises, once it is rolled back.
 
-        A caller that is cancelled leaves nothing half done: the write is committed whole or not begun.
+        `heavy` work is left to the thread, so that the caller's event loop goes on. A caller that is cancelled
+        leaves nothing half done: the write is committed whole or not begun.
         """
         if self._closed:
             raise StoreError(f"{self._path} is closed")
         order = Order(write, durable=durable)
         if self._home is None:
             self._home = _Home(self._path, order.loop)
-        if order.loop is not self._home.loop or self._lately > QUICK_SECONDS:
+        if heavy or order.loop is not self._home.loop or self._lately > QUICK_SECONDS:
             self._hand_over([order])
         else:
             await self._join(self._home, order)

@@ -11,6 +11,7 @@ from outrider import Message, ReasoningPart, TextPart, ToolPart
 from outrider.agents.repetition import SAME_CALL
 from outrider.context.lower import OPENING
 from outrider.types.tool_state import NO_OUTPUT
+from tests.fakes.vendors.serving import VENDORS
 from tests.recordings.chains import Conversation
 from tests.recordings.driving import Driven
 from tests.recordings.exchanges import Exchange, differences
@@ -45,7 +46,7 @@ def judge(conversation: Conversation, driven: Driven, sent: list[Body]) -> Verdi
     if circles is not None:
         ended = len(sent) == circles and driven.error is None
         return Verdict([] if ended else [f"{len(sent)} requests"], "the same call with the same result, three times")
-    problems = answer_problems(conversation, driven)
+    problems = answer_problems(conversation, driven) + broken_rules(spoken, sent)
     if len(sent) != len(conversation.exchanges):
         return Verdict([*problems, f"{len(sent)} requests for {len(conversation.exchanges)}"])
     steady = settings_are_steady(conversation, spoken)
@@ -53,6 +54,12 @@ def judge(conversation: Conversation, driven: Driven, sent: list[Body]) -> Verdi
         excuse = next(excuses(conversation, spoken), None)
         return Verdict(problems if excuse else [*problems, *wrong], excuse)
     return Verdict(problems, settings=steady)
+
+
+def broken_rules(spoken: Spoken, sent: list[Body]) -> list[str]:
+    """Whatever a recorded client did: what we send pairs calls and results as the vendor wants it."""
+    found = [VENDORS[spoken.kind].problem(body) for body in sent]
+    return [f"request {number} would be refused: {why}" for number, why in enumerate(found) if why]
 
 
 def request_problems(conversation: Conversation, sent: list[Body], spoken: Spoken, *, settings: bool) -> list[str]:

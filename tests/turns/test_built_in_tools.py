@@ -99,3 +99,22 @@ async def test_background_mode_asks_nobody_and_confines_what_it_runs(workspace, 
         await worked(held, workspace, mode="background")
     assert (workspace / "made.txt").read_text() == "hi\n"
     assert not (tmp_path / "outside.txt").exists()
+
+
+async def test_what_was_approved_is_what_is_opened_and_nothing_beside_it(workspace, tmp_path):
+    (tmp_path / "outside.txt").write_text("far away")
+    (tmp_path / "other.txt").write_text("not this")
+    script = [[call("read", file_path=str(tmp_path / "outside.txt"))], [call("read", file_path="../other.txt")], "done"]
+    async with engine(script, tmp_path) as held:
+        asked: list[ToolApprovalRequestedEvent] = []
+        held.bus.subscribe(ToolApprovalRequestedEvent, asked.append)
+        working = asyncio.ensure_future(worked(held, workspace))
+        for number, allow in ((1, True), (2, False)):
+            while len(asked) < number:
+                await asyncio.sleep(0.005)
+            await held.answer(asked[-1].approval_id, allow=allow)
+        first, second = await working
+    assert isinstance(first.state, ToolCompleted)
+    assert "far away" in first.state.output
+    assert isinstance(second.state, ToolError)
+    assert second.state.reason == "rejected"

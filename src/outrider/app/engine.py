@@ -191,6 +191,7 @@ class Engine:
                 Judge(self._rules, built_in.keys() - self._plan.tools.keys(), sandbox=confines),
                 asking_at(self.desk),
                 lambda seat: self.desk.granted(seat.session.id, str(seat.workspace)),
+                toolbox.grants.admit if toolbox else lambda _: None,
             ),
             tariff=CatalogTariff(known_models(), self._plan.providers),
             budget=Budget(self._limits or self._plan.entry.limits),

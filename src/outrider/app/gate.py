@@ -78,12 +78,25 @@ class Judge:
 class AskingGate:
     """Where the judge says ask, `ask` finds out; what is asked about is what will run."""
 
-    def __init__(self, judge: Judge, ask: "Ask", granted: Callable[[Seat], tuple[str, ...]] = lambda _: ()) -> None:
+    def __init__(
+        self,
+        judge: Judge,
+        ask: "Ask",
+        granted: Callable[[Seat], tuple[str, ...]] = lambda _: (),
+        admitted: Callable[[ToolPart], None] = lambda _: None,
+    ) -> None:
         self._judge = judge
         self._ask = ask
         self._granted = granted
+        self._admitted = admitted
 
     async def admit(self, call: ToolPart, tool: Tool, seat: Seat) -> Verdict:
+        verdict = await self._verdict(call, tool, seat)
+        if verdict.allowed:
+            self._admitted(call)
+        return verdict
+
+    async def _verdict(self, call: ToolPart, tool: Tool, seat: Seat) -> Verdict:
         decision = self._judge.decide(call, tool, seat, self._granted(seat))
         match decision.effect:
             case "allow":

@@ -6,6 +6,8 @@ from pathlib import Path
 import msgspec
 
 from outrider.bus import EventBus
+from outrider.permissions import Containment, contain
+from outrider.permissions.tools import shape_of, subject_of
 from outrider.processes.launch import Launch
 from outrider.processes.sandbox.places import usual_policy
 from outrider.processes.sandbox.sandbox import Sandbox
@@ -27,6 +29,7 @@ from outrider.tools.files.editor import Editor, KeepBefore
 from outrider.tools.files.files import Files
 from outrider.tools.files.ledger import Ledger
 from outrider.tools.tool import Tool, named
+from outrider.types.parts import ToolPart
 
 CONFINED = ("plan", "background")  # modes in which nobody is asked about a command
 
@@ -42,6 +45,24 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     ask: Ask | None = None
 
 
+class Grants:
+    """Paths beyond the workspace, or protected in it, that an admitted call names: its tool may open them, no other."""
+
+    def __init__(self, workspace: Path) -> None:
+        self._workspace = str(workspace)
+        self._paths: set[str] = set()
+
+    def admit(self, call: ToolPart) -> None:
+        path = subject_of(call.tool, call.state.input)
+        if isinstance(path, str) and shape_of(call.tool).kind in ("read", "write"):
+            found = contain(path, root=self._workspace, cwd=self._workspace, op=shape_of(call.tool).op)
+            if found.real_path is not None and not found.ok:
+                self._paths.add(found.real_path)
+
+    def holds(self, found: Containment, op: str) -> bool:
+        return found.real_path in self._paths
+
+
 class Toolbox:
     """Close it with the session: no process that its tools started outlives it."""
 
@@ -50,7 +71,8 @@ class Toolbox:
         self.supervisor = Supervisor(
             folder=around.data / "outputs", bus=around.bus, wrap=_confined(session, workspace, around)
         )
-        files = Files(workspace, readable=[around.data / "outputs"])
+        self.grants = Grants(workspace)
+        files = Files(workspace, readable=[around.data / "outputs"], granted=self.grants.holds)
         ledger = Ledger()
         editor = Editor(files, around.keep_before, ledger)
         self._todos: dict[str, tuple[Todo, ...]] = {}

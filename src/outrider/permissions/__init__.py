@@ -1,7 +1,21 @@
-"""Who may do what: modes, rules, shell analysis, paths, approvals, trust."""
+"""Who may do what: modes, rules, shell analysis, paths, trust; the public names are loaded when they are first used."""
 
-from outrider.permissions.decide import decide
-from outrider.permissions.decision import Decision
-from outrider.permissions.paths.contain import Containment, contain
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from outrider.permissions.decision import Decision
+    from outrider.permissions.paths.contain import Containment, contain
+    from outrider.permissions.policy import decide
 
 __all__ = ["Containment", "Decision", "contain", "decide"]
+
+_HOMES = {"Containment": "paths.contain", "Decision": "decision", "contain": "paths.contain", "decide": "policy"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from outrider.permissions.decide import Policy, decide_by
 from outrider.permissions.decision import Decision, Mode
+from outrider.permissions.policy import Policy, decide_by
 from outrider.types.messages import Message
 from outrider.types.parts import ToolPart
 

@@ -6,9 +6,9 @@ from typing import Any
 from msgspec import Struct
 
 from outrider.permissions.assess import ShellCall, assess
-from outrider.permissions.decide import decide
 from outrider.permissions.decision import Decision, Mode
 from outrider.permissions.offers import offered_rules
+from outrider.permissions.policy import decide
 from outrider.permissions.texts.terminal import for_terminal
 
 

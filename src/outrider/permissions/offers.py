@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 from outrider.permissions.commands.command import TRANSPARENT, Command
 from outrider.permissions.commands.reach import certain_words
 from outrider.permissions.commands.walk import analyse
-from outrider.permissions.decide import decide
 from outrider.permissions.paths.contain import contain
+from outrider.permissions.policy import decide
 from outrider.permissions.texts.terminal import shows_everything
 from outrider.permissions.tools import canonical, shape_of, subject_of
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from outrider.permissions.decide import Policy
 from outrider.permissions.decision import Mode
+from outrider.permissions.policy import Policy
 
 
 class Trusted(Struct, frozen=True):

@@ -3,15 +3,12 @@
 import re
 from urllib.parse import parse_qsl, urlsplit
 
+from outrider.permissions.texts.redact import HIDDEN, hide_keys
 from outrider.providers.provider import HttpCall
 
-HIDDEN = "[hidden]"
 _SHORTEST = 8  # a shorter secret is part of too many words
 _SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|password|signature", re.IGNORECASE)
 _SCHEME = re.compile(r"^(bearer|basic|token)\s+", re.IGNORECASE)
-# What keys of well-known providers look like, wherever they come from.
-_KEYS = re.compile(r"\b(?:sk|pk|rk|gsk|xai|hf|ghp|key)[-_][A-Za-z0-9_-]{16,}|\bAIza[A-Za-z0-9_-]{20,}")
-_BEARER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{12,}", re.IGNORECASE)
 
 
 def is_secret(name: str) -> bool:
@@ -32,4 +29,4 @@ def without_secrets(text: str, call: HttpCall) -> str:
     """The text with this call's keys, and all that looks like a key, hidden."""
     for secret in secrets_of(call):
         text = text.replace(secret, HIDDEN)
-    return _KEYS.sub(HIDDEN, _BEARER.sub(rf"\1 {HIDDEN}", text))
+    return hide_keys(text)

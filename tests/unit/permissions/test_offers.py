@@ -6,9 +6,9 @@ import pytest
 
 from outrider.permissions import decide
 from outrider.permissions.backtest import PastCall, backtest, past_calls, summary
-from outrider.permissions.decide import Policy
 from outrider.permissions.explain import explain
 from outrider.permissions.offers import offered_rules
+from outrider.permissions.policy import Policy
 from outrider.types.messages import Message
 from outrider.types.parts import TextPart, ToolPart
 from outrider.types.tool_state import ToolPending

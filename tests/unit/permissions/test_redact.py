@@ -65,7 +65,17 @@ def test_secrets_known_by_their_surroundings_are_hidden(text: str):
 
 
 @pytest.mark.parametrize(
-    "text", ["the key of the matter", "sk-short", "a token of trust", "max_tokens = 100", "x = y", "git log"]
+    "text",
+    [
+        "the key of the matter",
+        "sk-short",
+        "a token of trust",
+        "max_tokens = 100",
+        '"input_tokens":123456789',
+        "secret: 1234567890",
+        "x = y",
+        "git log",
+    ],
 )
 def test_ordinary_text_is_left_alone(text: str):
     assert hide_patterns(text) == text

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.permissions.decide import Policy
+from outrider.permissions.policy import Policy
 from outrider.permissions.trust import Settings, TrustList, content_hash, merge
 
 

@@ -27,8 +27,8 @@ _PRIVATE_KEY = re.compile(
 )
 _IN_ADDRESS = re.compile(r"(?P<before>\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)(?P<password>[^\s/@]+)(?=@)", re.IGNORECASE)
 _ASSIGNED = re.compile(
-    r"(?P<before>\b[A-Za-z0-9_.-]*(?:api[_-]?key|_key|token|secret|passw(?:or)?d|credential)[A-Za-z0-9_]*[\"']?\s*[:=]\s*"
-    r"[\"']?)(?P<value>[^\s\"',;]{8,})",
+    r"(?P<before>\b[A-Za-z0-9_.-]*(?:api[_-]?key|_key|token(?!s)|secret|passw(?:or)?d|credential)[A-Za-z0-9_]*[\"']?\s*[:=]\s*"
+    r"[\"']?)(?P<value>(?=[^\s\"',;]*[A-Za-z])[^\s\"',;]{8,})",
     re.IGNORECASE,
 )
 
@@ -77,8 +77,13 @@ class Redactor:
 
 
 def hide_patterns(text: str) -> str:
-    """Hides what looks like a secret, whoever's it is."""
+    """Hides what looks like a secret or is called one, whoever's it is."""
+    return hide_keys(_ASSIGNED.sub(rf"\g<before>{HIDDEN}", text))
+
+
+def hide_keys(text: str) -> str:
+    """Hides only what is a key by its look; the shape of what stands around it stays, so that JSON stays JSON."""
     text = _PRIVATE_KEY.sub(HIDDEN, text)
     text = _BEARER.sub(rf"\1 {HIDDEN}", text)
     text = _IN_ADDRESS.sub(rf"\g<before>{HIDDEN}", text)
-    return _KEYS.sub(HIDDEN, _ASSIGNED.sub(rf"\g<before>{HIDDEN}", text))
+    return _KEYS.sub(HIDDEN, text)

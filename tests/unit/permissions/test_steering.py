@@ -148,3 +148,26 @@ def test_configurations_of_worktrees_and_submodules_count(workspace: Path):
 
 def test_a_configuration_that_cannot_be_read_counts_as_steering(tmp_path: Path):
     assert foreign_key(tmp_path / "missing", reads_only=True) == "unreadable.unreadable"
+
+
+def test_a_repository_inside_the_repository_counts_once_the_index_names_it(workspace: Path):
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for number in range(3):
+        (workspace / f"file{number}").write_text("x")
+    subprocess.run([*git, "add", "-A"], cwd=workspace, check=True, capture_output=True)
+    subprocess.run([*git, "init", "-q", "inner"], cwd=workspace, check=True)
+    subprocess.run([*git, "commit", "-qm", "x", "--allow-empty"], cwd=workspace / "inner", check=True)
+    with (workspace / "inner" / ".git" / "config").open("a") as file:
+        file.write("[core]\n\tfsmonitor = ./x\n")
+    assert judged(workspace, "git status") == "allow"
+    head = subprocess.run(
+        [*git, "rev-parse", "HEAD"], cwd=workspace / "inner", check=True, capture_output=True, text=True
+    )
+    link = ["update-index", "--add", "--cacheinfo", f"160000,{head.stdout.strip()},inner"]
+    subprocess.run([*git, *link], cwd=workspace, check=True)
+    assert judged(workspace, "git status") == "ask"
+    (workspace / "inner" / ".git" / "config").write_text("[core]\n\tbare = false\n")
+    assert judged(workspace, "git status") == "allow"
+    index = workspace / ".git" / "index"
+    index.write_bytes(index.read_bytes()[:4] + (4).to_bytes(4, "big") + index.read_bytes()[8:])
+    assert judged(workspace, "git status") == "ask"

@@ -9,6 +9,9 @@ from outrider.permissions.paths.protected import linked_git_folder
 from outrider.permissions.texts.names import names
 
 LARGEST = 1_000_000
+_LARGEST_INDEX = 64_000_000
+_GITLINK = b"\x00\x00\xe0\x00"
+_MODES = frozenset({_GITLINK, b"\x00\x00\x81\xa4", b"\x00\x00\x81\xed", b"\x00\x00\xa0\x00", b"\x00\x00\x40\x00"})
 _SECTION = re.compile(r'^\s*\[\s*(?P<name>[A-Za-z0-9.-]+)\s*(?:"(?P<sub>(?:[^"\\]|\\.)*)")?\s*\](?P<rest>.*)$')
 _KEY = re.compile(r"^\s*(?P<key>[A-Za-z][A-Za-z0-9-]*)\s*(?:=|$|[#;])")
 # What a repository's own configuration may say without steering which program runs.
@@ -107,10 +110,48 @@ def _git(root: Path, cwd: Path, *, reads_only: bool) -> Iterator[Item]:
     for path in _configurations(folder):
         if key := foreign_key(path, reads_only=reads_only):
             yield Item(path, f"it sets {key}, by which git can run something")
+    yield from _nested(folder, cwd)
     if not reads_only and (folder / "hooks").is_dir():
         for hook in sorted((folder / "hooks").iterdir()):
             if not hook.name.endswith(".sample") and hook.is_file():
                 yield Item(hook, "git runs it")
+
+
+def _nested(folder: Path, cwd: Path) -> Iterator[Item]:
+    """Repositories that the index names as parts of this one: git runs itself in them, under their configuration."""
+    home = next((place for place in (cwd, *cwd.parents) if (place / ".git").exists()), cwd)
+    for name in _gitlinks(folder / "index"):
+        if name is None:
+            yield Item(folder / "index", "it names repositories inside this one in a way that is not understood")
+            return
+        inner = git_folder(home / name)
+        if inner is None or inner == folder:
+            continue
+        for path in _configurations(inner):
+            if key := foreign_key(path, reads_only=True):
+                yield Item(path, f"it sets {key} for a repository inside this one")
+
+
+def _gitlinks(index: Path) -> Iterator[str | None]:
+    """Names of nested repositories in an index; None: it is of a kind that cannot be read here."""
+    try:
+        with index.open("rb") as file:
+            content = file.read(_LARGEST_INDEX)
+    except OSError:
+        return
+    if _GITLINK not in content:
+        return
+    version, count, at = int.from_bytes(content[4:8]), int.from_bytes(content[8:12]), 12
+    for _ in range(count):
+        mode, flags = content[at + 24 : at + 28], int.from_bytes(content[at + 60 : at + 62])
+        start = at + (64 if flags & 0x4000 else 62)
+        end = content.find(b"\0", start)
+        if version not in {2, 3} or mode not in _MODES or end < 0:
+            yield None
+            return
+        if mode == _GITLINK:
+            yield content[start:end].decode("utf-8", "surrogateescape")
+        at += (end - at + 8) // 8 * 8
 
 
 def _configurations(folder: Path) -> Iterator[Path]:

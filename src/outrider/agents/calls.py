@@ -6,6 +6,8 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 from outrider.agents.crew import Crew, Seat
+from outrider.errors import OutriderError
+from outrider.sessions import faults
 from outrider.tools.context import Progress, ToolContext
 from outrider.tools.runner import Runner, no_such_tool
 from outrider.tools.tool import Tool
@@ -29,6 +31,7 @@ class Calls:
             self._record,
             cap=crew.cap,
             save=crew.save_output or (lambda _: None),
+            draft=seat.journal.draft,
             unknown=self._misrouted,
             clock=crew.clock,
         )
@@ -36,10 +39,17 @@ class Calls:
     async def run(self) -> list[ToolPart]:
         """Every open call of the message, ended. Cancelling ends them all, as canceled."""
         for group in self._groups():
+            await self._run_together(group)
+        return self._message.get_parts_by_type(ToolPart)
+
+    async def _run_together(self, group: list[ToolPart]) -> None:
+        """A call ends in a result, whatever it does; errors that get out are the journal's, and one stands for all."""
+        try:
             async with asyncio.TaskGroup() as tasks:
                 for call in group:
                     tasks.create_task(self._run_one(call))
-        return self._message.get_parts_by_type(ToolPart)
+        except BaseExceptionGroup as errors:
+            raise next((error for error in errors.exceptions if isinstance(error, OutriderError)), errors) from None
 
     def _groups(self) -> Iterator[list[ToolPart]]:
         group: list[ToolPart] = []
@@ -129,6 +139,7 @@ class Calls:
 
     def _context(self, call: ToolPart) -> ToolContext:
         def report(progress: Progress) -> None:
+            faults.reach("FP-tool-mid")
             if progress.output:
                 self._crew.bus.publish(
                     self._seat.labelled(

@@ -1,10 +1,14 @@
 """The states of a turn, and how it can end."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
 from outrider.errors import OutriderError
+from outrider.types.messages import Message
+from outrider.types.parts import CompactionPart, ToolPart
+from outrider.types.tool_state import ToolPending
 
 TurnState = Literal["idle", "calling_model", "running_tools", "compacting", "done", "failed", "aborted"]
 TerminationReason = Literal[
@@ -18,3 +22,20 @@ class TurnEnd(msgspec.Struct, frozen=True):
     reason: TerminationReason
     output: str = ""
     error: OutriderError | None = None
+
+
+def is_cut_off(history: Sequence[Message]) -> bool:
+    """Whether the last turn has no end of its own: nobody answered, results wait to be read, or an answer broke off."""
+    said = [message for message in history if not message.get_parts_by_type(CompactionPart)]
+    if not said:
+        return False
+    last = said[-1]
+    if last.role == "user" or last.error is not None or last.finish is None:
+        return True
+    calls = last.get_parts_by_type(ToolPart)
+    return bool(calls) and not any(call.tool == "finish" and call.state.status == "completed" for call in calls)
+
+
+def has_pending_calls(message: Message) -> bool:
+    """Calls that can still be run. One that runs, and whose end could not be kept, is not run again."""
+    return any(isinstance(call.state, ToolPending) for call in message.get_parts_by_type(ToolPart))

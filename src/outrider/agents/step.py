@@ -8,6 +8,7 @@ from time import monotonic
 from outrider.agents.crew import Crew, Seat
 from outrider.errors import ProviderError
 from outrider.providers.assemble import AnswerPart, Assembler
+from outrider.sessions import faults
 from outrider.types.events import (
     LLMRequestEvent,
     LLMResponseEvent,
@@ -44,6 +45,7 @@ class Step:
         """The whole answer. An error or a cancellation is raised after everything that arrived is kept."""
         self._tell(LLMRequestEvent, message_count=len(self._request.prompt), has_tools=bool(self._request.tools))
         await self._seat.journal.add_message(self.message)
+        faults.reach("FP-before-request")
         try:
             async with aclosing(self._crew.client(self._seat.agent).stream(self._request)) as deltas:
                 async for delta in deltas:

@@ -14,7 +14,7 @@ from typing import Any
 from outrider.agents.calls import Calls
 from outrider.agents.compact import Compactor
 from outrider.agents.crew import Crew, Seat
-from outrider.agents.ends import TerminationReason, TurnEnd, TurnState
+from outrider.agents.ends import TerminationReason, TurnEnd, TurnState, has_pending_calls
 from outrider.agents.repetition import Repetition
 from outrider.agents.requests import build_request
 from outrider.agents.step import Step
@@ -87,8 +87,7 @@ class Turn:
     def _interrupted(self) -> Message | None:
         """An answer whose calls still wait, as a restart leaves one that somebody was asked about."""
         last = self._seat.session.messages[-1] if self._seat.session.messages else None
-        waits = last is not None and any(not call.ended for call in last.get_parts_by_type(ToolPart))
-        return last if waits else None
+        return last if last is not None and has_pending_calls(last) else None
 
     async def _answer(self) -> Message:
         """One answer of the model; a context that overflows is compacted, once, and the model asked again."""

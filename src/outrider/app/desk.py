@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from outrider.bus import EventBus
 from outrider.permissions.offers import offered_rules
+from outrider.sessions import faults
 from outrider.sessions.records import Approval, ApprovalScope, fingerprint
 from outrider.sessions.store import Store
 from outrider.types.events import ToolApprovalRequestedEvent, ToolApprovalResultEvent
@@ -45,6 +46,7 @@ class Desk:
                     tool_input=asked.input,
                 )
             )
+            faults.reach("FP-mid-approval")
             asked = await self._answered(asked)
         allowed = asked.answer == "allowed" and asked.fingerprint == fingerprint(question.tool, question.input)
         return allowed, self._words.pop(asked.id, "")

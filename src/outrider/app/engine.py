@@ -1,7 +1,5 @@
 """The engine: sessions, agents, models and tools in one program. Every front end holds one of these, no more."""
 
-import os
-import socket
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -23,9 +21,11 @@ from outrider.errors import ConfigurationError
 from outrider.providers.provider import ModelClient
 from outrider.sessions.journal import Journal, begin, resume
 from outrider.sessions.memory_store import MemoryStore
-from outrider.sessions.records import Approval, ApprovalScope, Delivery, InboxItem, Owner, SessionUpdate
+from outrider.sessions.records import Approval, ApprovalScope, Delivery, InboxItem, SessionUpdate
 from outrider.sessions.session import Session
+from outrider.sessions.sqlite.owners import this_process
 from outrider.sessions.store import Store
+from outrider.tools.aftermath import aftermath
 from outrider.tools.tool import Tool
 from outrider.types.agents import Agent, Limits, Mode, Provider
 from outrider.types.ids import new_id, now_ms
@@ -65,7 +65,7 @@ class Engine:
         self._clients: dict[str, ModelClient] = {}
         self._live: dict[str, LiveSession] = {}
         self._opened = AsyncExitStack()
-        self._owner = Owner(new_id(), socket.gethostname(), os.getpid())
+        self._owner = this_process()
 
     async def __aenter__(self) -> Self:
         for name, provider in self._plan.providers.items():
@@ -101,11 +101,19 @@ class Engine:
         return session.id
 
     async def open(self, session_id: str, *, take_over: bool = False) -> Session:
-        """Own a stored session and go on with it: what a crash left open is ended, what was asked is asked again."""
+        """Own a stored session: what a crash left open is ended, what was asked is asked again, what is in its inbox
+        is worked off. A turn that was cut off waits for `go_on` or for new input."""
+        if session_id in self._live and self._live[session_id].journal.lost.is_set():
+            await self.close(session_id)
         if session_id not in self._live:
-            live = self._add(await resume(session_id, self.store, self.bus, owner=self._owner, take_over=take_over))
-            live.wake()
+            self._add(await self._resumed(session_id, take_over=take_over)).wake()
         return self._live[session_id].journal.session
+
+    async def go_on(self, session_id: str, *, take_over: bool = False) -> TurnEnd:
+        """Let a turn go on that a crash, an abort or a limit cut off, and wait for its end. Nothing is done twice: the
+        model reads which of its calls were interrupted."""
+        await self.open(session_id, take_over=take_over)
+        return await self._live[session_id].go_on()
 
     async def prompt(
         self,
@@ -154,6 +162,18 @@ class Engine:
         live = self._live.pop(session_id, None)
         if live is not None:
             await live.close()
+
+    async def _resumed(self, session_id: str, *, take_over: bool) -> Journal:
+        """The journal of a stored session; of interrupted calls it is said what became of the files they named."""
+        workspace = Path((await self.store.get(session_id)).workspace_directory or ".")
+        return await resume(
+            session_id,
+            self.store,
+            self.bus,
+            owner=self._owner,
+            take_over=take_over,
+            describe=lambda call: aftermath(call, workspace),
+        )
 
     async def _update(self, session_id: str, update: SessionUpdate) -> None:
         await self.open(session_id)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from outrider.agents.crew import Crew, Seat
-from outrider.agents.ends import TurnEnd
+from outrider.agents.ends import TurnEnd, has_pending_calls, is_cut_off
 from outrider.agents.seating import take_seat
 from outrider.agents.turn import Turn
 from outrider.app.toolbox import Toolbox
@@ -14,9 +14,9 @@ from outrider.sessions.records import InboxItem, SessionUpdate
 from outrider.sessions.store import Store
 from outrider.types.agents import Agent
 from outrider.types.messages import Message
-from outrider.types.parts import ToolPart
 
 TITLE = 60
+GOES_ON = "the turn that was cut off"
 
 
 class LiveSession:
@@ -41,6 +41,7 @@ class LiveSession:
         self._ends: dict[str, asyncio.Future[TurnEnd]] = {}
         self._taken: list[str] = []
         self._wanted = False
+        self._goes_on = False
 
     @property
     def busy(self) -> bool:
@@ -58,6 +59,13 @@ class LiveSession:
         self._wanted = True
         if not self.busy:
             self._worker = asyncio.create_task(self._work())
+
+    def go_on(self) -> "asyncio.Future[TurnEnd]":
+        """Let the last turn go on, if it was cut off; the future is its end."""
+        self._goes_on = True
+        self._taken.append(GOES_ON)
+        self.wake()
+        return self._ends.setdefault(GOES_ON, asyncio.get_running_loop().create_future())
 
     async def abort(self) -> None:
         """End the turn under way; what is queued stays queued until somebody wakes the session."""
@@ -78,22 +86,32 @@ class LiveSession:
     async def _work(self) -> None:
         """Whoever waits for an input is told how it ended, also when the work was cut off."""
         end = TurnEnd("aborted")
+        watch = asyncio.create_task(self._stop_when_lost(self._worker))
         try:
             while self._wanted:
                 self._wanted = False
                 await self._work_off()
+            end = TurnEnd("completed", self._last_words())
         except OutriderError as error:
             end = TurnEnd("error", error=error)
         finally:
+            watch.cancel()
             self._settle(end)
+
+    async def _stop_when_lost(self, worker: "asyncio.Task[None] | None") -> None:
+        """Somebody else has taken the session over: nothing of ours may go on in it."""
+        await self.journal.lost.wait()
+        if worker is not None:
+            worker.cancel()
 
     async def _work_off(self) -> None:
         while await self._begin():
             self._settle(await self._turn())
 
     async def _begin(self) -> bool:
-        """Something to do: calls that a restart left waiting, or the next input."""
-        if self._waits():
+        """Something to do: calls that a restart left waiting, a turn that is to go on, or the next input."""
+        goes_on, self._goes_on = self._goes_on, False
+        if self._waits() or (goes_on and is_cut_off(self.journal.session.messages)):
             return True
         items = await self._store.inbox(self.journal.session.id)
         if not items:
@@ -120,9 +138,13 @@ class LiveSession:
             await self.journal.update(SessionUpdate(title=title_of(message)))
         return message
 
+    def _last_words(self) -> str:
+        messages = self.journal.session.messages
+        return messages[-1].get_text_content() if messages else ""
+
     def _waits(self) -> bool:
         messages = self.journal.session.messages
-        return bool(messages) and any(not call.ended for call in messages[-1].get_parts_by_type(ToolPart))
+        return bool(messages) and has_pending_calls(messages[-1])
 
     def _settle(self, end: TurnEnd) -> None:
         for item_id in self._taken:

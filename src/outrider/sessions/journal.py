@@ -123,7 +123,11 @@ class Journal:
     def show(self, delta: PartDeltaEvent | ToolInputDeltaEvent, current: Callable[[], AnyPart]) -> None:
         """Tell of a piece as it arrives; `current` gives the part so far, which is stored within 250 ms or 4 KiB."""
         self._tell(delta)
-        self._drafts.add(delta.part_id, len(delta.delta), current)
+        self.draft(delta.part_id, len(delta.delta), current)
+
+    def draft(self, part_id: str, characters: int, current: Callable[[], AnyPart]) -> None:
+        """Keep a part that is not final, as `current` gives it then, within 250 ms or 4 KiB."""
+        self._drafts.add(part_id, characters, current)
 
     async def flush(self) -> None:
         """Keep what was shown, as drafts."""

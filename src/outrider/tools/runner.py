@@ -19,16 +19,18 @@ from outrider.types.tool_state import ToolEnd, ToolErrorReason, ToolPending, Too
 PARTIAL = 4_000  # characters of a call's output that are kept when it ends early
 
 Record = Callable[[ToolPart], Awaitable[None]]
+Draft = Callable[[str, int, Callable[[], ToolPart]], None]
+"""A part's id, how many characters are new, and the part so far: to be kept soon."""
 
 
-def _keep_nothing(_: str) -> None:
-    """For runners that were given no place for long outputs."""
+def _keep_nothing(*_: object) -> None:
+    """For runners that were given no place for long outputs or for what is not final."""
 
 
 class Runner:
     """`record` stores a part; it has done so when it returns, and only then does the tool start (a call is durable
-    before its effect). `save` keeps an output that is too long and says where. `unknown` may have better words for a
-    tool that does not exist."""
+    before its effect). `save` keeps an output that is too long and says where. `draft` keeps what a running call has
+    written so far. `unknown` may have better words for a tool that does not exist."""
 
     def __init__(
         self,
@@ -37,6 +39,7 @@ class Runner:
         *,
         cap: OutputCap | None = None,
         save: Save = _keep_nothing,
+        draft: Draft = _keep_nothing,
         unknown: Callable[[str], str | None] = lambda _: None,
         clock: Callable[[], int] = now_ms,
     ) -> None:
@@ -44,6 +47,7 @@ class Runner:
         self._record = record
         self._cap = cap or OutputCap()
         self._save = save
+        self._draft = draft
         self._unknown = unknown
         self._clock = clock
 
@@ -60,15 +64,16 @@ class Runner:
             words = self._unknown(call.tool) or no_such_tool(call.tool, self._tools)
             return await self._end(call, call.state.fail(words, self._clock(), reason="invalid_input"))
         running = call.state.start(self._clock())
-        await self._record(call.with_state(running))
-        watched = _Watched(running, context)
+        call = call.with_state(running)
+        await self._record(call)
+        watched = _Watched(call, running, context, self._draft)
         try:
             state = await self._execute(tool, watched)
         except asyncio.CancelledError:
             state = watched.fail("canceled before it finished", self._clock(), "canceled")
-            await asyncio.shield(self._end(call.with_state(running), state))
+            await asyncio.shield(self._end(call, state))
             raise
-        return await self._end(call.with_state(running), state)
+        return await self._end(call, state)
 
     async def _execute(self, tool: Tool, call: "_Watched") -> ToolEnd:
         limit = asyncio.timeout(tool.timeout)
@@ -114,7 +119,9 @@ def no_such_tool(name: str, tools: Iterable[str]) -> str:
 class _Watched:
     """A running call with what it has told of itself, so that an early end does not lose it."""
 
-    def __init__(self, running: ToolRunning, context: ToolContext) -> None:
+    def __init__(self, call: ToolPart, running: ToolRunning, context: ToolContext, draft: Draft) -> None:
+        self._call = call
+        self._draft = draft
         self.running = running
         self.context = msgspec.structs.replace(context, report=self._heard)
         self._report = context.report
@@ -130,7 +137,11 @@ class _Watched:
     def _heard(self, progress: Progress) -> None:
         self.running = self.running.progress(title=progress.title, metadata=progress.metadata)
         self._keep(progress.output)
+        self._draft(self._call.id, len(progress.output), self._so_far)
         self._report(progress)
+
+    def _so_far(self) -> ToolPart:
+        return self._call.update_state(self.running.progress(metadata={"output": "".join(self._partial)}))
 
     def _keep(self, output: str) -> None:
         """The end of the output is what tells how far it got."""

@@ -22,6 +22,7 @@ from outrider import (
 from outrider.tools.runner import Runner
 from outrider.tools.tool import named
 from outrider.tools.truncation import OutputCap
+from outrider.types.tool_state import ToolRunning
 
 
 class Ledger:
@@ -217,3 +218,24 @@ async def test_progress_reaches_the_one_who_watches():
     part = await Runner(named([work]), ledger.record).run(call("work"), ToolContext(report=heard.append))
     assert heard == [Progress("a", title="half")]
     assert part.state.title == "half"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+async def test_what_a_running_call_has_written_is_given_to_be_kept():
+    drafts: list[tuple[str, int, ToolPart]] = []
+
+    @Tool
+    def slow(context: ToolContext) -> str:
+        context.report(Progress(output="one\n"))
+        context.report(Progress(output="two\n", title="half way"))
+        return "done"
+
+    async def record(_: ToolPart) -> None:
+        pass
+
+    part = ToolPart("c", "slow", ToolPending(phase="ready"))
+    runner = Runner({"slow": slow}, record, draft=lambda id, size, now: drafts.append((id, size, now())))
+    await runner.run(part, ToolContext())
+    assert [(id, size) for id, size, _ in drafts] == [(part.id, 4), (part.id, 4)]
+    last = drafts[-1][2].state
+    assert isinstance(last, ToolRunning)
+    assert (last.metadata["output"], last.title) == ("one\ntwo\n", "half way")

@@ -4,6 +4,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -89,6 +90,29 @@ async def test_sf_002_what_a_running_call_has_written_is_kept_and_told_after_a_c
             assert "watch 0 line 5" in part.state.error
             assert "watch 0 line 5" in (await second.go_on(session_id)).output
         await prompting
+
+
+async def test_a_plain_function_may_report_from_its_thread_even_after_its_call_has_ended():
+    """Its late words are heard by nobody, and never take the place of the call's end."""
+    store, release, over = MemoryStore(), threading.Event(), threading.Event()
+
+    def stubborn(context: ToolContext) -> str:
+        context.report(Progress(output="first words\n"))
+        release.wait(10)
+        context.report(Progress(output="late words\n"))
+        over.set()
+        return "too late"
+
+    async with engine([[call("stubborn", "c1")], "gave up"], Tool(stubborn, timeout=0.1), store=store) as held:
+        session_id = await held.create()
+        assert (await held.prompt(session_id, "go")).output == "gave up"
+        release.set()
+        await asyncio.to_thread(over.wait, 10)
+        await asyncio.sleep(0.3)
+        (part,) = [part for m in (await store.load(session_id)).messages for part in m.get_parts_by_type(ToolPart)]
+        assert isinstance(part.state, ToolError)
+        assert part.state.reason == "timeout"
+        assert "first words" in part.state.error
 
 
 async def test_sf_003_a_call_that_may_have_written_a_file_names_it_and_what_it_is_now(tmp_path: Path):

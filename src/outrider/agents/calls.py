@@ -1,8 +1,8 @@
 """The calls of one answer: each is decided on, run and ended exactly once; others do not wait for one that waits."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any
 
 from outrider.agents.crew import Crew, Seat
@@ -26,12 +26,13 @@ class Calls:
         self._seat = seat
         self._crew = crew
         self._message = message
+        self._loop = asyncio.get_running_loop()
         self._runner = Runner(
             seat.tools,
             self._record,
             cap=crew.cap,
             save=crew.save_output or (lambda _: None),
-            draft=seat.journal.draft,
+            draft=self._draft,
             unknown=self._misrouted,
             clock=crew.clock,
         )
@@ -154,6 +155,15 @@ class Calls:
             workspace=self._seat.workspace,
             report=report,
         )
+
+    def _draft(self, part_id: str, characters: int, current: Callable[[], ToolPart]) -> None:
+        """Plain functions report from a thread, which may outlive its call and even the loop."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._keep_draft, part_id, characters, current)
+
+    def _keep_draft(self, part_id: str, characters: int, current: Callable[[], ToolPart]) -> None:
+        if any(part.id == part_id and not part.ended for part in self._message.get_parts_by_type(ToolPart)):
+            self._seat.journal.draft(part_id, characters, current)
 
     async def _cancel(self, part_id: str) -> None:
         """A call that was cancelled before its tool started ends here; one that ran was ended by the runner."""

@@ -3,8 +3,8 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,8 @@ from outrider.errors import ConfigurationError, StorageFullError, StoreError
 from outrider.sessions.snapshots.ignore import Rules, parse
 from outrider.sessions.snapshots.images import Limits
 from outrider.sessions.snapshots.snapshot import ChangeSet, FileAction, Snapshots
+
+Limited = Callable[[Limits], Snapshots]
 
 
 @pytest.fixture
@@ -32,6 +34,16 @@ def snapshots(workspace: Path, tmp_path: Path) -> Iterator[Snapshots]:
     opened = Snapshots(tmp_path / "kept", workspace)
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def limited(workspace: Path, tmp_path: Path) -> Iterator[Limited]:
+    with ExitStack() as stack:
+
+        def open_with(limits: Limits) -> Snapshots:
+            return stack.enter_context(closing(Snapshots(tmp_path / "kept", workspace, limits=limits)))
+
+        yield open_with
 
 
 def contents(folder: Path) -> dict[str, object]:
@@ -155,8 +167,8 @@ def test_each_content_is_kept_once(workspace: Path, snapshots: Snapshots, tmp_pa
     assert modes == {0}
 
 
-def test_what_is_too_large_is_named_and_never_half_undone(workspace: Path, tmp_path: Path):
-    snapshots = Snapshots(tmp_path / "kept", workspace, limits=Limits(file_bytes=1000))
+def test_what_is_too_large_is_named_and_never_half_undone(workspace: Path, limited: Limited):
+    snapshots = limited(Limits(file_bytes=1000))
     (workspace / "large").write_bytes(b"x" * 2000)
     changed = command(workspace, snapshots, "printf y >> large; printf z > b.txt")
     assert changed.uncovered == ("large",)
@@ -165,17 +177,17 @@ def test_what_is_too_large_is_named_and_never_half_undone(workspace: Path, tmp_p
     assert "pipe" in snapshots.before().uncovered
 
 
-def test_a_look_is_bounded_in_number_and_time(workspace: Path, tmp_path: Path):
+def test_a_look_is_bounded_in_number_and_time(workspace: Path, limited: Limited):
     for number in range(50):
         (workspace / f"f{number:02}").write_text(str(number))
     for limits in (Limits(files=10), Limits(seconds=0), Limits(bytes=20)):
-        snapshot = Snapshots(tmp_path / "kept", workspace, limits=limits).before()
+        snapshot = limited(limits).before()
         assert len(snapshot.images) < 30
         assert "everything after it" in snapshot.uncovered[-1]
 
 
-def test_a_quota_forgets_the_oldest_changes_first(workspace: Path, tmp_path: Path):
-    snapshots = Snapshots(tmp_path / "kept", workspace, limits=Limits(quota_bytes=300_000))
+def test_a_quota_forgets_the_oldest_changes_first(workspace: Path, limited: Limited):
+    snapshots = limited(Limits(quota_bytes=300_000))
     ids = []
     for _ in range(8):
         before = snapshots.before(["b.txt"])
@@ -235,8 +247,8 @@ def test_sf_042_a_disk_that_is_full_changes_nothing(workspace: Path, tmp_path: P
         ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", disk], check=False, capture_output=True
     ).returncode:
         pytest.skip("may not mount a small disk here")
+    snapshots = Snapshots(tmp_path / "kept", disk)
     try:
-        snapshots = Snapshots(tmp_path / "kept", disk)
         (disk / "a").write_bytes(os.urandom(150_000))
         (disk / "b").write_bytes(os.urandom(150_000))
         before = snapshots.before()
@@ -253,6 +265,7 @@ def test_sf_042_a_disk_that_is_full_changes_nothing(workspace: Path, tmp_path: P
         with closing(Snapshots(disk / "kept", workspace)) as full, pytest.raises(StorageFullError):
             full.before()
     finally:
+        snapshots.close()
         subprocess.run(["umount", "-l", disk], check=True)
 
 

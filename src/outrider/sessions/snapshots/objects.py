@@ -9,7 +9,7 @@ from pathlib import Path
 
 from outrider.errors import StoreError
 from outrider.sessions.sqlite.failures import in_our_words
-from outrider.sessions.sqlite.files import prepare
+from outrider.sessions.sqlite.files import journal_mode, prepare
 
 _LEVEL = 1
 
@@ -22,11 +22,7 @@ class Objects:
         self._path = path
         self._lock = threading.Lock()
         with in_our_words(path):
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
-            self._db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = NORMAL")
-            self._db.execute("CREATE TABLE IF NOT EXISTS objects (name TEXT PRIMARY KEY, body BLOB NOT NULL) STRICT")
+            self._db = _open(path)
 
     def put(self, content: bytes) -> str:
         name = hashlib.sha256(content).hexdigest()
@@ -72,3 +68,16 @@ class Objects:
 
     def close(self) -> None:
         self._db.close()
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
+    try:
+        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        db.execute(f"PRAGMA journal_mode = {journal_mode(path)}")
+        db.execute("PRAGMA synchronous = NORMAL")
+        db.execute("CREATE TABLE IF NOT EXISTS objects (name TEXT PRIMARY KEY, body BLOB NOT NULL) STRICT")
+    except BaseException:
+        db.close()
+        raise
+    return db

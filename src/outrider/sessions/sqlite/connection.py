@@ -21,13 +21,17 @@ LOG_BYTES = 16 * 1024 * 1024
 def connect(path: Path, *, patient: bool = True) -> sqlite3.Connection:
     """A connection that writes. An impatient one waits for nobody, and leaves merging the log to others."""
     db = sqlite3.connect(path, isolation_level=None, cached_statements=256, check_same_thread=False)
-    db.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
-    db.execute("PRAGMA synchronous = FULL")
-    db.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
-    if not patient:
-        db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # the first look may have to wait
-        db.execute("PRAGMA wal_autocheckpoint = 0")
-        db.execute("PRAGMA busy_timeout = 0")
+    try:
+        db.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
+        if not patient:
+            db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # the first look may have to wait
+            db.execute("PRAGMA wal_autocheckpoint = 0")
+            db.execute("PRAGMA busy_timeout = 0")
+    except BaseException:
+        db.close()
+        raise
     return db
 
 

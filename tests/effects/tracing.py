@@ -75,6 +75,11 @@ def _environment(base: Path) -> dict[str, str]:
     }
 
 
+def _interpreter() -> set[str]:
+    """Where Python lives, which a fresh /tmp would hide if it lives there."""
+    return {folder for folder in (sys.prefix, sys.base_prefix) if folder.startswith("/tmp/")}
+
+
 def effects(commands: list[str], base: Path) -> list[list[str]]:
     """For each command the effects it had; all run one after the other in the same sandbox."""
     workspace, traces = base / "ws", base / "traces"
@@ -91,6 +96,7 @@ def effects(commands: list[str], base: Path) -> list[list[str]]:
         "/dev",
         "--proc",
         "/proc",
+        *(word for folder in _interpreter() for word in ("--ro-bind", folder, folder)),
         "--bind",
         str(base),
         str(base),

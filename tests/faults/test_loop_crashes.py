@@ -93,11 +93,14 @@ async def judge(path: Path, effects: Path, session_id: str) -> Counter[str]:
     async with engine(path, effects) as held:
         opened = await held.store.load(session_id)
         before = {part.id: part for message in opened.messages for part in message.parts}
+        # What was killed before the input was kept had acknowledged nothing: the user says it again.
+        heard = opened.messages[-1].role == "user" or len(opened.messages) > 2 * len(history())
+        heard = heard or bool(await held.store.inbox(session_id))
         session = await held.open(session_id)
         ends = judge_opened(session, effects)
         kept = [part for part in before.values() if isinstance(part, ToolPart) and part.ended]
         assert all(part in calls_in(session) for part in kept)
-        end = await held.go_on(session_id)
+        end = await (held.go_on(session_id) if heard else held.prompt(session_id, "go"))
         assert (end.reason, end.output) == ("completed", DONE)
         assert not is_cut_off(session.messages)
         assert len(await held.store.approvals(session_id)) <= 1  # asked again, never twice

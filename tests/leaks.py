@@ -29,8 +29,13 @@ def child_processes() -> set[int]:
 
 
 def command_of(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
+    """Its command line, which is empty for a moment while a program starts."""
+    for _ in range(50):
+        with contextlib.suppress(OSError):
+            command = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
+            if command or _ended(pid):
+                return command
+        time.sleep(0.002)
     return ""
 
 

@@ -104,6 +104,7 @@ class _Backlog:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._events: deque[Event] = deque()
+        self._deltas = 0  # of those that wait
         self._dropped = 0
         self._lock = threading.Lock()
         self.overflowed = False
@@ -116,17 +117,21 @@ class _Backlog:
                 if event.droppable:
                     self._dropped += 1
                     return
-                self._drop_deltas()
+                if self._deltas:
+                    self._drop_deltas()
             if self._dropped:
                 self._events.append(DeltasDroppedEvent(count=self._dropped))
                 self._dropped = 0
             self._events.append(event)
+            self._deltas += event.droppable
             self.overflowed = len(self._events) >= _PATIENCE * self._limit
 
     def take(self) -> Event | None:
         with self._lock:
             if self._events:
-                return self._events.popleft()
+                event = self._events.popleft()
+                self._deltas -= event.droppable
+                return event
             if self._dropped:
                 dropped, self._dropped = self._dropped, 0
                 return DeltasDroppedEvent(count=dropped)
@@ -142,7 +147,7 @@ class _Backlog:
                 self._dropped += 1
             else:
                 kept.append(event)
-        self._events = kept
+        self._events, self._deltas = kept, 0
 
 
 class _Mailbox:

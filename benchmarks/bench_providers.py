@@ -20,7 +20,7 @@ import openai
 
 from benchmarks.figure import Figure
 from outrider.app.build import model_client
-from outrider.app.complete import async_complete
+from outrider.app.models.complete import async_complete
 from outrider.providers.assemble import Assembler
 from outrider.providers.provider import ModelClient
 from outrider.types.agents import Provider, ProviderKind

@@ -6,9 +6,9 @@ from outrider.lazy import lazy_names
 
 if TYPE_CHECKING:
     from outrider.agents.ends import TurnEnd
-    from outrider.app.complete import async_complete, complete
+    from outrider.app.approvals.gate import ApprovalRequest, Rules
     from outrider.app.engine import Engine
-    from outrider.app.gate import ApprovalRequest, Rules
+    from outrider.app.models.complete import async_complete, complete
     from outrider.app.runs.results import RunResult
     from outrider.app.runs.run import async_run, async_run_stream, run
     from outrider.app.runs.streaming import StreamEvent
@@ -276,9 +276,9 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "outrider.agents.ends": "TurnEnd",
-        "outrider.app.complete": "async_complete complete",
+        "outrider.app.models.complete": "async_complete complete",
         "outrider.app.engine": "Engine",
-        "outrider.app.gate": "ApprovalRequest Rules",
+        "outrider.app.approvals.gate": "ApprovalRequest Rules",
         "outrider.app.runs.results": "RunResult",
         "outrider.app.runs.run": "async_run async_run_stream run",
         "outrider.app.runs.streaming": "StreamEvent",

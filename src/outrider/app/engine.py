@@ -8,13 +8,13 @@ from typing import Any, Self
 from outrider.agents.crew import Crew
 from outrider.agents.ends import TurnEnd
 from outrider.agents.limits import Budget
-from outrider.app.connections import connected
-from outrider.app.desk import Desk
-from outrider.app.environment import filled_in
-from outrider.app.gate import AskingGate, Judge, Rules, asking_at
+from outrider.app.approvals.desk import Desk
+from outrider.app.approvals.gate import AskingGate, Judge, Rules, asking_at
 from outrider.app.live import LiveSession
+from outrider.app.models.connections import connected
+from outrider.app.models.environment import filled_in
+from outrider.app.models.tariff import CatalogTariff, known_models
 from outrider.app.runs.workshop import RunPlan
-from outrider.app.tariff import CatalogTariff, known_models
 from outrider.app.toolbox import Surroundings, Toolbox
 from outrider.bus import EventBus, EventStream
 from outrider.errors import ConfigurationError

@@ -14,7 +14,7 @@ KEY = "sk-" + "made-up-for-this-test-" * 2
 USER_TEST = """
 import socket
 import pytest
-from outrider.app.complete import complete
+from outrider.app.models.complete import complete
 
 pytestmark = pytest.mark.outrider_cassette(secrets=["swordfish"])
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from outrider.agents.ends import TurnEnd
 from outrider.agents.output_type import OutputType
-from outrider.app.gate import Approve
+from outrider.app.approvals.gate import Approve
 from outrider.app.runs.results import RunResult
 from outrider.app.runs.streaming import StreamEvent, Translator
 from outrider.app.runs.workshop import RunPlan, Workshop, open_workshop

@@ -13,10 +13,10 @@ from outrider.agents.limits import Budget
 from outrider.agents.output_type import REPAIRS, OutputMismatch, OutputType
 from outrider.agents.seating import take_seat
 from outrider.agents.turn import Turn
-from outrider.app.connections import connected
-from outrider.app.environment import filled_in
-from outrider.app.gate import Approve, AskingGate, Judge, Rules, asking_a_function
-from outrider.app.tariff import CatalogTariff, known_models
+from outrider.app.approvals.gate import Approve, AskingGate, Judge, Rules, asking_a_function
+from outrider.app.models.connections import connected
+from outrider.app.models.environment import filled_in
+from outrider.app.models.tariff import CatalogTariff, known_models
 from outrider.bus import EventBus
 from outrider.errors import ConfigurationError, SessionNotFoundError
 from outrider.providers.provider import ModelClient

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from outrider.app.connections import connected
-from outrider.app.environment import filled_in
-from outrider.app.tariff import known_models
+from outrider.app.models.connections import connected
+from outrider.app.models.environment import filled_in
+from outrider.app.models.tariff import known_models
 from outrider.context.lower import lower
 from outrider.errors import ConfigurationError, ProviderError
 from outrider.providers.assemble import Assembler

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from outrider.agents.crew import Seat, Verdict
-from outrider.app.desk import Desk
+from outrider.app.approvals.desk import Desk
 from outrider.bus import EventBus
 from outrider.permissions import Decision, decide
 from outrider.sessions.records import Approval, fingerprint

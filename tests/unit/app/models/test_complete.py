@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from outrider.app import connections
+from outrider.app.models import connections
 from outrider.app.build import model_client
-from outrider.app.complete import async_complete, complete, cost_of
+from outrider.app.models.complete import async_complete, complete, cost_of
 from outrider.context.lower import lower
 from outrider.errors import AuthenticationError, ConfigurationError, InvalidRequestError, NetworkError
 from outrider.providers.anthropic.wire import AnthropicWire

@@ -4,7 +4,7 @@ from typing import Any, TypeVar, get_args
 
 import msgspec
 
-from outrider.app.models.environment import filled_in, proxy_for
+from outrider.app.config.environment import filled_in, proxy_for
 from outrider.errors import ConfigurationError
 from outrider.providers.anthropic.wire import AnthropicWire
 from outrider.providers.cassettes.deck import Deck, DeckOptions

@@ -10,9 +10,9 @@ from outrider.agents.ends import TurnEnd
 from outrider.agents.limits import Budget
 from outrider.app.approvals.desk import Desk
 from outrider.app.approvals.gate import AskingGate, Judge, Rules, asking_at
+from outrider.app.config.environment import filled_in
 from outrider.app.live import LiveSession
 from outrider.app.models.connections import connected
-from outrider.app.models.environment import filled_in
 from outrider.app.models.tariff import CatalogTariff, known_models
 from outrider.app.runs.workshop import RunPlan
 from outrider.app.toolbox import Surroundings, Toolbox

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from outrider.app.config.environment import filled_in
 from outrider.app.models.connections import connected
-from outrider.app.models.environment import filled_in
 from outrider.app.models.tariff import known_models
 from outrider.context.lower import lower
 from outrider.errors import ConfigurationError, ProviderError

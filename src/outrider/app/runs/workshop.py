@@ -14,8 +14,8 @@ from outrider.agents.output_type import REPAIRS, OutputMismatch, OutputType
 from outrider.agents.seating import take_seat
 from outrider.agents.turn import Turn
 from outrider.app.approvals.gate import Approve, AskingGate, Judge, Rules, asking_a_function
+from outrider.app.config.environment import filled_in
 from outrider.app.models.connections import connected
-from outrider.app.models.environment import filled_in
 from outrider.app.models.tariff import CatalogTariff, known_models
 from outrider.bus import EventBus
 from outrider.errors import ConfigurationError, SessionNotFoundError

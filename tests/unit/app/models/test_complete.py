@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from outrider.app.models import connections
 from outrider.app.build import model_client
+from outrider.app.models import connections
 from outrider.app.models.complete import async_complete, complete, cost_of
 from outrider.context.lower import lower
 from outrider.errors import AuthenticationError, ConfigurationError, InvalidRequestError, NetworkError

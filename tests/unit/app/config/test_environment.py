@@ -2,7 +2,7 @@
 
 import pytest
 
-from outrider.app.models.environment import filled_in, proxy_for
+from outrider.app.config.environment import filled_in, proxy_for
 from outrider.errors import ConfigurationError
 from outrider.types.agents import Provider, ProviderKind
 

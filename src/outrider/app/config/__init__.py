@@ -1,0 +1,1 @@
+"""Settings and the environment, read once, at the door."""

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from outrider.tools.tool import Tool, ToolResult
     from outrider.tracing.event_log import AgentEvent, EventLog
     from outrider.tracing.logger import EventLogger
+    from outrider.tracing.otel.listener import OpenTelemetry
     from outrider.tracing.spans import Span, Trace
     from outrider.types import (
         Agent,
@@ -176,6 +177,7 @@ __all__ = [
     "ModelSettings",
     "NetworkError",
     "NotFoundError",
+    "OpenTelemetry",
     "OutputSchema",
     "OutriderError",
     "OverloadedError",
@@ -276,9 +278,9 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "outrider.agents.ends": "TurnEnd",
-        "outrider.app.models.complete": "async_complete complete",
-        "outrider.app.engine": "Engine",
         "outrider.app.approvals.gate": "ApprovalRequest Rules",
+        "outrider.app.engine": "Engine",
+        "outrider.app.models.complete": "async_complete complete",
         "outrider.app.runs.results": "RunResult",
         "outrider.app.runs.run": "async_run async_run_stream run",
         "outrider.app.runs.streaming": "StreamEvent",
@@ -299,6 +301,7 @@ __getattr__, __dir__ = lazy_names(
         "outrider.tools.tool": "Tool ToolResult",
         "outrider.tracing.event_log": "AgentEvent EventLog",
         "outrider.tracing.logger": "EventLogger",
+        "outrider.tracing.otel.listener": "OpenTelemetry",
         "outrider.tracing.spans": "Span Trace",
         "outrider.types": """
             Agent AgentMessage AgentPart Answer Attachment CacheTokens CompactionPart EndedTime Event FilePart

@@ -1,0 +1,1 @@
+"""What happens on a bus, as OpenTelemetry spans and metrics."""

@@ -1,5 +1,7 @@
 """Turns what happens on a bus into spans (`invoke_agent`, `chat`, `execute_tool`) and metrics of OpenTelemetry."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +39,8 @@ class OpenTelemetry:
 
     def __init__(
         self,
-        tracer_provider: "TracerProvider | None" = None,
-        meter_provider: "MeterProvider | None" = None,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
         *,
         content: bool = False,
     ) -> None:
@@ -135,8 +137,8 @@ class OpenTelemetry:
         self._end(self._open.pop((event.session_id, event.call_id), None), event, extra, reason)
 
     def _start(
-        self, event: Event, name: str, parent: "Span | None", attributes: Mapping[str, Any], kind: Any = None
-    ) -> "Span":
+        self, event: Event, name: str, parent: Span | None, attributes: Mapping[str, Any], kind: Any = None
+    ) -> Span:
         """A span below its parent of ours, or below the caller's own where we have none."""
         return self._tracer.start_span(
             name.strip(),
@@ -146,7 +148,7 @@ class OpenTelemetry:
             start_time=event.timestamp * NANOSECONDS,
         )
 
-    def _end(self, span: "Span | None", event: Event, attributes: Mapping[str, Any], reason: str) -> None:
+    def _end(self, span: Span | None, event: Event, attributes: Mapping[str, Any], reason: str) -> None:
         if span is None:
             return
         span.set_attributes(dict(attributes))

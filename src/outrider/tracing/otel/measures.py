@@ -1,5 +1,7 @@
 """The metrics: tokens, durations and the time to the first chunk."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from outrider.tracing.otel import names
@@ -12,7 +14,7 @@ Attributes = dict[str, str]
 
 
 class Measures:
-    def __init__(self, meter: "Meter") -> None:
+    def __init__(self, meter: Meter) -> None:
         seconds = names.SECOND_BUCKETS
         self._tokens = meter.create_histogram(
             names.TOKEN_USAGE,

@@ -44,12 +44,15 @@ class EventBus:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._afterwards = _Afterwards()
         self._replace_subscriptions([])
 
     def publish(self, event: Event) -> None:
         for handler in self._routes[type(event)]:
             try:
-                handler(event)
+                outcome = handler(event)
+                if outcome is not None and inspect.isawaitable(outcome):
+                    self._afterwards.add(outcome)
             except Exception:  # noqa: BLE001  whatever a listener does wrong stays with the listener
                 _log.exception("a listener failed on %s", type(event).__name__)
 
@@ -88,6 +91,7 @@ class EventBus:
         for _, handler in self._subscriptions:
             if isinstance(handler, _Courier):
                 await handler.settled()
+        await self._afterwards.settled()
 
     def _replace_subscriptions(self, subscriptions: list[tuple[type[Event], Handler[Any]]]) -> None:
         """A new list and new routes each time, so that a delivery under way goes on undisturbed."""
@@ -258,6 +262,43 @@ class _Courier:
                 _log.exception("a listener failed on %s", type(event).__name__)
         if self._backlog.overflowed:
             _log.error("a listener fell too far behind and was let go")
+
+
+class _Afterwards:
+    """Awaits what plain handlers give back, as a lambda around an async function does: in the publisher's loop, one
+    after the other; in a plain script at once."""
+
+    def __init__(self) -> None:
+        self._rounds: dict[asyncio.AbstractEventLoop, tuple[deque[Awaitable[Any]], asyncio.Task[None]]] = {}
+
+    def add(self, outcome: Awaitable[Any]) -> None:
+        loop = _running_loop()
+        if loop is None:
+            asyncio.run(_awaited(deque([outcome])))
+        elif loop not in self._rounds:
+            waiting = deque([outcome])
+            work = loop.create_task(_awaited(waiting))
+            work.add_done_callback(lambda _: self._rounds.pop(loop, None))
+            self._rounds[loop] = waiting, work
+        elif len(waiting := self._rounds[loop][0]) < _PATIENCE * BACKLOG:
+            waiting.append(outcome)
+        else:
+            _log.error("a listener fell too far behind; what it wanted to do now is not done")
+            if inspect.iscoroutine(outcome):
+                outcome.close()
+
+    async def settled(self) -> None:
+        _, work = self._rounds.get(asyncio.get_running_loop(), (None, None))
+        if work is not None and work is not asyncio.current_task():
+            await asyncio.wait([work])
+
+
+async def _awaited(waiting: deque[Awaitable[Any]]) -> None:
+    while waiting:
+        try:
+            await waiting.popleft()
+        except Exception:  # noqa: BLE001  as in publish
+            _log.exception("a listener failed afterwards")
 
 
 def _is_async(handler: Handler[Any]) -> bool:

@@ -311,3 +311,43 @@ async def test_clear_ends_open_streams():
     bus.publish(turn(1))
     bus.clear()
     assert [event.turn_number async for event in events] == [1]
+
+
+async def test_what_a_plain_handler_gives_to_await_is_awaited_in_order():
+    bus, heard = EventBus(), []
+
+    async def slowly(event: TurnStartedEvent) -> None:
+        await asyncio.sleep(0.001 * (3 - event.turn_number))
+        heard.append(event.turn_number)
+
+    bus.subscribe(TurnStartedEvent, lambda event: slowly(event))
+    for number in range(3):
+        bus.publish(turn(number))
+    await bus.settled()
+    assert heard == [0, 1, 2]
+
+
+def test_what_a_plain_handler_gives_to_await_is_awaited_in_a_plain_script_too():
+    bus, heard = EventBus(), []
+
+    async def hear(event: TurnStartedEvent) -> None:
+        heard.append(event.turn_number)
+
+    bus.subscribe(TurnStartedEvent, lambda event: hear(event))
+    bus.publish(turn(1))
+    assert heard == [1]
+
+
+async def test_what_goes_wrong_afterwards_is_logged_and_hurts_nobody(caplog):
+    bus, heard = EventBus(), []
+
+    async def fail(event: TurnStartedEvent) -> None:
+        heard.append(event.turn_number)
+        raise ValueError("no")
+
+    bus.subscribe(TurnStartedEvent, lambda event: fail(event))
+    bus.publish(turn(1))
+    bus.publish(turn(2))
+    await bus.settled()
+    assert heard == [1, 2]
+    assert "afterwards" in caplog.text

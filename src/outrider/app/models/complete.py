@@ -1,9 +1,6 @@
 """One answer of a model without the loop: the smallest way to use Outrider."""
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from decimal import Decimal
 from typing import Any
 
@@ -12,6 +9,7 @@ import msgspec
 from outrider.app.config.environment import filled_in
 from outrider.app.models.connections import connected
 from outrider.app.models.tariff import known_models
+from outrider.app.plain_code import in_plain_code
 from outrider.context.lower import lower
 from outrider.errors import ConfigurationError, ProviderError
 from outrider.providers.assemble import Assembler
@@ -59,18 +57,9 @@ def complete(
     settings: ModelSettings | Mapping[str, Any] | None = None,
 ) -> Answer:
     """`async_complete` for plain code; it also works where an event loop already runs, as in a notebook."""
-
-    def ask() -> Answer:
-        return asyncio.run(
-            async_complete(provider, model, messages, system=system, tools=tools, stream=stream, settings=settings)
-        )
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return ask()
-    with ThreadPoolExecutor(1, "outrider-complete") as thread:
-        return thread.submit(copy_context().run, ask).result()
+    return in_plain_code(
+        lambda: async_complete(provider, model, messages, system=system, tools=tools, stream=stream, settings=settings)
+    )
 
 
 async def _answer(client: ModelClient, provider: Provider, request: Request) -> Answer:

@@ -1,14 +1,13 @@
 """`run`: agents at work on one message, from plain code, from async code, or as a stream."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any
 
 from outrider.agents.ends import TurnEnd
 from outrider.agents.output_type import OutputType
 from outrider.app.approvals.gate import Approve
+from outrider.app.plain_code import in_plain_code
 from outrider.app.runs.results import RunResult
 from outrider.app.runs.streaming import StreamEvent, Translator
 from outrider.app.runs.workshop import RunPlan, Workshop, open_workshop
@@ -21,8 +20,6 @@ from outrider.tracing.logger import EventLogger
 from outrider.types.agents import Agent, Limits, Mode, Provider
 from outrider.types.events import Event
 from outrider.types.tool_state import Attachment
-
-T = TypeVar("T")
 
 
 async def async_run(  # noqa: PLR0913  they are what can be said about a run
@@ -107,20 +104,6 @@ async def async_run_stream(
         await asyncio.wait([working])
         if not working.cancelled():
             working.exception()
-
-
-def in_plain_code(work: Callable[[], Awaitable[T]]) -> T:
-    """The value of async work, whether or not an event loop runs in this thread."""
-
-    async def whole() -> T:
-        return await work()
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(whole())
-    with ThreadPoolExecutor(1, "outrider-run") as thread:
-        return thread.submit(copy_context().run, asyncio.run, whole()).result()
 
 
 def _bus(outer: EventBus | None, *, debug: bool) -> EventBus:

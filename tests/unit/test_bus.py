@@ -320,7 +320,7 @@ async def test_what_a_plain_handler_gives_to_await_is_awaited_in_order():
         await asyncio.sleep(0.001 * (3 - event.turn_number))
         heard.append(event.turn_number)
 
-    bus.subscribe(TurnStartedEvent, lambda event: slowly(event))
+    bus.subscribe(TurnStartedEvent, lambda event: slowly(event))  # noqa: PLW0108  what people write
     for number in range(3):
         bus.publish(turn(number))
     await bus.settled()
@@ -333,7 +333,7 @@ def test_what_a_plain_handler_gives_to_await_is_awaited_in_a_plain_script_too():
     async def hear(event: TurnStartedEvent) -> None:
         heard.append(event.turn_number)
 
-    bus.subscribe(TurnStartedEvent, lambda event: hear(event))
+    bus.subscribe(TurnStartedEvent, lambda event: hear(event))  # noqa: PLW0108  what people write
     bus.publish(turn(1))
     assert heard == [1]
 
@@ -345,7 +345,7 @@ async def test_what_goes_wrong_afterwards_is_logged_and_hurts_nobody(caplog):
         heard.append(event.turn_number)
         raise ValueError("no")
 
-    bus.subscribe(TurnStartedEvent, lambda event: fail(event))
+    bus.subscribe(TurnStartedEvent, lambda event: fail(event))  # noqa: PLW0108  what people write
     bus.publish(turn(1))
     bus.publish(turn(2))
     await bus.settled()

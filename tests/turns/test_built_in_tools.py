@@ -28,7 +28,6 @@ def engine(script, tmp_path: Path, **options) -> Engine:
         data=tmp_path / "data",
         home=tmp_path,
         bus=bus,
-        keep_before=lambda path, content: None,
     )
     return Engine([agent()], [scripted(script)], bus=bus, surroundings=around, **options)
 

@@ -33,6 +33,7 @@ class Calls:
             cap=crew.cap,
             save=crew.save_output or (lambda _: None),
             draft=self._draft,
+            around=lambda call, tool: crew.around(call, tool, seat),
             unknown=self._misrouted,
             clock=crew.clock,
         )

@@ -1,6 +1,7 @@
 """What the agents of one run share, and what one agent at work has for itself."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Protocol
@@ -48,6 +49,10 @@ class Tariff(Protocol):
     def output_limit(self, agent: Agent) -> int | None: ...
 
 
+Around = Callable[[ToolPart, Tool, "Seat"], AbstractAsyncContextManager[None]]
+"""Stands around a call while its tool runs, as what keeps files for an undo does."""
+
+
 class Crew(msgspec.Struct, kw_only=True):
     """One run: its agents, the models and tools they have, their common budget and bus."""
 
@@ -62,6 +67,7 @@ class Crew(msgspec.Struct, kw_only=True):
     clock: Callable[[], int]
     cap: OutputCap = OutputCap()
     save_output: Save | None = None
+    around: Around = lambda _, __, ___: nullcontext()
     forwards: list[AgentMessage] = []
 
     def client(self, agent: Agent) -> ModelClient:

@@ -25,7 +25,7 @@ from outrider.tools.builtin.shell import shell_tool
 from outrider.tools.builtin.todo import Todo, todo_tool
 from outrider.tools.builtin.web_fetch import web_fetch_tool
 from outrider.tools.builtin.write import write_tool
-from outrider.tools.files.editor import Editor, KeepBefore
+from outrider.tools.files.editor import Editor, Keep, keep_nothing
 from outrider.tools.files.files import Files
 from outrider.tools.files.ledger import Ledger
 from outrider.tools.tool import Tool, named
@@ -41,7 +41,6 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     data: Path
     home: Path
     bus: EventBus
-    keep_before: KeepBefore
     ask: Ask | None = None
 
 
@@ -66,7 +65,7 @@ class Grants:
 class Toolbox:
     """Close it with the session: no process that its tools started outlives it."""
 
-    def __init__(self, session: Session, around: Surroundings) -> None:
+    def __init__(self, session: Session, around: Surroundings, keep: Keep = keep_nothing) -> None:
         workspace = Path(session.workspace_directory or ".")
         self.supervisor = Supervisor(
             folder=around.data / "outputs", bus=around.bus, wrap=_confined(session, workspace, around)
@@ -74,7 +73,7 @@ class Toolbox:
         self.grants = Grants(workspace)
         files = Files(workspace, readable=[around.data / "outputs"], granted=self.grants.holds)
         ledger = Ledger()
-        editor = Editor(files, around.keep_before, ledger)
+        editor = Editor(files, keep, ledger)
         self._todos: dict[str, tuple[Todo, ...]] = {}
         self.tools: dict[str, Tool] = named(
             [

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from difflib import get_close_matches
 
 import msgspec
@@ -21,6 +22,8 @@ PARTIAL = 4_000  # characters of a call's output that are kept when it ends earl
 Record = Callable[[ToolPart], Awaitable[None]]
 Draft = Callable[[str, int, Callable[[], ToolPart]], None]
 """A part's id, how many characters are new, and the part so far: to be kept soon."""
+Around = Callable[[ToolPart, Tool], AbstractAsyncContextManager[None]]
+"""Stands around a running call; what it raises before the tool starts is the call's failure."""
 
 
 def _keep_nothing(*_: object) -> None:
@@ -30,9 +33,10 @@ def _keep_nothing(*_: object) -> None:
 class Runner:
     """`record` stores a part; it has done so when it returns, and only then does the tool start (a call is durable
     before its effect). `save` keeps an output that is too long and says where. `draft` keeps what a running call has
-    written so far. `unknown` may have better words for a tool that does not exist."""
+    written so far. `around` is entered when the call is kept as running, and left before its end is. `unknown` may
+    have better words for a tool that does not exist."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each is one thing that a call meets on its way
         self,
         tools: Mapping[str, Tool],
         record: Record,
@@ -40,6 +44,7 @@ class Runner:
         cap: OutputCap | None = None,
         save: Save = _keep_nothing,
         draft: Draft = _keep_nothing,
+        around: Around = lambda _, __: nullcontext(),
         unknown: Callable[[str], str | None] = lambda _: None,
         clock: Callable[[], int] = now_ms,
     ) -> None:
@@ -48,6 +53,7 @@ class Runner:
         self._cap = cap or OutputCap()
         self._save = save
         self._draft = draft
+        self._around = around
         self._unknown = unknown
         self._clock = clock
 
@@ -78,7 +84,7 @@ class Runner:
     async def _execute(self, tool: Tool, call: "_Watched") -> ToolEnd:
         limit = asyncio.timeout(tool.timeout)
         try:
-            async with limit:
+            async with limit, self._around(call.part, tool):
                 result = await tool.call(call.running.input, call.context)
         except InvalidArguments as error:
             return call.fail(error.message, self._clock(), "invalid_input")
@@ -120,7 +126,7 @@ class _Watched:
     """A running call with what it has told of itself, so that an early end does not lose it."""
 
     def __init__(self, call: ToolPart, running: ToolRunning, context: ToolContext, draft: Draft) -> None:
-        self._call = call
+        self.part = call
         self._draft = draft
         self.running = running
         self.context = msgspec.structs.replace(context, report=self._heard)
@@ -137,11 +143,11 @@ class _Watched:
     def _heard(self, progress: Progress) -> None:
         self.running = self.running.progress(title=progress.title, metadata=progress.metadata)
         self._keep(progress.output)
-        self._draft(self._call.id, len(progress.output), self._so_far)
+        self._draft(self.part.id, len(progress.output), self._so_far)
         self._report(progress)
 
     def _so_far(self) -> ToolPart:
-        return self._call.update_state(self.running.progress(metadata={"output": "".join(self._partial)}))
+        return self.part.update_state(self.running.progress(metadata={"output": "".join(self._partial)}))
 
     def _keep(self, output: str) -> None:
         """The end of the output is what tells how far it got."""

@@ -1,8 +1,8 @@
 """The one way in which tools change files: planned, the old content kept, then written, one call after the other."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from typing import TypeVar
 
 from outrider.errors import ToolFailure
@@ -15,17 +15,23 @@ from outrider.tools.threads import Threads
 
 T = TypeVar("T")
 
-KeepBefore = Callable[[Path, bytes | None], Awaitable[None] | None]
-"""Keeps what a file holds before it changes (None: it does not exist yet), so that the change can be undone."""
+Keep = Callable[[ToolContext, Sequence[Change]], AbstractAsyncContextManager[None]]
+"""Stands around the writing of changes: entered, it has kept what the files hold, so that the changes can be undone;
+left, it sees what has become of them."""
+
+
+def keep_nothing(context: ToolContext, changes: Sequence[Change]) -> AbstractAsyncContextManager[None]:
+    """For editors whose changes nobody wants to undo."""
+    return nullcontext()
 
 
 class Editor:
-    """`keep_before` has kept the old content when it returns; if it fails, nothing is written."""
+    """If the old contents cannot be kept, nothing is written."""
 
-    def __init__(self, files: Files, keep_before: KeepBefore, ledger: Ledger | None = None) -> None:
+    def __init__(self, files: Files, keep: Keep = keep_nothing, ledger: Ledger | None = None) -> None:
         self.files = files
         self.ledger = ledger or Ledger()
-        self._keep_before = keep_before
+        self._keep = keep
         self._turnstile = asyncio.Lock()
         self._threads = Threads(4)
 
@@ -36,23 +42,22 @@ class Editor:
             revisions = Revisions(self.files, self.ledger, context.session_id)
             result: T = await self._threads.run(lambda: plan(revisions))
             changes = [revision.change() for revision in revisions.changed()]
-            await self._keep(changes)
-            await _whole(asyncio.ensure_future(self._threads.run(lambda: commit(changes))))
+            async with AsyncExitStack() as kept:
+                await self._enter(kept, context, changes)
+                await _whole(asyncio.ensure_future(self._threads.run(lambda: commit(changes))))
             for revision in revisions.changed():
                 self._note(context.session_id, revision)
         return result
 
-    async def _keep(self, changes: list[Change]) -> None:
-        for change in changes:
-            try:
-                kept = self._keep_before(Path(change.place.real), change.before)
-                if kept is not None:
-                    await kept
-            except Exception as error:
-                why = getattr(error, "message", "") or str(error) or type(error).__name__
-                raise ToolFailure(
-                    f"{change.place.shown}: its present content could not be kept for undo ({why}). Nothing was written"
-                ) from error
+    async def _enter(self, kept: AsyncExitStack, context: ToolContext, changes: list[Change]) -> None:
+        try:
+            await kept.enter_async_context(self._keep(context, changes))
+        except Exception as error:
+            why = getattr(error, "message", "") or str(error) or type(error).__name__
+            shown = ", ".join(change.place.shown for change in changes)
+            raise ToolFailure(
+                f"{shown}: its present content could not be kept for undo ({why}). Nothing was written"
+            ) from error
 
     def _note(self, session_id: str, revision: Revision) -> None:
         if revision.after is None:

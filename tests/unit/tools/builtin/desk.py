@@ -1,5 +1,7 @@
 """A workspace with the built-in tools on it, called as the loop calls them."""
 
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +10,23 @@ from outrider.tools.builtin.apply_patch import apply_patch_tool
 from outrider.tools.builtin.edit import edit_tool
 from outrider.tools.builtin.read import read_tool
 from outrider.tools.builtin.write import write_tool
-from outrider.tools.files.editor import Editor
+from outrider.tools.files.commit import Change
+from outrider.tools.files.editor import Editor, Keep
 from outrider.tools.files.files import Files
 from outrider.tools.runner import Runner
 from outrider.tools.tool import named
+
+
+def keeping(keep: Callable[[Path, bytes | None], Awaitable[None]]) -> Keep:
+    """Keeps one file after the other, before anything is written."""
+
+    @asynccontextmanager
+    async def around(_: ToolContext, changes: Sequence[Change]) -> AsyncIterator[None]:
+        for change in changes:
+            await keep(Path(change.place.real), change.before)
+        yield
+
+    return around
 
 
 class Desk:
@@ -23,7 +38,7 @@ class Desk:
         self.kept: list[tuple[Path, bytes | None]] = []
         self.keep_fails: Exception | None = None
         self.files = Files(root, **options)
-        self.editor = Editor(self.files, self.keep)
+        self.editor = Editor(self.files, keeping(self.keep))
         self.tools: list[Tool] = [
             read_tool(self.files, self.editor.ledger),
             write_tool(self.editor),

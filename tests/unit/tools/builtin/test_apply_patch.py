@@ -7,7 +7,7 @@ import pytest
 from outrider import ToolFailure
 from outrider.tools.files.commit import Change, commit
 from outrider.tools.files.files import Place
-from tests.unit.tools.builtin.desk import Desk
+from tests.unit.tools.builtin.desk import Desk, keeping
 
 
 def begin_patch(*lines: str) -> str:
@@ -191,7 +191,7 @@ async def test_a_failure_while_writing_brings_the_files_before_it_back(desk: Des
         if path.name == "z":
             path.write_text("other\n")
 
-    desk.editor._keep_before = keep  # pyright: ignore[reportPrivateUsage]
+    desk.editor._keep = keeping(keep)  # pyright: ignore[reportPrivateUsage]
     patch = begin_patch(
         "*** Update File: a", "-a", "+b", "*** Add File: new/deep/b", "+b", "*** Update File: z", "-z", "+y"
     )

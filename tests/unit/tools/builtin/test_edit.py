@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.tools.builtin.desk import Desk
+from tests.unit.tools.builtin.desk import Desk, keeping
 
 
 async def edited(desk: Desk, content: bytes, old: str, new: str, **options: object) -> bytes:
@@ -203,7 +203,7 @@ async def test_a_file_that_changes_between_plan_and_writing_is_not_overwritten(d
         path.write_text("somebody else's\n")
 
     desk.keep = keep
-    desk.editor._keep_before = keep  # pyright: ignore[reportPrivateUsage]
+    desk.editor._keep = keeping(keep)  # pyright: ignore[reportPrivateUsage]
     refusal = await desk.refused("edit", file_path="file", old_string="a", new_string="b")
     assert "changed by somebody else meanwhile" in refusal
     assert path.read_text() == "somebody else's\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from outrider.tools.context import ToolContext
-from tests.unit.tools.builtin.desk import Desk
+from tests.unit.tools.builtin.desk import Desk, keeping
 
 
 async def test_a_new_file_is_made_with_its_folders_and_the_usual_mode(desk: Desk):
@@ -86,17 +86,17 @@ async def test_calls_of_one_session_for_one_file_come_one_after_the_other(desk: 
 
 async def test_a_call_cancelled_while_the_old_content_is_kept_writes_nothing(desk: Desk):
     path = desk.put("file", "a\n")
-    keeping = asyncio.Event()
+    begun = asyncio.Event()
 
     async def keep(kept: Path, content: bytes | None) -> None:
-        keeping.set()
+        begun.set()
         await asyncio.sleep(10)
 
-    desk.editor._keep_before = keep  # pyright: ignore[reportPrivateUsage]
+    desk.editor._keep = keeping(keep)  # pyright: ignore[reportPrivateUsage]
     edit = next(tool for tool in desk.tools if tool.name == "edit")
     arguments = {"file_path": "file", "old_string": "a", "new_string": "b"}
     task = asyncio.ensure_future(edit.call(arguments, ToolContext(session_id="s")))
-    await keeping.wait()
+    await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

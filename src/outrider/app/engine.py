@@ -14,6 +14,7 @@ from outrider.app.config.environment import filled_in
 from outrider.app.live import LiveSession
 from outrider.app.models.connections import connected
 from outrider.app.models.tariff import CatalogTariff, known_models
+from outrider.app.replay.recorder import Recorder
 from outrider.app.runs.workshop import RunPlan
 from outrider.app.toolbox import Surroundings, Toolbox
 from outrider.bus import EventBus, EventStream
@@ -37,7 +38,8 @@ class Engine:
     """Open it with `async with`. Several front ends may listen, prompt, answer and abort at once.
 
     `attended` says whether somebody is there to approve calls. With `surroundings` every session has the built-in tools
-    for its workspace, besides the ones that are given."""
+    for its workspace, besides the ones that are given. With `cassettes`, a folder, what its models were asked and what
+    they answered is recorded there for every session, so that it can be replayed."""
 
     def __init__(
         self,
@@ -51,18 +53,21 @@ class Engine:
     ) -> None:
         if not agents:
             raise ConfigurationError("an engine needs at least one agent")
+        self._made_of: dict[str, Any] = {"agents": agents, "providers": providers, "tools": tuple(tools), **options}
         self.attended: bool = options.pop("attended", True)
         self._limits: Limits | None = options.pop("limits", None)
         self._rules: Rules = options.pop("rules", Rules())
         self._around: Surroundings | None = options.pop("surroundings", None)
+        self.cassettes: Path | None = options.pop("cassettes", None)
         if options:
-            known = "attended, limits, rules, surroundings"
+            known = "attended, cassettes, limits, rules, surroundings"
             raise ConfigurationError(f"an engine has no option {', '.join(options)}; it has {known}")
-        self._plan = RunPlan.of(agents[0], agents, tools, providers, limits=self._limits)
+        self._plan = RunPlan.of(agents[0], agents, self._made_of["tools"], providers, limits=self._limits)
         self.store = store or MemoryStore()
         self.bus = bus or EventBus()
         self.desk = Desk(self.store, self.bus, lambda: self.attended)
         self._clients: dict[str, ModelClient] = {}
+        self._recorder = Recorder(self.cassettes, self._plan.providers, self._clients) if self.cassettes else None
         self._live: dict[str, LiveSession] = {}
         self._opened = AsyncExitStack()
         self._owner = this_process()
@@ -79,7 +84,13 @@ class Engine:
             await live.close()
         self._live.clear()
         await self.bus.settled()
+        if self._recorder is not None:
+            await self._recorder.aclose()
         await self._opened.aclose()
+
+    def like(self, **changes: Any) -> "Engine":
+        """Another engine made of the same things, except for what is named; it has to be opened too."""
+        return Engine(**{**self._made_of, "store": self.store, "bus": self.bus, **changes})
 
     async def create(
         self,
@@ -162,6 +173,8 @@ class Engine:
         live = self._live.pop(session_id, None)
         if live is not None:
             await live.close()
+        if self._recorder is not None:
+            await self._recorder.close(session_id)
 
     async def _resumed(self, session_id: str, *, take_over: bool) -> Journal:
         """The journal of a stored session; of interrupted calls it is said what became of the files they named."""
@@ -183,9 +196,9 @@ class Engine:
 
     def _add(self, journal: Journal) -> LiveSession:
         session = journal.session
-        toolbox = Toolbox(session, self._around) if self._around else None
+        toolbox = self.toolbox(session)
         live = LiveSession(
-            journal, self.store, lambda: self._crew(toolbox), lambda: self._agent(session.agent), toolbox
+            journal, self.store, lambda: self.crew(session, toolbox), lambda: self._agent(session.agent), toolbox
         )
         self._live[session.id] = live
         return live
@@ -195,20 +208,28 @@ class Engine:
             raise ConfigurationError(f"there is no agent {name!r}; there are {', '.join(self._plan.agents)}")
         return self._plan.agents[name or self._plan.entry.name]
 
-    def _crew(self, toolbox: Toolbox | None) -> Crew:
+    def toolbox(self, session: Session) -> Toolbox | None:
+        """The built-in tools of a session; whoever takes them closes them."""
+        return Toolbox(session, self._around) if self._around else None
+
+    def crew(self, session: Session, toolbox: Toolbox | None) -> Crew:
         """A crew for one turn: its budget is its own, everything else is the engine's or the session's."""
         built_in = toolbox.tools if toolbox else {}
-        confines = self._around is not None and self._around.sandbox.confines
+        around = self._around
 
         async def open_journal(child: Session) -> Journal:
             return await begin(child, self.store, self.bus)
 
         return Crew(
             agents=self._plan.agents,
-            clients=self._clients,
+            clients=self._recorder.clients(session.id) if self._recorder else self._clients,
             tools={**built_in, **self._plan.tools},
             gate=AskingGate(
-                Judge(self._rules, built_in.keys() - self._plan.tools.keys(), sandbox=confines),
+                Judge(
+                    self._rules,
+                    built_in.keys() - self._plan.tools.keys(),
+                    sandbox=lambda: around is not None and around.sandbox.confines,
+                ),
                 asking_at(self.desk),
                 lambda seat: self.desk.granted(seat.session.id, str(seat.workspace)),
                 toolbox.grants.admit if toolbox else lambda _: None,

@@ -48,9 +48,12 @@ class Rules(msgspec.Struct, frozen=True):
 
 class Judge:
     """Decides without asking. One's own function runs unasked unless its policy or a rule says otherwise; built-in
-    tools keep the rules of the mode."""
+    tools keep the rules of the mode. `sandbox` says whether commands are confined, and is asked only where it counts:
+    finding out costs something."""
 
-    def __init__(self, rules: Rules, built_in: Collection[str] = (), *, sandbox: bool = False) -> None:
+    def __init__(
+        self, rules: Rules, built_in: Collection[str] = (), *, sandbox: Callable[[], bool] = lambda: False
+    ) -> None:
         self._rules = rules
         self._built_in = built_in
         self._sandbox = sandbox
@@ -65,7 +68,7 @@ class Judge:
             ask=(*self._rules.ask, *seat.ask),
             deny=(*self._rules.deny, *seat.deny),
             workspace=seat.workspace,
-            sandbox=self._sandbox,
+            sandbox=seat.session.mode in ("plan", "background") and self._sandbox(),
         )
         policy: Policy = tool.policy_for(call.state.input)
         if _STRICTNESS[policy] <= _STRICTNESS[decision.effect]:

@@ -20,18 +20,42 @@ _ADDRESSES: dict[str, tuple[str, ...]] = {
     "openai": ("OPENAI_BASE_URL",),
     "openai-responses": ("OPENAI_BASE_URL",),
 }
+_HOSTS: dict[str, tuple[str, ...]] = {
+    "anthropic": ("anthropic.com",),
+    "openai": ("openai.com",),
+    "openai-responses": ("openai.com",),
+    "google": ("generativelanguage.googleapis.com", "aiplatform.googleapis.com"),
+}
 
 
 def filled_in(provider: Provider, environ: Mapping[str, str] = os.environ) -> Provider:
     """The provider with what it leaves open taken from the vendor's usual variables.
 
-    The vendors' own addresses need a key; a server of one's own may do without."""
-    key = provider.api_key or _first(environ, _KEYS.get(provider.kind, ()))
-    address = provider.base_url or _first(environ, _ADDRESSES.get(provider.kind, ()))
+    The vendors' own addresses need a key; a server of one's own may do without. An empty key is none, and none is
+    looked for."""
+    usual_key, usual_address = found_in(environ, provider.kind)
+    key = usual_key if provider.api_key is None else provider.api_key
+    address = provider.base_url or usual_address
     if provider.kind in _KEYS and not (key or address or provider.headers or provider.options):
         names = " or ".join(_KEYS[provider.kind])
         raise ConfigurationError(f"the provider {provider.name!r} has no key: give api_key, or set {names}")
     return msgspec.structs.replace(provider, api_key=key, base_url=address)
+
+
+def found_in(environ: Mapping[str, str], kind: str) -> tuple[str | None, str | None]:
+    """The key and the address that the usual variables hold for a kind of provider."""
+    return _first(environ, _KEYS.get(kind, ())), _first(environ, _ADDRESSES.get(kind, ()))
+
+
+def variable_names(kind: str) -> tuple[str, ...]:
+    return _KEYS.get(kind, ())
+
+
+def is_vendor_address(kind: str, address: str) -> bool:
+    """Whether an address is the vendor's own, where its usual key belongs."""
+    place = urlsplit(address)
+    host = place.hostname or ""
+    return place.scheme == "https" and any(host == own or host.endswith(f".{own}") for own in _HOSTS.get(kind, ()))
 
 
 def proxy_for(url: str) -> str | None:

@@ -1,0 +1,96 @@
+"""Which providers there are, and what is meant by a model's name: PROVIDER/MODEL."""
+
+from collections.abc import Mapping
+
+from outrider.app.config.environment import found_in, is_vendor_address, variable_names
+from outrider.app.config.reading import closest
+from outrider.app.config.tables import Kind, ProviderTable
+from outrider.errors import ConfigurationError
+from outrider.types.agents import Provider
+
+# Known by these names without any configuration; the first one that has a key is the default.
+BUILT_IN: dict[str, Kind] = {
+    "anthropic": "anthropic",
+    "openai": "openai",
+    "google": "google",
+    "openai-responses": "openai-responses",
+    "local": "local",
+}
+DEFAULT_MODELS: dict[str, str] = {
+    "anthropic": "claude-sonnet-4-6",
+    "openai": "gpt-5.4",
+    "openai-responses": "gpt-5.4",
+    "google": "gemini-3.5-flash",
+    "local": "",
+}
+NO_PROVIDER = """no model can be reached yet. There are three ways to get one:
+  1. a key of a vendor: set ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY
+  2. a server of your own: set OPENAI_BASE_URL (to any server that speaks OpenAI's API) and say --model openai/MODEL
+  3. the embedded model, which needs no key: say --model local"""
+
+
+class Providers:
+    """The user's own and the built-in ones, with their keys; `usable` are those that can be asked."""
+
+    def __init__(self, tables: Mapping[str, ProviderTable], environ: Mapping[str, str], source: str) -> None:
+        self._tables = tables
+        self._environ = environ
+        self._source = source
+        self.names = tuple(dict.fromkeys((*tables, *BUILT_IN)))
+
+    def usable(self) -> tuple[Provider, ...]:
+        """Without the embedded model, which is used when somebody names it."""
+        found = (self.find(name) for name in self.names)
+        return tuple(one for one in found if one.kind != "local" and self.missing(one) is None)
+
+    def find(self, name: str) -> Provider:
+        if name not in self.names:
+            known = ", ".join(self.names)
+            raise ConfigurationError(f"there is no provider {name!r}{closest(name, self.names)} (there are: {known})")
+        table = self._tables.get(name, ProviderTable())
+        kind = table.kind or BUILT_IN.get(name)
+        if kind is None:
+            raise ConfigurationError(
+                f"{self._source}: providers.{name}.kind: is missing; {', '.join(BUILT_IN.values())}"
+            )
+        usual_key, usual_address = found_in(self._environ, kind)
+        address = table.base_url or usual_address
+        return Provider(name, kind, self._key(table, kind, usual_key), address, table.headers, table.options)
+
+    def missing(self, provider: Provider) -> str | None:
+        """What a provider lacks to be asked; None if nothing."""
+        if provider.kind == "local" or provider.api_key or provider.base_url or provider.headers or provider.options:
+            return None
+        table = self._tables.get(provider.name, ProviderTable())
+        names = table.api_key_env or " or ".join(variable_names(provider.kind))
+        return f"the provider {provider.name!r} has no key: set {names}"
+
+    def default_model(self) -> str:
+        """Of the first provider that can be asked, the user's own first; "" if there is none."""
+        for provider in self.usable():
+            if model := self.model_of(provider.name):
+                return f"{provider.name}/{model}"
+        return ""
+
+    def model_of(self, name: str) -> str:
+        table = self._tables.get(name, ProviderTable())
+        return table.model or DEFAULT_MODELS.get(table.kind or BUILT_IN.get(name, ""), "")
+
+    def route(self, model: str, where: str) -> tuple[str, str]:
+        """The provider and the model that `PROVIDER/MODEL` or a provider's name alone means."""
+        name, slash, rest = model.strip().partition("/")
+        if name not in self.names:
+            hint = closest(name, self.names) or f"; write PROVIDER/MODEL, with a provider of: {', '.join(self.names)}"
+            raise ConfigurationError(f"{where}: there is no provider {name!r}{hint}")
+        chosen = rest if slash else self.model_of(name)
+        if not chosen and name != "local" and self.find(name).kind != "local":
+            raise ConfigurationError(f"{where}: {model!r} names no model; write {name}/MODEL")
+        return name, chosen
+
+    def _key(self, table: ProviderTable, kind: Kind, usual: str | None) -> str | None:
+        """The vendor's own key goes to the vendor's address or to where the environment says, never to another."""
+        if table.api_key_env is not None:
+            return self._environ.get(table.api_key_env, "").strip() or ""
+        if table.base_url is not None and not is_vendor_address(kind, table.base_url):
+            return ""
+        return usual

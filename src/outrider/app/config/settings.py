@@ -1,0 +1,167 @@
+"""Everything that the user said before the engine starts: files, environment and flags, read once into one value."""
+
+import os
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+
+from outrider.app.config.agents import DEFAULT, AgentBuilder, default_instructions
+from outrider.app.config.folders import Folders, find_folders
+from outrider.app.config.models import NO_PROVIDER, Providers
+from outrider.app.config.reading import closest, read_file
+from outrider.app.config.tables import (
+    CompactionTable,
+    ConfigFile,
+    LimitsTable,
+    RetentionTable,
+    RulesTable,
+    SandboxTable,
+)
+from outrider.errors import ConfigurationError
+from outrider.types.agents import Agent, Limits, Mode, Provider
+
+
+class Flags(msgspec.Struct, frozen=True, kw_only=True):
+    """What a command line says; it goes before everything else."""
+
+    model: str | None = None
+    mode: str | None = None
+    agent: str | None = None
+    allow: tuple[str, ...] = ()
+    ask: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    max_turns: int | None = None
+    max_cost: Decimal | None = None
+    max_seconds: float | None = None
+
+
+_NO_FLAGS = Flags()
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """`model` is the first agent's, as PROVIDER/MODEL; "" where no model can be reached. The first of `agents` is the
+    one that starts. `missing` says what stands between the agents and their models, `notices` are for the user to
+    read. Keys are inside `providers` only, which do not print them."""
+
+    folders: Folders
+    workspace: Path
+    model: str
+    mode: Mode
+    agents: tuple[Agent, ...]
+    providers: tuple[Provider, ...]
+    rules: RulesTable = RulesTable()
+    limits: Limits = Limits()
+    compaction: CompactionTable = CompactionTable()
+    retention: RetentionTable = RetentionTable()
+    sandbox: SandboxTable = SandboxTable()
+    mcp: dict[str, dict[str, Any]] = {}
+    models: dict[str, dict[str, Any]] = {}
+    missing: str = ""
+    notices: tuple[str, ...] = ()
+
+    @property
+    def data(self) -> Path:
+        return self.folders.data
+
+    @property
+    def home(self) -> Path:
+        return self.folders.home
+
+    @property
+    def prompts(self) -> Path:
+        return self.folders.prompts
+
+
+def read_settings(
+    *, cwd: str | Path | None = None, environ: Mapping[str, str] = os.environ, flags: Flags = _NO_FLAGS
+) -> Settings:
+    """Raises ConfigurationError, which names the file and the key, for settings that cannot work."""
+    workspace = _workspace(cwd)
+    folders = find_folders(environ)
+    own = read_file(folders.config_file)
+    file, source = own.content, str(folders.config_file)
+    wanted = flags.model or environ.get("OUTRIDER_MODEL", "").strip()
+    providers = Providers(file.providers, environ, source)
+    mode, limits = _mode(flags, environ, file), _limits(flags, file)
+    agents = AgentBuilder(
+        providers,
+        model=wanted or file.model or providers.default_model(),
+        mode=mode,
+        limits=limits,
+        folder=folders.config,
+        source=source,
+    ).build(file.agents, default_instructions(folders.prompts))
+    agents = _led_by(flags.agent or file.agent or DEFAULT, agents, providers, wanted)
+    reachable, missing = _needed(agents, providers)
+    return Settings(
+        folders=folders,
+        workspace=workspace,
+        model=f"{agents[0].provider}/{agents[0].model}".rstrip("/"),
+        mode=mode,
+        agents=agents,
+        providers=reachable,
+        rules=_rules(flags, file),
+        limits=limits,
+        compaction=file.compaction,
+        retention=file.retention,
+        sandbox=file.sandbox,
+        mcp=file.mcp,
+        models=file.models,
+        missing=missing,
+        notices=own.notices,
+    )
+
+
+def _workspace(cwd: str | Path | None) -> Path:
+    folder = Path(cwd or Path.cwd()).absolute()
+    if not folder.is_dir():
+        raise ConfigurationError(f"{folder} is not a folder that can be worked in")
+    return folder
+
+
+def _mode(flags: Flags, environ: Mapping[str, str], file: ConfigFile) -> Mode:
+    given = flags.mode or environ.get("OUTRIDER_MODE", "").strip()
+    for mode in get_args(Mode):
+        if mode == (given or file.mode or "agent"):
+            return mode
+    raise ConfigurationError(
+        f"no mode is called {given!r}{closest(given, get_args(Mode))}; modes: {', '.join(get_args(Mode))}"
+    )
+
+
+def _limits(flags: Flags, file: ConfigFile) -> Limits:
+    given = LimitsTable(turns=flags.max_turns, cost=flags.max_cost, seconds=flags.max_seconds)
+    return given.over(file.limits.over(Limits()))
+
+
+def _rules(flags: Flags, file: ConfigFile) -> RulesTable:
+    """All of them together: deny wins, wherever it comes from."""
+    return RulesTable(
+        allow=(*flags.allow, *file.rules.allow),
+        ask=(*flags.ask, *file.rules.ask),
+        deny=(*flags.deny, *file.rules.deny),
+    )
+
+
+def _led_by(name: str, agents: tuple[Agent, ...], providers: Providers, model: str) -> tuple[Agent, ...]:
+    """The agent that starts comes first; a model that was asked for is meant for it."""
+    names = [agent.name for agent in agents]
+    if name not in names:
+        raise ConfigurationError(f"there is no agent {name!r}{closest(name, names)} (there are: {', '.join(names)})")
+    leader = agents[names.index(name)]
+    if model:
+        provider, chosen = providers.route(model, "model")
+        leader = msgspec.structs.replace(leader, provider=provider, model=chosen)
+    return (leader, *(agent for agent in agents if agent.name != name))
+
+
+def _needed(agents: tuple[Agent, ...], providers: Providers) -> tuple[tuple[Provider, ...], str]:
+    """The providers that agents think with and those that could be switched to; and what is missing to ask them."""
+    needed = {agent.provider: providers.find(agent.provider) for agent in agents if agent.provider}
+    missing = NO_PROVIDER if not agents[0].provider else ""
+    for provider in needed.values():
+        missing = missing or providers.missing(provider) or ""
+    return tuple((needed | {provider.name: provider for provider in providers.usable()}).values()), missing

@@ -1,0 +1,114 @@
+"""What a configuration file may hold, as values."""
+
+from decimal import Decimal
+from typing import Any, Literal
+
+import msgspec
+
+from outrider.types.agents import Limits, Mode
+from outrider.types.request import ReasoningEffort
+
+Kind = Literal["anthropic", "openai", "openai-responses", "google", "local", "scripted"]
+Texts = tuple[str, ...]
+
+
+class ProviderTable(msgspec.Struct, frozen=True, kw_only=True):
+    """`[providers.NAME]`. The key stays in the environment: `api_key_env` names the variable that holds it."""
+
+    kind: Kind | None = None
+    base_url: str | None = None
+    api_key_env: str | None = None
+    headers: dict[str, str] = {}
+    options: dict[str, Any] = {}
+    model: str | None = None
+
+
+class RulesTable(msgspec.Struct, frozen=True, kw_only=True):
+    """`[rules]`, each one written as tool(pattern)."""
+
+    allow: Texts = ()
+    ask: Texts = ()
+    deny: Texts = ()
+
+
+class LimitsTable(msgspec.Struct, frozen=True, kw_only=True):
+    """`[limits]`: bounds over a turn and all agents in it; what is left out stays as it is."""
+
+    turns: int | None = None
+    seconds: float | None = None
+    tokens: int | None = None
+    cost: Decimal | float | None = None
+    depth: int | None = None
+    parallel_calls: int | None = None
+
+    def over(self, limits: Limits) -> Limits:
+        given = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
+        if isinstance(given.get("cost"), float):
+            given["cost"] = Decimal(str(given["cost"]))
+        return msgspec.structs.replace(limits, **given)
+
+    def within(self, limits: Limits) -> Limits:
+        """Only where these are lower: a project may only tighten."""
+        wanted = self.over(limits)
+        lower = {name: value for name in self.__struct_fields__ if (value := _lower(wanted, limits, name)) is not None}
+        return msgspec.structs.replace(limits, **lower)
+
+
+def _lower(wanted: Limits, present: Limits, name: str) -> Any:
+    value, bound = getattr(wanted, name), getattr(present, name)
+    return value if bound is None or (value is not None and value < bound) else None
+
+
+class AgentTable(msgspec.Struct, frozen=True, kw_only=True):
+    """`[agents.NAME]`. Without instructions it is the default agent under another name."""
+
+    role: str = ""
+    instructions: str | None = None
+    instructions_file: str | None = None
+    model: str | None = None
+    mode: Mode | None = None
+    tools: Texts | None = None
+    permissions: RulesTable = RulesTable()
+    limits: LimitsTable | None = None
+    max_output_tokens: int | None = None
+    reasoning: bool | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    reasoning_budget: int | None = None
+    temperature: float | None = None
+    stream: bool | None = None
+    extra: dict[str, Any] = {}
+
+
+class CompactionTable(msgspec.Struct, frozen=True, kw_only=True):
+    """`[compaction]`: whether a conversation that fills the model's context is shortened by itself."""
+
+    automatic: bool = True
+
+
+class RetentionTable(msgspec.Struct, frozen=True, kw_only=True):
+    """`[retention]`: sessions that nobody used for so many days are forgotten; without it none is."""
+
+    days: int | None = None
+
+
+class SandboxTable(msgspec.Struct, frozen=True, kw_only=True):
+    """`[sandbox]`: the hosts that confined commands may reach."""
+
+    hosts: Texts = ()
+
+
+class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole file. `mcp` holds servers as `.mcp.json` writes them, `models` facts of models by their names."""
+
+    model: str | None = None
+    agent: str | None = None
+    mode: Mode | None = None
+    providers: dict[str, ProviderTable] = {}
+    agents: dict[str, AgentTable] = {}
+    rules: RulesTable = RulesTable()
+    limits: LimitsTable = LimitsTable()
+    compaction: CompactionTable = CompactionTable()
+    retention: RetentionTable = RetentionTable()
+    sandbox: SandboxTable = SandboxTable()
+    mcp: dict[str, dict[str, Any]] = {}
+    models: dict[str, dict[str, Any]] = {}

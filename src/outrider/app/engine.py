@@ -16,7 +16,7 @@ from outrider.app.models.connections import connected
 from outrider.app.models.tariff import CatalogTariff, known_models
 from outrider.app.replay.recorder import Recorder
 from outrider.app.runs.workshop import RunPlan
-from outrider.app.toolbox import Surroundings, Toolbox
+from outrider.app.toolbox import Surroundings, Toolbox, confining
 from outrider.bus import EventBus, EventStream
 from outrider.errors import ConfigurationError
 from outrider.providers.provider import ModelClient
@@ -215,7 +215,6 @@ class Engine:
     def crew(self, session: Session, toolbox: Toolbox | None) -> Crew:
         """A crew for one turn: its budget is its own, everything else is the engine's or the session's."""
         built_in = toolbox.tools if toolbox else {}
-        around = self._around
 
         async def open_journal(child: Session) -> Journal:
             return await begin(child, self.store, self.bus)
@@ -225,11 +224,7 @@ class Engine:
             clients=self._recorder.clients(session.id) if self._recorder else self._clients,
             tools={**built_in, **self._plan.tools},
             gate=AskingGate(
-                Judge(
-                    self._rules,
-                    built_in.keys() - self._plan.tools.keys(),
-                    sandbox=lambda: around is not None and around.sandbox.confines,
-                ),
+                Judge(self._rules, built_in.keys() - self._plan.tools.keys(), sandbox=confining(self._around)),
                 asking_at(self.desk),
                 lambda seat: self.desk.granted(seat.session.id, str(seat.workspace)),
                 toolbox.grants.admit if toolbox else lambda _: None,

@@ -44,6 +44,11 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     ask: Ask | None = None
 
 
+def confining(around: Surroundings | None) -> Callable[[], bool]:
+    """Whether commands can be confined; found out when it is asked, since that may cost a trial."""
+    return lambda: around is not None and around.sandbox.confines
+
+
 class Grants:
     """Paths beyond the workspace, or protected in it, that an admitted call names: its tool may open them, no other."""
 

@@ -1,25 +1,16 @@
 """The engine: sessions, agents, models and tools in one program. Every front end holds one of these, no more."""
 
 from collections.abc import Iterable, Sequence
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from outrider.agents.crew import Crew
 from outrider.agents.ends import TurnEnd
-from outrider.agents.limits import Budget
 from outrider.app.approvals.desk import Desk
-from outrider.app.approvals.gate import AskingGate, Judge, Rules, asking_at
-from outrider.app.config.environment import filled_in
 from outrider.app.live import LiveSession
-from outrider.app.models.connections import connected
-from outrider.app.models.tariff import CatalogTariff, known_models
-from outrider.app.replay.recorder import Recorder
 from outrider.app.runs.workshop import RunPlan
-from outrider.app.toolbox import Surroundings, Toolbox, confining
+from outrider.app.staff import EngineOptions, Staff
 from outrider.bus import EventBus, EventStream
 from outrider.errors import ConfigurationError
-from outrider.providers.provider import ModelClient
 from outrider.sessions.journal import Journal, begin, resume
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import Approval, ApprovalScope, Delivery, InboxItem, SessionUpdate
@@ -28,8 +19,8 @@ from outrider.sessions.sqlite.owners import this_process
 from outrider.sessions.store import Store
 from outrider.tools.aftermath import aftermath
 from outrider.tools.tool import Tool
-from outrider.types.agents import Agent, Limits, Mode, Provider
-from outrider.types.ids import new_id, now_ms
+from outrider.types.agents import Agent, Mode, Provider
+from outrider.types.ids import new_id
 from outrider.types.messages import Message
 from outrider.types.parts import PartBase, TextPart
 
@@ -54,43 +45,33 @@ class Engine:
         if not agents:
             raise ConfigurationError("an engine needs at least one agent")
         self._made_of: dict[str, Any] = {"agents": agents, "providers": providers, "tools": tuple(tools), **options}
-        self.attended: bool = options.pop("attended", True)
-        self._limits: Limits | None = options.pop("limits", None)
-        self._rules: Rules = options.pop("rules", Rules())
-        self._around: Surroundings | None = options.pop("surroundings", None)
-        self.cassettes: Path | None = options.pop("cassettes", None)
-        if options:
-            known = "attended, cassettes, limits, rules, surroundings"
-            raise ConfigurationError(f"an engine has no option {', '.join(options)}; it has {known}")
-        self._plan = RunPlan.of(agents[0], agents, self._made_of["tools"], providers, limits=self._limits)
+        chosen = EngineOptions.read(options)
+        self.attended = chosen.attended
+        self.cassettes = chosen.cassettes
         self.store = store or MemoryStore()
         self.bus = bus or EventBus()
         self.desk = Desk(self.store, self.bus, lambda: self.attended)
-        self._clients: dict[str, ModelClient] = {}
-        self._recorder = Recorder(self.cassettes, self._plan.providers, self._clients) if self.cassettes else None
-        self._live: dict[str, LiveSession] = {}
-        self._opened = AsyncExitStack()
+        plan = RunPlan.of(agents[0], agents, self._made_of["tools"], providers, limits=chosen.limits)
+        self.staff = Staff(plan, chosen, self.store, self.bus, self.desk)
+        self.live: dict[str, LiveSession] = {}
         self._owner = this_process()
 
     async def __aenter__(self) -> Self:
-        for name, provider in self._plan.providers.items():
-            opened = connected(filled_in(provider), known_models())
-            self._clients[name] = await self._opened.enter_async_context(opened)
+        await self.staff.open()
         await self.desk.load()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for live in list(self._live.values()):
+        for live in list(self.live.values()):
             await live.close()
-        self._live.clear()
+        self.live.clear()
         await self.bus.settled()
-        if self._recorder is not None:
-            await self._recorder.aclose()
-        await self._opened.aclose()
+        await self.staff.aclose()
 
     def like(self, **changes: Any) -> "Engine":
         """Another engine made of the same things, except for what is named; it has to be opened too."""
-        return Engine(**{**self._made_of, "store": self.store, "bus": self.bus, **changes})
+        parts: dict[str, Any] = {**self._made_of, "store": self.store, "bus": self.bus, **changes}
+        return Engine(**parts)
 
     async def create(
         self,
@@ -101,7 +82,7 @@ class Engine:
         workspace: str | Path | None = None,
     ) -> str:
         """A new session, owned by this engine; returns its id. Agent and mode are the first agent's unless named."""
-        chosen = self._agent(agent or self._plan.entry.name)
+        chosen = self.staff.agent(agent or "")
         session = Session(
             title=title,
             mode=mode or chosen.mode,
@@ -114,17 +95,17 @@ class Engine:
     async def open(self, session_id: str, *, take_over: bool = False) -> Session:
         """Own a stored session: what a crash left open is ended, what was asked is asked again, what is in its inbox
         is worked off. A turn that was cut off waits for `go_on` or for new input."""
-        if session_id in self._live and self._live[session_id].journal.lost.is_set():
+        if session_id in self.live and self.live[session_id].journal.lost.is_set():
             await self.close(session_id)
-        if session_id not in self._live:
+        if session_id not in self.live:
             self._add(await self._resumed(session_id, take_over=take_over)).wake()
-        return self._live[session_id].journal.session
+        return self.live[session_id].journal.session
 
     async def go_on(self, session_id: str, *, take_over: bool = False) -> TurnEnd:
         """Let a turn go on that a crash, an abort or a limit cut off, and wait for its end. Nothing is done twice: the
         model reads which of its calls were interrupted."""
         await self.open(session_id, take_over=take_over)
-        return await self._live[session_id].go_on()
+        return await self.live[session_id].go_on()
 
     async def prompt(
         self,
@@ -142,18 +123,18 @@ class Engine:
         item = InboxItem(
             session_id=session_id, message=message, id=input_id or new_id(), delivery=delivery, sender=sender
         )
-        return await (await self._live[session_id].put(item))
+        return await (await self.live[session_id].put(item))
 
     async def abort(self, session_id: str) -> None:
         """End the turn under way, with everything kept."""
-        if session_id in self._live:
-            await self._live[session_id].abort()
+        if session_id in self.live:
+            await self.live[session_id].abort()
 
     async def set_mode(self, session_id: str, mode: Mode) -> None:
         await self._update(session_id, SessionUpdate(mode=mode))
 
     async def set_agent(self, session_id: str, agent: str) -> None:
-        await self._update(session_id, SessionUpdate(agent=self._agent(agent).name))
+        await self._update(session_id, SessionUpdate(agent=self.staff.agent(agent).name))
 
     async def answer(
         self, approval_id: str, *, allow: bool, scope: ApprovalScope = "once", by: str = "", words: str = ""
@@ -170,11 +151,10 @@ class Engine:
 
     async def close(self, session_id: str) -> None:
         """Give the session back; another engine may go on with it."""
-        live = self._live.pop(session_id, None)
+        live = self.live.pop(session_id, None)
         if live is not None:
             await live.close()
-        if self._recorder is not None:
-            await self._recorder.close(session_id)
+        await self.staff.leave(session_id)
 
     async def _resumed(self, session_id: str, *, take_over: bool) -> Journal:
         """The journal of a stored session; of interrupted calls it is said what became of the files they named."""
@@ -190,48 +170,15 @@ class Engine:
 
     async def _update(self, session_id: str, update: SessionUpdate) -> None:
         await self.open(session_id)
-        live = self._live[session_id]
+        live = self.live[session_id]
         await live.journal.update(update)
         live.reseat()
 
     def _add(self, journal: Journal) -> LiveSession:
         session = journal.session
-        toolbox = self.toolbox(session)
+        staff, toolbox = self.staff, self.staff.toolbox(session)
         live = LiveSession(
-            journal, self.store, lambda: self.crew(session, toolbox), lambda: self._agent(session.agent), toolbox
+            journal, self.store, lambda: staff.crew(session, toolbox), lambda: staff.agent(session.agent), toolbox
         )
-        self._live[session.id] = live
+        self.live[session.id] = live
         return live
-
-    def _agent(self, name: str) -> Agent:
-        if name and name not in self._plan.agents:
-            raise ConfigurationError(f"there is no agent {name!r}; there are {', '.join(self._plan.agents)}")
-        return self._plan.agents[name or self._plan.entry.name]
-
-    def toolbox(self, session: Session) -> Toolbox | None:
-        """The built-in tools of a session; whoever takes them closes them."""
-        return Toolbox(session, self._around) if self._around else None
-
-    def crew(self, session: Session, toolbox: Toolbox | None) -> Crew:
-        """A crew for one turn: its budget is its own, everything else is the engine's or the session's."""
-        built_in = toolbox.tools if toolbox else {}
-
-        async def open_journal(child: Session) -> Journal:
-            return await begin(child, self.store, self.bus)
-
-        return Crew(
-            agents=self._plan.agents,
-            clients=self._recorder.clients(session.id) if self._recorder else self._clients,
-            tools={**built_in, **self._plan.tools},
-            gate=AskingGate(
-                Judge(self._rules, built_in.keys() - self._plan.tools.keys(), sandbox=confining(self._around)),
-                asking_at(self.desk),
-                lambda seat: self.desk.granted(seat.session.id, str(seat.workspace)),
-                toolbox.grants.admit if toolbox else lambda _: None,
-            ),
-            tariff=CatalogTariff(known_models(), self._plan.providers),
-            budget=Budget(self._limits or self._plan.entry.limits),
-            bus=self.bus,
-            open_journal=open_journal,
-            clock=now_ms,
-        )

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from outrider.agents.crew import Crew, Seat
 from outrider.agents.ends import TurnEnd, has_pending_calls, is_cut_off
 from outrider.agents.seating import take_seat
@@ -14,6 +16,7 @@ from outrider.sessions.records import InboxItem, SessionUpdate
 from outrider.sessions.store import Store
 from outrider.types.agents import Agent
 from outrider.types.messages import Message
+from outrider.types.parts import ModelRef
 
 TITLE = 60
 GOES_ON = "the turn that was cut off"
@@ -35,17 +38,24 @@ class LiveSession:
         self._store = store
         self._new_crew = new_crew
         self._agent = agent
-        self._toolbox = toolbox
+        self.toolbox = toolbox
         self._seat: Seat | None = None
         self._worker: asyncio.Task[None] | None = None
         self._ends: dict[str, asyncio.Future[TurnEnd]] = {}
         self._taken: list[str] = []
         self._wanted = False
         self._goes_on = False
+        self.model: ModelRef | None = None  # in place of the agent's own, until the session is closed
 
     @property
     def busy(self) -> bool:
         return self._worker is not None and not self._worker.done()
+
+    @property
+    def agent(self) -> Agent:
+        """The agent that answers, with the model that somebody chose for it here."""
+        agent = self._agent()
+        return agent if self.model is None else replace(agent, provider=self.model.provider, model=self.model.model)
 
     async def put(self, item: InboxItem) -> asyncio.Future[TurnEnd]:
         """Keep the input, and see to it that somebody works on it; the future is the end of its turn."""
@@ -75,8 +85,8 @@ class LiveSession:
 
     async def close(self) -> None:
         await self.abort()
-        if self._toolbox is not None:
-            await self._toolbox.aclose()
+        if self.toolbox is not None:
+            await self.toolbox.aclose()
         await self.journal.close()
 
     def reseat(self) -> None:
@@ -121,7 +131,7 @@ class LiveSession:
 
     async def _turn(self) -> TurnEnd:
         crew = self._new_crew()
-        agent = self._agent()
+        agent = self.agent
         if self._seat is None or self._seat.agent != agent:
             self._seat = take_seat(agent, self.journal, crew, take_input=self._steering)
         self._seat.finished = None

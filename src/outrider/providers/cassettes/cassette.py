@@ -7,17 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from outrider.errors import ConfigurationError
+from outrider.providers.cassettes.growth import Bodies, Growth
 
 VERSION = 1
 
 
 class RecordedCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was sent, without secrets. `body` is JSON where it was JSON, else text."""
+    """What was sent, without secrets. `body` is JSON where it was JSON, else text; with `growth` it is that instead."""
 
     url: str
     body: Any = None
+    growth: Growth | None = None
     headers: dict[str, str] = {}
     method: str = "POST"
 
@@ -52,13 +55,15 @@ class RecordedFailure(msgspec.Struct, frozen=True):
 
 
 class RecordedExchange(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`status` is None when no answer came at all; `failure` ends an answer that was not whole."""
+    """`status` is None when no answer came at all; `failure` ends an answer that was not whole; one that is `cut` was
+    let go by its reader."""
 
     call: RecordedCall
     status: int | None = None
     headers: dict[str, str] = {}
     chunks: tuple[RecordedChunk, ...] = ()
     failure: RecordedFailure | None = None
+    cut: bool = False
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -69,18 +74,28 @@ _decode = msgspec.json.Decoder(RecordedExchange).decode
 
 
 class Cassette:
-    """A file of exchanges, read when it is first played and appended to as they end."""
+    """A file of exchanges, read when it is first played and appended to as they end. A `compact` one writes what a
+    request repeats of an earlier one only once; a person reads the other kind more easily."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, compact: bool = False) -> None:
         self.path = Path(path)
+        self._bodies = Bodies() if compact else None
+        self._count: int | None = None
+        self._written = False
 
     def exchanges(self) -> list[RecordedExchange]:
+        """Those that are whole: a line without an end was torn off with the process that wrote it."""
         try:
-            lines = self.path.read_bytes().splitlines()
+            content = self.path.read_bytes()
         except FileNotFoundError:
             raise ConfigurationError(f"there is no cassette {self.path}; record one first") from None
+        lines = content[: content.rfind(b"\n") + 1].split(b"\n")
         self._check_head(lines[:1])
-        return [self._exchange(number, line) for number, line in enumerate(lines[1:], 2) if line.strip()]
+        found: list[RecordedExchange] = []
+        for number, line in enumerate(lines[1:], 2):
+            if line.strip():
+                found.append(_whole_body(self._exchange(number, line), found))
+        return found
 
     def erase(self) -> None:
         """Begin the file anew."""
@@ -90,8 +105,24 @@ class Cassette:
     def add(self, exchange: RecordedExchange) -> None:
         if not self.path.exists():
             self.erase()
+        elif not self._written:
+            self._cut_torn_line()
+        self._written = True
+        if self._bodies is not None:
+            exchange = self._compact(exchange, self._bodies)
         with self.path.open("ab") as file:
             file.write(msgspec.json.encode(exchange) + b"\n")
+
+    def _cut_torn_line(self) -> None:
+        with self.path.open("rb+") as file:
+            file.truncate(file.read().rfind(b"\n") + 1)
+
+    def _compact(self, exchange: RecordedExchange, bodies: Bodies) -> RecordedExchange:
+        if self._count is None:
+            self._count = len(self.exchanges())
+        self._count += 1
+        growth = bodies.shrink(self._count, exchange.call.body)
+        return exchange if growth is None else replace(exchange, call=replace(exchange.call, body=None, growth=growth))
 
     def _check_head(self, first: Sequence[bytes]) -> None:
         try:
@@ -106,6 +137,16 @@ class Cassette:
             return _decode(line)
         except msgspec.MsgspecError as error:
             raise ConfigurationError(f"{self.path}, line {number}: {error}") from error
+
+
+def _whole_body(exchange: RecordedExchange, earlier: Sequence[RecordedExchange]) -> RecordedExchange:
+    growth = exchange.call.growth
+    if growth is None:
+        return exchange
+    if not 0 < growth.after <= len(earlier):
+        raise ConfigurationError(f"an exchange of the cassette goes on from number {growth.after}, which is not there")
+    body = growth.upon(earlier[growth.after - 1].call.body)
+    return replace(exchange, call=replace(exchange.call, body=body, growth=None))
 
 
 def whole(chunks: Iterable[RecordedChunk]) -> bytes:

@@ -24,9 +24,9 @@ class DeckOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class Deck:
     """One cassette, for as many clients as share it."""
 
-    def __init__(self, options: DeckOptions) -> None:
+    def __init__(self, options: DeckOptions, cassette: Cassette | None = None) -> None:
         self.options = options
-        self.cassette = Cassette(options.path)
+        self.cassette = cassette or Cassette(options.path)
         self.player = ReplayTransport(
             self.cassette, ignore=options.ignore, secrets=options.secrets, timing=options.timing
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 from time import monotonic
+from typing import Protocol
 
 from outrider.errors import NetworkError
 from outrider.providers.cassettes.cassette import (
@@ -44,7 +45,7 @@ class RecordingTransport:
         await self._transport.aclose()
 
     def _keeper(self, call: HttpCall, answer: HttpAnswer) -> "Keep":
-        def keep(chunks: list[RecordedChunk], error: NetworkError | None) -> None:
+        def keep(chunks: list[RecordedChunk], error: NetworkError | None, *, cut: bool = False) -> None:
             self._keep(
                 RecordedExchange(
                     self._scrubber.call(call),
@@ -52,6 +53,7 @@ class RecordingTransport:
                     headers=self._scrubber.headers(answer.headers, call),
                     chunks=self._scrubber.chunks(chunks, call),
                     failure=self._failure(error, call) if error else None,
+                    cut=cut,
                 )
             )
 
@@ -64,7 +66,8 @@ class RecordingTransport:
         self._cassette.add(exchange)
 
 
-Keep = Callable[[list[RecordedChunk], NetworkError | None], None]
+class Keep(Protocol):
+    def __call__(self, chunks: list[RecordedChunk], error: NetworkError | None, *, cut: bool = False) -> None: ...
 
 
 class _RecordedAnswer:
@@ -104,9 +107,9 @@ class _RecordedAnswer:
 
     def close(self) -> None:
         self._answer.close()
-        self._end(None)
+        self._end(None, cut=True)
 
-    def _end(self, error: NetworkError | None) -> None:
+    def _end(self, error: NetworkError | None, *, cut: bool = False) -> None:
         keep, self._keep = self._keep, None
         if keep is not None:
-            keep(self._chunks, error)
+            keep(self._chunks, error, cut=cut)

@@ -1,10 +1,12 @@
 """A transport that answers from a cassette and never from the network."""
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 from msgspec.structs import replace
 
 from outrider.errors import NetworkError, ProviderError, StalledStreamError
@@ -23,11 +25,17 @@ from outrider.providers.transport.transport import HttpAnswer
 _FAILURES: dict[str, type[NetworkError]] = {"NetworkError": NetworkError, "StalledStreamError": StalledStreamError}
 
 
+Differs = Callable[[str], None]
+"""Told how a call differs from the recorded one whose answer it gets all the same."""
+
+
 class ReplayTransport:
     """Gives each call the first exchange on the cassette that means the same and was not played yet.
 
     The host may be another one, and so may ids that we make up; the path and the rest of the body may not, except for
-    the fields named in `ignore` (see `first_difference`). With `timing`, chunks arrive as slowly as they did.
+    the fields named in `ignore` (see `first_difference`). With `differs`, a call that is not on the cassette gets the
+    answer of the one that is most like it, and `differs` is told; without, it fails. With `timing`, chunks arrive as
+    slowly as they did.
     """
 
     def __init__(
@@ -38,31 +46,56 @@ class ReplayTransport:
         secrets: Collection[str] = (),
         timing: bool = False,
     ) -> None:
-        self._cassette = cassette
-        self._ignore = ignore
+        self._tape = Tape(cassette, ignore)
         self._scrubber = Scrubber(secrets)
         self._timing = timing
-        self._unplayed: list[RecordedExchange] | None = None
+        self._differs: Differs | None = None
 
     @property
     def unplayed(self) -> list[RecordedExchange]:
         """What nobody has asked for yet, in the order of the recording."""
+        return self._tape.unplayed
+
+    def telling(self, differs: Differs) -> "ReplayTransport":
+        """Another player of the same tape, which tells of differences and goes on."""
+        other = copy(self)
+        other._differs = differs
+        return other
+
+    async def send(self, call: HttpCall) -> HttpAnswer:
+        exchange = self._tape.take(_comparable(self._scrubber.call(call)), self._differs)
+        if exchange.status is None:
+            raise _error(exchange.failure)
+        return _ReplayedAnswer(exchange, exchange.status, timing=self._timing)
+
+    async def aclose(self) -> None:
+        pass
+
+
+class Tape:
+    """The exchanges of a cassette that wait to be played."""
+
+    def __init__(self, cassette: Cassette, ignore: Collection[str] = ()) -> None:
+        self._cassette = cassette
+        self._ignore = ignore
+        self._unplayed: list[RecordedExchange] | None = None
+
+    @property
+    def unplayed(self) -> list[RecordedExchange]:
         if self._unplayed is None:
             self._unplayed = [replace(one, call=_comparable(one.call)) for one in self._cassette.exchanges()]
         return self._unplayed
 
-    async def send(self, call: HttpCall) -> HttpAnswer:
-        sent = _comparable(self._scrubber.call(call))
-        for position, exchange in enumerate(self.unplayed):
-            if self._difference(exchange.call, sent) is None:
-                del self.unplayed[position]
-                if exchange.status is None:
-                    raise _error(exchange.failure)
-                return _ReplayedAnswer(exchange, exchange.status, timing=self._timing)
-        raise self._mismatch(sent)
-
-    async def aclose(self) -> None:
-        pass
+    def take(self, sent: RecordedCall, differs: Differs | None) -> RecordedExchange:
+        waiting = self.unplayed
+        same = (place for place, one in enumerate(waiting) if self._difference(one.call, sent) is None)
+        place = next(same, None)
+        if place is None and differs is not None and waiting:
+            place = _most_alike(waiting, sent)
+            differs(self._difference(waiting[place].call, sent) or "")
+        if place is None:
+            raise self._mismatch(sent)
+        return waiting.pop(place)
 
     def _difference(self, recorded: RecordedCall, sent: RecordedCall) -> str | None:
         places = tuple(urlsplit(call.url)._replace(scheme="", netloc="").geturl() for call in (recorded, sent))
@@ -80,6 +113,17 @@ class ReplayTransport:
         )
 
 
+def _most_alike(waiting: Sequence[RecordedExchange], sent: RecordedCall) -> int:
+    """The one whose body agrees longest from its start, the earliest of several: a conversation only grows."""
+    body = msgspec.json.encode(sent.body)
+
+    def agreement(place: int) -> int:
+        other = msgspec.json.encode(waiting[place].call.body)
+        return next((at for at, (a, b) in enumerate(zip(body, other, strict=False)) if a != b), len(body))
+
+    return max(range(len(waiting)), key=agreement)
+
+
 def _comparable(call: RecordedCall) -> RecordedCall:
     return replace(call, body=without_own_ids(call.body))
 
@@ -88,7 +132,7 @@ class _ReplayedAnswer:
     def __init__(self, exchange: RecordedExchange, status: int, *, timing: bool) -> None:
         self.status = status
         self.headers: Mapping[str, str] = _Headers(exchange.headers)
-        self._failure = exchange.failure
+        self._failure = _let_go() if exchange.cut else exchange.failure and _error(exchange.failure)
         self._chunks: Iterator[RecordedChunk] = iter(exchange.chunks)
         self._timing = timing
         self._at = 0
@@ -97,7 +141,7 @@ class _ReplayedAnswer:
         chunk = next(self._chunks, None)
         if chunk is None:
             if self._failure is not None:
-                raise _error(self._failure)
+                raise self._failure
             return b""
         await asyncio.sleep((chunk.at - self._at) / 1000 if self._timing else 0)
         self._at = chunk.at
@@ -130,3 +174,10 @@ def _error(failure: RecordedFailure | None) -> NetworkError:
     if failure is None:
         return NetworkError("no answer was recorded", type="replay")
     return _FAILURES.get(failure.error, NetworkError)(failure.message, type=failure.type)
+
+
+def _let_go() -> NetworkError:
+    """Nobody heard the rest, so nobody can play it; an answer that is whole does not care."""
+    error = NetworkError("the recording ends here: its reader let the answer go", type="replay")
+    error.retryable = False
+    return error

@@ -1,0 +1,107 @@
+"""The agents of an engine with all they work with: models, tools, rules, somebody to ask. It makes each turn's crew."""
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from outrider.agents.crew import Crew
+from outrider.agents.limits import Budget
+from outrider.app.approvals.desk import Desk
+from outrider.app.approvals.gate import AskingGate, Judge, Rules, asking_at
+from outrider.app.config.environment import filled_in
+from outrider.app.models.connections import connected
+from outrider.app.models.tariff import CatalogTariff, known_models
+from outrider.app.replay.recorder import Recorder
+from outrider.app.runs.workshop import RunPlan
+from outrider.app.toolbox import Surroundings, Toolbox, confining
+from outrider.bus import EventBus
+from outrider.errors import ConfigurationError
+from outrider.providers.provider import ModelClient
+from outrider.sessions.journal import Journal, begin
+from outrider.sessions.session import Session
+from outrider.sessions.store import Store
+from outrider.types.agents import Agent, Limits
+from outrider.types.ids import now_ms
+
+
+class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be said about an engine besides its agents, providers and tools."""
+
+    attended: bool = True
+    limits: Limits | None = None
+    rules: Rules = Rules()
+    surroundings: Surroundings | None = None
+    cassettes: Path | None = None
+
+    @classmethod
+    def read(cls, given: dict[str, Any]) -> Self:
+        unknown = given.keys() - set(cls.__struct_fields__)
+        if unknown:
+            known = ", ".join(cls.__struct_fields__)
+            raise ConfigurationError(f"an engine has no option {', '.join(sorted(unknown))}; it has {known}")
+        return cls(**given)
+
+
+class Staff:
+    """Open it before the first crew, and close it after the last turn."""
+
+    def __init__(self, plan: RunPlan, options: EngineOptions, store: Store, bus: EventBus, desk: Desk) -> None:
+        self.plan = plan
+        self._options = options
+        self._store = store
+        self._bus = bus
+        self._desk = desk
+        self._clients: dict[str, ModelClient] = {}
+        self._recorder = Recorder(options.cassettes, plan.providers, self._clients) if options.cassettes else None
+        self._opened = AsyncExitStack()
+
+    async def open(self) -> None:
+        for name, provider in self.plan.providers.items():
+            opened = connected(filled_in(provider), known_models())
+            self._clients[name] = await self._opened.enter_async_context(opened)
+
+    async def aclose(self) -> None:
+        if self._recorder is not None:
+            await self._recorder.aclose()
+        await self._opened.aclose()
+
+    async def leave(self, session_id: str) -> None:
+        """The session is closed: what was open for it alone closes too."""
+        if self._recorder is not None:
+            await self._recorder.close(session_id)
+
+    def agent(self, name: str) -> Agent:
+        if name and name not in self.plan.agents:
+            raise ConfigurationError(f"there is no agent {name!r}; there are {', '.join(self.plan.agents)}")
+        return self.plan.agents[name or self.plan.entry.name]
+
+    def toolbox(self, session: Session) -> Toolbox | None:
+        """The built-in tools of a session; whoever takes them closes them."""
+        return Toolbox(session, self._options.surroundings) if self._options.surroundings else None
+
+    def crew(self, session: Session, toolbox: Toolbox | None) -> Crew:
+        """A crew for one turn: its budget is its own, everything else is the engine's or the session's."""
+        options = self._options
+        built_in = toolbox.tools if toolbox else {}
+
+        async def open_journal(child: Session) -> Journal:
+            return await begin(child, self._store, self._bus)
+
+        return Crew(
+            agents=self.plan.agents,
+            clients=self._recorder.clients(session.id) if self._recorder else self._clients,
+            tools={**built_in, **self.plan.tools},
+            gate=AskingGate(
+                Judge(options.rules, built_in.keys() - self.plan.tools.keys(), sandbox=confining(options.surroundings)),
+                asking_at(self._desk),
+                lambda seat: self._desk.granted(seat.session.id, str(seat.workspace)),
+                toolbox.grants.admit if toolbox else lambda _: None,
+            ),
+            tariff=CatalogTariff(known_models(), self.plan.providers),
+            budget=Budget(options.limits or self.plan.entry.limits),
+            bus=self._bus,
+            open_journal=open_journal,
+            clock=now_ms,
+        )

@@ -1,7 +1,7 @@
 """Which files do not count: the rules of `.gitignore` and `.ignore`, as git reads them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -35,6 +35,22 @@ class Rules(msgspec.Struct, frozen=True):
                     return not rule.negated
             rules = rules.above
         return False
+
+
+def is_ignored(path: str, lines_of: Callable[[str], Sequence[str]]) -> bool:
+    """Whether a file is left out, or a folder above it; `lines_of` gives what a folder's own files say."""
+    rules: Rules | None = None
+    *folders, _ = path.split("/")
+    above = ""
+    for depth in range(len(folders) + 1):
+        if lines := lines_of(above):
+            rules = Rules(above, parse(lines), rules)
+        inner = "/".join(path.split("/")[: depth + 1])
+        is_folder = depth < len(folders)
+        if inner.rpartition("/")[2] in ALWAYS or (rules is not None and rules.ignores(inner, is_folder=is_folder)):
+            return True
+        above = f"{inner}/"
+    return False
 
 
 def parse(lines: Sequence[str]) -> tuple[Rule, ...]:

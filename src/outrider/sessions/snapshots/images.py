@@ -8,11 +8,15 @@ from pathlib import Path
 
 import msgspec
 
-from outrider.sessions.snapshots.ignore import ALWAYS, IGNORE_FILES, Rules, parse
-from outrider.sessions.snapshots.objects import Objects
+from outrider.sessions.records import sayable
+from outrider.sessions.snapshots.ignore import IGNORE_FILES
+from outrider.sessions.snapshots.objects import Objects, name_of
+from outrider.sessions.snapshots.walk import walk
+from outrider.types.ids import new_id
 
 # A file that changed this shortly before it was read may change again without its time telling.
 _FRESH_NS = 50_000_000
+_BATCH_BYTES = 4 * 1024 * 1024
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,11 +25,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     files: int = 50_000
     file_bytes: int = 8 * 1024 * 1024
     bytes: int = 512 * 1024 * 1024
-    seconds: float = 20.0
+    seconds: float = 10.0
     quota_bytes: int = 1024 * 1024 * 1024
 
 
-class Image(msgspec.Struct, frozen=True):
+class Image(msgspec.Struct, frozen=True, array_like=True):
     """A file as it was: where its content is kept (for a link, its target), and its permissions."""
 
     hash: str
@@ -33,89 +37,122 @@ class Image(msgspec.Struct, frozen=True):
     link: bool = False
 
 
-class Snapshot(msgspec.Struct, frozen=True, weakref=True):
-    """`paths` is None for the whole workspace. What is `uncovered` was too large, too much or unreadable."""
+class Snapshot(msgspec.Struct, frozen=True):
+    """`paths` is None for the whole workspace. What is `uncovered` was too large, or unreadable. `cut` names the file
+    at which a bound was met: nothing is known of that one and the others after it. `ignoring` are the ignore files
+    that were in force."""
 
     images: dict[str, Image]
     uncovered: tuple[str, ...] = ()
     paths: tuple[str, ...] | None = None
+    cut: str = ""
+    ignoring: dict[str, Image] = {}
+    id: str = msgspec.field(default_factory=new_id)
 
 
-class _Seen(msgspec.Struct, frozen=True):
+class Seen(msgspec.Struct, frozen=True, array_like=True):
+    """A file's size, times, number and mode when it was read, and what it held."""
+
     stamp: tuple[int, int, int, int]
     image: Image
 
 
 class Camera:
-    """Takes snapshots of one workspace; files that look unchanged since the last one are not read again."""
+    """Takes snapshots of one workspace; files that look unchanged since the last one are not read again. `seen` says
+    what was known before, and grows."""
 
-    def __init__(self, root: Path, objects: Objects, limits: Limits) -> None:
-        self._root = root
+    def __init__(self, root: Path, objects: Objects, limits: Limits, seen: dict[str, Seen]) -> None:
+        self._root = str(root)
         self._objects = objects
         self._limits = limits
-        self._seen: dict[str, _Seen] = {}
+        self.seen = seen
 
     def take(self) -> Snapshot:
-        return self._look(_walk(self._root), None)
+        return self._look(walk(self._root), None)
 
     def take_paths(self, paths: Iterable[str]) -> Snapshot:
         wanted = tuple(sorted(set(paths)))
-        return self._look(iter(wanted), wanted)
+        return self._look(self._named(wanted), wanted)
 
-    def forget(self) -> None:
-        """Contents may have been dropped: read every file again."""
-        self._seen.clear()
+    def _named(self, paths: Iterable[str]) -> Iterator[tuple[str, os.stat_result]]:
+        for path in paths:
+            try:
+                yield path, os.lstat(f"{self._root}/{path}")
+            except (FileNotFoundError, NotADirectoryError):
+                continue
 
-    def _look(self, paths: Iterator[str], wanted: tuple[str, ...] | None) -> Snapshot:
+    def _look(self, files: Iterator[tuple[str, os.stat_result]], wanted: tuple[str, ...] | None) -> Snapshot:
         images: dict[str, Image] = {}
         uncovered: list[str] = []
-        budget = self._limits.bytes
+        reading = _Reading(self._objects, self._limits, self.seen)
         deadline = time.monotonic() + self._limits.seconds
-        for path in paths:
-            if len(images) >= self._limits.files or budget <= 0 or time.monotonic() > deadline:
-                uncovered.append("… and everything after it: " + path)
+        cut = ""
+        for path, status in files:
+            if len(images) >= self._limits.files or reading.bytes <= 0 or time.monotonic() > deadline:
+                cut = path
                 break
+            known = self.seen.get(path)
+            if known is not None and known.stamp == _stamp(status):
+                images[path] = known.image
+                continue
             try:
-                image, read = self._image(path)
+                path.encode()  # a name that is no text cannot be written down
+                images[path] = reading.read(path, f"{self._root}/{path}", status)
             except FileNotFoundError:
                 continue
             except ValueError:
-                uncovered.append(path)
-                continue
-            budget -= read
-            images[path] = image
-        return Snapshot(images, tuple(uncovered), wanted)
+                uncovered.append(sayable(path))
+        reading.keep()
+        ignoring = {path: image for path, image in images.items() if path.endswith(IGNORE_FILES)}
+        return Snapshot(images, tuple(uncovered), wanted, sayable(cut), ignoring)
 
-    def _image(self, path: str) -> tuple[Image, int]:
-        place = self._root / path
-        try:
-            status = place.lstat()
-        except NotADirectoryError as error:
-            raise FileNotFoundError(str(place)) from error
-        stamp = (status.st_size, status.st_mtime_ns, status.st_ino, status.st_mode)
-        known = self._seen.get(path)
-        if known is not None and known.stamp == stamp:
-            return known.image, 0
-        content = _content(place, status, self._limits.file_bytes)
-        image = Image(self._objects.put(content), stat.S_IMODE(status.st_mode), stat.S_ISLNK(status.st_mode))
+
+class _Reading:
+    """Files that are read in one look: their contents are kept many at a time, and remembered once they are."""
+
+    def __init__(self, objects: Objects, limits: Limits, seen: dict[str, Seen]) -> None:
+        self._objects = objects
+        self._limits = limits
+        self._seen = seen
+        self._contents: list[tuple[str, bytes]] = []
+        self._waiting = 0
+        self._fresh: dict[str, Seen] = {}
+        self.bytes = limits.bytes
+
+    def read(self, path: str, place: str, status: os.stat_result) -> Image:
+        content = content_of(place, status, self._limits.file_bytes)
+        image = _image(name_of(content), status)
+        self._contents.append((image.hash, content))
+        self.bytes -= len(content)
+        self._waiting += len(content)
         if time.time_ns() - status.st_mtime_ns > _FRESH_NS:
-            self._seen[path] = _Seen(stamp, image)
-        return image, len(content)
+            self._fresh[path] = Seen(_stamp(status), image)
+        if self._waiting > _BATCH_BYTES:
+            self.keep()
+        return image
+
+    def keep(self) -> None:
+        if self._contents:
+            self._objects.put_all(self._contents)
+        self._seen.update(self._fresh)
+        self._contents, self._fresh, self._waiting = [], {}, 0
 
 
-def current_image(place: Path, objects: Objects, limit: int) -> Image | None:
-    """A file as it is now; None if there is none. Raises ValueError for what is no file, or too large."""
+def current_image(place: str, objects: Objects, limit: int) -> Image | None:
+    """A file as it is now, its content kept; None if there is none. Raises ValueError for what is no file, or too
+    large."""
     try:
-        status = place.lstat()
+        status = os.lstat(place)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    content = _content(place, status, limit)
-    return Image(objects.put(content), stat.S_IMODE(status.st_mode), stat.S_ISLNK(status.st_mode))
+    if stat.S_ISDIR(status.st_mode):
+        return None
+    return _image(objects.put(content_of(place, status, limit)), status)
 
 
-def _content(place: Path, status: os.stat_result, limit: int) -> bytes:
+def content_of(place: str, status: os.stat_result, limit: int) -> bytes:
     if stat.S_ISLNK(status.st_mode):
-        return os.fsencode(place.readlink())
+        return os.fsencode(os.readlink(place))  # noqa: PTH115
     if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{place} is not a plain file")
     if status.st_size > limit:
@@ -130,35 +167,9 @@ def _content(place: Path, status: os.stat_result, limit: int) -> bytes:
         raise ValueError(f"{place} cannot be read: {error.strerror}") from error
 
 
-def _walk(root: Path) -> Iterator[str]:
-    """Every file that is not ignored, as a path below the root; links are not followed."""
-    waiting: list[tuple[str, Rules | None]] = [("", None)]
-    while waiting:
-        folder, above = waiting.pop()
-        try:
-            entries = sorted(os.scandir(root / folder), key=lambda entry: entry.name)
-        except OSError:
-            continue
-        rules = _rules(root, folder, {entry.name for entry in entries}, above)
-        inner: list[tuple[str, Rules | None]] = []
-        for entry in entries:
-            path = folder + entry.name
-            is_folder = entry.is_dir(follow_symlinks=False)
-            if entry.name in ALWAYS or (rules is not None and rules.ignores(path, is_folder=is_folder)):
-                continue
-            if is_folder:
-                inner.append((f"{path}/", rules))
-            else:
-                yield path
-        waiting += reversed(inner)
+def _image(name: str, status: os.stat_result) -> Image:
+    return Image(name, stat.S_IMODE(status.st_mode), stat.S_ISLNK(status.st_mode))
 
 
-def _rules(root: Path, folder: str, names: set[str], above: Rules | None) -> Rules | None:
-    lines: list[str] = []
-    for name in IGNORE_FILES:
-        if name in names:
-            try:
-                lines += (root / folder / name).read_text(encoding="utf-8", errors="replace").splitlines()
-            except OSError:
-                continue
-    return Rules(folder, parse(lines), above) if lines else above
+def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
+    return (status.st_size, status.st_mtime_ns, status.st_ino, status.st_mode)

@@ -1,83 +1,50 @@
-"""Contents of files, each kept once under its own hash, in one private SQLite file."""
+"""Contents of files, each kept once under its own hash."""
 
 import hashlib
-import sqlite3
-import threading
 import zlib
-from collections.abc import Collection
-from pathlib import Path
+from collections.abc import Collection, Iterable
 
 from outrider.errors import StoreError
-from outrider.sessions.sqlite.failures import in_our_words
-from outrider.sessions.sqlite.files import journal_mode, prepare
+from outrider.sessions.snapshots.database import Database
 
 _LEVEL = 1
 
 
-class Objects:
-    """May be used from any thread. A full disk raises StorageFullError; what was kept before stays."""
+def name_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
-    def __init__(self, path: Path) -> None:
-        prepare(path)
-        self._path = path
-        self._lock = threading.Lock()
-        with in_our_words(path):
-            self._db = _open(path)
+
+class Objects:
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     def put(self, content: bytes) -> str:
-        name = hashlib.sha256(content).hexdigest()
-        with self._lock, in_our_words(self._path):
-            if not self._db.execute("SELECT 1 FROM objects WHERE name = ?", (name,)).fetchone():
-                body = zlib.compress(content, _LEVEL)
-                self._db.execute("INSERT OR IGNORE INTO objects VALUES (?, ?)", (name, body))
+        name = name_of(content)
+        self.put_all([(name, content)])
         return name
+
+    def put_all(self, contents: Iterable[tuple[str, bytes]]) -> None:
+        """Contents under the names that `name_of` gave them."""
+        with self._database.writing() as db:
+            for name, content in contents:
+                if not db.execute("SELECT 1 FROM objects WHERE name = ?", (name,)).fetchone():
+                    db.execute("INSERT INTO objects VALUES (?, ?)", (name, zlib.compress(content, _LEVEL)))
 
     def get(self, name: str) -> bytes:
         """Raises StoreError if it is not there, or not what it was."""
-        with self._lock, in_our_words(self._path):
-            row = self._db.execute("SELECT body FROM objects WHERE name = ?", (name,)).fetchone()
-        if row is None:
+        rows = self._database.read("SELECT body FROM objects WHERE name = ?", (name,))
+        if not rows:
             raise StoreError(f"the content {name} is not kept any more")
         try:
-            content = zlib.decompress(row[0])
+            content = zlib.decompress(rows[0][0])
         except zlib.error as error:
             raise StoreError(f"the content {name} is damaged") from error
-        if hashlib.sha256(content).hexdigest() != name:
+        if name_of(content) != name:
             raise StoreError(f"the content {name} is damaged")
         return content
 
-    def size(self) -> int:
-        with self._lock, in_our_words(self._path):
-            pages, free, page = (
-                self._db.execute(f"PRAGMA {name}").fetchone()[0]
-                for name in ("page_count", "freelist_count", "page_size")
-            )
-        return (pages - free) * page
-
     def keep_only(self, names: Collection[str]) -> None:
-        with self._lock, in_our_words(self._path):
-            found = [row[0] for row in self._db.execute("SELECT name FROM objects")]
-            self._db.execute("BEGIN IMMEDIATE")
-            dropped = [(name,) for name in found if name not in names]
-            self._db.executemany("DELETE FROM objects WHERE name = ?", dropped)
-            self._db.execute("COMMIT")
-            self._db.execute("PRAGMA incremental_vacuum").fetchall()
-
-    def _ask(self, pragma: str) -> int:
-        return self._db.execute(f"PRAGMA {pragma}").fetchone()[0]
-
-    def close(self) -> None:
-        self._db.close()
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
-    try:
-        db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        db.execute(f"PRAGMA journal_mode = {journal_mode(path)}")
-        db.execute("PRAGMA synchronous = NORMAL")
-        db.execute("CREATE TABLE IF NOT EXISTS objects (name TEXT PRIMARY KEY, body BLOB NOT NULL) STRICT")
-    except BaseException:
-        db.close()
-        raise
-    return db
+        found = [row[0] for row in self._database.read("SELECT name FROM objects")]
+        with self._database.writing() as db:
+            db.executemany("DELETE FROM objects WHERE name = ?", [(name,) for name in found if name not in names])
+        self._database.shrink()

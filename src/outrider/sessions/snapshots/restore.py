@@ -4,15 +4,15 @@ import contextlib
 import os
 import stat
 from collections.abc import Generator, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import msgspec
 
 from outrider.sessions.snapshots.images import Image
 from outrider.sessions.snapshots.objects import Objects
-from outrider.types.ids import new_id
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -23,64 +23,81 @@ class Step(msgspec.Struct, frozen=True):
     wanted: Image | None
 
 
-def restore(root: Path, steps: Sequence[Step], objects: Objects) -> None:
-    """All new contents are written beside their places; only then are files replaced and removed."""
-    prepared: list[tuple[Step, str]] = []
+def restore(root: Path, steps: Sequence[Step], objects: Objects, name: str) -> None:
+    """All new contents are written to the side, under names made from `name`; only then are files removed and put.
+
+    Removing comes first, since a file may have taken a folder's place, or a folder a file's.
+    """
+    put = [step for step in steps if step.wanted is not None]
     try:
-        for step in steps:
-            if step.wanted is not None:
-                prepared.append((step, _prepare(root, step.path, step.wanted, objects)))
+        prepared = [_prepare(root, step, objects, _aside(name, number)) for number, step in enumerate(put)]
     except BaseException:
-        for step, aside in prepared:
-            with contextlib.suppress(OSError), _folder(root, step.path) as folder:
-                os.unlink(aside, dir_fd=folder)
+        clear(root, [step.path for step in put], name)
         raise
-    for step, aside in prepared:
-        with _folder(root, step.path) as folder:
-            os.replace(aside, PurePosixPath(step.path).name, src_dir_fd=folder, dst_dir_fd=folder)
     for step in steps:
         if step.wanted is None:
             _remove(root, step.path)
+    for number, (step, near) in enumerate(zip(put, prepared, strict=True)):
+        *folders, last = step.path.split("/")
+        with _folder(root, near) as source, _folder(root, folders, make=True) as target:
+            os.replace(_aside(name, number), last, src_dir_fd=source, dst_dir_fd=target)
 
 
-def _prepare(root: Path, path: str, image: Image, objects: Objects) -> str:
-    aside = f".{new_id()}.tmp"
+def clear(root: Path, paths: Sequence[str], name: str) -> None:
+    """Remove what lies on the side for these paths, as a restoring that failed or was killed leaves it."""
+    for number, path in enumerate(paths):
+        folders = path.split("/")[:-1]
+        for depth in range(len(folders) + 1):
+            with contextlib.suppress(OSError), _folder(root, folders[:depth]) as folder:
+                os.unlink(_aside(name, number), dir_fd=folder)
+
+
+def _aside(name: str, number: int) -> str:
+    return f".{name}-{number}.tmp"
+
+
+def _prepare(root: Path, step: Step, objects: Objects, aside: str) -> list[str]:
+    """Written into the deepest folder on the way that is there, from where it can be moved at once; says which."""
+    image = step.wanted
+    assert image is not None
     content = objects.get(image.hash)
-    with _folder(root, path, make=True) as folder:
+    near = _nearest(root, step.path.split("/")[:-1])
+    with _folder(root, near) as folder:
         if image.link:
             os.symlink(os.fsdecode(content), aside, dir_fd=folder)
-            return aside
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(aside, flags, 0o600, dir_fd=folder)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                os.fchmod(file.fileno(), stat.S_IMODE(image.mode))
-        except BaseException:
-            os.unlink(aside, dir_fd=folder)
-            raise
-    return aside
+            return near
+        with os.fdopen(os.open(aside, _NEW, 0o600, dir_fd=folder), "wb") as file:
+            file.write(content)
+            os.fchmod(file.fileno(), stat.S_IMODE(image.mode))
+    return near
+
+
+def _nearest(root: Path, folders: list[str]) -> list[str]:
+    for depth in range(len(folders), 0, -1):
+        with contextlib.suppress(OSError), _folder(root, folders[:depth]):
+            return folders[:depth]
+    return []
 
 
 def _remove(root: Path, path: str) -> None:
     """The file, and the folders that it leaves empty."""
-    with contextlib.suppress(FileNotFoundError), _folder(root, path) as folder:
-        os.unlink(PurePosixPath(path).name, dir_fd=folder)
-    for parent in PurePosixPath(path).parents:
-        if str(parent) == ".":
-            return
+    *folders, last = path.split("/")
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), _folder(root, folders) as folder:
+        os.unlink(last, dir_fd=folder)
+    for depth in range(len(folders), 0, -1):
         try:
-            (root / parent).rmdir()
+            with _folder(root, folders[: depth - 1]) as above:
+                os.rmdir(folders[depth - 1], dir_fd=above)
         except OSError:
             return
 
 
 @contextlib.contextmanager
-def _folder(root: Path, path: str, *, make: bool = False) -> Generator[int]:
-    """A descriptor of the file's folder, reached step by step without following a link."""
+def _folder(root: Path, folders: Sequence[str], *, make: bool = False) -> Generator[int]:
+    """A descriptor of a folder below the root, reached step by step without following a link."""
     descriptor = os.open(root, _FOLDER)
     try:
-        for name in PurePosixPath(path).parts[:-1]:
+        for name in folders:
             inner = _enter(descriptor, name, make=make)
             os.close(descriptor)
             descriptor = inner

@@ -1,194 +1,201 @@
-"""What a tool changed in the workspace, kept so that it can be undone and redone; it needs no version control."""
+"""What tools changed in the workspace, kept so that it can be undone and redone; it needs no version control."""
 
-import difflib
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
-from weakref import WeakValueDictionary
 
 import msgspec
 
-from outrider.errors import ConfigurationError, StoreError
-from outrider.sessions.snapshots.images import Camera, Image, Limits, Snapshot, current_image
+from outrider.errors import ConfigurationError
+from outrider.sessions.snapshots.changes import Changes, ChangeSet, FileChange, Origin, UnderWay
+from outrider.sessions.snapshots.comparing import compare
+from outrider.sessions.snapshots.database import Database
+from outrider.sessions.snapshots.images import Camera, Image, Limits, Snapshot
+from outrider.sessions.snapshots.memory import Memory
 from outrider.sessions.snapshots.objects import Objects
-from outrider.sessions.snapshots.restore import Step, restore
-from outrider.sessions.sqlite.failures import explain
-from outrider.sessions.sqlite.files import create_private, private_directory
-from outrider.types.ids import new_id, now_ms
+from outrider.sessions.snapshots.restore import Step, clear, restore
+from outrider.sessions.snapshots.undoing import Direction, Inspector, Report, steps_of
 
-Direction = Literal["undo", "redo"]
-DIFF_BYTES = 200_000
-
-
-class FileChange(msgspec.Struct, frozen=True):
-    """None is a file that is not there."""
-
-    path: str
-    before: Image | None
-    after: Image | None
-
-
-class ChangeSet(msgspec.Struct, frozen=True, kw_only=True):
-    """What one call changed. `uncovered` files were too many or too large to be kept: they cannot be undone."""
-
-    id: str = msgspec.field(default_factory=new_id)
-    workspace: str
-    files: tuple[FileChange, ...]
-    created: int = msgspec.field(default_factory=now_ms)
-    call_id: str = ""
-    uncovered: tuple[str, ...] = ()
-    undone: bool = False
-
-
-class FileAction(msgspec.Struct, frozen=True):
-    """What undoing or redoing does to one file. A conflict is a file that somebody else has changed since."""
-
-    path: str
-    action: Literal["create", "change", "delete", "nothing", "conflict"]
-    diff: str = ""
-
-
-class Report(msgspec.Struct, frozen=True):
-    actions: tuple[FileAction, ...]
-
-    @property
-    def conflicts(self) -> tuple[str, ...]:
-        return tuple(action.path for action in self.actions if action.action == "conflict")
+UNSAVED = 500  # files that are read before what is known of them is written down
 
 
 class Snapshots:
-    """`folder` is private and outside the workspace. A home directory or a file system's root is refused."""
+    """`folder` is private and outside the workspace. A home directory or a file system's root is refused.
+
+    A change belongs to the call that ends first: what is recorded for one is taken from the others that run beside it.
+    May be used from any thread, and by several processes at once.
+    """
 
     def __init__(self, folder: Path, workspace: Path, *, limits: Limits = Limits()) -> None:  # noqa: B008  a value
         self.workspace = trackable(workspace)
         if folder.resolve().is_relative_to(self.workspace):
             raise ConfigurationError(f"snapshots of {workspace} cannot be kept inside it ({folder})")
         self._limits = limits
-        self._changes = folder / "changes"
-        private_directory(self._changes)
-        self._objects = Objects(folder / "objects.db")
-        # Of calls that run now: what they may need later is kept whatever the quota says.
-        self._open: WeakValueDictionary[int, Snapshot] = WeakValueDictionary()
-        self._camera = Camera(self.workspace, self._objects, limits)
+        self._database = Database(folder / "snapshots.db")
+        self._objects = Objects(self._database)
+        self._changes = Changes(self._database)
+        self._lock = threading.RLock()
+        self._open: dict[str, UnderWay] = {}
+        self._memory = Memory(self._database)
+        self._camera = Camera(self.workspace, self._objects, limits, self._memory.seen)
 
-    def before(self, paths: Iterable[str | Path] | None = None) -> Snapshot:
-        """The workspace before a command, or (for a tool that knows what it writes) some files of it.
+    def before(
+        self,
+        paths: Iterable[str | Path] | None = None,
+        origin: Origin = Origin(),  # noqa: B008  a value
+        planned: Mapping[str | Path, str | None] | None = None,
+    ) -> Snapshot:
+        """The workspace before a command, or (for a tool that knows what it writes) some files of it; `planned` are
+        the hashes that they shall have. It survives the end of the program until `after` or `drop`.
 
         A full disk raises StorageFullError: the tool has not begun, and can be refused or run without an undo.
         """
-        inside = None if paths is None else [self._inside(path) for path in paths]
-        taken = self._camera.take() if inside is None else self._camera.take_paths(inside)
-        self._open[id(taken)] = taken
+        inside = None if paths is None else [self.inside(path) for path in paths]
+        hashes = None if planned is None else {self.inside(path): name for path, name in planned.items()}
+        with self._lock:
+            self._memory.check()
+            taken = self._camera.take() if inside is None else self._camera.take_paths(inside)
+            self._memory.keep(UNSAVED)
+            self._open[taken.id] = self._changes.begin(taken, origin, hashes)
         return taken
 
-    def after(self, before: Snapshot, *, call_id: str = "") -> ChangeSet | None:
-        """What has changed since; None if nothing has."""
-        now = self._camera.take() if before.paths is None else self._camera.take_paths(before.paths)
-        unknown = {path for path in (*before.uncovered, *now.uncovered)}
-        files = [
-            FileChange(path, before.images.get(path), now.images.get(path))
-            for path in sorted({*before.images, *now.images} - unknown)
-            if before.images.get(path) != now.images.get(path)
-        ]
-        if not files:
-            return None
-        changed = ChangeSet(
-            workspace=str(self.workspace), files=tuple(files), call_id=call_id, uncovered=tuple(sorted(unknown))
-        )
-        self._write(changed)
-        self._keep_within_quota()
-        return changed
+    def after(self, before: Snapshot, *, doubtful: bool = False, goes_on: bool = False) -> ChangeSet | None:
+        """What has changed since; None if nothing has. `doubtful` says that somebody else had the time to change
+        files, too; `goes_on` that more may follow."""
+        with self._lock:
+            begun = self._open[before.id]
+            files, unknown = compare(before, self._camera, self._objects)
+            changed = ChangeSet(
+                workspace=str(self.workspace),
+                files=tuple(files),
+                origin=begun.origin,
+                uncovered=unknown,
+                doubtful=tuple(file.path for file in files if doubtful and not _as_planned(file, begun)),
+            )
+            with self._database.writing():
+                if files:
+                    self._changes.add(changed)
+                if not goes_on:
+                    self._changes.end(before.id)
+            if not goes_on:
+                del self._open[before.id]
+            self._rebase(changed)
+            self._keep_within_quota()
+        return changed if files else None
+
+    def drop(self, before: Snapshot) -> None:
+        """Nothing was done, or nobody wants to know."""
+        with self._lock:
+            if self._open.pop(before.id, None) is not None:
+                self._changes.end(before.id)
+
+    def recover(self, session_id: str) -> list[ChangeSet]:
+        """Of what the session was doing when its program was killed: what has changed since, by it or by others."""
+        found: list[ChangeSet] = []
+        with self._lock:
+            for begun in self._changes.under_way():
+                if session_id not in begun.origin.sessions or begun.snapshot.id in self._open:
+                    continue
+                for later in self._changes.since(begun.mark):
+                    _rebase(begun.snapshot, later.files)
+                clear(self.workspace, begun.snapshot.paths or (), begun.snapshot.id)
+                self._open[begun.snapshot.id] = begun
+                if begun.origin.kind != "call":
+                    self.drop(begun.snapshot)
+                elif changed := self.after(begun.snapshot, doubtful=True):
+                    found.append(changed)
+        return found
 
     def get(self, change_id: str) -> ChangeSet:
-        try:
-            return msgspec.json.decode(self._place(change_id).read_bytes(), type=ChangeSet)
-        except (OSError, ValueError, msgspec.DecodeError) as error:
-            raise StoreError(f"the change {change_id} is not kept (any more): {error}") from error
+        return self._changes.get(change_id)
 
-    def preview(self, change_ids: Sequence[str], direction: Direction = "undo") -> Report:
+    def of_session(self, session_id: str) -> list[ChangeSet]:
+        """What the session, and the agents that it called, have done, the oldest first."""
+        return self._changes.of_session(session_id)
+
+    def preview(self, change_ids: Sequence[str], direction: Direction = "undo", *, doubtful: bool = False) -> Report:
         """What `apply` would do, with differences to look at; nothing is touched."""
-        return Report(tuple(self._action(step) for step in self._steps(change_ids, direction)))
+        with self._lock:
+            return self._planned(change_ids, direction, doubtful=doubtful)[1]
 
-    def apply(self, change_ids: Sequence[str], direction: Direction = "undo") -> Report:
-        """Undo or redo whole changes, given from the oldest to the newest.
+    def apply(
+        self,
+        change_ids: Sequence[str],
+        direction: Direction = "undo",
+        *,
+        doubtful: bool = False,
+        origin: Origin = Origin(),  # noqa: B008  a value
+    ) -> tuple[Report, ChangeSet]:
+        """Undo or redo whole changes, given from the oldest to the newest; doubtful files only if that is said.
 
         Files that somebody else changed since are left alone and reported. Everything is prepared before the first
-        file changes, so that a full disk changes none.
+        file changes, so that a full disk changes none. Killed half way, it can be done again.
         """
-        steps = self._steps(change_ids, direction)
-        report = Report(tuple(self._action(step) for step in steps))
-        todo = [
-            step for step, act in zip(steps, report.actions, strict=True) if act.action not in ("nothing", "conflict")
-        ]
-        restore(self.workspace, todo, self._objects)
-        for change_id in change_ids:
-            self._write(msgspec.structs.replace(self.get(change_id), undone=direction == "undo"))
-        return report
+        with self._lock:
+            steps, report = self._planned(change_ids, direction, doubtful=doubtful)
+            touched = set(report.changed)
+            todo = [step for step in steps if step.path in touched]
+            asides = [step.path for step in todo if step.wanted is not None]
+            done = ChangeSet(
+                workspace=str(self.workspace),
+                files=tuple(FileChange(step.path, step.expected, step.wanted) for step in todo),
+                origin=msgspec.structs.replace(origin, kind=direction, earlier=tuple(change_ids)),
+            )
+            begun = Snapshot({}, paths=tuple(asides))
+            self._changes.begin(begun, done.origin, None)
+            try:
+                restore(self.workspace, todo, self._objects, begun.id)
+                self._settle(done, direction)
+            finally:
+                self._changes.end(begun.id)
+            self._rebase(done)
+        return report, done
 
-    def _steps(self, change_ids: Sequence[str], direction: Direction) -> list[Step]:
-        """One step for each file, over all changes: from what the last of them left to what the first found."""
-        steps: dict[str, Step] = {}
-        for change_id in reversed(change_ids) if direction == "undo" else change_ids:
-            for file in self.get(change_id).files:
-                left, found = (file.after, file.before) if direction == "undo" else (file.before, file.after)
-                first = steps.get(file.path)
-                steps[file.path] = Step(file.path, first.expected if first else left, found)
-        return [steps[path] for path in sorted(steps)]
+    def close(self) -> None:
+        with self._lock:
+            self._memory.keep(1)
+            self._database.close()
 
-    def _action(self, step: Step) -> FileAction:
-        try:
-            now = current_image(self.workspace / step.path, self._objects, self._limits.file_bytes)
-        except (OSError, ValueError):
-            return FileAction(step.path, "conflict")
-        if now == step.wanted:
-            return FileAction(step.path, "nothing")
-        if now != step.expected:
-            return FileAction(step.path, "conflict", self._diff(step.path, now, step.wanted))
-        action = "delete" if step.wanted is None else "create" if now is None else "change"
-        return FileAction(step.path, action, self._diff(step.path, now, step.wanted))
-
-    def _diff(self, path: str, old: Image | None, new: Image | None) -> str:
-        sides = [self._objects.get(image.hash) if image else b"" for image in (old, new)]
-        if any(b"\0" in side or len(side) > DIFF_BYTES for side in sides):
-            return ""
-        left, right = (side.decode("utf-8", "replace").splitlines(keepends=True) for side in sides)
-        return "".join(difflib.unified_diff(left, right, f"a/{path}", f"b/{path}"))
-
-    def _inside(self, path: str | Path) -> str:
+    def inside(self, path: str | Path) -> str:
+        """The path below the workspace. Raises ConfigurationError for one that is not."""
         place = self.workspace / path
         try:
             return (place.parent.resolve() / place.name).relative_to(self.workspace).as_posix()
         except ValueError:
             raise ConfigurationError(f"{path} is not inside {self.workspace}") from None
 
-    def _place(self, change_id: str) -> Path:
-        return self._changes / f"{change_id}.json"
+    def _planned(self, change_ids: Sequence[str], direction: Direction, *, doubtful: bool) -> tuple[list[Step], Report]:
+        changes = [self.get(change_id) for change_id in change_ids]
+        steps = steps_of(changes, direction)
+        unsure = set[str]() if doubtful else {path for changed in changes for path in changed.doubtful}
+        inspector = Inspector(self.workspace, self._objects, self._limits.file_bytes, steps, unsure)
+        return steps, inspector.report()
 
-    def _write(self, changed: ChangeSet) -> None:
-        place = self._place(changed.id)
-        aside = place.with_suffix(f".{new_id()}.tmp")
-        try:
-            create_private(aside)
-            aside.write_bytes(msgspec.json.encode(changed))
-            aside.replace(place)
-        except OSError as error:
-            aside.unlink(missing_ok=True)
-            raise explain(error, place) from error
+    def _settle(self, done: ChangeSet, direction: Direction) -> None:
+        with self._database.writing():
+            for change_id in done.origin.earlier:
+                self._changes.replace(msgspec.structs.replace(self.get(change_id), undone=direction == "undo"))
+            self._changes.add(done)
+
+    def _rebase(self, changed: ChangeSet) -> None:
+        for begun in self._open.values():
+            _rebase(begun.snapshot, changed.files)
 
     def _keep_within_quota(self) -> None:
         """Forget contents that no change needs, then the oldest changes, until the rest fits."""
-        kept = sorted(self._changes.glob("*.json"), key=lambda place: place.name)
-        while self._objects.size() > self._limits.quota_bytes and kept:
-            self._camera.forget()
-            needed = {name for place in kept for name in _names(place)}
-            needed |= {image.hash for taken in self._open.values() for image in taken.images.values()}
+        if self._database.size() <= self._limits.quota_bytes:
+            return
+        kept = self._changes.since()
+        while self._database.size() > self._limits.quota_bytes and kept:
+            self._memory.forget()
+            begun = self._changes.under_way()
+            needed = {image.hash for one in begun for image in one.snapshot.images.values()}
+            needed |= {image.hash for one in self._open.values() for image in one.snapshot.images.values()}
+            needed |= {image.hash for one in kept for file in one.files for image in _sides(file)}
             self._objects.keep_only(needed)
-            if self._objects.size() > self._limits.quota_bytes and len(kept) > 1:
-                kept[0].unlink(missing_ok=True)
+            if self._database.size() > self._limits.quota_bytes and len(kept) > 1:
+                self._changes.forget([kept[0].id])
             kept.pop(0)
-
-    def close(self) -> None:
-        self._objects.close()
 
 
 def trackable(workspace: Path) -> Path:
@@ -199,9 +206,20 @@ def trackable(workspace: Path) -> Path:
     return root
 
 
-def _names(place: Path) -> set[str]:
-    try:
-        changed = msgspec.json.decode(place.read_bytes(), type=ChangeSet)
-    except (OSError, msgspec.DecodeError):
-        return set()
-    return {image.hash for file in changed.files for image in (file.before, file.after) if image}
+def _rebase(snapshot: Snapshot, files: Iterable[FileChange]) -> None:
+    """What is recorded elsewhere counts as having been there before."""
+    for file in files:
+        if snapshot.paths is not None and file.path not in snapshot.paths:
+            continue
+        if file.after is None:
+            snapshot.images.pop(file.path, None)
+        else:
+            snapshot.images[file.path] = file.after
+
+
+def _as_planned(file: FileChange, begun: UnderWay) -> bool:
+    return begun.planned is not None and begun.planned.get(file.path, "") == (file.after.hash if file.after else None)
+
+
+def _sides(file: FileChange) -> Iterable[Image]:
+    return (image for image in (file.before, file.after) if image)

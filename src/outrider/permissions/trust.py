@@ -3,14 +3,10 @@
 import hashlib
 import os
 import secrets
-from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
-
-from outrider.permissions.decision import Mode
-from outrider.permissions.policy import Policy
 
 
 class Trusted(Struct, frozen=True):
@@ -91,30 +87,3 @@ def content_hash(content: bytes) -> str:
 def _key(workspace: str | os.PathLike[str]) -> str:
     """The real path: a link to a trusted folder is that folder, a folder moved in its place is another one."""
     return os.path.realpath(workspace)
-
-
-_STRICTNESS: tuple[Mode, ...] = ("chat", "plan", "agent", "background")
-
-
-class Settings(Struct, frozen=True):
-    """The settings about rights that can come from several places."""
-
-    policy: Policy = Policy()
-    mode: Mode = "agent"
-
-
-def merge(user: Settings, project: Settings, *, trusted: bool) -> Settings:
-    """The project's settings count once the folder is trusted, and then only where they are stricter."""
-    if not trusted:
-        return user
-    policy = Policy(
-        allow=tuple(user.policy.allow),
-        ask=_joined(user.policy.ask, project.policy.ask),
-        deny=_joined(user.policy.deny, project.policy.deny),
-    )
-    stricter = _STRICTNESS.index(project.mode) < _STRICTNESS.index(user.mode)
-    return Settings(policy, project.mode if stricter else user.mode)
-
-
-def _joined(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*first, *second)))

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.permissions.policy import Policy
-from outrider.permissions.trust import Settings, TrustList, content_hash, merge
+from outrider.permissions.trust import TrustList, content_hash
 
 
 @pytest.fixture
@@ -76,13 +75,3 @@ def test_the_file_is_the_users_alone(trust: TrustList, workspace: Path, tmp_path
     (tmp_path / "elsewhere.json").write_text("{}")
     file.symlink_to(tmp_path / "elsewhere.json")
     assert trust.listed() == {}
-
-
-def test_a_project_may_only_tighten():
-    user = Settings(Policy(allow=("shell(a)",), ask=("shell(b)",), deny=("shell(c)",)), "agent")
-    project = Settings(Policy(allow=("shell",), ask=("shell(d)", "shell(b)"), deny=("shell(e)",)), "plan")
-    merged = merge(user, project, trusted=True)
-    assert merged.policy == Policy(("shell(a)",), ("shell(b)", "shell(d)"), ("shell(c)", "shell(e)"))
-    assert merged.mode == "plan"
-    assert merge(user, Settings(mode="background"), trusted=True).mode == "agent"
-    assert merge(user, project, trusted=False) == user

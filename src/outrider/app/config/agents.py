@@ -19,28 +19,26 @@ class AgentBuilder:
     """What agents have in common: the model, mode and limits of those that name none."""
 
     def __init__(
-        self, providers: Providers, *, model: str, mode: Mode, limits: Limits, folder: Path, source: str
+        self, providers: Providers, *, model: str, mode: Mode, limits: Limits, prompts: Path, source: str
     ) -> None:
         self._providers = providers
         self._model = model
         self._mode: Mode = mode
         self._limits = limits
-        self._folder = folder
+        self._prompts = prompts
         self._source = source
 
-    def build(self, tables: Mapping[str, AgentTable], instructions: str) -> tuple[Agent, ...]:
-        """The default agent first, unless the configuration makes its own of it."""
-        own = {DEFAULT: tables.get(DEFAULT, AgentTable()), **tables}
-        return tuple(self._agent(name, table, instructions) for name, table in own.items())
+    def build(self, tables: Mapping[str, AgentTable]) -> list[Agent]:
+        return [self._agent(name, table) for name, table in tables.items()]
 
-    def _agent(self, name: str, table: AgentTable, instructions: str) -> Agent:
+    def _agent(self, name: str, table: AgentTable) -> Agent:
         where = f"{self._source}: agents.{name}"
         provider, model = self._routed(table.model, f"{where}.model")
         given: dict[str, Any] = {field: value for field in _PLAIN if (value := getattr(table, field)) is not None}
         rules = {kind: found for kind in ("allow", "ask", "deny") if (found := getattr(table.permissions, kind))}
         return Agent(
             name,
-            self._instructions(table, where) or instructions,
+            self._instructions(table, where) or default_instructions(self._prompts),
             model,
             provider,
             role=table.role,
@@ -61,7 +59,7 @@ class AgentBuilder:
             raise ConfigurationError(f"{where}: has both instructions and instructions_file; one of them is enough")
         if table.instructions_file is None:
             return table.instructions
-        path = self._folder / Path(table.instructions_file).expanduser()
+        path = self._prompts.parent / Path(table.instructions_file).expanduser()
         try:
             with path.open(encoding="utf-8") as file:
                 return file.read(LARGEST)

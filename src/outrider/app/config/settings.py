@@ -8,11 +8,13 @@ from typing import Any, get_args
 
 import msgspec
 
-from outrider.app.config.agents import DEFAULT, AgentBuilder, default_instructions
+from outrider.app.config.agents import DEFAULT, AgentBuilder
 from outrider.app.config.folders import Folders, find_folders
 from outrider.app.config.models import NO_PROVIDER, Providers
+from outrider.app.config.project import Rights, ceiling_of, held, project_agents, read_project, tightened
 from outrider.app.config.reading import closest, read_file
 from outrider.app.config.tables import (
+    AgentTable,
     CompactionTable,
     ConfigFile,
     LimitsTable,
@@ -81,37 +83,45 @@ def read_settings(
     """Raises ConfigurationError, which names the file and the key, for settings that cannot work."""
     workspace = _workspace(cwd)
     folders = find_folders(environ)
-    own = read_file(folders.config_file)
+    own, project = read_file(folders.config_file), read_project(workspace, folders)
     file, source = own.content, str(folders.config_file)
-    wanted = flags.model or environ.get("OUTRIDER_MODEL", "").strip()
+    users = Rights(_mode(flags, environ, file), _rules(flags, file), _limits(flags, file))
     providers = Providers(file.providers, environ, source)
-    mode, limits = _mode(flags, environ, file), _limits(flags, file)
-    agents = AgentBuilder(
+    wanted = flags.model or environ.get("OUTRIDER_MODEL", "").strip()
+    if wanted:
+        providers.route(wanted, "the model that was asked for")
+    builder = AgentBuilder(
         providers,
         model=wanted or file.model or providers.default_model(),
-        mode=mode,
-        limits=limits,
-        folder=folders.config,
+        mode=users.mode,
+        limits=users.limits,
+        prompts=folders.prompts,
         source=source,
-    ).build(file.agents, default_instructions(folders.prompts))
-    agents = _led_by(flags.agent or file.agent or DEFAULT, agents, providers, wanted)
+    )
+    tables = _led(file, flags, wanted)
+    ceiling = ceiling_of(project.content)
+    rights = tightened(users, ceiling)
+    agents = (
+        *(held(agent, ceiling) for agent in builder.build(tables)),
+        *(held(agent, rights) for agent in builder.build(project_agents(project.content, tables))),
+    )
     reachable, missing = _needed(agents, providers)
     return Settings(
         folders=folders,
         workspace=workspace,
         model=f"{agents[0].provider}/{agents[0].model}".rstrip("/"),
-        mode=mode,
+        mode=agents[0].mode,
         agents=agents,
         providers=reachable,
-        rules=_rules(flags, file),
-        limits=limits,
+        rules=rights.rules,
+        limits=agents[0].limits,
         compaction=file.compaction,
         retention=file.retention,
         sandbox=file.sandbox,
         mcp=file.mcp,
         models=file.models,
         missing=missing,
-        notices=own.notices,
+        notices=(*own.notices, *project.notices),
     )
 
 
@@ -146,16 +156,15 @@ def _rules(flags: Flags, file: ConfigFile) -> RulesTable:
     )
 
 
-def _led_by(name: str, agents: tuple[Agent, ...], providers: Providers, model: str) -> tuple[Agent, ...]:
-    """The agent that starts comes first; a model that was asked for is meant for it."""
-    names = [agent.name for agent in agents]
-    if name not in names:
-        raise ConfigurationError(f"there is no agent {name!r}{closest(name, names)} (there are: {', '.join(names)})")
-    leader = agents[names.index(name)]
-    if model:
-        provider, chosen = providers.route(model, "model")
-        leader = msgspec.structs.replace(leader, provider=provider, model=chosen)
-    return (leader, *(agent for agent in agents if agent.name != name))
+def _led(file: ConfigFile, flags: Flags, model: str) -> dict[str, AgentTable]:
+    """The user's agents, the one that starts first; a model or mode that was asked for just now is meant for it."""
+    tables = {DEFAULT: AgentTable(), **file.agents}
+    name = flags.agent or file.agent or DEFAULT
+    if name not in tables:
+        raise ConfigurationError(f"there is no agent {name!r}{closest(name, tables)} (there are: {', '.join(tables)})")
+    table = tables.pop(name)
+    asked = {"model": model or table.model, "mode": None if flags.mode else table.mode}
+    return {name: msgspec.structs.replace(table, **asked), **tables}
 
 
 def _needed(agents: tuple[Agent, ...], providers: Providers) -> tuple[tuple[Provider, ...], str]:

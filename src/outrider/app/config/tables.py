@@ -47,16 +47,14 @@ class LimitsTable(msgspec.Struct, frozen=True, kw_only=True):
             given["cost"] = Decimal(str(given["cost"]))
         return msgspec.structs.replace(limits, **given)
 
-    def within(self, limits: Limits) -> Limits:
-        """Only where these are lower: a project may only tighten."""
-        wanted = self.over(limits)
-        lower = {name: value for name in self.__struct_fields__ if (value := _lower(wanted, limits, name)) is not None}
-        return msgspec.structs.replace(limits, **lower)
+
+def lower_of(one: Limits, other: Limits) -> Limits:
+    """Of two bounds the lower one; None is no bound."""
+    return Limits(**{name: _lower(getattr(one, name), getattr(other, name)) for name in Limits.__struct_fields__})
 
 
-def _lower(wanted: Limits, present: Limits, name: str) -> Any:
-    value, bound = getattr(wanted, name), getattr(present, name)
-    return value if bound is None or (value is not None and value < bound) else None
+def _lower(one: Any, other: Any) -> Any:
+    return min((bound for bound in (one, other) if bound is not None), default=None)
 
 
 class AgentTable(msgspec.Struct, frozen=True, kw_only=True):

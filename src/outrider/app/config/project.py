@@ -1,0 +1,105 @@
+"""A project's own settings: they count once the user trusts the workspace, and then only where they are stricter."""
+
+import sys
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+
+from outrider.app.config.folders import Folders
+from outrider.app.config.reading import ReadFile, read_text
+from outrider.app.config.tables import AgentTable, ConfigFile, RulesTable, lower_of
+from outrider.app.workspace.project import Project, find_project
+from outrider.types.agents import Agent, Limits, Mode
+
+CONFIGURATION = Path(".outrider/config.toml")
+# What a project may say at all. Models, providers, addresses, hosts, servers and allow rules are the user's to give.
+_ALLOWED = {"mode", "rules", "limits", "agents"}
+_ALLOWED_OF_AGENTS = {"role", "instructions", "mode", "tools", "permissions", "limits"}
+_UNBOUNDED = Limits(turns=None, depth=sys.maxsize, parallel_calls=sys.maxsize)
+
+
+class Rights(msgspec.Struct, frozen=True):
+    """What both the user and a project have a say in."""
+
+    mode: Mode
+    rules: RulesTable
+    limits: Limits
+
+
+def read_project(workspace: Path, folders: Folders) -> ReadFile:
+    """Nothing without trust. A file that cannot be understood is an error: it may have wanted to forbid something."""
+    project = find_project(workspace, folders.home)
+    path = project.root / CONFIGURATION
+    if not path.is_file():
+        return ReadFile(ConfigFile())
+    return _read(project, path, folders)
+
+
+def ceiling_of(project: ConfigFile) -> Rights:
+    """The most that a project leaves of anybody's rights."""
+    rules = RulesTable(ask=project.rules.ask, deny=project.rules.deny)
+    return Rights(project.mode or "background", rules, project.limits.over(_UNBOUNDED))
+
+
+def tightened(user: Rights, ceiling: Rights) -> Rights:
+    rules = RulesTable(
+        allow=user.rules.allow,
+        ask=tuple(dict.fromkeys((*user.rules.ask, *ceiling.rules.ask))),
+        deny=tuple(dict.fromkeys((*user.rules.deny, *ceiling.rules.deny))),
+    )
+    return Rights(_stricter(user.mode, ceiling.mode), rules, lower_of(user.limits, ceiling.limits))
+
+
+def project_agents(project: ConfigFile, taken: Collection[str]) -> dict[str, AgentTable]:
+    """The agents that a project adds: they think with the user's model and are allowed nothing of their own."""
+    return {
+        name: AgentTable(
+            role=table.role,
+            instructions=table.instructions,
+            mode=table.mode,
+            tools=table.tools,
+            permissions=RulesTable(ask=table.permissions.ask, deny=table.permissions.deny),
+            limits=table.limits,
+        )
+        for name, table in project.agents.items()
+        if name not in taken
+    }
+
+
+def held(agent: Agent, by: Rights) -> Agent:
+    """The agent with no looser mode and no higher limits than these."""
+    limits = lower_of(agent.limits, by.limits)
+    return msgspec.structs.replace(agent, mode=_stricter(agent.mode, by.mode), limits=limits)
+
+
+def _read(project: Project, path: Path, folders: Folders) -> ReadFile:
+    from outrider.app.workspace.trust import LARGEST, WorkspaceTrust
+
+    if not WorkspaceTrust(project, folders.trust).trusted:
+        return ReadFile(ConfigFile(), (f"{path} does not count: this workspace is not trusted",))
+    content = project.read(path, LARGEST)
+    if content is None:
+        return ReadFile(ConfigFile(), (f"{path} does not count: it leads outside the workspace, or is no file",))
+    found = read_text(content, str(path))
+    return ReadFile(found.content, (*found.notices, *_overreaching(found.content, path)))
+
+
+def _overreaching(file: ConfigFile, path: Path) -> Iterator[str]:
+    defaults, of_agents = ConfigFile(), AgentTable()
+    for name in ConfigFile.__struct_fields__:
+        if name not in _ALLOWED and getattr(file, name) != getattr(defaults, name):
+            yield f"{path}: {name} does not count here, only in your own configuration"
+    if file.rules.allow:
+        yield f"{path}: rules.allow does not count here: a project may only be stricter"
+    for agent, table in file.agents.items():
+        for name in AgentTable.__struct_fields__:
+            if name not in _ALLOWED_OF_AGENTS and getattr(table, name) != getattr(of_agents, name):
+                yield f"{path}: agents.{agent}.{name} does not count here, only in your own configuration"
+
+
+def _stricter(one: Mode, other: Mode) -> Mode:
+    """Modes are listed from the strictest to the loosest."""
+    order: tuple[Mode, ...] = get_args(Mode)
+    return order[min(order.index(one), order.index(other))]

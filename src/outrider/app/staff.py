@@ -12,8 +12,8 @@ from outrider.app.approvals.desk import Desk
 from outrider.app.approvals.gate import AskingGate, Judge, Rules, asking_at
 from outrider.app.config.environment import filled_in
 from outrider.app.models.connections import connected
+from outrider.app.models.recorder import Recorder
 from outrider.app.models.tariff import CatalogTariff, known_models
-from outrider.app.replay.recorder import Recorder
 from outrider.app.runs.workshop import RunPlan
 from outrider.app.toolbox import Surroundings, Toolbox, confining
 from outrider.bus import EventBus

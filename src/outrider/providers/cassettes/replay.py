@@ -57,13 +57,16 @@ class ReplayTransport:
         return self._tape.unplayed
 
     def telling(self, differs: Differs) -> "ReplayTransport":
-        """Another player of the same tape, which tells of differences and goes on."""
+        """Another player of the same tape, which tells of differences and goes on, and waits for nothing."""
         other = copy(self)
         other._differs = differs
         return other
 
     async def send(self, call: HttpCall) -> HttpAnswer:
         exchange = self._tape.take(_comparable(self._scrubber.call(call)), self._differs)
+        if self._differs is not None:
+            patient = {name: value for name, value in exchange.headers.items() if not name.startswith("retry-after")}
+            exchange = replace(exchange, headers=patient)
         if exchange.status is None:
             raise _error(exchange.failure)
         return _ReplayedAnswer(exchange, exchange.status, timing=self._timing)

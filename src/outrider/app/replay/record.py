@@ -1,0 +1,77 @@
+"""A stored session as it is to be run again: what the user said and when, and the sessions that its agents opened."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from outrider.agents.ends import is_cut_off
+from outrider.app.replay.steps import steps_of
+from outrider.sessions.journal import session_from
+from outrider.sessions.records import SessionFilter
+from outrider.sessions.session import Session
+from outrider.sessions.store import Store
+from outrider.types.messages import Message
+from outrider.types.parts import CompactionPart
+
+
+class Input(msgspec.Struct, frozen=True):
+    """Messages of the user that came together, after so many steps. What `steers` came in the middle of a turn."""
+
+    messages: list[Message]
+    after: int
+    steers: bool
+    answer: Message | None
+
+    def copies(self) -> list[Message]:
+        return [copied(message) for message in self.messages]
+
+
+def copied(message: Message) -> Message:
+    return Message.from_dict(message.to_dict())
+
+
+def inputs_of(messages: Sequence[Message], start: int = 0) -> list[Input]:
+    """From message number `start` on. Compactions are the program's own doing."""
+    found: list[Input] = []
+    for place, message in enumerate(messages[start:], start):
+        if message.role != "user" or message.get_parts_by_type(CompactionPart):
+            continue
+        before = messages[place - 1] if place else None
+        if found and before is not None and before in found[-1].messages:
+            found[-1].messages.append(message)
+            continue
+        answer = next((later for later in messages[place:] if later.role == "assistant"), None)
+        found.append(Input([message], len(steps_of(messages[:place])), _is_midway(messages[:place]), answer))
+    return found
+
+
+def _is_midway(before: Sequence[Message]) -> bool:
+    """Whether a turn was under way: results waited to be read, and nothing had broken off."""
+    answers = steps_of(before)
+    return bool(answers) and answers[-1].error is None and is_cut_off(before) and before[-1].role == "assistant"
+
+
+def shared_messages(session: Session) -> int:
+    """How many messages a fork has in common with what it was forked from."""
+    point = session.forked_from
+    places = [place for place, one in enumerate(session.messages, 1) if point and one.id == point.message_id]
+    return places[0] if places else 0
+
+
+async def load(store: Store, session_id: str) -> Session:
+    transcript = await store.load(session_id)
+    return session_from(transcript.session, transcript.messages)
+
+
+async def descendants(store: Store, session_id: str) -> list[Session]:
+    """The sessions that agents opened below this one, those opened first at the front."""
+    found: list[Session] = []
+    after: str | None = None
+    while True:
+        page = await store.list(SessionFilter(parent_id=session_id), limit=200, after=after)
+        found += [await load(store, child.id) for child in page.sessions]
+        after = page.next
+        if after is None:
+            break
+    found.sort(key=lambda session: session.id)
+    return [session for child in found for session in (child, *await descendants(store, child.id))]

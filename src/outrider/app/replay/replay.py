@@ -1,0 +1,172 @@
+"""Runs a stored session again, offline, and finds out where it goes otherwise."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from outrider.agents.crew import Crew
+from outrider.agents.seating import take_seat
+from outrider.agents.turn import Turn
+from outrider.app.engine import Engine
+from outrider.app.models.recorder import cassette_of
+from outrider.app.replay.differences import Difference, Replay, ReplayedStep, RequestDiffers
+from outrider.app.replay.players import Players
+from outrider.app.replay.record import Input, copied, descendants, inputs_of, load, shared_messages
+from outrider.app.replay.stand_ins import PastCalls, RecordedGate, recorded_tools
+from outrider.app.replay.steps import compare_steps, steps_of
+from outrider.app.toolbox import Toolbox
+from outrider.bus import EventBus
+from outrider.errors import ConfigurationError
+from outrider.sessions.journal import Journal, begin
+from outrider.sessions.memory_store import MemoryStore
+from outrider.sessions.session import Session
+from outrider.types.agents import Agent
+from outrider.types.events import LLMRequestEvent
+from outrider.types.messages import Message
+
+
+async def replay(
+    engine: Engine,
+    session_id: str,
+    *,
+    cassette: str | Path | None = None,
+    fresh_results: bool = False,
+    ignore: Collection[str] = (),
+) -> Replay:
+    """The session from its beginning (a fork from where it branched off), with the engine's agents and tools as they
+    are now and the models' answers from its cassette; nothing is stored, and no provider is reached.
+
+    Results of calls come from the record; with `fresh_results` the tools run, under the engine's rules. `ignore` names
+    fields of requests that may differ, such as "system"."""
+    if cassette is None and engine.cassettes is None:
+        raise ConfigurationError("nothing was recorded: give the engine a folder for `cassettes`, or name a cassette")
+    path = Path(cassette) if cassette is not None else cassette_of(Path(engine.cassettes or ""), session_id)
+    recorded = await load(engine.store, session_id)
+    below = await descendants(engine.store, session_id)
+    rerun = _Rerun(engine, recorded, below, fresh_results=fresh_results)
+    players = Players(path, engine.staff.plan.providers, rerun.note, ignore)
+    await rerun.run(players)
+    return Replay(
+        recorded=recorded,
+        session=rerun.session,
+        steps=tuple(await rerun.steps()),
+        given=len(steps_of(recorded.messages[: rerun.given])),
+        unplayed=players.unplayed,
+    )
+
+
+class _Rerun:
+    """One session, run again in memory."""
+
+    def __init__(self, engine: Engine, recorded: Session, below: Sequence[Session], *, fresh_results: bool) -> None:
+        self._store = MemoryStore()
+        self._twin = engine.like(store=self._store, bus=EventBus(), cassettes=None)
+        self._recorded = recorded
+        self._below = below
+        self._past = None if fresh_results else PastCalls(m for one in (recorded, *below) for m in one.messages)
+        self.given = shared_messages(recorded)
+        self.session = Session(
+            mode=recorded.mode,
+            agent=recorded.agent,
+            workspace_directory=recorded.workspace_directory,
+            messages=[copied(message) for message in recorded.messages[: self.given]],
+        )
+        self._asked: dict[str, int] = defaultdict(int)
+        self._notes: dict[tuple[str, int], list[Difference]] = defaultdict(list)
+        self._twin.bus.subscribe(LLMRequestEvent, self._count)
+
+    def note(self, conversation: str, words: str) -> None:
+        """A request differs: that of the step which is just being made, in this conversation or, of old, the root."""
+        place = conversation or self.session.id
+        self._notes[place, self._asked[place]].append(RequestDiffers(words))
+
+    async def run(self, players: Players) -> None:
+        """Every input, when its time comes."""
+        toolbox = self._twin.staff.toolbox(self.session)
+        journal = await begin(self.session, self._store, self._twin.bus)
+        if self.session.messages:
+            await self._store.append(self.session.id, self.session.messages)
+        waiting = inputs_of(self._recorded.messages, self.given)
+        self._asked[self.session.id] = len(steps_of(self.session.messages))
+        try:
+            if not waiting or waiting[0].after > self._asked[self.session.id]:
+                await self._turn(journal, self._crew(players, toolbox), waiting, self._next_answer())
+            while waiting:
+                given = waiting.pop(0)
+                await _add(journal, given)
+                await self._turn(journal, self._crew(players, toolbox), waiting, given.answer)
+        finally:
+            await journal.close()
+            if toolbox is not None:
+                await toolbox.aclose()
+
+    async def steps(self) -> list[ReplayedStep]:
+        """The steps of this session, then those of the agents that were called."""
+        found = list(self._compared(self._recorded, self.session, self.given))
+        again = await descendants(self._store, self.session.id)
+        for recorded, now in _paired(self._below, again):
+            found += self._compared(recorded, now)
+        return found
+
+    def _compared(self, recorded: Session | None, now: Session | None, given: int = 0) -> Iterator[ReplayedStep]:
+        before = steps_of(recorded.messages) if recorded else []
+        after = steps_of(now.messages) if now else []
+        start = len(steps_of(recorded.messages[:given])) if recorded else 0
+        for number, (old, new) in enumerate(zip_longest(before[start:], after[start:]), start + 1):
+            noted = self._notes.get((now.id if now else "", number), [])
+            agent = (old or new).agent  # type: ignore[union-attr]  one of the two is there
+            where = recorded.id if recorded else self._recorded.id
+            yield ReplayedStep(number, agent, where, (*noted, *compare_steps(old, new)))
+
+    async def _turn(self, journal: Journal, crew: Crew, waiting: list[Input], answer: Message | None) -> None:
+        self.session.mode = answer.mode if answer and answer.mode else self.session.mode  # type: ignore[assignment]
+        agent = self._agent(answer)
+
+        async def take_input() -> list[Message]:
+            made = len(steps_of(self.session.messages))
+            if waiting and waiting[0].steers and waiting[0].after <= made:
+                return await _add(journal, waiting.pop(0))
+            return []
+
+        await Turn(take_seat(agent, journal, crew, take_input=take_input), crew).run()
+
+    def _agent(self, answer: Message | None) -> Agent:
+        """With the model that answered then, as far as its provider is known: a session may have had one chosen."""
+        agent = self._twin.staff.agent(answer.agent if answer else self.session.agent)
+        if answer is None or answer.model is None or answer.model.provider not in self._twin.staff.plan.providers:
+            return agent
+        return replace(agent, provider=answer.model.provider, model=answer.model.model)
+
+    def _next_answer(self) -> Message | None:
+        return next(iter(steps_of(self._recorded.messages[self.given :])), None)
+
+    def _crew(self, players: Players, toolbox: Toolbox | None) -> Crew:
+        crew = replace(self._twin.staff.crew(self.session, toolbox), clients=players.clients)
+        if self._past is None:
+            return crew
+        return replace(crew, tools=recorded_tools(crew.tools, self._past), gate=RecordedGate(self._past))
+
+    def _count(self, event: LLMRequestEvent) -> None:
+        self._asked[event.session_id] += 1
+
+
+async def _add(journal: Journal, given: Input) -> list[Message]:
+    return [await journal.add_message(message) for message in given.copies()]
+
+
+def _paired(recorded: Sequence[Session], now: Sequence[Session]) -> Iterator[tuple[Session | None, Session | None]]:
+    """Sessions of the same agent with the same input belong together, in their order."""
+    left = list(now)
+    for one in recorded:
+        match = next((other for other in left if _subject(other) == _subject(one)), None)
+        if match is not None:
+            left.remove(match)
+        yield one, match
+    yield from ((None, other) for other in left)
+
+
+def _subject(session: Session) -> tuple[str, str]:
+    return session.agent, session.messages[0].get_text_content() if session.messages else ""

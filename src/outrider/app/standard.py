@@ -14,13 +14,14 @@ from outrider.app.workspace.confinement import FoundSandbox
 from outrider.bus import EventBus
 from outrider.errors import ConfigurationError
 from outrider.sessions.sqlite_store import SqliteStore
+from outrider.tools.builtin.question import Ask
 
 
 @asynccontextmanager
 async def standard_engine(
-    settings: Settings, *, workspace: Path, attended: bool, bus: EventBus | None = None
+    settings: Settings, *, workspace: Path, attended: bool, bus: EventBus | None = None, ask: Ask | None = None
 ) -> AsyncGenerator[Engine, None]:
-    """`attended` says whether somebody is there to approve calls. Raises ConfigurationError where no model can be
+    """`attended` says whether somebody is there to approve calls, `ask` puts the model's questions to them. Raises ConfigurationError where no model can be
     reached, with the ways to get one."""
     if settings.missing:
         raise ConfigurationError(settings.missing)
@@ -31,6 +32,7 @@ async def standard_engine(
         data=data,
         home=settings.home,
         bus=bus,
+        ask=ask,
     )
     async with SqliteStore(settings.folders.store) as store:
         engine = Engine(

@@ -10,7 +10,7 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import cache
 from typing import Any, Self, TypeVar
 
@@ -21,6 +21,7 @@ E = TypeVar("E", bound=Event)
 Handler = Callable[[E], Any]
 Unsubscribe = Callable[[], None]
 EventFilter = Callable[[Event], bool]
+Teller = Callable[[Event], Iterable[Event]]
 
 BACKLOG = 1024
 _PATIENCE = 64  # ends may wait in such a multiple of a backlog's limit
@@ -45,9 +46,39 @@ class EventBus:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._afterwards = _Afterwards()
+        self._tellers: tuple[Teller, ...] = ()
         self._replace_subscriptions([])
 
     def publish(self, event: Event) -> None:
+        if not self._tellers:
+            self._tell(event)
+        elif self._subscriptions:
+            for told in self._told(event):
+                self._tell(told)
+
+    def tell_through(self, teller: Teller) -> Unsubscribe:
+        """From now on listeners hear what the teller makes of each event: nothing, the event, or others. Returns what
+        ends that."""
+        with self._lock:
+            self._tellers = (*self._tellers, teller)
+
+        def end() -> None:
+            with self._lock:
+                self._tellers = tuple(other for other in self._tellers if other is not teller)
+
+        return end
+
+    def _told(self, event: Event) -> list[Event]:
+        events = [event]
+        try:
+            for teller in self._tellers:
+                events = [told for heard in events for told in teller(heard)]
+        except Exception:  # noqa: BLE001  an event that cannot be made safe is not told, and its publisher goes on
+            _log.exception("%s was not told", type(event).__name__)
+            return []
+        return events
+
+    def _tell(self, event: Event) -> None:
         for handler in self._routes[type(event)]:
             try:
                 outcome = handler(event)

@@ -3,7 +3,7 @@
 import re
 from urllib.parse import parse_qsl, urlsplit
 
-from outrider.permissions.texts.redact import HIDDEN, hide_keys
+from outrider.permissions.texts.redact import HIDDEN, hide_patterns
 from outrider.providers.provider import HttpCall
 
 _SHORTEST = 8  # a shorter secret is part of too many words
@@ -29,4 +29,4 @@ def without_secrets(text: str, call: HttpCall) -> str:
     """The text with this call's keys, and all that looks like a key, hidden."""
     for secret in secrets_of(call):
         text = text.replace(secret, HIDDEN)
-    return hide_keys(text)
+    return hide_patterns(text)

@@ -285,7 +285,7 @@ async def test_a_key_that_the_provider_repeats_gets_nowhere(caplog: pytest.LogCa
     error = refused.value
     shown = [str(error), repr(error), error.message, str(error.args), str(error.details), caplog.text, *map(str, heard)]
     assert not [text for text in shown if KEY in text]
-    assert "[hidden]" in error.message
+    assert "[hidden secret]" in error.message
 
 
 @pytest.mark.parametrize("broken", [b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-encoding: br\r\n\r\nx"])

@@ -23,14 +23,14 @@ def test_the_keys_of_a_call_are_found_in_headers_and_address():
 def test_a_key_is_hidden_wherever_it_is_repeated():
     text = "bad header Authorization: Bearer my.own.key.1 (my.own.key.1)"
     assert without_secrets(text, call(authorization="Bearer my.own.key.1")) == (
-        "bad header Authorization: Bearer [hidden] ([hidden])"
+        "bad header Authorization: Bearer [hidden secret] ([hidden secret])"
     )
 
 
 def test_what_looks_like_somebody_s_key_is_hidden_too():
     text = "Bearer sk-test-SECRET1234567890 and AIzaSyA1234567890123456789012 and sk-ant-api03-abcdefghijklmnop"
     hidden = without_secrets(text, call())
-    assert hidden == "Bearer [hidden] and [hidden] and [hidden]"
+    assert hidden == "Bearer [hidden secret] and [hidden secret] and [hidden secret]"
 
 
 def test_what_a_provider_masked_itself_stays_readable():

@@ -1,36 +1,39 @@
-"""Hides secrets in text, at one place: what looks like a key, and the values of variables that are named like one."""
+"""Hides secrets in text, at one place: what looks like a key, and the values that somebody said are secret."""
 
+import html
+import json
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+from urllib.parse import quote, quote_plus
 
-HIDDEN = "[hidden]"
-SHORTEST = 8  # a shorter secret is part of too many words
+import msgspec
+
+from outrider.permissions.texts.formats import SHORTEST, Spans, marked_in, spans_in
+from outrider.permissions.texts.names import names
+from outrider.permissions.texts.unfinished import is_long_word, open_at
+from outrider.types.codec import UnknownPart
+
+HIDDEN = "[hidden secret]"
+_SHORTEST_WORD = 16  # one of letters alone is a word of the language below this length
+_SHORTEST_BEGINNING = 4
 _SECRET_NAME = re.compile(
     r"(?:^|[_-])(?:key|token|secret|password|passwd|pwd|auth|credentials?|cookie|signature|private|dsn|bearer)s?(?:$|[_-])|"
     r"apikey|api_?key|authorization|access_?key|connection_?string",
     re.IGNORECASE,
 )
 _HARMLESS_NAMES = re.compile(r"^(?:.*_)?(?:PUBLIC_KEY|KEYBOARD.*|TOKENIZERS.*|SSH_AUTH_SOCK|XAUTHORITY|MAX_TOKENS)$")
-# What keys look like, wherever they come from.
-_KEYS = re.compile(
-    r"\b(?:sk|pk|rk|gsk|xai|hf|key|pat|pplx|r8|fw|nvapi|sess|tvly|lin_api|shpat|dop_v1|glpat|npm|pypi|dckr_pat)[-_]"
-    r"[A-Za-z0-9_-]{16,}"
-    r"|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}"
-    r"|\bAIza[A-Za-z0-9_-]{20,}|\bya29\.[A-Za-z0-9_-]{20,}|\b(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{12,}"
-    r"|\bxox[abeoprs]-[A-Za-z0-9-]{10,}|\bSG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}|\bwhsec_[A-Za-z0-9+/=]{16,}"
-    r"|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"
-)
-_BEARER = re.compile(r"\b(Bearer|Basic|Token)\s+[A-Za-z0-9._~+/=-]{12,}", re.IGNORECASE)
-_PRIVATE_KEY = re.compile(
-    r"-----BEGIN (?P<kind>[A-Z0-9 ]*PRIVATE KEY)-----.*?(?:-----END (?P=kind)-----|\Z)", re.DOTALL
-)
-_IN_ADDRESS = re.compile(r"(?P<before>\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)(?P<password>[^\s/@]+)(?=@)", re.IGNORECASE)
-_ASSIGNED = re.compile(
-    r"(?P<before>\b[A-Za-z0-9_.-]*(?:api[_-]?key|_key|token(?!s)|secret|passw(?:or)?d|credential)[A-Za-z0-9_]*[\"']?\s*[:=]\s*"
-    r"[\"']?)(?P<value>(?=[^\s\"',;]*[A-Za-z])[^\s\"',;]{8,})",
+# Fields that hold a secret whatever it looks like; others that sound like it hold names of keys and counts of tokens.
+_SECRET_FIELD = re.compile(
+    r"^(?:.*[_-])?(?:passw(?:or)?d|passphrase|(?:client_?)?secret|api_?key|access_?(?:key|token)|refresh_?token|private_?key|"
+    r"authorization)$",
     re.IGNORECASE,
 )
+# A name that others point at, or bytes that a provider gets back as they were.
+_KEPT_FIELDS = names("id session_id message_id call_id parent_id part_id provider_state type")
+_BULKY = 4096
+_BULK = re.compile(r"(?:data:[^,\s]{0,200},)?[A-Za-z0-9+/=]{4096,}")  # a picture or the like, in letters
+_PATH = re.compile(r"^(?:~|\.{1,2})?(?:/[\w.@+-]{0,40})+$")
 
 
 def is_secret_name(name: str) -> bool:
@@ -41,49 +44,147 @@ def is_secret_name(name: str) -> bool:
 def secret_values(named: Mapping[str, str]) -> list[str]:
     """The secrets among variables or headers, longest first so that none leaves a rest of another."""
     found = {value.strip() for name, value in named.items() if is_secret_name(name)}
-    return sorted((value for value in found if len(value) >= SHORTEST), key=len, reverse=True)
+    return sorted(filter(_is_telling, found), key=len, reverse=True)
+
+
+def _is_telling(value: str) -> bool:
+    """Whether hiding the value hides a secret rather than a word, a path or a switch."""
+    if len(value) < SHORTEST or _PATH.match(value):
+        return False
+    return len(value) >= _SHORTEST_WORD or not value.isalpha()
 
 
 class Redactor:
     """Knows the secrets of one engine; give it every text before it is logged, traced, told or stored."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        known = sorted({secret for secret in secrets if len(secret) >= SHORTEST}, key=len, reverse=True)
-        self._known = re.compile("|".join(re.escape(secret) for secret in known)) if known else None
+        forms = {form for secret in secrets if len(secret) >= SHORTEST for form in _written(secret)}
+        self.known = sorted(forms, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, self.known))) if forms else None
 
     @classmethod
-    def of_environment(cls, environment: Mapping[str, str]) -> "Redactor":
-        return cls(secret_values(environment))
+    def of_environment(cls, environment: Mapping[str, str], more: Iterable[str] = ()) -> "Redactor":
+        return cls([*secret_values(environment), *more])
+
+    def spans(self, text: str) -> Spans:
+        """Where secrets stand: in order, and none touching another."""
+        found = spans_in(text)
+        if self._pattern is not None:
+            found += (match.span() for match in self._pattern.finditer(text))
+        return _merged(found) if found else found
 
     def text(self, text: str) -> str:
-        if self._known is not None:
-            text = self._known.sub(HIDDEN, text)
-        return hide_patterns(text)
+        return _hidden(text, self.spans(text))
+
+    def open_at(self, text: str) -> int:
+        """Where a secret may have begun that further text would complete."""
+        begun = open_at(text)
+        for secret in self.known:
+            at = text.find(secret[:_SHORTEST_BEGINNING], max(0, len(text) - len(secret)))
+            while 0 <= at < begun:
+                if secret.startswith(text[at:]):
+                    begun = at
+                at = text.find(secret[:_SHORTEST_BEGINNING], at + 1)
+        return begun
+
+    def is_plain(self, text: str) -> bool:
+        """Whether nothing in the text is a secret, nor the beginning of one; quickly, for the many texts that are."""
+        if marked_in(text) or is_long_word(text):
+            return False
+        return not any(secret[:_SHORTEST_BEGINNING] in text for secret in self.known)
+
+    def so_far(self, text: str) -> str:
+        """For a text that goes on: what may be the beginning of a secret is left for later."""
+        return self.text(text[: self.open_at(text)])
 
     def value(self, value: Any) -> Any:
-        """A JSON-like value with every text in it redacted; a field that is named like a secret loses its text."""
-        match value:
-            case str():
-                return self.text(value)
-            case dict():
-                return {self.text(str(key)): self._field(str(key), item) for key, item in value.items()}  # pyright: ignore
-            case list() | tuple():
-                return [self.value(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
-            case _:
-                return value
+        """The value with every text in it redacted: the same object where there was nothing to hide."""
+        return _walked(value, self.text)
 
-    def _field(self, name: str, value: Any) -> Any:
-        return HIDDEN if is_secret_name(name) and isinstance(value, str) and value else self.value(value)
+    def draft(self, value: Any) -> Any:
+        return _walked(value, self.so_far)
 
 
 def hide_patterns(text: str) -> str:
     """Hides what looks like a secret or is called one, whoever's it is."""
-    return hide_keys(_ASSIGNED.sub(rf"\g<before>{HIDDEN}", text))
+    return _hidden(text, _merged(spans_in(text)))
 
 
-def hide_keys(text: str) -> str:
-    """Hides only what is a key by its look; the shape of what stands around it stays, so that JSON stays JSON."""
-    text = _PRIVATE_KEY.sub(HIDDEN, text)
-    text = _BEARER.sub(rf"\1 {HIDDEN}", text)
-    text = _IN_ADDRESS.sub(rf"\g<before>{HIDDEN}", text)
-    return _KEYS.sub(HIDDEN, text)
+def _hidden(text: str, spans: Spans) -> str:
+    if not spans:
+        return text
+    pieces, at = list[str](), 0
+    for start, end in spans:
+        pieces += (text[at:start], HIDDEN)
+        at = end
+    return "".join((*pieces, text[at:]))
+
+
+def _merged(spans: Spans) -> Spans:
+    merged: Spans = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _written(secret: str) -> Iterable[str]:
+    """A secret as it stands in JSON, in addresses, in pages, and line by line where it has several."""
+    lines = [line for line in secret.splitlines() if len(line) >= _SHORTEST_WORD] if "\n" in secret else []
+    for form in (secret, *lines):
+        yield from (form, json.dumps(form)[1:-1], json.dumps(form, ensure_ascii=False)[1:-1])
+        yield from (quote(form, safe=""), quote(form), quote_plus(form), html.escape(form))
+
+
+def _walked(value: Any, hide: Callable[[str], str]) -> Any:
+    match value:
+        case str():
+            return value if len(value) > _BULKY and _BULK.fullmatch(value) else hide(value)
+        case dict():
+            return _mapping(cast("dict[Any, Any]", value), hide)
+        case list() | tuple():
+            items = cast("list[Any]", value)
+            return _same_or(items, [_walked(item, hide) for item in items])
+        case msgspec.Struct():
+            return _struct(value, hide)
+        case UnknownPart():
+            return _same_or_made(value, UnknownPart, hide)
+        case _ if hasattr(value, "to_dict") and hasattr(value, "from_dict"):  # a part kind of the user's own
+            return _same_or_made(value, value.from_dict, hide)
+        case _:
+            return value
+
+
+def _mapping(value: dict[Any, Any], hide: Callable[[str], str]) -> dict[Any, Any]:
+    clean = {hide(key) if isinstance(key, str) else key: _field(key, item, hide) for key, item in value.items()}
+    same = len(clean) == len(value) and all(clean.get(key, _mapping) is item for key, item in value.items())
+    return value if same else clean
+
+
+def _field(name: Any, value: Any, hide: Callable[[str], str]) -> Any:
+    if isinstance(name, str) and isinstance(value, str) and value and _SECRET_FIELD.match(name):
+        return HIDDEN
+    return _walked(value, hide)
+
+
+def _same_or(value: Any, clean: list[Any]) -> Any:
+    if all(new is old for new, old in zip(clean, value, strict=True)):
+        return value
+    return tuple(clean) if isinstance(value, tuple) else clean
+
+
+def _same_or_made(value: Any, make: Callable[[dict[str, Any]], Any], hide: Callable[[str], str]) -> Any:
+    raw = value.to_dict()
+    clean = _walked(raw, hide)
+    return value if clean is raw else make(clean)
+
+
+def _struct(value: msgspec.Struct, hide: Callable[[str], str]) -> msgspec.Struct:
+    changed: dict[str, Any] = {}
+    for name in value.__struct_fields__:
+        held = getattr(value, name)
+        if name not in _KEPT_FIELDS and (clean := _walked(held, hide)) is not held:
+            changed[name] = clean
+    return msgspec.structs.replace(value, **changed) if changed else value

@@ -223,12 +223,12 @@ def test_what_looks_like_a_key_is_hidden_wherever_it_stands():
 def test_a_secret_across_two_chunks_is_hidden(cut: int):
     chunks = [RecordedChunk.of(f"a {SECRET[:cut]}".encode(), 1), RecordedChunk.of(f"{SECRET[cut:]} b".encode(), 2)]
     kept = Scrubber().chunks(chunks, CALL)
-    assert b"".join(chunk.content() for chunk in kept) == b"a [hidden] b"
+    assert b"".join(chunk.content() for chunk in kept) == b"a [hidden secret] b"
 
 
 def test_chunks_keep_their_borders_where_no_secret_is_cut():
     chunks = [RecordedChunk.of(b"one ", 1), RecordedChunk.of(SECRET.encode(), 2), RecordedChunk.of(b" two", 3)]
-    assert [chunk.content() for chunk in Scrubber().chunks(chunks, CALL)] == [b"one ", b"[hidden]", b" two"]
+    assert [chunk.content() for chunk in Scrubber().chunks(chunks, CALL)] == [b"one ", b"[hidden secret]", b" two"]
 
 
 def test_bytes_that_are_no_text_are_kept_as_they_are():

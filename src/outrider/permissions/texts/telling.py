@@ -1,0 +1,122 @@
+"""Hides secrets in what is told on a bus, also those that arrive in pieces."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from outrider.permissions.texts.redact import HIDDEN, Redactor
+from outrider.permissions.texts.unfinished import LONGEST_HELD
+from outrider.types.events import (
+    Event,
+    PartDeltaEvent,
+    PartUpdatedEvent,
+    ProcessExitedEvent,
+    ProcessOutputEvent,
+    ToolExecutionCompletedEvent,
+    ToolInputDeltaEvent,
+    ToolOutputEvent,
+)
+
+Piece = PartDeltaEvent | ToolInputDeltaEvent | ToolOutputEvent | ProcessOutputEvent
+_MOST_STREAMS = 4_096
+_CONTEXT = 64  # characters that were told already and may be the words before a secret
+
+
+class _Stream(Struct):
+    """What of one stream was told last, as it was, and what is held back."""
+
+    last: Piece
+    told: str = ""
+    held: str = ""
+
+
+class DiscreetTeller:
+    """Give it to a bus. A piece that may begin a secret is held back until the next piece, or the end, shows that it
+    does not; so the pieces of a text, put together, are the text with its secrets hidden."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._streams: OrderedDict[tuple[str, str], _Stream] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __call__(self, event: Event) -> Iterator[Event]:
+        match event:
+            case PartDeltaEvent() | ToolInputDeltaEvent() | ToolOutputEvent() | ProcessOutputEvent():
+                yield from self._piece(event)
+            case PartUpdatedEvent():
+                yield from self._rest((event.session_id, getattr(event.part, "id", "")))
+                yield self._redactor.value(event)
+            case ToolExecutionCompletedEvent():
+                yield from self._rest((event.session_id, f"{event.call_id} stdout"))
+                yield from self._rest((event.session_id, f"{event.call_id} stderr"))
+                yield self._redactor.value(event)
+            case ProcessExitedEvent():
+                yield from self._rest((event.session_id, f"{event.process_id} process stdout"))
+                yield from self._rest((event.session_id, f"{event.process_id} process stderr"))
+                yield self._redactor.value(event)
+            case _:
+                yield self._redactor.value(event)
+
+    def _piece(self, event: Piece) -> Iterator[Event]:
+        place = (event.session_id, _place(event))
+        with self._lock:
+            stream = self._streams.setdefault(place, _Stream(event))
+            if len(self._streams) > _MOST_STREAMS:
+                self._streams.popitem(last=False)
+            stream.last = event
+            said = self._next(stream, _text(event))
+        if said == _text(event):
+            yield event
+        elif said:
+            yield _with_text(event, said)
+
+    def _next(self, stream: _Stream, text: str) -> str:
+        whole = stream.told + stream.held + text
+        if self._redactor.is_plain(whole):
+            said, stream.told, stream.held = stream.held + text, whole[-_CONTEXT:], ""
+            return said
+        until = max(len(stream.told), self._redactor.open_at(whole))
+        if len(whole) - until > LONGEST_HELD:
+            until = len(whole)
+        said = self._said(stream.told, whole[:until])
+        stream.told, stream.held = whole[:until][-_CONTEXT:], whole[until:]
+        return said
+
+    def _rest(self, place: tuple[str, str]) -> Iterator[Event]:
+        """The stream has ended: what was held back is what it is."""
+        with self._lock:
+            stream = self._streams.pop(place, None)
+        if stream is not None and stream.held:
+            yield _with_text(stream.last, self._said(stream.told, stream.told + stream.held))
+
+    def _said(self, told: str, text: str) -> str:
+        """The text after what was told already, hidden where a secret reaches into it."""
+        pieces, at = list[str](), len(told)
+        for start, end in self._redactor.spans(text):
+            if end > at:
+                pieces += (text[at : max(at, start)], HIDDEN)
+                at = end
+        return "".join((*pieces, text[at:]))
+
+
+def _place(event: Piece) -> str:
+    match event:
+        case PartDeltaEvent() | ToolInputDeltaEvent():
+            return event.part_id
+        case ToolOutputEvent():
+            return f"{event.call_id} {event.stream}"
+        case ProcessOutputEvent():
+            return f"{event.process_id} process {event.stream}"
+
+
+def _text(event: Piece) -> str:
+    return event.delta if isinstance(event, PartDeltaEvent | ToolInputDeltaEvent) else event.output
+
+
+def _with_text(event: Piece, text: str) -> Piece:
+    if isinstance(event, PartDeltaEvent | ToolInputDeltaEvent):
+        return replace(event, delta=text)
+    return replace(event, output=text)

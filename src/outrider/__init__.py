@@ -6,6 +6,7 @@ from outrider.lazy import lazy_names
 
 if TYPE_CHECKING:
     from outrider.agents.ends import TurnEnd
+    from outrider.agents.terms.hooks import HookedCall, HookedStop, Hooks
     from outrider.app.approvals.gate import ApprovalRequest, Rules
     from outrider.app.engine import Engine
     from outrider.app.models.complete import async_complete, complete
@@ -161,6 +162,9 @@ __all__ = [
     "FilePart",
     "FileSource",
     "ForkPoint",
+    "HookedCall",
+    "HookedStop",
+    "Hooks",
     "InvalidRequestError",
     "InvalidStateTransition",
     "LeaseLostError",
@@ -278,6 +282,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "outrider.agents.ends": "TurnEnd",
+        "outrider.agents.terms.hooks": "HookedCall HookedStop Hooks",
         "outrider.app.approvals.gate": "ApprovalRequest Rules",
         "outrider.app.engine": "Engine",
         "outrider.app.models.complete": "async_complete complete",

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from outrider import Message, ReasoningPart, TextPart, ToolPart
-from outrider.agents.repetition import SAME_CALL
+from outrider.agents.endings.repetition import SAME_CALL
 from outrider.context.lower import OPENING
 from outrider.types.tool_state import NO_OUTPUT
 from tests.fakes.vendors.serving import VENDORS

@@ -455,3 +455,40 @@ async def test_a_strict_tool_is_offered_as_such():
 
     strict = Tool(lambda: "", name="held", strict=True)
     assert (await Story(answer).run(tools=[strict, add])).output == "[True, False]"
+
+
+async def test_a_turn_says_that_it_waits_for_an_answer_and_then_that_tools_run():
+    risky = Tool(lambda: "ran", name="risky", policy="ask")
+    story = Story([[call("risky"), call("risky")], "fine"])
+    await story.run(tools=[risky], approve=lambda _: True)
+    assert [event.new_state for event in story.heard(StateChangedEvent)] == [
+        "calling_model",
+        "running_tools",
+        "awaiting_approval",
+        "running_tools",
+        "awaiting_approval",
+        "running_tools",
+        "calling_model",
+        "done",
+    ]
+
+
+async def test_whoever_cannot_answer_has_not_said_yes():
+    def fail(request):
+        raise RuntimeError("the window is gone")
+
+    story = Story([[call("risky")], "fine"])
+    result = await story.run(tools=[Tool(lambda: "ran", name="risky", policy="ask")], approve=fail)
+    assert result.output == "fine"
+    assert "the window is gone" in calls_of(result.session)[0].state.error  # pyright: ignore
+
+
+async def test_an_answer_that_the_provider_paused_goes_on_with_what_was_said():
+    def second(request):
+        assert request.prompt[-1].role == "assistant"
+        return f"and on after {request.prompt[-1].content[0].text!r}"
+
+    story = Story([["searching", Finish("other", "pause_turn", paused=True)], second])
+    result = await story.run()
+    assert result.termination_reason == "completed"
+    assert result.output == "and on after 'searching'"

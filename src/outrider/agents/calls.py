@@ -6,6 +6,8 @@ from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any
 
 from outrider.agents.crew import Crew, Seat
+from outrider.agents.hooking.hooked import Hooked
+from outrider.agents.hooking.preparing import prepare
 from outrider.errors import OutriderError
 from outrider.sessions import faults
 from outrider.tools.context import Progress, ToolContext
@@ -26,6 +28,7 @@ class Calls:
         self._seat = seat
         self._crew = crew
         self._message = message
+        self._hooked = Hooked(seat, crew)
         self._loop = asyncio.get_running_loop()
         self._runner = Runner(
             seat.tools,
@@ -34,6 +37,7 @@ class Calls:
             save=crew.save_output or (lambda _: None),
             draft=self._draft,
             around=lambda call, tool: crew.around(call, tool, seat),
+            after=self._hooked.after,
             unknown=self._misrouted,
             clock=crew.clock,
         )
@@ -99,22 +103,11 @@ class Calls:
         return None
 
     async def _prepared(self, call: ToolPart, tool: Tool) -> ToolPart:
-        """What is decided on and shown is what runs: the input after the tool has prepared it."""
-        pending = call.state
-        assert isinstance(pending, ToolPending)
-        try:
-            prepared = tool.prepare(pending.input)
-        except Exception as error:  # noqa: BLE001  a tool's own code, and the model should know
-            ended = call.with_state(
-                pending.fail(f"{type(error).__name__}: {error}", self._crew.clock(), reason="invalid_input")
-            )
-            await self._record(ended)
-            return ended
-        if prepared == pending.input:
-            return call
-        call = call.update_state(pending.ready(prepared))
-        await self._record(call)
-        return call
+        """What is decided on and shown is what runs."""
+        prepared = await prepare(call, tool, self._hooked, self._crew.clock)
+        if prepared is not call:
+            await self._record(prepared)
+        return prepared
 
     async def _execute(self, call: ToolPart) -> None:
         seat, bus = self._seat, self._crew.bus

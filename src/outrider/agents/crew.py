@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import msgspec
 
 from outrider.agents.limits import Budget, Price
+from outrider.agents.terms.hooks import Hooks
+from outrider.agents.terms.states import States
 from outrider.bus import EventBus
 from outrider.context.projection import Projection
 from outrider.providers.provider import ModelClient
@@ -69,6 +71,7 @@ class Crew(msgspec.Struct, kw_only=True):
     save_output: Save | None = None
     around: Around = lambda _, __, ___: nullcontext()
     forwards: list[AgentMessage] = []
+    hooks: Hooks = Hooks()
 
     def client(self, agent: Agent) -> ModelClient:
         return self.clients[agent.provider]
@@ -92,6 +95,7 @@ class Seat(msgspec.Struct, kw_only=True):
     output: OutputSchema | None = None
     finished: str | None = None
     take_input: TakeInput | None = None
+    states: States = msgspec.field(default_factory=States)
 
     @property
     def session(self) -> Session:

@@ -10,10 +10,14 @@ from outrider.types.messages import Message
 from outrider.types.parts import CompactionPart, ToolPart
 from outrider.types.tool_state import ToolPending
 
-TurnState = Literal["idle", "calling_model", "running_tools", "compacting", "done", "failed", "aborted"]
+TurnState = Literal[
+    "idle", "calling_model", "awaiting_approval", "running_tools", "compacting", "done", "failed", "aborted"
+]
 TerminationReason = Literal[
     "completed", "limit", "repetition", "empty_answers", "refusal", "length", "error", "aborted"
 ]
+
+PAUSED = "paused"
 
 
 class TurnEnd(msgspec.Struct, frozen=True):
@@ -30,10 +34,15 @@ def is_cut_off(history: Sequence[Message]) -> bool:
     if not said:
         return False
     last = said[-1]
-    if last.role == "user" or last.error is not None or last.finish is None:
+    if last.role == "user" or last.error is not None or last.finish is None or is_paused(last):
         return True
     calls = last.get_parts_by_type(ToolPart)
     return bool(calls) and not any(call.tool == "finish" and call.state.status == "completed" for call in calls)
+
+
+def is_paused(answer: Message) -> bool:
+    """Whether the provider wants to be asked again before it goes on with this answer."""
+    return bool(answer.metadata.get(PAUSED))
 
 
 def has_pending_calls(message: Message) -> bool:

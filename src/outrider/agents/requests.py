@@ -20,6 +20,7 @@ def build_request(seat: Seat, crew: Crew) -> tuple[Request, Reservation]:
         settings_of(agent, seat, reserved.max_output_tokens if _is_bounded(crew) else agent.max_output_tokens),
         stream=agent.stream,
         conversation=seat.session.id,
+        workspace=str(seat.workspace),
     )
     return request, reserved
 

@@ -6,6 +6,7 @@ from decimal import Decimal
 from time import monotonic
 
 from outrider.agents.crew import Crew, Seat
+from outrider.agents.ends import PAUSED
 from outrider.errors import ProviderError
 from outrider.providers.assemble import AnswerPart, Assembler
 from outrider.sessions import faults
@@ -126,6 +127,8 @@ class Step:
         message.tokens, message.cost = self._assembler.tokens, self.cost
         message.finish = None if error else (self._assembler.finish or "other")
         message.error = error
+        if self._assembler.paused:
+            message.metadata[PAUSED] = True
         message.time = MessageTime(message.time.created if message.time else now, now)
         reason = error.type if error else message.finish or "other"
         await journal.put_part(StepFinishPart(reason, cost=message.cost, tokens=message.tokens), message)

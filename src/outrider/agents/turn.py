@@ -14,10 +14,12 @@ from typing import Any
 from outrider.agents.calls import Calls
 from outrider.agents.compact import Compactor
 from outrider.agents.crew import Crew, Seat
+from outrider.agents.endings.stopping import Stopping
 from outrider.agents.ends import TerminationReason, TurnEnd, TurnState, has_pending_calls
-from outrider.agents.repetition import Repetition
+from outrider.agents.hooking.hooked import Hooked
 from outrider.agents.requests import build_request
 from outrider.agents.step import Step
+from outrider.agents.terms.states import States
 from outrider.errors import ContextOverflowError, LimitReachedError, OutriderError
 from outrider.types.events import (
     BudgetExceededEvent,
@@ -39,8 +41,9 @@ class Turn:
     def __init__(self, seat: Seat, crew: Crew) -> None:
         self._seat = seat
         self._crew = crew
-        self._state: TurnState = "idle"
-        self._repetition = Repetition()
+        self._states = seat.states = States(self._changed)
+        self._hooked = Hooked(seat, crew)
+        self._stopping = Stopping(seat)
         self._compactor = Compactor(seat, crew)
         self._number = 0
 
@@ -60,7 +63,7 @@ class Turn:
             self._tell(ErrorEvent, error_type=type(error).__name__, message=error.message)
             end = TurnEnd("error", self._last_words("assistant"), error)
         finally:
-            self._enter(_STATES.get(end.reason, "done"))
+            self._states.enter(_STATES.get(end.reason, "done"))
             duration = round((monotonic() - started) * 1000)
             self._tell(
                 LoopCompletedEvent,
@@ -69,6 +72,8 @@ class Turn:
                 duration_ms=duration,
                 output=end.output,
             )
+        if end.reason != "completed":
+            await self._hooked.stopped(end)
         return end
 
     async def _to_the_end(self) -> TurnEnd:
@@ -77,11 +82,12 @@ class Turn:
             answer = self._interrupted() or await self._answer()
             calls = answer.get_parts_by_type(ToolPart)
             if not all(call.ended for call in calls):
-                self._enter("running_tools")
+                self._states.enter("running_tools")
                 calls = await Calls(self._seat, self._crew, answer).run()
             self._tell(TurnCompletedEvent, turn_number=self._number, tool_calls_count=len(calls))
-            end = self._after_calls(calls) if calls else self._without_calls(answer)
-            if end is not None and not (end.reason == "completed" and await self._take_input()):
+            await self._hooked.messages()
+            end = self._stopping.after(answer)
+            if end is not None and not await self._goes_on(end):
                 return end
 
     def _interrupted(self) -> Message | None:
@@ -102,7 +108,7 @@ class Turn:
             return await self._step()
 
     async def _step(self) -> Message:
-        self._enter("calling_model")
+        self._states.enter("calling_model")
         request, reserved = build_request(self._seat, self._crew)
         step = Step(self._seat, self._crew, request)
         try:
@@ -111,36 +117,24 @@ class Turn:
             self._crew.budget.settle(reserved, step.message.tokens, step.message.cost)
 
     async def _compact(self, *, overflow: bool) -> None:
-        self._enter("compacting")
+        self._states.enter("compacting")
         await self._compactor.compact(overflow=overflow)
 
     async def _take_input(self) -> bool:
         """New input of the user, at a moment when it disturbs nothing; says whether there was any."""
         messages = await self._seat.take_input() if self._seat.take_input else []
+        await self._hooked.messages()
         return bool(messages)
 
-    def _after_calls(self, calls: list[ToolPart]) -> TurnEnd | None:
-        if self._seat.finished is not None:
-            return TurnEnd("completed", self._seat.finished)
-        if self._repetition.same_calls(calls):
-            return TurnEnd("repetition", f"The same call of {calls[0].tool} was made again and again.")
-        return None
-
-    def _without_calls(self, answer: Message) -> TurnEnd | None:
-        text = answer.get_text_content()
-        if answer.finish == "refusal" or answer.finish == "length":
-            return TurnEnd(answer.finish, text)
-        if text.strip():
-            return TurnEnd("completed", text)
-        return TurnEnd("empty_answers") if self._repetition.empty_answers(empty=True) else None
+    async def _goes_on(self, end: TurnEnd) -> bool:
+        """An agent that is done goes on if somebody has more for it."""
+        return end.reason == "completed" and (await self._take_input() or await self._hooked.sends_on(end))
 
     def _last_words(self, role: str) -> str:
         return next((m.get_text_content() for m in reversed(self._seat.session.messages) if m.role == role), "")
 
-    def _enter(self, state: TurnState) -> None:
-        if state != self._state:
-            self._tell(StateChangedEvent, old_state=self._state, new_state=state)
-            self._state = state
+    def _changed(self, old: TurnState, new: TurnState) -> None:
+        self._tell(StateChangedEvent, old_state=old, new_state=new)
 
     def _tell(self, event: type[Event], **fields: Any) -> None:
         self._crew.bus.publish(self._seat.labelled(event, **fields))

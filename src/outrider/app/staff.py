@@ -8,6 +8,7 @@ import msgspec
 
 from outrider.agents.crew import Crew
 from outrider.agents.limits import Budget
+from outrider.agents.terms.hooks import Hooks
 from outrider.app.approvals.desk import Desk
 from outrider.app.approvals.gate import AskingGate, Judge, Rules, asking_at
 from outrider.app.config.environment import filled_in
@@ -34,6 +35,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     rules: Rules = Rules()
     surroundings: Surroundings | None = None
     cassettes: Path | None = None
+    hooks: Hooks = Hooks()
 
     @classmethod
     def read(cls, given: dict[str, Any]) -> Self:
@@ -104,4 +106,5 @@ class Staff:
             bus=self._bus,
             open_journal=open_journal,
             clock=now_ms,
+            hooks=options.hooks,
         )

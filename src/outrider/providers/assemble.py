@@ -83,6 +83,7 @@ class Assembler:
         self.tokens = Tokens()
         self.finish: FinishReason | None = None
         self.finish_raw = ""
+        self.paused = False
         self._drafts: dict[int, _Draft] = {}
 
     def add(self, delta: Delta) -> None:
@@ -95,8 +96,8 @@ class Assembler:
                 self._end(delta)
             case UsageReport(tokens):
                 self.tokens = tokens
-            case Finish(reason, raw):
-                self.finish, self.finish_raw = reason, raw
+            case Finish(reason, raw, paused):
+                self.finish, self.finish_raw, self.paused = reason, raw, paused
             case Retry():
                 pass
             case AnswerStart(response_id, model):

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from difflib import get_close_matches
+from typing import Protocol
 
 import msgspec
 
@@ -15,7 +16,7 @@ from outrider.tools.tool import Tool, ToolResult
 from outrider.tools.truncation import OutputCap, Save, truncate
 from outrider.types.ids import now_ms
 from outrider.types.parts import ToolPart
-from outrider.types.tool_state import ToolEnd, ToolErrorReason, ToolPending, ToolRunning
+from outrider.types.tool_state import ToolEnd, ToolError, ToolErrorReason, ToolPending, ToolRunning
 
 PARTIAL = 4_000  # characters of a call's output that are kept when it ends early
 
@@ -26,6 +27,16 @@ Around = Callable[[ToolPart, Tool], AbstractAsyncContextManager[None]]
 """Stands around a running call; what it raises before the tool starts is the call's failure."""
 
 
+class After(Protocol):
+    """Has the last word on what a call that ran gives back, before it is cut to size and kept."""
+
+    async def __call__(self, call: ToolPart, output: str, *, is_error: bool) -> str: ...
+
+
+async def _as_it_is(call: ToolPart, output: str, *, is_error: bool) -> str:
+    return output
+
+
 def _keep_nothing(*_: object) -> None:
     """For runners that were given no place for long outputs or for what is not final."""
 
@@ -33,8 +44,8 @@ def _keep_nothing(*_: object) -> None:
 class Runner:
     """`record` stores a part; it has done so when it returns, and only then does the tool start (a call is durable
     before its effect). `save` keeps an output that is too long and says where. `draft` keeps what a running call has
-    written so far. `around` is entered when the call is kept as running, and left before its end is. `unknown` may
-    have better words for a tool that does not exist."""
+    written so far. `around` is entered when the call is kept as running, and left before its end is. `after`
+    may change what the model reads of it. `unknown` may have better words for a tool that does not exist."""
 
     def __init__(  # noqa: PLR0913  each is one thing that a call meets on its way
         self,
@@ -45,6 +56,7 @@ class Runner:
         save: Save = _keep_nothing,
         draft: Draft = _keep_nothing,
         around: Around = lambda _, __: nullcontext(),
+        after: After = _as_it_is,
         unknown: Callable[[str], str | None] = lambda _: None,
         clock: Callable[[], int] = now_ms,
     ) -> None:
@@ -54,6 +66,7 @@ class Runner:
         self._save = save
         self._draft = draft
         self._around = around
+        self._after = after
         self._unknown = unknown
         self._clock = clock
 
@@ -87,18 +100,22 @@ class Runner:
             async with limit, self._around(call.part, tool):
                 result = await tool.call(call.running.input, call.context)
         except InvalidArguments as error:
-            return call.fail(error.message, self._clock(), "invalid_input")
+            return await self._failed(call, error.message, "invalid_input")
         except ToolFailure as error:
-            return call.fail(error.message, self._clock(), error.reason)
+            return await self._failed(call, error.message, error.reason)
         except Exception as error:  # noqa: BLE001  a tool may raise anything, and the model should know
             if isinstance(error, TimeoutError) and limit.expired():
-                return call.fail(f"timed out after {tool.timeout:g} s", self._clock(), "timeout")
-            return call.fail(_words(error), self._clock(), "failed")
-        return self._complete(call.running, result)
-
-    def _complete(self, running: ToolRunning, result: str | ToolResult) -> ToolEnd:
+                return await self._failed(call, f"timed out after {tool.timeout:g} s", "timeout")
+            return await self._failed(call, _words(error), "failed")
         value = result if isinstance(result, ToolResult) else ToolResult(result)
-        output, metadata = value.content, value.metadata
+        return self._complete(call.running, value, await self._after(call.part, value.content, is_error=False))
+
+    async def _failed(self, call: "_Watched", error: str, reason: ToolErrorReason) -> ToolEnd:
+        state = call.fail(error, self._clock(), reason)
+        return msgspec.structs.replace(state, error=await self._after(call.part, state.error, is_error=True))
+
+    def _complete(self, running: ToolRunning, value: ToolResult, output: str) -> ToolEnd:
+        metadata = value.metadata
         cut = truncate(output, self._cap, self._save)
         if cut is not None:
             output = cut.text
@@ -134,7 +151,7 @@ class _Watched:
         self._partial: deque[str] = deque()
         self._size = 0
 
-    def fail(self, error: str, at: int, reason: ToolErrorReason) -> ToolEnd:
+    def fail(self, error: str, at: int, reason: ToolErrorReason) -> ToolError:
         partial = "".join(self._partial)
         if partial.strip():
             error = f"{error}\n\nIts output until then:\n{partial}"

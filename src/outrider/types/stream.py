@@ -79,10 +79,11 @@ class UsageReport(msgspec.Struct, frozen=True, tag=True):
 
 
 class Finish(msgspec.Struct, frozen=True, tag=True):
-    """`raw` is the provider's own word."""
+    """`raw` is the provider's own word. `paused`: asked again with this answer, the provider goes on with it."""
 
     reason: FinishReason
     raw: str = ""
+    paused: bool = False
 
 
 Delta = AnswerStart | PartStart | TextDelta | ReasoningDelta | InputDelta | PartEnd | Retry | UsageReport | Finish

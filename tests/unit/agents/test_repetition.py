@@ -1,6 +1,6 @@
 """An agent that goes round in circles is noticed; one that gets something new each time is not taken for one."""
 
-from outrider.agents.repetition import CHANGING_CALL, Repetition
+from outrider.agents.endings.repetition import CHANGING_CALL, Repetition
 from outrider.types.parts import ToolPart
 from outrider.types.tool_state import EndedTime, ToolCompleted, ToolError
 

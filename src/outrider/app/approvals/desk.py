@@ -31,7 +31,7 @@ class Desk:
         for approval in await self._store.approvals():
             self._remember(approval)
 
-    async def ask(self, question: Approval, agent: str) -> tuple[bool, str]:
+    async def ask(self, question: Approval, agent: str, parent_call_id: str = "") -> tuple[bool, str]:
         """Wait for an answer, however long it takes; yes or no, and a word for the model."""
         asked = await self._store.ask(question)
         if asked.answer == "open":
@@ -40,6 +40,7 @@ class Desk:
                     session_id=asked.session_id,
                     agent_name=agent,
                     call_id=asked.call_id,
+                    parent_call_id=parent_call_id,
                     tool_name=asked.tool,
                     description=asked.description,
                     approval_id=asked.id,

@@ -1,6 +1,7 @@
 """The gate that calls pass: a tool's own policy, the rules and the mode, and somebody to ask where they say ask."""
 
 import inspect
+import logging
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -21,6 +22,7 @@ NOBODY_THERE = (
 )
 _STRICTNESS: dict[str, int] = {"allow": 0, "ask": 1, "deny": 2}
 _YES, _NO = True, False
+_log = logging.getLogger("outrider.approvals")
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True):
@@ -127,8 +129,8 @@ def asking_a_function(approve: Approve | None, bus: EventBus) -> Ask:
         bus.publish(
             seat.labelled(ToolApprovalRequestedEvent, description=decision.reason, tool_input=call.state.input, **named)
         )
-        answer = approve(request)
-        answer = await answer if inspect.isawaitable(answer) else answer
+        with seat.states.awaiting_approval():
+            answer = await _answer(approve, request)
         bus.publish(seat.labelled(ToolApprovalResultEvent, approved=answer is True, **named))
         return _verdict(allowed=answer is True, words=answer if isinstance(answer, str) else "")
 
@@ -150,10 +152,21 @@ def asking_at(desk: Desk) -> Ask:
             fingerprint=fingerprint(call.tool, call.state.input),
             description=decision.reason,
         )
-        allowed, words = await desk.ask(question, seat.agent.name)
+        with seat.states.awaiting_approval():
+            allowed, words = await desk.ask(question, seat.agent.name, seat.call_id)
         return _verdict(allowed=allowed, words=words)
 
     return ask
+
+
+async def _answer(approve: Approve, request: ApprovalRequest) -> object:
+    """Whoever cannot say yes has not said it."""
+    try:
+        answer = approve(request)
+        return await answer if inspect.isawaitable(answer) else answer
+    except Exception as error:  # noqa: BLE001  the user's own code may raise anything, and the turn goes on
+        _log.exception("the function that approves calls failed")
+        return f"it could not be asked about ({type(error).__name__}: {error})"
 
 
 def _verdict(*, allowed: bool, words: str) -> Verdict:

@@ -6,6 +6,7 @@ from typing import Any
 
 from outrider.agents.ends import TurnEnd
 from outrider.agents.output_type import OutputType
+from outrider.agents.terms.hooks import Hooks
 from outrider.app.approvals.gate import Approve
 from outrider.app.plain_code import in_plain_code
 from outrider.app.runs.results import RunResult
@@ -38,6 +39,7 @@ async def async_run(  # noqa: PLR0913  they are what can be said about a run
     limits: Limits | None = None,
     approve: Approve | None = None,
     output_type: Any = None,
+    hooks: Hooks | None = None,
 ) -> RunResult:
     """Let agents work on a message. With `output_type` the output is a value of that type.
 
@@ -52,6 +54,7 @@ async def async_run(  # noqa: PLR0913  they are what can be said about a run
         limits=limits,
         approve=approve,
         output=None if output_type is None else OutputType(output_type),
+        hooks=hooks or Hooks(),
     )
     run_bus, log = _bus(bus, debug=debug), EventLog()
     log.attach(run_bus)

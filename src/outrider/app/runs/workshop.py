@@ -12,6 +12,7 @@ from outrider.agents.ends import TurnEnd
 from outrider.agents.limits import Budget
 from outrider.agents.output_type import REPAIRS, OutputMismatch, OutputType
 from outrider.agents.seating import take_seat
+from outrider.agents.terms.hooks import Hooks
 from outrider.agents.turn import Turn
 from outrider.app.approvals.gate import Approve, AskingGate, Judge, Rules, asking_a_function
 from outrider.app.config.environment import filled_in
@@ -46,6 +47,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits | None = None
     approve: Approve | None = None
     output: OutputType | None = None
+    hooks: Hooks = Hooks()
 
     @classmethod
     def of(
@@ -149,6 +151,7 @@ async def open_workshop(
             bus=bus,
             open_journal=open_journal,
             clock=now_ms,
+            hooks=plan.hooks,
         )
         yield Workshop(plan, crew, journal)
 

@@ -142,7 +142,7 @@ class AnthropicDecoder:
         reason = _FINISH.get(raw, "other")
         if reason == "stop" and self._call_ids:
             reason = "tool_use"  # calls wait for results, whatever the stop reason says
-        yield Finish(reason, raw)
+        yield Finish(reason, raw, paused=raw == "pause_turn")
 
     def _call_id(self, fields: dict[str, object]) -> str:
         """The call's id, made unique: results are paired by it."""

@@ -1,0 +1,1 @@
+"""What a turn goes by besides its limits: the states it has, the hooks that a program gave."""

@@ -1,0 +1,31 @@
+"""Every command with its one line of help; what is behind one is loaded when the command is used."""
+
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """`declare` is where its parser is told what it takes, written as module:function."""
+
+    name: str
+    summary: str
+    declare: str
+
+
+COMMANDS = tuple(
+    Command(name, summary, f"outrider.cli.{declare}")
+    for name, summary, declare in (
+        ("run", "work on one prompt without a screen, and print the answer", "run.command:run"),
+        ("sessions", "list, read, search, fork, export, share and delete sessions", "sessions.command:sessions"),
+        ("trace", "show what a session did, step by step: as a tree, or as a page", "looking.command:trace"),
+        ("stats", "cost and tokens by day, model, agent and tool", "looking.command:stats"),
+        ("models", "the models that can be used here, their limits and prices", "looking.command:models"),
+        ("config", "show the settings, and where each of them comes from", "looking.command:config"),
+        ("permissions", "what may run unasked: rules, answers that still hold, and why", "rights.command:permissions"),
+        ("doctor", "check keys, sandbox, store and terminal, with a remedy for each", "looking.command:doctor"),
+        ("completion", "completion for bash, zsh or fish", "completion.command:completion"),
+    )
+)
+
+
+def command_named(name: str) -> Command | None:
+    return next((command for command in COMMANDS if command.name == name), None)

@@ -1,0 +1,118 @@
+"""The scripts: what each shell needs to be told."""
+
+import shlex
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Iterator
+
+from outrider.cli import exits
+from outrider.cli.completion.levels import Level, levels
+
+_BASH = """\
+_outrider() {
+  local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} at="" word offered=""
+  for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
+    case "$at $word" in
+      %PATHS%) at="$at $word" ;;
+    esac
+  done
+  case "$at:$before" in
+%VALUES%
+    *) case "$at" in
+%WORDS%
+    esac ;;
+  esac
+  COMPREPLY=($(compgen -W "$offered" -- "$current"))
+}
+complete -o default -F _outrider outrider
+"""
+_ZSH = """\
+#compdef outrider
+_outrider() {
+  local at="" word
+  local -a offered
+  for word in ${words[2,CURRENT-1]}; do
+    case "$at $word" in
+      %PATHS%) at="$at $word" ;;
+    esac
+  done
+  case "$at:$words[CURRENT-1]" in
+%VALUES%
+    *) case "$at" in
+%WORDS%
+    esac ;;
+  esac
+  _describe outrider offered || _files
+}
+compdef _outrider outrider
+"""
+_FISH = """\
+function __outrider_at
+    set -l at ""
+    for word in (commandline -opc)[2..-1]
+        contains -- "$at $word" %PATHS%; and set at "$at $word"
+    end
+    test "$at" = "$argv[1]"
+end
+"""
+
+
+def execute(arguments: Namespace) -> int:
+    writers = {"bash": bash, "zsh": zsh, "fish": fish}
+    sys.stdout.write(writers[arguments.shell](list(levels())))
+    return exits.DONE
+
+
+def bash(levels: list[Level]) -> str:
+    return _filled(
+        _BASH,
+        levels,
+        lambda values: f'offered="{" ".join(values)}"',
+        lambda level: f'offered="{" ".join((*level.words, *level.flags))}"',
+    )
+
+
+def zsh(levels: list[Level]) -> str:
+    def described(level: Level) -> str:
+        known = {**level.words, **level.flags}
+        return f"offered=({' '.join(shlex.quote(f'{word}:{_plain(help)}') for word, help in known.items())})"
+
+    return _filled(_ZSH, levels, lambda values: f"offered=({' '.join(values)})", described)
+
+
+def fish(levels: list[Level]) -> str:
+    lines = [_FISH.replace("%PATHS%", " ".join(f'"{path}"' for path in _paths(levels)))]
+    for level in levels:
+        here = f"complete -c outrider -n '__outrider_at \"{_path(level)}\"'"
+        lines += [f"{here} -a {word} -d {shlex.quote(_plain(help))}" for word, help in level.words.items()]
+        for flag, help in level.flags.items():
+            name = f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}"
+            values = f" -x -a '{' '.join(level.values[flag])}'" if flag in level.values else ""
+            lines.append(f"{here} {name} -d {shlex.quote(_plain(help))}{values}")
+    return "\n".join([*lines, ""])
+
+
+def _filled(
+    template: str, levels: list[Level], values: Callable[[tuple[str, ...]], str], words: Callable[[Level], str]
+) -> str:
+    chosen = [
+        f'    "{_path(level)}:{flag}") {values(known)} ;;' for level in levels for flag, known in level.values.items()
+    ]
+    return (
+        template.replace("%PATHS%", "|".join(f'"{path}"' for path in _paths(levels)))
+        .replace("%VALUES%", "\n".join(chosen))
+        .replace("%WORDS%", "\n".join(f'      "{_path(level)}") {words(level)} ;;' for level in levels))
+    )
+
+
+def _paths(levels: Iterable[Level]) -> Iterator[str]:
+    return (_path(level) for level in levels if level.path)
+
+
+def _path(level: Level) -> str:
+    return "".join(f" {word}" for word in level.path)
+
+
+def _plain(help: str) -> str:
+    """One line without what quoting or a shell's own marks would trip over."""
+    return " ".join(help.replace("%%", "%").replace("'", "").replace(":", " ").split())

@@ -1,0 +1,55 @@
+"""From the words of a command line to the command that they name, and from its failure to an exit code."""
+
+import sys
+from collections.abc import Callable
+from difflib import get_close_matches
+
+from outrider.cli import exits
+from outrider.cli.commands import COMMANDS, command_named
+from outrider.cli.parser import named, parser_of
+from outrider.errors import ConfigurationError, LimitReachedError, OutriderError, ProviderError
+
+
+def dispatch(given: list[str]) -> int:
+    """Without a command the interactive application opens."""
+    if not given or given[0].startswith("-"):
+        from outrider.cli.interactive import interactive
+
+        return reported(lambda: interactive(given))
+    if given[0] == "help":
+        return dispatch([*given[1:2], "--help"])
+    command = command_named(given[0])
+    if command is None:
+        return _unknown(given[0])
+    arguments = parser_of(command).parse_args(given[1:])
+    return reported(lambda: named(arguments.execute)(arguments))
+
+
+def reported(work: Callable[[], int]) -> int:
+    """What went wrong is said in one line: a traceback helps nobody who did not write this program."""
+    try:
+        return work()
+    except OutriderError as error:
+        from outrider.cli.console import Console
+
+        Console().say(f"outrider: {error}")
+        return code_of(error)
+
+
+def code_of(error: OutriderError) -> int:
+    match error:
+        case ConfigurationError():
+            return exits.USAGE
+        case LimitReachedError():
+            return exits.LIMIT
+        case ProviderError():
+            return exits.PROVIDER
+        case _:
+            return exits.FAILED
+
+
+def _unknown(name: str) -> int:
+    near = get_close_matches(name, [command.name for command in COMMANDS], 1)
+    hint = f"Did you mean `outrider {near[0]}`?" if near else f"To give it as a prompt: outrider run {name!r}."
+    sys.stderr.write(f"outrider: there is no command {name!r}. {hint} See `outrider --help`.\n")
+    return exits.USAGE

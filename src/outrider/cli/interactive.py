@@ -1,0 +1,60 @@
+"""`outrider` without a command: the terminal application, or a word on why it cannot open."""
+
+import sys
+from importlib.util import find_spec
+
+from outrider.cli import exits
+from outrider.cli.commands import COMMANDS
+from outrider.cli.options import add_conversation
+from outrider.cli.parser import Parser, named
+from outrider.errors import ConfigurationError
+
+_BEGIN = """\
+Outrider is an agent for your terminal: it reads, writes and runs things in a folder, and asks before it matters.
+Without a command it opens a terminal application; `outrider run` works on one prompt without a screen."""
+_END = """\
+Examples:
+  outrider                                     talk with the agent about this folder
+  outrider --continue                          go on where you stopped
+  outrider run 'why does the build fail?'      one answer, on stdout
+  git diff | outrider run 'review this' -      with input from a pipe
+  outrider run --mode background 'fix the lint errors' --max-cost 1
+
+Commands:
+{commands}
+
+Each command explains itself: outrider run --help
+Keys come from ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY. Is everything in order? outrider doctor"""
+
+
+def top_parser() -> Parser:
+    listed = "\n".join(f"  {command.name:<12} {command.summary}" for command in COMMANDS)
+    parser = Parser(
+        prog="outrider",
+        usage="outrider [options]\n       outrider COMMAND ...",
+        description=_BEGIN,
+        epilog=_END.format(commands=listed),
+    )
+    parser.add_argument("-V", "--version", action="store_true", help="print the version")
+    add_conversation(parser)
+    return parser
+
+
+def interactive(given: list[str]) -> int:
+    arguments = top_parser().parse_args(given)
+    from outrider.cli.settings import settings_of
+
+    settings = settings_of(arguments)  # what is wrong with flags and files is said before the screen changes
+    if settings.missing:
+        raise ConfigurationError(settings.missing)
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise ConfigurationError(
+            "the terminal application needs a terminal on stdin and stdout. Without one: outrider run PROMPT"
+        )
+    if find_spec("textual") is None:
+        raise ConfigurationError(
+            "the terminal application is not installed: pip install 'outrider[terminal]'. "
+            "Without it: outrider run PROMPT"
+        )
+    # By name: the two front ends do not know each other, and only one of them is loaded.
+    return named("outrider.tui.app:run_tui")(arguments) or exits.DONE

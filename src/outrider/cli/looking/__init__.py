@@ -1,0 +1,1 @@
+"""Commands that look: traces, figures, models, settings, the state of the machine."""

@@ -1,0 +1,42 @@
+"""The models that can be asked, as a table."""
+
+from argparse import Namespace
+
+import msgspec
+
+from outrider.app.archive.listing import KnownModel, known_models
+from outrider.app.config.settings import read_settings
+from outrider.cli import exits
+from outrider.cli.console import Console
+from outrider.cli.tables import table, tokens_text
+from outrider.errors import ConfigurationError
+
+
+def execute(arguments: Namespace) -> int:
+    console, settings = Console(), read_settings()
+    if not settings.providers:
+        raise ConfigurationError(settings.missing)
+    chosen = [one for one in settings.providers if arguments.provider in (None, one.name)]
+    if not chosen:
+        names = ", ".join(one.name for one in settings.providers)
+        raise ConfigurationError(f"there is no provider {arguments.provider!r} set up; there are: {names}")
+    found = list(known_models(chosen, settings.models))
+    if arguments.json:
+        for model in found:
+            console.print(msgspec.json.encode(model).decode())
+        return exits.DONE
+    heads = ("model", "context", "output", "$ in", "$ out", "takes")
+    for line in table(heads, [_row(model) for model in found], console.width, right=(1, 2, 3, 4)) if found else ():
+        console.print(line)
+    listed = {model.name.partition("/")[0] for model in found}
+    for provider in chosen:
+        if provider.name not in listed:
+            console.say(f"{provider.name}: its models are not listed; name one as {provider.name}/MODEL")
+    return exits.DONE
+
+
+def _row(model: KnownModel) -> tuple[str, ...]:
+    able = [word for word in ("tools", "images", "reasoning") if getattr(model, word)]
+    limits = [tokens_text(limit) if limit else "?" for limit in (model.context_limit, model.output_limit)]
+    prices = [f"{price:.2f}" if price is not None else "?" for price in (model.input_price, model.output_price)]
+    return (model.name, *limits, *prices, " ".join(able))

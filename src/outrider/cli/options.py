@@ -1,0 +1,75 @@
+"""Options that several commands share."""
+
+import argparse
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+
+MODES = ("chat", "plan", "agent", "background")
+
+
+def add_place(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cwd", metavar="FOLDER", type=folder, help="work in this folder instead of the current one")
+
+
+def add_conversation(parser: argparse.ArgumentParser) -> None:
+    """Which session, agent and model, and what may run: the same in a terminal application and without one."""
+    add_place(parser)
+    parser.add_argument(
+        "-m", "--model", metavar="PROVIDER/MODEL", help="the model to ask, e.g. anthropic/claude-sonnet-4-5"
+    )
+    parser.add_argument("--mode", choices=MODES, help="what may run: nothing, reading, what is approved, or unattended")
+    parser.add_argument("--agent", metavar="NAME", help="the agent of your configuration that begins")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("-s", "--session", metavar="ID", help="go on with this session (the end of its id is enough)")
+    which.add_argument(
+        "-c", "--continue", dest="resume", action="store_true", help="go on with this folder's last session"
+    )
+    rules = parser.add_argument_group("permissions")
+    for effect, meaning in (("allow", "runs unasked"), ("ask", "is asked about"), ("deny", "never runs")):
+        rules.add_argument(
+            f"--{effect}",
+            metavar="RULE",
+            action="append",
+            default=[],
+            help=f"what {meaning}, e.g. 'shell(git status *)'",
+        )
+    limits = parser.add_argument_group("limits")
+    limits.add_argument("--max-turns", metavar="N", type=at_least_one, help="at most so many answers of the model")
+    limits.add_argument("--max-cost", metavar="DOLLARS", type=money, help="at most so much money")
+    limits.add_argument(
+        "--max-time", metavar="SECONDS", type=seconds, help="at most so many seconds, or as 90s, 15m, 2h"
+    )
+
+
+def folder(text: str) -> Path:
+    path = Path(text).expanduser().absolute()
+    if not path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a folder")
+    return path
+
+
+def at_least_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return int(text)
+
+
+def money(text: str) -> Decimal:
+    try:
+        amount = Decimal(text.removeprefix("$"))
+    except InvalidOperation:
+        amount = Decimal(-1)
+    if not amount.is_finite() or amount <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an amount of money")
+    return amount
+
+
+def seconds(text: str) -> float:
+    factor = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
+    try:
+        found = float(text[:-1]) * factor if factor else float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 < found < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time; write 90, 90s, 15m or 2h")
+    return found

@@ -1,0 +1,45 @@
+"""Parsers that explain themselves: one for each command, with examples, made when it is needed."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, NoReturn
+
+from outrider.cli import exits
+from outrider.cli.commands import Command
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """Descriptions and examples keep their lines."""
+
+    def __init__(self, prog: str, **options: Any) -> None:
+        super().__init__(prog, max_help_position=28, **options)
+
+
+class Parser(argparse.ArgumentParser):
+    """Flags are written in full: a shortened one would change its meaning when a longer one is added."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=Formatter, **options)
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(exits.USAGE, f"{self.prog}: {message}\nSee `{self.prog} --help`.\n")
+
+
+def examples(*lines: str) -> str:
+    return "Examples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def parser_of(command: Command) -> Parser:
+    """The whole parser of one command."""
+    parser = Parser(prog=f"outrider {command.name}")
+    named(command.declare)(parser)
+    return parser
+
+
+def named(place: str) -> Callable[..., Any]:
+    """What `module:function` names; only now is the module loaded."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)

@@ -1,0 +1,1 @@
+"""Commands about rights: rules, answers, trust."""

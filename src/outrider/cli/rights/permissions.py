@@ -1,0 +1,102 @@
+"""Rules and answers: shown, explained, taken back, tried on what was done."""
+
+from argparse import Namespace
+from collections.abc import Sequence
+
+import msgspec
+
+from outrider.app.archive.archive import Approval, Archive, Transcript, short_id
+from outrider.app.archive.rights import Policy, Verdict, explained, judged_again, rules_for, summary
+from outrider.app.config.settings import Flags, Settings, read_settings
+from outrider.cli import exits
+from outrider.cli.console import Console
+from outrider.cli.store import with_archive
+from outrider.cli.tables import cut, table
+from outrider.errors import ConfigurationError
+
+
+def list_rights(arguments: Namespace) -> int:
+    console, settings = Console(), read_settings(cwd=arguments.cwd)
+    answers = with_archive(Archive.answers)
+    rows = [(effect, rule) for effect in ("deny", "ask", "allow") for rule in getattr(settings.rules, effect)]
+    if rows:
+        console.print("Rules of your settings", "bold")
+    for line in table(("effect", "rule"), rows, console.width) if rows else ():
+        console.print(line)
+    if answers:
+        console.print("\n" * bool(rows) + "Answers that still hold", "bold")
+        heads = ("id", "for", "rules")
+        for line in table(heads, [_row(one, str(settings.workspace)) for one in answers], console.width):
+            console.print(line)
+    if not rows and not answers:
+        console.say(f"There are no rules and no answers; {settings.mode} mode decides alone.")
+    return exits.DONE
+
+
+def explain(arguments: Namespace) -> int:
+    settings = _settings(arguments)
+    found = explained(
+        arguments.tool,
+        arguments.subject,
+        _policy(settings),
+        mode=settings.mode,
+        workspace=str(settings.workspace),
+        sandbox=True,
+    )
+    console = Console()
+    console.print(found.format())
+    return exits.DONE
+
+
+def revoke(arguments: Namespace) -> int:
+    async def work(archive: Archive) -> Sequence[Approval]:
+        known = await archive.answers()
+        chosen = [one for one in known if arguments.answer == "all" or one.id.endswith(arguments.answer)]
+        if len(chosen) != 1 and arguments.answer != "all":
+            raise ConfigurationError(
+                f"{arguments.answer!r} names {len(chosen)} answers; see `outrider permissions list`"
+            )
+        return [await archive.revoke(one.id) for one in chosen]
+
+    for one in with_archive(work):
+        Console().say(f"revoked: {one.tool} {msgspec.json.encode(one.input).decode()}")
+    return exits.DONE
+
+
+def backtest(arguments: Namespace) -> int:
+    settings = _settings(arguments)
+    before = _policy(read_settings(cwd=arguments.cwd))
+
+    async def work(archive: Archive) -> Transcript:
+        return await archive.load((await archive.find(arguments.session)).id)
+
+    verdicts = judged_again(with_archive(work), before, _policy(settings), settings.mode, sandbox=True)
+    console = Console()
+    for verdict in verdicts:
+        if verdict.changed:
+            console.print(cut(_change(verdict), console.width))
+    for what, count in sorted(summary(verdicts).items()):
+        console.print(f"{count:>6}  {what}")
+    return exits.DONE
+
+
+def _settings(arguments: Namespace) -> Settings:
+    flags = Flags(
+        mode=arguments.mode, allow=tuple(arguments.allow), ask=tuple(arguments.ask), deny=tuple(arguments.deny)
+    )
+    return read_settings(cwd=arguments.cwd, flags=flags)
+
+
+def _policy(settings: Settings) -> Policy:
+    return Policy(settings.rules.allow, settings.rules.ask, settings.rules.deny)
+
+
+def _row(answer: Approval, workspace: str) -> tuple[str, ...]:
+    rules = rules_for(answer.tool, answer.input, workspace) or (answer.tool,)
+    return short_id(answer.id), answer.scope, ", ".join(rules)
+
+
+def _change(verdict: Verdict) -> str:
+    moved = f"{verdict.before.effect} -> {verdict.after.effect}"
+    given = msgspec.json.encode(verdict.call.arguments).decode()
+    return f"{moved:<14} {verdict.call.tool} {given}  ({verdict.after.reason})"

@@ -1,0 +1,1 @@
+"""A headless run: one prompt, worked on to its end."""

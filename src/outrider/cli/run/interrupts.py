@@ -1,0 +1,37 @@
+"""Signals: the first one ends the turn with everything kept, the second one the program."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+
+from outrider.cli import exits
+
+_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
+
+
+class Interrupts:
+    def __init__(self) -> None:
+        self.wanted = asyncio.Event()
+
+    def hear(self) -> None:
+        """Whoever asks twice does not want to wait: what is kept is kept, and guards end what still runs."""
+        if self.wanted.is_set():
+            os._exit(exits.INTERRUPTED)
+        self.wanted.set()
+
+
+@contextmanager
+def interrupts() -> Generator[Interrupts, None, None]:
+    heard, loop = Interrupts(), asyncio.get_running_loop()
+    known = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
+    for number in known:
+        with suppress(NotImplementedError, RuntimeError):
+            loop.add_signal_handler(number, heard.hear)
+    try:
+        yield heard
+    finally:
+        for number in known:
+            with suppress(NotImplementedError, RuntimeError):
+                loop.remove_signal_handler(number)

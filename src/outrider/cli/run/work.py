@@ -1,0 +1,127 @@
+"""One prompt, from the command line to the exit code."""
+
+import asyncio
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from time import monotonic
+
+import msgspec
+
+from outrider.app.archive.archive import StoredSession, open_archive, short_id
+from outrider.app.archive.ends import TurnEnd
+from outrider.app.config.settings import Settings
+from outrider.app.engine import Engine
+from outrider.app.standard import standard_engine
+from outrider.cli.console import Console
+from outrider.cli.run.interrupts import Interrupts, interrupts
+from outrider.cli.run.printers import printer_of
+from outrider.cli.run.progress import Progress, telling
+from outrider.cli.run.prompt import prompt_parts, said
+from outrider.cli.run.result import Begun, Result, Tally
+from outrider.cli.settings import settings_of
+from outrider.cli.store import folders
+from outrider.cli.tables import cost_text, tokens_text
+from outrider.errors import ConfigurationError
+from outrider.types.parts import PartBase
+
+
+def execute(arguments: Namespace) -> int:
+    parts = prompt_parts(arguments.prompt, arguments.file)
+    return asyncio.run(Work(arguments, Console()).done(parts))
+
+
+class Work:
+    def __init__(self, arguments: Namespace, console: Console) -> None:
+        self._arguments = arguments
+        self._console = console
+        self._tally = Tally()
+
+    async def done(self, parts: Sequence[PartBase]) -> int:
+        resumed = await self._resumed()
+        settings = self._settings(resumed)
+        async with standard_engine(settings, workspace=settings.workspace, attended=False) as engine:
+            begun = await self._begin(engine, settings, resumed)
+            printer = printer_of(self._arguments.output_format, self._console, quiet=self._arguments.quiet)
+            engine.bus.subscribe_all(self._tally.hear)
+            engine.bus.subscribe_all(printer.hear)
+            if self._arguments.verbose or (self._console.err_is_terminal and not self._arguments.quiet):
+                engine.bus.subscribe_all(Progress(self._console, verbose=self._arguments.verbose).hear)
+            printer.begin(begun)
+            started = monotonic()
+            with interrupts() as heard:
+                end = await self._turn(engine, begun.session_id, parts, heard)
+        result = Result(begun, end, self._tally, round((monotonic() - started) * 1000))
+        printer.end(result)
+        self._last_words(result)
+        return result.exit_code
+
+    async def _resumed(self) -> StoredSession | None:
+        """The session to go on with. It is looked for first: its folder decides which settings count."""
+        if not (self._arguments.session or self._arguments.resume):
+            return None
+        async with open_archive(folders().store) as archive:
+            if self._arguments.session:
+                return await archive.find(self._arguments.session)
+            return await archive.newest(self._arguments.cwd or Path.cwd())
+
+    def _settings(self, resumed: StoredSession | None) -> Settings:
+        arguments = self._arguments
+        if resumed is not None and resumed.workspace_directory:
+            own = Path(resumed.workspace_directory)
+            if arguments.cwd is not None and arguments.cwd != own:
+                raise ConfigurationError(f"session {short_id(resumed.id)} works in {own}; leave --cwd out")
+            arguments.cwd = own
+        settings = settings_of(arguments)
+        if not arguments.quiet:
+            for notice in settings.notices:
+                self._console.say(f"outrider: {notice}", "yellow")
+        if arguments.system is None:
+            return settings
+        first = msgspec.structs.replace(settings.agents[0], instructions=said(arguments.system))
+        return msgspec.structs.replace(settings, agents=(first, *settings.agents[1:]))
+
+    async def _begin(self, engine: Engine, settings: Settings, resumed: StoredSession | None) -> Begun:
+        first = settings.agents[0]
+        if resumed is None:
+            session_id, mode = await engine.create(mode=settings.mode, workspace=settings.workspace), settings.mode
+        else:
+            session_id = resumed.id
+            session = await engine.open(session_id)
+            if self._arguments.mode:
+                await engine.set_mode(session_id, settings.mode)
+            if self._arguments.agent or session.agent not in {agent.name for agent in settings.agents}:
+                await engine.set_agent(session_id, first.name)
+            mode = session.mode
+        return Begun(session_id, first.name, settings.model, mode, str(settings.workspace))
+
+    async def _turn(self, engine: Engine, session_id: str, parts: Sequence[PartBase], heard: Interrupts) -> TurnEnd:
+        async with asyncio.TaskGroup() as tasks:
+            turn = tasks.create_task(engine.prompt(session_id, parts))
+            stop = tasks.create_task(heard.wanted.wait())
+            await asyncio.wait((turn, stop), return_when=asyncio.FIRST_COMPLETED)
+            if not turn.done():
+                await engine.abort(session_id)
+                await asyncio.wait((turn,), timeout=1)
+                turn.cancel()
+            stop.cancel()
+        return TurnEnd("aborted") if turn.cancelled() else turn.result()
+
+    def _last_words(self, result: Result) -> None:
+        console, quiet = self._console, self._arguments.quiet
+        if result.end.error is not None:
+            console.say(f"outrider: {result.end.error}", "red")
+        elif result.end.reason != "completed":
+            console.say(f"outrider: the turn ended early: {result.end.reason.replace('_', ' ')}", "yellow")
+        wanting = [call for call in self._tally.refused if call.for_want_of_approval]
+        for call in wanting if not quiet else ():
+            console.say(
+                f"outrider: refused, since nobody could approve it: {call.tool} {telling(call.input)}", "yellow"
+            )
+        if wanting and not quiet:
+            console.say("outrider: say with --allow what may run, or try --mode background")
+        if console.err_is_terminal and not quiet:
+            usage = self._tally.usage
+            out = tokens_text(usage.tokens.output + usage.tokens.reasoning)
+            facts = f"{tokens_text(usage.tokens.prompt)} tokens in, {out} out, cost {cost_text(usage.total_cost)}"
+            console.say(f"{facts}; go on with: outrider run --session {short_id(result.begun.session_id)} …", "dim")

@@ -1,0 +1,25 @@
+"""How commands reach what is kept."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from outrider.app.archive.archive import Archive, open_archive
+from outrider.app.config.folders import Folders, find_folders
+
+T = TypeVar("T")
+
+
+def folders() -> Folders:
+    return find_folders(os.environ)
+
+
+def with_archive(work: Callable[[Archive], Awaitable[T]], *, make: bool = False) -> T:
+    """The value of work on the archive of this user."""
+
+    async def whole() -> T:
+        async with open_archive(folders().store, make=make) as archive:
+            return await work(archive)
+
+    return asyncio.run(whole())

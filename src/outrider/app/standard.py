@@ -21,8 +21,8 @@ from outrider.tools.builtin.question import Ask
 async def standard_engine(
     settings: Settings, *, workspace: Path, attended: bool, bus: EventBus | None = None, ask: Ask | None = None
 ) -> AsyncGenerator[Engine, None]:
-    """`attended` says whether somebody is there to approve calls, `ask` puts the model's questions to them. Raises ConfigurationError where no model can be
-    reached, with the ways to get one."""
+    """`attended` says whether somebody is there to approve calls, `ask` puts the model's questions to them.
+    Raises ConfigurationError where no model can be reached, with the ways to get one."""
     if settings.missing:
         raise ConfigurationError(settings.missing)
     data = make_private(settings.data)

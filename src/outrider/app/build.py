@@ -5,6 +5,7 @@ from typing import Any, TypeVar, get_args
 import msgspec
 
 from outrider.app.config.environment import filled_in, proxy_for
+from outrider.app.local.models import local_client
 from outrider.errors import ConfigurationError
 from outrider.providers.anthropic.wire import AnthropicWire
 from outrider.providers.cassettes.deck import Deck, DeckOptions
@@ -35,7 +36,7 @@ def model_client(provider: Provider, *, catalog: Catalog | None = None) -> Model
         case "scripted":
             return scripted_client(provider)
         case "local":
-            raise ConfigurationError(f"the provider {provider.name!r}: local models are not built in yet")
+            return local_client(provider)
         case "openai":
             filled = filled_in(provider)
             client = think_tags_client(_wired(filled, ChatWire(filled)))

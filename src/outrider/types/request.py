@@ -133,3 +133,4 @@ class Request(msgspec.Struct, frozen=True):
     settings: ModelSettings = ModelSettings()
     stream: bool = True
     conversation: str = ""  # a stable name of the conversation, for providers that route caches by it
+    workspace: str = ""  # where it works; it stays on this machine, and is for models that run here

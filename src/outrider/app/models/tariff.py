@@ -5,7 +5,9 @@ from decimal import Decimal
 from functools import cache, lru_cache
 
 from outrider.agents.limits import Price
+from outrider.app.local.models import limits_of
 from outrider.providers.catalog import Catalog
+from outrider.providers.local.client import LARGEST_ANSWER
 from outrider.types.agents import Agent, Provider
 from outrider.types.usage import Tokens
 
@@ -50,6 +52,8 @@ class CatalogTariff:
         place, catalog = self._providers[provider], self._catalog
         if place.kind == "scripted":
             return None, None, None
+        if place.kind == "local":
+            return None, limits_of(place).context, LARGEST_ANSWER
         read = catalog.cost_of(place.kind, model, Tokens(input=_MILLION), base_url=place.base_url)
         write = catalog.cost_of(place.kind, model, Tokens(output=_MILLION), base_url=place.base_url)
         price = Price(read / _MILLION, write / _MILLION) if read is not None and write is not None else None

@@ -1,0 +1,1 @@
+"""A language model inside this process: no key, no server, no account."""

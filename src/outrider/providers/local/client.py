@@ -1,0 +1,114 @@
+"""Asks the embedded model: a request becomes a compact prompt and a schema, its answer becomes deltas."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, Protocol
+
+import msgspec
+
+from outrider.errors import NotFoundError, OutriderError, ProviderError
+from outrider.providers.local.answer import AnswerReader
+from outrider.providers.local.chunks import read_chunks
+from outrider.providers.local.dialect import Dialect
+from outrider.providers.local.loaded import LoadedModel
+from outrider.providers.local.prompt import chat_messages, system_text
+from outrider.providers.local.schema import CallSchema, output_schema
+from outrider.types.request import ModelSettings, Request
+from outrider.types.stream import Delta
+
+LARGEST_ANSWER = 2048  # tokens; a small model that finds no end would go on to the end of its context
+
+
+class Models(Protocol):
+    """Where a client has its models from, by their names."""
+
+    def take(self, name: str) -> LoadedModel:
+        """Blocks while it loads. Raises OutriderError where there is none."""
+        ...
+
+    def give_back(self, name: str) -> None: ...
+
+
+class LocalClient:
+    """`paths` gives the names of files that exist in a workspace, so that a small model cannot name others."""
+
+    def __init__(
+        self,
+        name: str,
+        models: Models,
+        dialect: Dialect,
+        paths: Callable[[Request], Sequence[str]] = lambda _: (),
+    ) -> None:
+        self.name = name
+        self._all = models
+        self._dialect = dialect
+        self._paths = paths
+        self._taken: dict[str, LoadedModel] = {}
+        self._loading = asyncio.Lock()
+
+    def family(self, model: str) -> str:
+        return "local"
+
+    async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
+        try:
+            model = await self._model(request.model)
+            asked = Asked(request, self._dialect, self._paths(request) if request.tools else ())
+            chunks = model.stream(asked.body, asked.beginning, request.conversation)
+            async with aclosing(chunks):
+                async for delta in read_chunks(chunks, asked.reader):
+                    yield delta
+        except ProviderError as error:
+            error.provider = error.provider or self.name
+            raise
+
+    async def aclose(self) -> None:
+        while self._taken:
+            name, _ = self._taken.popitem()
+            await asyncio.to_thread(self._all.give_back, name)
+
+    async def _model(self, name: str) -> LoadedModel:
+        async with self._loading:
+            if name not in self._taken:
+                try:
+                    self._taken[name] = await asyncio.to_thread(self._all.take, name)
+                except ProviderError:
+                    raise
+                except OutriderError as error:
+                    raise NotFoundError(error.message, **error.details) from error
+            return self._taken[name]
+
+
+class Asked:
+    """A request as the runtime takes it, and how its answer is read."""
+
+    def __init__(self, request: Request, dialect: Dialect, paths: Sequence[str]) -> None:
+        self._schema = CallSchema(request.tools, dialect)
+        system = system_text(request.system, request.tools, dialect)
+        self.beginning = [{"role": "system", "content": system}] if system else []
+        self.reader = AnswerReader(self._schema.words if request.tools else None)
+        messages = chat_messages(system, request.prompt, request.tools, dialect)
+        options = msgspec.json.encode(_options(request.settings) | self._constraint(request, paths))
+        self.body = f'{{"messages":{messages.decode()},{options.decode()[1:]}'
+
+    def _constraint(self, request: Request, paths: Sequence[str]) -> dict[str, Any]:
+        settings = request.settings
+        if request.tools:
+            return {"json_schema": self._schema.for_answer(settings.tool_choice, paths, settings.output)}
+        return {"json_schema": output_schema(settings.output)} if settings.output else {}
+
+
+def _options(settings: ModelSettings) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "return_progress": True,  # a chunk for each batch of the prompt: the moments when it can be given up
+        "cache_prompt": True,
+        "max_tokens": min(settings.max_output_tokens or LARGEST_ANSWER, LARGEST_ANSWER),
+        "temperature": settings.temperature or 0.0,
+    }
+    if settings.top_p is not None:
+        options["top_p"] = settings.top_p
+    if settings.stop:
+        options["stop"] = list(settings.stop)
+    return options | settings.extra

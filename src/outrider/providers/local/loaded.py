@@ -1,0 +1,122 @@
+"""A loaded model and the one thread that works for everybody who asks it, fairly."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+
+from outrider.errors import OverloadedError, ProviderError, ServerError
+from outrider.providers.local.fair_queue import FairQueue
+from outrider.providers.local.refused import as_provider_error
+from outrider.providers.local.runtime import EmbeddedRuntime, Runtime, RuntimeLimits
+from outrider.providers.local.states import PrefixStates
+
+Messages = list[dict[str, str]]
+
+
+class Job:
+    """One request. `deliver` is called from the model's thread: chunks, then None or the error that ended it."""
+
+    def __init__(self, body: str, beginning: Messages, deliver: Callable[[str | ProviderError | None], bool]) -> None:
+        self.body = body
+        self.beginning = beginning
+        self.given_up = False
+        self._deliver = deliver
+
+    def told(self, chunk: str) -> bool:
+        return self.given_up or not self._deliver(chunk)
+
+    def end(self, error: ProviderError | None = None) -> None:
+        if not self.given_up:
+            self._deliver(error)
+
+
+class LoadedModel:
+    """Shared by all sessions of a process. Requests of all event loops wait in one queue."""
+
+    def __init__(self, runtime: Runtime, states: PrefixStates | None) -> None:
+        self._runtime = runtime
+        self._states = states
+        self._queue: FairQueue[Job] = FairQueue()
+        self._worker = threading.Thread(target=self._work, name="outrider-local-model", daemon=True)
+        self._worker.start()
+
+    async def stream(self, body: str, beginning: Messages, conversation: str) -> AsyncGenerator[str, None]:
+        """The chunks of one answer, as JSON. Closing it ends the work within the time of one batch."""
+        loop = asyncio.get_running_loop()
+        arrived: asyncio.Queue[str | ProviderError | None] = asyncio.Queue()
+        job = Job(body, beginning, lambda item: _handed_over(loop, arrived, item))
+        if not self._queue.put(conversation, job):
+            raise OverloadedError("too many requests are waiting for the local model")
+        try:
+            while (item := await arrived.get()) is not None:
+                if isinstance(item, ProviderError):
+                    raise item
+                yield item
+        finally:
+            job.given_up = True
+            self._queue.discard(conversation, job)
+
+    def close(self) -> None:
+        """Blocks until the answer under way has stopped."""
+        for job in self._queue.close():
+            job.end(ServerError("the local model was closed"))
+        self._worker.join()
+        self._runtime.close()
+
+    def _work(self) -> None:
+        while (job := self._queue.take()) is not None:
+            try:
+                if self._states is not None and job.beginning:
+                    self._states.prepare(self._runtime, job.beginning, lambda _, job=job: job.given_up)
+                if not job.given_up:
+                    self._runtime.chat(job.body, job.told)
+                job.end()
+            except Exception as error:  # noqa: BLE001  whatever the runtime raises is this request's end, not ours
+                job.end(as_provider_error(error))
+
+
+class Pool:
+    """The models that this process has loaded, each once; the last one who lets go of a model unloads it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loaded: dict[tuple[Path, RuntimeLimits], tuple[LoadedModel, int]] = {}
+
+    def take(self, weights: Path, states: Path, limits: RuntimeLimits) -> LoadedModel:
+        """Blocks while it loads."""
+        with self._lock:
+            known = self._loaded.get((weights, limits))
+            model = known[0] if known else _load(weights, states, limits)
+            self._loaded[weights, limits] = (model, (known[1] if known else 0) + 1)
+            return model
+
+    def give_back(self, weights: Path, limits: RuntimeLimits) -> None:
+        with self._lock:
+            model, users = self._loaded.pop((weights, limits))
+            if users > 1:
+                self._loaded[weights, limits] = (model, users - 1)
+            else:
+                model.close()
+
+
+# Weights are a resource of the process, as a mapped file is: two engines with the same model share it.
+POOL = Pool()
+
+
+def _load(weights: Path, states: Path, limits: RuntimeLimits) -> LoadedModel:
+    states.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return LoadedModel(EmbeddedRuntime(weights, states, limits), PrefixStates(states, weights))
+
+
+def _handed_over(
+    loop: asyncio.AbstractEventLoop,
+    arrived: "asyncio.Queue[str | ProviderError | None]",
+    item: str | ProviderError | None,
+) -> bool:
+    """False when nobody is there any more."""
+    try:
+        loop.call_soon_threadsafe(arrived.put_nowait, item)
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,150 @@
+"""The runtime that computes: llama.cpp inside this process, reached by calls and a socket that only we can open."""
+
+import http.client
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from outrider.errors import ServerError
+from outrider.providers.local.signals import signals_kept
+
+Told = Callable[[str], bool]
+"""Given a chunk of an answer as JSON text; True ends the answer there."""
+
+_SLOT = "/slots/0?action={}"
+
+
+def usual_threads() -> int:
+    """All the cores that this process may use, up to where more of them no longer help a small model."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(allowed, 8)
+
+
+class RuntimeLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model may use. `batch` is how many tokens of a prompt are read in one go: a request can be given up
+    between two of them. `cache_mib` bounds what is remembered of the conversations that are not being answered."""
+
+    context: int = 8192
+    threads: int = msgspec.field(default_factory=usual_threads)
+    batch: int = 48
+    cache_mib: int = 512
+
+
+class Runtime(Protocol):
+    """One loaded model. It is used by one thread at a time."""
+
+    version: str
+
+    def chat(self, body: str, told: Told) -> None: ...
+
+    def read(self, prompt: str, told: Told) -> None:
+        """Take a prompt in, without answering it."""
+        ...
+
+    def prefix(self, messages: list[dict[str, str]]) -> str:
+        """The text of messages as the model gets it."""
+        ...
+
+    def save(self, name: str) -> None:
+        """Keep what the model has made of the last prompt, in a file of that name in the folder of states."""
+        ...
+
+    def restore(self, name: str) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class EmbeddedRuntime:
+    """Loading takes seconds and holds the interpreter meanwhile. Raises ServerError when the weights do not load."""
+
+    def __init__(self, weights: Path, states: Path, limits: RuntimeLimits) -> None:
+        # Idle threads would otherwise spin, and a failed assertion would call a debugger.
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+        os.environ.setdefault("GGML_NO_BACKTRACE", "1")
+        library: Any = import_module("xllamacpp")
+        self.version = str(library.__version__)
+        self._key = secrets.token_hex(32)
+        self._folder = Path(tempfile.mkdtemp(prefix="outrider-"))
+        parameters = _parameters(library.CommonParams(), weights, states, limits)
+        parameters.hostnames = [str(self._folder / "runtime.sock")]
+        parameters.api_keys = [self._key]
+        try:
+            with signals_kept():
+                self._server: Any = library.Server(parameters)
+        except RuntimeError as error:
+            self.close()
+            raise ServerError(f"{weights.name} cannot be loaded: {error}") from error
+
+    def chat(self, body: str, told: Told) -> None:
+        self._server.handle_chat_completions(body, told)
+
+    def read(self, prompt: str, told: Told) -> None:
+        body = {"prompt": prompt, "max_tokens": 0, "stream": True, "return_progress": True}
+        self._server.handle_completions(msgspec.json.encode(body).decode(), told)
+
+    def prefix(self, messages: list[dict[str, str]]) -> str:
+        return str(self._post("/apply-template", {"messages": messages})["prompt"])
+
+    def save(self, name: str) -> None:
+        self._post(_SLOT.format("save"), {"filename": name})
+
+    def restore(self, name: str) -> bool:
+        try:
+            self._post(_SLOT.format("restore"), {"filename": name})
+        except ServerError:
+            return False
+        return True
+
+    def close(self) -> None:
+        self._server = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        connection = _SocketConnection(self._folder / "runtime.sock")
+        headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
+        try:
+            connection.request("POST", path, msgspec.json.encode(body), headers)
+            answer = connection.getresponse()
+            said = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise ServerError(f"the runtime does not answer: {error}") from error
+        finally:
+            connection.close()
+        if answer.status != http.client.OK:
+            raise ServerError(said.decode(errors="replace"), status=answer.status)
+        return msgspec.json.decode(said)
+
+
+class _SocketConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("runtime")
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(str(self._path))
+
+
+def _parameters(parameters: Any, weights: Path, states: Path, limits: RuntimeLimits) -> Any:
+    parameters.model.path = str(weights)
+    parameters.n_ctx = limits.context
+    parameters.n_batch = parameters.n_ubatch = limits.batch
+    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = limits.threads
+    parameters.n_parallel = 1
+    parameters.cache_ram_mib = limits.cache_mib
+    parameters.no_extra_bufts = True  # repacked weights are quicker by little and larger by half
+    parameters.slot_save_path = f"{states}{os.sep}"
+    parameters.endpoint_slots = True
+    parameters.n_threads_http = 1
+    parameters.ui = False
+    parameters.warmup = False
+    parameters.verbosity = -1
+    return parameters

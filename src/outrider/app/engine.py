@@ -6,14 +6,18 @@ from typing import Any, Self
 
 from outrider.agents.ends import TurnEnd
 from outrider.app.approvals.desk import Desk
+from outrider.app.config.secrets import redactor_for
 from outrider.app.live import LiveSession
 from outrider.app.runs.workshop import RunPlan
 from outrider.app.staff import EngineOptions, Staff
+from outrider.app.undo.file_changes import FileChanges
 from outrider.bus import EventBus, EventStream
-from outrider.errors import ConfigurationError
+from outrider.errors import ConfigurationError, SessionInUseError
+from outrider.permissions.texts.telling import DiscreetTeller
 from outrider.sessions.journal import Journal, begin, resume
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import Approval, ApprovalScope, Delivery, InboxItem, SessionUpdate
+from outrider.sessions.redacted_store import redacted
 from outrider.sessions.session import Session
 from outrider.sessions.sqlite.owners import this_process
 from outrider.sessions.store import Store
@@ -48,15 +52,17 @@ class Engine:
         chosen = EngineOptions.read(options)
         self.attended = chosen.attended
         self.cassettes = chosen.cassettes
-        self.store = store or MemoryStore()
+        self._redactor = redactor_for(providers, chosen.secrets)
+        self.store = redacted(store or MemoryStore(), self._redactor)
         self.bus = bus or EventBus()
         self.desk = Desk(self.store, self.bus, lambda: self.attended)
         plan = RunPlan.of(agents[0], agents, self._made_of["tools"], providers, limits=chosen.limits)
-        self.staff = Staff(plan, chosen, self.store, self.bus, self.desk)
+        self.staff = Staff(plan, chosen, self.store, self.bus, self.desk, self._redactor)
         self.live: dict[str, LiveSession] = {}
         self._owner = this_process()
 
     async def __aenter__(self) -> Self:
+        self._tell_all = self.bus.tell_through(DiscreetTeller(self._redactor))
         await self.staff.open()
         await self.desk.load()
         return self
@@ -67,6 +73,7 @@ class Engine:
         self.live.clear()
         await self.bus.settled()
         await self.staff.aclose()
+        self._tell_all()
 
     def like(self, **changes: Any) -> "Engine":
         """Another engine made of the same things, except for what is named; it has to be opened too."""
@@ -105,7 +112,7 @@ class Engine:
         """Let a turn go on that a crash, an abort or a limit cut off, and wait for its end. Nothing is done twice: the
         model reads which of its calls were interrupted."""
         await self.open(session_id, take_over=take_over)
-        return await self.live[session_id].go_on()
+        return self._redactor.value(await self.live[session_id].go_on())
 
     async def prompt(
         self,
@@ -123,7 +130,7 @@ class Engine:
         item = InboxItem(
             session_id=session_id, message=message, id=input_id or new_id(), delivery=delivery, sender=sender
         )
-        return await (await self.live[session_id].put(item))
+        return self._redactor.value(await (await self.live[session_id].put(item)))
 
     async def abort(self, session_id: str) -> None:
         """End the turn under way, with everything kept."""
@@ -146,6 +153,10 @@ class Engine:
         """The questions that wait for an answer."""
         return await self.store.approvals(session_id, only_open=True)
 
+    def file_changes(self, session_id: str) -> FileChanges:
+        """What the session's agents did to files, to be looked at, undone and redone."""
+        return FileChanges(session_id, self.staff.undo, self.store, self.bus, lambda: self._at_rest(session_id))
+
     def events(self, session_id: str | None = None) -> EventStream:
         return self.bus.stream(None if session_id is None else lambda event: event.session_id == session_id)
 
@@ -159,7 +170,7 @@ class Engine:
     async def _resumed(self, session_id: str, *, take_over: bool) -> Journal:
         """The journal of a stored session; of interrupted calls it is said what became of the files they named."""
         workspace = Path((await self.store.get(session_id)).workspace_directory or ".")
-        return await resume(
+        journal = await resume(
             session_id,
             self.store,
             self.bus,
@@ -167,6 +178,15 @@ class Engine:
             take_over=take_over,
             describe=lambda call: aftermath(call, workspace),
         )
+        if self.staff.undo is not None:
+            await self.staff.undo.recover(journal)
+        return journal
+
+    async def _at_rest(self, session_id: str) -> Journal:
+        await self.open(session_id)
+        if self.live[session_id].in_turn:
+            raise SessionInUseError("a turn is under way in this session; abort it or wait for its end")
+        return self.live[session_id].journal
 
     async def _update(self, session_id: str, update: SessionUpdate) -> None:
         await self.open(session_id)

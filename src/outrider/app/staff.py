@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import msgspec
 
-from outrider.agents.crew import Crew
+from outrider.agents.crew import Crew, unwatched
 from outrider.agents.limits import Budget
 from outrider.agents.terms.hooks import Hooks
 from outrider.app.approvals.desk import Desk
@@ -17,8 +17,10 @@ from outrider.app.models.recorder import Recorder
 from outrider.app.models.tariff import CatalogTariff, known_models
 from outrider.app.runs.workshop import RunPlan
 from outrider.app.toolbox import Surroundings, Toolbox, confining
+from outrider.app.undo.undo import Undo
 from outrider.bus import EventBus
 from outrider.errors import ConfigurationError
+from outrider.permissions.texts.redact import Redactor
 from outrider.providers.provider import ModelClient
 from outrider.sessions.journal import Journal, begin
 from outrider.sessions.session import Session
@@ -36,6 +38,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     surroundings: Surroundings | None = None
     cassettes: Path | None = None
     hooks: Hooks = Hooks()
+    secrets: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, given: dict[str, Any]) -> Self:
@@ -49,14 +52,21 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
 class Staff:
     """Open it before the first crew, and close it after the last turn."""
 
-    def __init__(self, plan: RunPlan, options: EngineOptions, store: Store, bus: EventBus, desk: Desk) -> None:
+    def __init__(
+        self, plan: RunPlan, options: EngineOptions, store: Store, bus: EventBus, desk: Desk, redactor: Redactor
+    ) -> None:
         self.plan = plan
         self._options = options
         self._store = store
         self._bus = bus
         self._desk = desk
         self._clients: dict[str, ModelClient] = {}
-        self._recorder = Recorder(options.cassettes, plan.providers, self._clients) if options.cassettes else None
+        self._redactor = redactor
+        self._recorder = (
+            Recorder(options.cassettes, plan.providers, self._clients, redactor.known) if options.cassettes else None
+        )
+        around = options.surroundings
+        self.undo = Undo(around.data, around.bus) if around else None
         self._opened = AsyncExitStack()
 
     async def open(self) -> None:
@@ -67,6 +77,8 @@ class Staff:
     async def aclose(self) -> None:
         if self._recorder is not None:
             await self._recorder.aclose()
+        if self.undo is not None:
+            await self.undo.close()
         await self._opened.aclose()
 
     async def leave(self, session_id: str) -> None:
@@ -81,12 +93,13 @@ class Staff:
 
     def toolbox(self, session: Session) -> Toolbox | None:
         """The built-in tools of a session; whoever takes them closes them."""
-        return Toolbox(session, self._options.surroundings) if self._options.surroundings else None
+        return Toolbox(session, self._options.surroundings, self.undo) if self._options.surroundings else None
 
     def crew(self, session: Session, toolbox: Toolbox | None) -> Crew:
         """A crew for one turn: its budget is its own, everything else is the engine's or the session's."""
         options = self._options
         built_in = toolbox.tools if toolbox else {}
+        own = built_in.keys() - self.plan.tools.keys()
 
         async def open_journal(child: Session) -> Journal:
             return await begin(child, self._store, self._bus)
@@ -96,7 +109,7 @@ class Staff:
             clients=self._recorder.clients(session.id) if self._recorder else self._clients,
             tools={**built_in, **self.plan.tools},
             gate=AskingGate(
-                Judge(options.rules, built_in.keys() - self.plan.tools.keys(), sandbox=confining(options.surroundings)),
+                Judge(options.rules, own, sandbox=confining(options.surroundings)),
                 asking_at(self._desk),
                 lambda seat: self._desk.granted(seat.session.id, str(seat.workspace)),
                 toolbox.grants.admit if toolbox else lambda _: None,
@@ -106,5 +119,6 @@ class Staff:
             bus=self._bus,
             open_journal=open_journal,
             clock=now_ms,
+            around=self.undo.watching(own) if self.undo else unwatched,
             hooks=options.hooks,
         )

@@ -1,6 +1,6 @@
 """Keeps a cassette along with every session: what its models were asked, and what they answered."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -24,10 +24,17 @@ class Recorder:
     """The agents that a session's agent calls are on the cassette of that session. `clients` are shared by sessions;
     where the wire is recorded each session has connections of its own."""
 
-    def __init__(self, folder: Path, providers: Mapping[str, Provider], clients: Mapping[str, ModelClient]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        providers: Mapping[str, Provider],
+        clients: Mapping[str, ModelClient],
+        secrets: Collection[str] = (),
+    ) -> None:
         self._folder = folder
         self._providers = providers
         self._clients = clients
+        self._secrets = tuple(secrets)
         self._recording: dict[str, dict[str, ModelClient]] = {}
 
     def clients(self, session_id: str) -> Mapping[str, ModelClient]:
@@ -48,8 +55,8 @@ class Recorder:
     def _client(self, name: str, cassette: Cassette) -> ModelClient:
         provider = self._providers[name]
         if provider.kind in UNWIRED:
-            return RecordingClient(self._clients[name], cassette)
+            return RecordingClient(self._clients[name], cassette, secrets=self._secrets)
         if "cassette" in provider.options:  # the user has a place of their own for it
             return self._clients[name]
-        deck = Deck(DeckOptions(path=str(cassette.path), mode="record"), cassette)
+        deck = Deck(DeckOptions(path=str(cassette.path), mode="record", secrets=self._secrets), cassette)
         return model_client(replace(provider, options=provider.options | {"cassette": deck}), catalog=known_models())

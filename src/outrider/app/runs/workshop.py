@@ -16,13 +16,16 @@ from outrider.agents.terms.hooks import Hooks
 from outrider.agents.turn import Turn
 from outrider.app.approvals.gate import Approve, AskingGate, Judge, Rules, asking_a_function
 from outrider.app.config.environment import filled_in
+from outrider.app.config.secrets import redactor_for
 from outrider.app.models.connections import connected
 from outrider.app.models.tariff import CatalogTariff, known_models
 from outrider.bus import EventBus
 from outrider.errors import ConfigurationError, SessionNotFoundError
+from outrider.permissions.texts.telling import DiscreetTeller
 from outrider.providers.provider import ModelClient
 from outrider.sessions.journal import Journal, begin, resume
 from outrider.sessions.memory_store import MemoryStore
+from outrider.sessions.redacted_store import redacted
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.tools.tool import Tool, named
@@ -130,12 +133,14 @@ class Workshop:
 async def open_workshop(
     plan: RunPlan, bus: EventBus, *, store: Store | None = None, session: Session | str | None = None
 ) -> AsyncGenerator[Workshop, None]:
-    place = store or MemoryStore()
+    redactor = redactor_for(plan.providers.values())
+    place = redacted(store or MemoryStore(), redactor)
 
     async def open_journal(child: Session) -> Journal:
         return await begin(child, place, bus)
 
     async with AsyncExitStack() as opened:
+        opened.callback(bus.tell_through(DiscreetTeller(redactor)))
         clients: dict[str, ModelClient] = {}
         for name in {agent.provider for agent in plan.agents.values()}:
             provider = filled_in(plan.providers[name])

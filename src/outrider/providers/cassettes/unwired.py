@@ -1,6 +1,6 @@
 """Models reached without HTTP, on cassettes all the same: a request and its deltas are written like an exchange."""
 
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -81,8 +81,9 @@ class _DeltaDecoder:
 class RecordingClient:
     """Asks another client, and keeps every exchange on a cassette."""
 
-    def __init__(self, client: ModelClient, cassette: Cassette) -> None:
+    def __init__(self, client: ModelClient, cassette: Cassette, *, secrets: Collection[str] = ()) -> None:
         self.name = client.name
+        self._scrubber = Scrubber(secrets)
         self._client = client
         self._cassette = cassette
 
@@ -111,6 +112,5 @@ class RecordingClient:
         """The client belongs to somebody else."""
 
     def _keep(self, call: HttpCall, events: list[str], *, cut: bool) -> None:
-        scrubber = Scrubber()
-        chunks = scrubber.chunks([RecordedChunk(text=text) for text in events], call)
-        self._cassette.add(RecordedExchange(scrubber.call(call), status=200, chunks=chunks, cut=cut))
+        chunks = self._scrubber.chunks([RecordedChunk(text=text) for text in events], call)
+        self._cassette.add(RecordedExchange(self._scrubber.call(call), status=200, chunks=chunks, cut=cut))

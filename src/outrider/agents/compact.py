@@ -18,6 +18,7 @@ from outrider.types.parts import CompactionPart, ToolPart
 from outrider.types.request import Request, ToolChoice
 from outrider.types.tool_state import ToolCompleted
 
+FITS_EVERYWHERE = 2_000  # tokens; less than any model's context, so that none has to be looked up
 SHORTENED = 600  # characters of a tool's output that a summary of an overflowing context still sees
 
 
@@ -27,8 +28,10 @@ class Compactor:
         self._crew = crew
 
     def due(self) -> bool:
-        tariff, agent = self._crew.tariff, self._seat.agent
-        return is_full(prompt_tokens(self._seat), tariff.context_limit(agent), tariff.output_limit(agent))
+        tariff, agent, tokens = self._crew.tariff, self._seat.agent, prompt_tokens(self._seat)
+        if tokens < FITS_EVERYWHERE:
+            return False
+        return is_full(tokens, tariff.context_limit(agent), tariff.output_limit(agent))
 
     async def compact(self, *, auto: bool = True, overflow: bool = False) -> CompactionPart:
         """Summarise all but the tail. Raises ContextOverflowError when that would not make the prompt smaller."""

@@ -11,7 +11,7 @@ TOOLS_OVERHEAD = 100  # tokens a tool, roughly, before the first count of the pr
 
 def build_request(seat: Seat, crew: Crew) -> tuple[Request, Reservation]:
     agent = seat.agent
-    reserved = crew.budget.reserve(prompt_tokens(seat), _largest_answer(agent, crew), crew.tariff.price(agent))
+    reserved = _reserved(seat, crew)
     request = Request(
         agent.model,
         seat.projection.prompt(seat.session.messages),
@@ -40,6 +40,14 @@ def settings_of(agent: Agent, seat: Seat, max_output_tokens: int | None) -> Mode
         output=seat.output,
         extra=agent.extra,
     )
+
+
+def _reserved(seat: Seat, crew: Crew) -> Reservation:
+    """What a model costs and can write is looked up where a limit asks for it: it takes longer than all the rest."""
+    tokens, agent = prompt_tokens(seat), seat.agent
+    if not _is_bounded(crew):
+        return crew.budget.reserve(tokens, agent.max_output_tokens, None)
+    return crew.budget.reserve(tokens, _largest_answer(agent, crew), crew.tariff.price(agent))
 
 
 def _is_bounded(crew: Crew) -> bool:

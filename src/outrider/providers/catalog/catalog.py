@@ -45,13 +45,16 @@ class Catalog:
 
     def cost_of(self, kind: str, model: str, tokens: Tokens, *, base_url: str | None = None) -> Decimal | None:
         """What an answer cost, in dollars, exactly. Prices that are kept up to date go before bundled ones."""
-        for facts in self._facts(kind, model, base_url, self._quotes, self._listing):
+        for facts in self._facts(kind, model, base_url, *self._quoted(kind, model, base_url), self._listing):
             if facts.prices is not None:
                 return facts.prices.cost(tokens)
         return None
 
     def context_limit(self, kind: str, model: str, *, base_url: str | None = None) -> int | None:
-        found = (facts.context_limit for facts in self._facts(kind, model, base_url, self._listing, self._quotes))
+        found = (
+            facts.context_limit
+            for facts in self._facts(kind, model, base_url, self._listing, *self._quoted(kind, model, base_url))
+        )
         return next((limit for limit in found if limit is not None), None)
 
     def output_limit(self, kind: str, model: str, *, base_url: str | None = None) -> int | None:
@@ -72,6 +75,12 @@ class Catalog:
         """The names that are listed for a provider."""
         home = home_of(kind, base_url)
         return sorted(self._listing.models(home)) if home else []
+
+    def _quoted(self, kind: str, model: str, base_url: str | None) -> tuple[Source, ...]:
+        """Quotes take long to load. At an address that nobody knows they are asked only about names that are listed."""
+        if home_of(kind, base_url) is None and self._look_up(self._listing, kind, model, base_url) == ModelFacts():
+            return ()
+        return (self._quotes,)
 
     def _facts(self, kind: str, model: str, base_url: str | None, *sources: Source) -> Iterator[ModelFacts]:
         """What configuration says, then what each source says, as far as it is asked for."""

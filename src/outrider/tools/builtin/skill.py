@@ -1,13 +1,16 @@
 """Loads instructions for a kind of work on demand."""
 
+import os
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
 from outrider.errors import ToolFailure
+from outrider.permissions.paths.opening import open_to_read
 from outrider.tools.prompt import prompt_beside
 from outrider.tools.tool import Tool, ToolResult
 from outrider.tools.words import renamed
@@ -17,11 +20,13 @@ _FRONT_MATTER = re.compile(r"\A---\s*\n.*?\n---\s*(?:\n|\Z)", re.DOTALL)
 
 
 class Skill(msgspec.Struct, frozen=True):
-    """`path` is its SKILL.md; files that it names lie in the same folder."""
+    """`path` is its SKILL.md; files that it names lie in the same folder. One that belongs to a workspace has its
+    `root`, and is read only as long as no link leads out of there."""
 
     name: str
     description: str
     path: Path
+    root: Path | None = None
 
 
 def skill_tool(skills: Sequence[Skill]) -> Tool:
@@ -47,12 +52,18 @@ def skill_tool(skills: Sequence[Skill]) -> Tool:
     )
 
 
+def _open(skill: Skill) -> BinaryIO:
+    if skill.root is None:
+        return skill.path.open("rb")
+    return os.fdopen(open_to_read(str(skill.path), root=str(skill.root), cwd=str(skill.root)), "rb")
+
+
 def _body(skill: Skill) -> str:
     """Without the front matter, which the model has seen as the description."""
     if not skill.path.is_file():
         raise ToolFailure(f"the skill {skill.name} cannot be read: {skill.path} is no file (any more)")
     try:
-        with skill.path.open("rb") as file:
+        with _open(skill) as file:
             text = file.read(LARGEST + 1).decode("utf-8", "replace").removeprefix("\ufeff")
     except OSError as error:
         raise ToolFailure(f"the skill {skill.name} cannot be read: {error.strerror or error}") from error

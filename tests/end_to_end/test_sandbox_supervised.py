@@ -6,9 +6,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from outrider.processes.launch import Launch
 from outrider.processes.sandbox.detect import find_sandbox
 from outrider.processes.sandbox.places import usual_policy
+from outrider.processes.sandbox.planted import absent_places, planted_words, remove_planted
 from outrider.processes.supervisor import Supervisor
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes exist on Linux only")
@@ -45,3 +48,26 @@ async def test_a_confined_command_that_does_not_listen_is_ended(supervisor: Supe
     outcome = await supervisor.run_command("c", script, workdir=tmp_path, limit=0.4)
     assert outcome.ending is not None
     assert outcome.ending.cause == "timeout"
+
+
+async def test_what_a_command_plants_is_moved_away_and_told(tmp_path: Path):
+    sandbox = find_sandbox(tmp_path)
+    if not sandbox.confines:
+        pytest.skip(f"nothing confines commands here: {sandbox.gaps}")
+    workspace, kept = tmp_path / "workspace", tmp_path / "kept"
+    workspace.mkdir()
+    policy = usual_policy(workspace, writable=True, home=tmp_path / "home", own_files=[kept])
+
+    def wrap(launch: Launch) -> Launch:
+        absent = absent_places(policy)
+
+        def afterwards() -> str:
+            return planted_words(remove_planted(absent, kept), kept)
+
+        return replace(sandbox.wrap(launch, policy), afterwards=afterwards)
+
+    async with Supervisor(wrap=wrap) as supervisor:
+        outcome = await supervisor.run_command("a", "echo '{}' > .mcp.json; echo hi > ordinary.txt", workdir=workspace)
+    assert [path.name for path in workspace.iterdir()] == ["ordinary.txt"]
+    assert "moved away" in outcome.note
+    assert ".mcp.json" in outcome.note

@@ -33,11 +33,18 @@ class ResourceLimits(msgspec.Struct, frozen=True, kw_only=True):
         return [(name, most) for name, most in names.items() if most is not None]
 
 
+def nothing_to_say() -> str:
+    return ""
+
+
 class Launch(msgspec.Struct, frozen=True):
+    """`afterwards` is asked when nothing of the command is alive: it tidies up, and says what must be known."""
+
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     workdir: Path
     limits: ResourceLimits = ResourceLimits()
+    afterwards: Callable[[], str] = nothing_to_say
 
     def encode(self) -> bytes:
         """As the keeper reads it. What no system could start raises ProcessError."""
@@ -62,12 +69,24 @@ def unwrapped(launch: Launch) -> Launch:
     return launch
 
 
+_BASH = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/opt/homebrew/bin/bash")
+_NO_BASH = "there is no bash on this machine; commands are judged as bash reads them, so no other shell runs them"
+
+
 def argv_of(command: str | Sequence[str]) -> tuple[str, ...]:
-    """A text is for the shell, which reads none of the user's start-up files; a sequence is a program as it stands."""
+    """A text is for bash, which reads none of the user's start-up files; a sequence is a program as it stands."""
     if not isinstance(command, str):
         return tuple(command)
-    bash = shutil.which("bash")
-    return (bash, "--noprofile", "--norc", "-c", command) if bash else ("/bin/sh", "-c", command)
+    return (find_bash(), "--noprofile", "--norc", "-c", command)
+
+
+def find_bash(places: Sequence[str] = _BASH, search_path: str | None = None) -> str:
+    """The system's own before any other: a folder that a workspace can write to may stand in the search path."""
+    own = (place for place in places if os.access(place, os.X_OK))
+    found = next(own, None) or shutil.which("bash", path=search_path)
+    if found is None or not Path(found).is_absolute():
+        raise ProcessError(_NO_BASH)
+    return found
 
 
 def _encoded(word: str) -> bytes:

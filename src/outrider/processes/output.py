@@ -6,13 +6,24 @@ Memory and file are bounded, whatever is written: what fits neither is counted a
 import contextlib
 import os
 from collections import deque
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
 
 KIB, MIB = 1 << 10, 1 << 20
 _SMALL = 8 * KIB
+_LOOKED_AT = 64 * KIB  # so many bytes of a file are searched for secrets together
+_LONGEST_SECRET = 8 * KIB
 _LONGEST_LETTER = 4
+
+
+FindSecrets = Callable[[bytes], Iterable[tuple[int, int]]]
+"""Where in some output secrets begin and end."""
+
+
+def find_none(_: bytes) -> Iterable[tuple[int, int]]:
+    return ()
 
 
 class OutputLimits(msgspec.Struct, frozen=True):
@@ -51,10 +62,12 @@ class OutputSlice(msgspec.Struct, frozen=True):
 
 
 class OutputFolder:
-    """Where files of output are made, for nobody else to read; a budget bounds all of them together."""
+    """Where files of output are made, for nobody else to read; a budget bounds all of them together. What
+    `find_secrets` finds becomes stars in them."""
 
-    def __init__(self, path: Path | None, limits: OutputLimits) -> None:
+    def __init__(self, path: Path | None, limits: OutputLimits, find_secrets: FindSecrets = find_none) -> None:
         self.limits = limits
+        self.find_secrets = find_secrets
         self._path = path
         self._left = limits.files
 
@@ -87,6 +100,8 @@ class _File:
         self._folder = folder
         self._descriptor = descriptor
         self._full = False
+        self._recent = bytearray()  # the end of the file, as it was written
+        self._unsearched = 0
 
     def write(self, chunk: bytes) -> None:
         """As much as the limits and the disk allow; from the first byte that did not fit, nothing more."""
@@ -99,12 +114,26 @@ class _File:
                 written += os.write(self._descriptor, memoryview(chunk)[written:room])
         self.size += written
         self._full = written < len(chunk)
+        self._recent += memoryview(chunk)[:written]
+        self._unsearched += written
+        if self._unsearched >= _LOOKED_AT:
+            self._hide_secrets()
 
     def read(self, offset: int, size: int) -> bytes:
         return os.pread(self._descriptor, size, offset)
 
     def close(self) -> None:
+        self._hide_secrets()
         os.close(self._descriptor)
+
+    def _hide_secrets(self) -> None:
+        """In place, so that every other byte stays where it was."""
+        begin = self.size - len(self._recent)
+        with contextlib.suppress(OSError):
+            for start, end in self._folder.find_secrets(bytes(self._recent)):
+                os.pwrite(self._descriptor, b"*" * (end - start), begin + start)
+        self._unsearched = 0
+        del self._recent[:-_LONGEST_SECRET]
 
 
 class Output:

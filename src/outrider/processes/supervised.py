@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from outrider.processes.ending import Ending
+from outrider.processes.launch import nothing_to_say
 from outrider.processes.output import Output, OutputSlice, OutputText
 from outrider.processes.pace import Pacer
 from outrider.processes.process import Asked, Process
@@ -44,6 +45,7 @@ class Outcome(msgspec.Struct, frozen=True):
     output: OutputText
     duration_ms: int
     ending: Ending | None = None
+    note: str = ""  # what whoever reads the output must know besides
 
     @property
     def exit_code(self) -> int | None:
@@ -64,6 +66,8 @@ class Supervised:
         self.backgrounded = False
         self.released = asyncio.Event()
         self.on_output: OnOutput | None = None
+        self.afterwards: Callable[[], str] = nothing_to_say
+        self.note = ""
         self.process = Process(output, self)
         self._publish = publish
         self._pacer = Pacer(self._publish_output) if publish else None
@@ -124,6 +128,10 @@ class Supervised:
         self._tell(ProcessExitedEvent, exit_code=ending.exit_code, signal=ending.signal)
 
     def gone(self) -> None:
+        try:
+            self.note = self.afterwards()
+        except OSError as error:
+            self.note = f"what it left behind could not be looked at: {error}"
         self.released.set()
 
     def read(self, offset: int | None, most: int) -> OutputSlice:
@@ -148,7 +156,7 @@ class Supervised:
 
     def outcome(self) -> Outcome:
         seconds = (self._end or time.monotonic()) - self._begin
-        return Outcome(self.id, self.process.output.text(), round(seconds * 1000), self.process.ending)
+        return Outcome(self.id, self.process.output.text(), round(seconds * 1000), self.process.ending, self.note)
 
     def _publish_output(self, text: str) -> None:
         self._tell(ProcessOutputEvent, output=text)

@@ -51,7 +51,7 @@ class Supervisor:
     def __init__(
         self,
         *,
-        folder: Path | None = None,
+        folder: Path | OutputFolder | None = None,
         bus: EventBus | None = None,
         environment: Mapping[str, str] | None = None,
         wrap: Wrap = unwrapped,
@@ -59,7 +59,8 @@ class Supervisor:
         resources: ResourceLimits | None = None,
         output: OutputLimits | None = None,
     ) -> None:
-        self._folder = OutputFolder(folder, output or OutputLimits())
+        made = isinstance(folder, OutputFolder)
+        self._folder = folder if made else OutputFolder(folder, output or OutputLimits())
         self._publish = bus.publish if bus is not None else None
         self._environment = child_environment(os.environ) if environment is None else environment
         self._wrap = wrap
@@ -199,7 +200,7 @@ class Supervisor:
         text = command if isinstance(command, str) else shlex.join(command)
         name = self._known.free_id(call_id)
         found = Supervised(name, session_id, text, Output(self._folder, name), self._publish)
-        found.on_output = on_output
+        found.on_output, found.afterwards = on_output, launch.afterwards
         if in_background:
             found.to_background()
         self._known.add(found)

@@ -1,6 +1,7 @@
 """Output is bounded in memory and on disk, and every byte of it is shown, kept in a file or counted."""
 
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -18,6 +19,22 @@ def written(*chunks: bytes, folder: Path | None = None, limits: OutputLimits = S
     for chunk in chunks:
         output.write(chunk)
     return output
+
+
+def stars_for_keys(raw: bytes) -> list[tuple[int, int]]:
+    return [found.span() for found in re.finditer(rb"key-[0-9]{12}", raw)]
+
+
+def test_secrets_become_stars_in_the_file_and_nothing_else_moves(tmp_path: Path):
+    text = (b"x" * 70_000) + b" key-123456789012 " + (b"y" * 70_000) + b" key-210987654321"
+    for size in (7, 1000, 64 * 1024, len(text)):
+        output = Output(OutputFolder(tmp_path, OutputLimits(head=10, tail=10), stars_for_keys), "call")
+        for at in range(0, len(text), size):
+            output.write(text[at : at + size])
+        path = output.text().path
+        output.close()
+        assert path is not None
+        assert path.read_bytes() == re.sub(rb"key-[0-9]{12}", b"*" * 16, text)
 
 
 def read_all(output: Output, most: int = 7) -> tuple[str, int]:

@@ -8,7 +8,7 @@ import pytest
 from outrider.errors import ProcessError
 from outrider.processes.ending import ending_of
 from outrider.processes.environment import child_environment
-from outrider.processes.launch import Launch, ResourceLimits, argv_of
+from outrider.processes.launch import Launch, ResourceLimits, argv_of, find_bash
 from outrider.processes.plain_text import plain_text
 
 
@@ -94,8 +94,28 @@ def test_plain_text_takes_time_in_proportion_to_its_length():
 def test_a_shell_command_reads_no_files_of_the_user():
     argv = argv_of("echo hi")
     assert argv[-2:] == ("-c", "echo hi")
-    assert argv[0] == "/bin/sh" or argv[1:3] == ("--noprofile", "--norc")
+    assert (Path(argv[0]).name, argv[1:3]) == ("bash", ("--noprofile", "--norc"))
     assert argv_of(["git", "status"]) == ("git", "status")
+
+
+def test_without_bash_no_other_shell_reads_what_was_judged_as_bash(tmp_path: Path):
+    with pytest.raises(ProcessError, match="no bash"):
+        find_bash(places=(), search_path=str(tmp_path))
+
+
+def test_a_bash_in_the_search_path_counts_only_by_its_full_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "bash").write_text("#!/bin/sh\n")
+    (tmp_path / "bash").chmod(0o755)
+    assert find_bash(places=(), search_path=str(tmp_path)) == str(tmp_path / "bash")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ProcessError, match="no bash"):
+        find_bash(places=(), search_path=".")
+
+
+def test_the_systems_own_bash_comes_first(tmp_path: Path):
+    (tmp_path / "bash").write_text("#!/bin/sh\n")
+    (tmp_path / "bash").chmod(0o755)
+    assert find_bash(search_path=str(tmp_path)) != str(tmp_path / "bash")
 
 
 @pytest.mark.parametrize("argv", [("a\0b",), ("ok", "\ud83d")])

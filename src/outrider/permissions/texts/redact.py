@@ -73,6 +73,16 @@ class Redactor:
             found += (match.span() for match in self._pattern.finditer(text))
         return _merged(found) if found else found
 
+    def spans_of_bytes(self, raw: bytes) -> Spans:
+        """Where secrets stand in output that may be any bytes."""
+        found = spans_in(raw.decode("latin-1"))
+        for secret in self.known:
+            at = raw.find(form := secret.encode(errors="replace"))
+            while at >= 0:
+                found.append((at, at + len(form)))
+                at = raw.find(form, at + len(form))
+        return _merged(found)
+
     def text(self, text: str) -> str:
         return _hidden(text, self.spans(text))
 

@@ -1,5 +1,6 @@
 """Steering files that were not there before a command ran: a mount can protect only what exists."""
 
+import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,8 +20,24 @@ def remove_planted(absent: Iterable[Path], keep_in: Path) -> tuple[Path, ...]:
     planted = [path for path in absent if os.path.lexists(path)]
     for path in planted:
         keep_in.mkdir(parents=True, exist_ok=True)
-        Path(path).rename(_free_name(keep_in, path.name))
+        _move(path, keep_in)
     return tuple(planted)
+
+
+def _move(path: Path, keep_in: Path) -> None:
+    try:
+        path.rename(_free_name(keep_in, path.name))
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        # On another disk it would have to be copied, whatever its size; under another name nobody obeys it.
+        path.rename(_free_name(path.parent, f"{path.name}.planted"))
+
+
+def planted_words(planted: Iterable[Path], keep_in: Path) -> str:
+    """What is said of them to whoever ran the command."""
+    names = ", ".join(str(path) for path in planted)
+    return f"not allowed here, and moved away (see {keep_in}): {names}" if names else ""
 
 
 def _free_name(folder: Path, name: str) -> Path:

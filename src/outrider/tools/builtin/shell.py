@@ -113,7 +113,7 @@ def _told(outcome: Outcome, title: str, limit: TimeLimit) -> ToolResult:
             raise ToolFailure(ending.words)
         case "exited" | "signaled":
             text = noted(told_output(outcome.output), "" if ending.succeeded else ending.words)
-            return ToolResult(text, title=title, metadata=_about(outcome))
+            return ToolResult(noted(text, outcome.note), title=title, metadata=_about(outcome))
 
 
 def _told_to_run_on(outcome: Outcome, title: str) -> ToolResult:

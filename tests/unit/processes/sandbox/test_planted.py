@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from outrider.processes.sandbox.planted import absent_places, remove_planted
+import pytest
+
+from outrider.processes.sandbox.planted import absent_places, planted_words, remove_planted
 from outrider.processes.sandbox.policy import Policy
 
 
@@ -37,6 +39,22 @@ def test_what_is_planted_twice_is_kept_twice(tmp_path: Path):
         (tmp_path / ".mcp.json").write_text("planted")
         remove_planted(absent, tmp_path / "kept")
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [".mcp.json", ".mcp.json.1"]
+
+
+def test_on_another_disk_it_loses_its_name_only(tmp_path: Path):
+    elsewhere = Path("/dev/shm")
+    if not elsewhere.is_dir() or elsewhere.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("needs a second file system")
+    absent = absent_places(policy(tmp_path))
+    (tmp_path / ".mcp.json").write_text("planted")
+    assert remove_planted(absent, elsewhere) == (tmp_path / ".mcp.json",)
+    assert [path.name for path in tmp_path.iterdir()] == [".mcp.json.planted"]
+
+
+def test_it_is_said_what_was_planted_and_nothing_else(tmp_path: Path):
+    assert planted_words([], tmp_path) == ""
+    words = planted_words([Path("/w/.mcp.json"), Path("/w/AGENTS.md")], Path("/kept"))
+    assert words == "not allowed here, and moved away (see /kept): /w/.mcp.json, /w/AGENTS.md"
 
 
 def test_nothing_is_planted_in_a_read_only_workspace(tmp_path: Path):

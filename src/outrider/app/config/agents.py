@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from outrider.app.config.models import Providers
+from outrider.app.config.prompts import default_instructions
 from outrider.app.config.tables import AgentTable
-from outrider.context.prompts import prompt_text
 from outrider.errors import ConfigurationError
 from outrider.types.agents import Agent, Limits, Mode
 
@@ -65,9 +65,3 @@ class AgentBuilder:
                 return file.read(LARGEST)
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"{where}.instructions_file: {path} cannot be read: {error}") from error
-
-
-def default_instructions(prompts: Path) -> str:
-    """The user's own `agent.md`, else ours."""
-    own = prompts / "agent.md"
-    return own.read_text(encoding="utf-8").strip() if own.is_file() else prompt_text("agent")

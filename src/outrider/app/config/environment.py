@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -26,6 +27,19 @@ _HOSTS: dict[str, tuple[str, ...]] = {
     "openai-responses": ("openai.com",),
     "google": ("generativelanguage.googleapis.com", "aiplatform.googleapis.com"),
 }
+
+
+class Environment(dict[str, str]):
+    """Variables, some of which hold keys: they do not print themselves."""
+
+    def __repr__(self) -> str:
+        return f"Environment({len(self)} variables)"
+
+    def __rich_repr__(self) -> Any:
+        yield repr(self)
+
+
+KEY_VARIABLES = frozenset(name for names in _KEYS.values() for name in names)
 
 
 def filled_in(provider: Provider, environ: Mapping[str, str] = os.environ) -> Provider:

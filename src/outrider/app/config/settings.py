@@ -9,6 +9,7 @@ from typing import Any, get_args
 import msgspec
 
 from outrider.app.config.agents import DEFAULT, AgentBuilder
+from outrider.app.config.environment import Environment
 from outrider.app.config.folders import Folders, find_folders
 from outrider.app.config.models import NO_PROVIDER, Providers
 from outrider.app.config.project import Rights, ceiling_of, held, project_agents, read_project, tightened
@@ -46,10 +47,11 @@ _NO_FLAGS = Flags()
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`model` is the first agent's, as PROVIDER/MODEL; "" where no model can be reached. The first of `agents` is the
     one that starts. `missing` says what stands between the agents and their models, `notices` are for the user to
-    read. Keys are inside `providers` only, which do not print them."""
+    read. Keys are inside `providers` and `environ` only, and those do not print them."""
 
     folders: Folders
     workspace: Path
+    environ: Environment
     model: str
     mode: Mode
     agents: tuple[Agent, ...]
@@ -109,6 +111,7 @@ def read_settings(
     return Settings(
         folders=folders,
         workspace=workspace,
+        environ=Environment(environ),
         model=f"{agents[0].provider}/{agents[0].model}".rstrip("/"),
         mode=agents[0].mode,
         agents=agents,

@@ -31,13 +31,14 @@ class TrustItem(msgspec.Struct, frozen=True):
     """`name` says what and where, `content` what it is; both can be shown on a terminal as they are.
 
     What is `executable` starts a program or visits an address, and counts only once exactly `approved_as` was
-    approved."""
+    approved; `key` is its name as it is written."""
 
     kind: ItemKind
     name: str
     content: str
     executable: bool = False
     approved_as: bytes = b""
+    key: str = ""
 
 
 class WorkspaceTrust:
@@ -116,7 +117,7 @@ def server_items(project: Project) -> list[TrustItem]:
 def _server_item(name: str, entry: Any) -> TrustItem:
     written = msgspec.json.encode(entry, order="sorted")
     shown = json.dumps(entry, sort_keys=True)  # in ASCII, so that nothing in it is invisible
-    return TrustItem("MCP server", _plain(f"{SERVERS}: {name}"), shown, executable=True, approved_as=written)
+    return TrustItem("MCP server", _plain(f"{SERVERS}: {name}"), shown, executable=True, approved_as=written, key=name)
 
 
 def _shown(path: Path, project: Project) -> str:

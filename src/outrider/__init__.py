@@ -10,6 +10,18 @@ if TYPE_CHECKING:
     from outrider.app.approvals.gate import ApprovalRequest, Rules
     from outrider.app.engine import Engine
     from outrider.app.models.complete import async_complete, complete
+    from outrider.app.replay.comparison import Comparison, Course, compare
+    from outrider.app.replay.differences import (
+        AnswerDiffers,
+        CallsDiffer,
+        Replay,
+        ReplayedStep,
+        RequestDiffers,
+        ResultDiffers,
+        StepDiffers,
+    )
+    from outrider.app.replay.replay import replay
+    from outrider.app.replay.what_if import WhatIf, what_if
     from outrider.app.runs.results import RunResult
     from outrider.app.runs.run import async_run, async_run_stream, run
     from outrider.app.runs.streaming import StreamEvent
@@ -142,15 +154,19 @@ __all__ = [
     "AgentMessage",
     "AgentPart",
     "Answer",
+    "AnswerDiffers",
     "ApprovalRequest",
     "Attachment",
     "AuthenticationError",
     "CacheTokens",
+    "CallsDiffer",
     "CompactionPart",
+    "Comparison",
     "ConfigurationError",
     "Containment",
     "ContentFilterError",
     "ContextOverflowError",
+    "Course",
     "Decision",
     "EndedTime",
     "Engine",
@@ -198,8 +214,12 @@ __all__ = [
     "QuotaExceededError",
     "RateLimitError",
     "ReasoningPart",
+    "Replay",
+    "ReplayedStep",
     "Request",
+    "RequestDiffers",
     "ResourceSource",
+    "ResultDiffers",
     "RetryPart",
     "RetryTime",
     "Rules",
@@ -213,6 +233,7 @@ __all__ = [
     "SnapshotPart",
     "Span",
     "StalledStreamError",
+    "StepDiffers",
     "StepFinishPart",
     "StepStartPart",
     "StorageFullError",
@@ -245,9 +266,11 @@ __all__ = [
     "TurnEnd",
     "UnknownPart",
     "Usage",
+    "WhatIf",
     "async_complete",
     "async_run",
     "async_run_stream",
+    "compare",
     "complete",
     "decode_part",
     "decode_parts",
@@ -274,8 +297,10 @@ __all__ = [
     "part_from_dict",
     "part_types",
     "register_part_type",
+    "replay",
     "run",
     "validate_part",
+    "what_if",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -286,6 +311,12 @@ __getattr__, __dir__ = lazy_names(
         "outrider.app.approvals.gate": "ApprovalRequest Rules",
         "outrider.app.engine": "Engine",
         "outrider.app.models.complete": "async_complete complete",
+        "outrider.app.replay.comparison": "Comparison Course compare",
+        "outrider.app.replay.differences": """
+            AnswerDiffers CallsDiffer Replay ReplayedStep RequestDiffers ResultDiffers StepDiffers
+        """,
+        "outrider.app.replay.replay": "replay",
+        "outrider.app.replay.what_if": "WhatIf what_if",
         "outrider.app.runs.results": "RunResult",
         "outrider.app.runs.run": "async_run async_run_stream run",
         "outrider.app.runs.streaming": "StreamEvent",

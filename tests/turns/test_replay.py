@@ -6,15 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from outrider import Agent, ConfigurationError, Engine, ProviderError, Tool, ToolPart
-from outrider.app.replay.differences import (
+from outrider import (
+    Agent,
     AnswerDiffers,
     CallsDiffer,
+    ConfigurationError,
+    Engine,
+    ProviderError,
     RequestDiffers,
     ResultDiffers,
     StepDiffers,
+    Tool,
+    ToolPart,
+    replay,
 )
-from outrider.app.replay.replay import replay
 from outrider.events import PartDeltaEvent, ToolExecutionStartedEvent
 from outrider.sessions.memory_store import MemoryStore
 from tests.turns.stories import agent, call, scripted

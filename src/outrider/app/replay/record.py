@@ -1,8 +1,9 @@
 """A stored session as it is to be run again: what the user said and when, and the sessions that its agents opened."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from outrider.agents.ends import is_cut_off
 from outrider.app.replay.steps import steps_of
@@ -10,6 +11,7 @@ from outrider.sessions.journal import session_from
 from outrider.sessions.records import SessionFilter
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
+from outrider.types.agents import Agent
 from outrider.types.messages import Message
 from outrider.types.parts import CompactionPart
 
@@ -30,11 +32,16 @@ def copied(message: Message) -> Message:
     return Message.from_dict(message.to_dict())
 
 
+def is_input(message: Message) -> bool:
+    """Whether somebody said it: compactions are the program's own doing."""
+    return message.role == "user" and not message.get_parts_by_type(CompactionPart)
+
+
 def inputs_of(messages: Sequence[Message], start: int = 0) -> list[Input]:
-    """From message number `start` on. Compactions are the program's own doing."""
+    """From message number `start` on."""
     found: list[Input] = []
     for place, message in enumerate(messages[start:], start):
-        if message.role != "user" or message.get_parts_by_type(CompactionPart):
+        if not is_input(message):
             continue
         before = messages[place - 1] if place else None
         if found and before is not None and before in found[-1].messages:
@@ -56,6 +63,13 @@ def shared_messages(session: Session) -> int:
     point = session.forked_from
     places = [place for place, one in enumerate(session.messages, 1) if point and one.id == point.message_id]
     return places[0] if places else 0
+
+
+def with_its_model(agent: Agent, answer: Message | None, providers: Collection[str]) -> Agent:
+    """The agent with the model that gave this answer, where its provider is known: one may have been chosen then."""
+    if answer is None or answer.model is None or answer.model.provider not in providers:
+        return agent
+    return replace(agent, provider=answer.model.provider, model=answer.model.model)
 
 
 async def load(store: Store, session_id: str) -> Session:

@@ -14,7 +14,7 @@ from outrider.app.engine import Engine
 from outrider.app.models.recorder import cassette_of
 from outrider.app.replay.differences import Difference, Replay, ReplayedStep, RequestDiffers
 from outrider.app.replay.players import Players
-from outrider.app.replay.record import Input, copied, descendants, inputs_of, load, shared_messages
+from outrider.app.replay.record import Input, copied, descendants, inputs_of, load, shared_messages, with_its_model
 from outrider.app.replay.stand_ins import PastCalls, RecordedGate, recorded_tools
 from outrider.app.replay.steps import compare_steps, steps_of
 from outrider.app.toolbox import Toolbox
@@ -23,7 +23,6 @@ from outrider.errors import ConfigurationError
 from outrider.sessions.journal import Journal, begin
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.session import Session
-from outrider.types.agents import Agent
 from outrider.types.events import LLMRequestEvent
 from outrider.types.messages import Message
 
@@ -123,7 +122,8 @@ class _Rerun:
 
     async def _turn(self, journal: Journal, crew: Crew, waiting: list[Input], answer: Message | None) -> None:
         self.session.mode = answer.mode if answer and answer.mode else self.session.mode  # type: ignore[assignment]
-        agent = self._agent(answer)
+        agent = self._twin.staff.agent(answer.agent if answer else self.session.agent)
+        agent = with_its_model(agent, answer, self._twin.staff.plan.providers)
 
         async def take_input() -> list[Message]:
             made = len(steps_of(self.session.messages))
@@ -132,13 +132,6 @@ class _Rerun:
             return []
 
         await Turn(take_seat(agent, journal, crew, take_input=take_input), crew).run()
-
-    def _agent(self, answer: Message | None) -> Agent:
-        """With the model that answered then, as far as its provider is known: a session may have had one chosen."""
-        agent = self._twin.staff.agent(answer.agent if answer else self.session.agent)
-        if answer is None or answer.model is None or answer.model.provider not in self._twin.staff.plan.providers:
-            return agent
-        return replace(agent, provider=answer.model.provider, model=answer.model.model)
 
     def _next_answer(self) -> Message | None:
         return next(iter(steps_of(self._recorded.messages[self.given :])), None)

@@ -1,45 +1,106 @@
 """The smallest useful rule to offer for "always": it covers what was shown and as little else as possible."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+
+from outrider.permissions.assess import ShellCall, assess, patched_paths
 from outrider.permissions.commands.command import TRANSPARENT, Command
 from outrider.permissions.commands.reach import certain_words
 from outrider.permissions.commands.walk import analyse
 from outrider.permissions.paths.contain import contain
 from outrider.permissions.policy import decide
+from outrider.permissions.rules import parse_rule
+from outrider.permissions.texts.redact import hide_patterns
 from outrider.permissions.texts.terminal import shows_everything
-from outrider.permissions.tools import canonical, shape_of, subject_of
+from outrider.permissions.tools import canonical, folder_of, shape_of, subject_of
 
 LONGEST_SHOWN = 2_000
 
 
+class Offer(Struct, frozen=True):
+    """What would let exactly this call run again: rules, one for each command that does more than read, and the hashes
+    of the workspace's files that steer its programs, since a yes to the call is a yes to them as they are now."""
+
+    rules: tuple[str, ...] = ()
+    contents: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.rules or self.contents)
+
+
+def offer_for(tool: str, arguments: Mapping[str, Any], *, workspace: str) -> Offer:
+    """An empty one means that "always" is not offered: the call cannot be shown in full, or rules would not suffice."""
+    if not is_shown_in_full(tool, arguments):
+        return Offer()
+    rules, contents = _needed(tool, arguments, workspace), _contents(tool, arguments, workspace)
+    for offer in (Offer(rules), Offer(rules, contents)):
+        if offer and _suffices(offer, tool, arguments, workspace):
+            return offer
+    return Offer()
+
+
 def offered_rules(tool: str, arguments: Mapping[str, Any], *, workspace: str) -> tuple[str, ...]:
-    """Rules that would let exactly this call run again; empty: "always" is not offered.
+    return offer_for(tool, arguments, workspace=workspace).rules
 
-    A command line may need several, one for each command in it that does more than read. Nothing is offered for
-    what cannot be shown in full, or where the rules would not suffice.
-    """
+
+def is_shown_in_full(tool: str, arguments: Mapping[str, Any]) -> bool:
+    """Whether people see all that decides about the call: nothing of it is too long, invisible or hidden."""
+    subject, folder = subject_of(tool, arguments), folder_of(arguments)
+    texts = list(_texts(arguments if subject is None else [subject, folder or ""]))
+    shown = all(shows_everything(text) and hide_patterns(text) == text for text in texts)
+    return shown and sum(map(len, texts)) <= LONGEST_SHOWN
+
+
+def _texts(value: object) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case Mapping():
+            for key, item in cast("Mapping[object, object]", value).items():
+                yield from (*_texts(key), *_texts(item))
+        case list():
+            for item in cast("list[object]", value):
+                yield from _texts(item)
+        case _:
+            pass
+
+
+def _needed(tool: str, arguments: Mapping[str, Any], workspace: str) -> tuple[str, ...]:
     subject = subject_of(tool, arguments)
-    if not isinstance(subject, str) or len(subject) > LONGEST_SHOWN or not shows_everything(subject):
+    kind = shape_of(tool).kind
+    if kind == "unknown":
+        return (tool,) if parse_rule(tool).tool == tool else ()
+    if not isinstance(subject, str):
         return ()
-    match shape_of(tool).kind:
+    match kind:
         case "shell":
-            rules = _for_shell(subject, workspace)
+            return _for_shell(subject, workspace)
         case "read" | "write":
-            rules = _for_file(tool, subject, workspace)
+            return _for_files(tool, subject, workspace)
         case "network":
-            rules = _for_address(tool, subject)
-        case "talk" | "delegate" | "unknown":
-            rules = ()
-    return rules if rules and _suffice(rules, tool, arguments, workspace) else ()
+            return _for_address(tool, subject)
+        case "talk" | "delegate":
+            return ()
 
 
-def _suffice(rules: tuple[str, ...], tool: str, arguments: Mapping[str, Any], workspace: str) -> bool:
-    return decide(tool, arguments, mode="agent", allow=rules, workspace=workspace).effect == "allow"
+def _contents(tool: str, arguments: Mapping[str, Any], workspace: str) -> tuple[str, ...]:
+    call = assess(tool, arguments, workspace=workspace)
+    if not isinstance(call, ShellCall):
+        return ()
+    found = (content for command in call.script.commands for content in call.reach.steering_contents(command))
+    return tuple(dict.fromkeys(found))
+
+
+def _suffices(offer: Offer, tool: str, arguments: Mapping[str, Any], workspace: str) -> bool:
+    decision = decide(
+        tool, arguments, mode="agent", allow=offer.rules, workspace=workspace, approved=frozenset(offer.contents)
+    )
+    return decision.effect == "allow"
 
 
 def _for_shell(command: str, workspace: str) -> tuple[str, ...]:
@@ -59,12 +120,18 @@ def _exactly(command: Command) -> str | None:
     return None if text.endswith(("*", ":*")) or "\n" in text else f"shell({text})"
 
 
-def _for_file(tool: str, path: str, workspace: str) -> tuple[str, ...]:
+def _for_files(tool: str, subject: str, workspace: str) -> tuple[str, ...]:
+    paths = patched_paths(subject) if canonical(tool) == "apply_patch" else [subject]
+    rules = [_for_file(tool, path, workspace) for path in paths]
+    return tuple(dict.fromkeys(rule for rule in rules if rule)) if all(rules) else ()
+
+
+def _for_file(tool: str, path: str, workspace: str) -> str | None:
     found = contain(path, root=workspace, cwd=workspace, op=shape_of(tool).op)
-    if canonical(tool) == "apply_patch" or found.kind != "inside" or found.real_path is None:
-        return ()
+    if found.kind != "inside" or found.real_path is None:
+        return None
     relative = str(Path(found.real_path).relative_to(Path(workspace).resolve()))
-    return () if any(mark in relative for mark in "*?[]()") else (f"{canonical(tool)}(/{relative})",)
+    return None if any(mark in relative for mark in "*?[]()") else f"{canonical(tool)}(/{relative})"
 
 
 def _for_address(tool: str, url: str) -> tuple[str, ...]:

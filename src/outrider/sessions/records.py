@@ -198,7 +198,10 @@ class InboxItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True):
-    """A question about one exact call, and its answer. `fingerprint` is what binds it to tool and input."""
+    """A question about one exact call, and its answer. `fingerprint` is what binds it to tool and input.
+
+    `offers` are the rules that a yes for longer would keep, `contents` the hashes of files that it would approve with
+    them; without either the call can be allowed once only."""
 
     session_id: str
     call_id: str
@@ -212,6 +215,14 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     scope: ApprovalScope = "once"
     answered_by: str = ""
     answered: int | None = None
+    workspace: str = ""
+    offers: tuple[str, ...] = ()
+    contents: tuple[str, ...] = ()
+
+    @property
+    def can_last(self) -> bool:
+        """Whether a yes can be given for longer than once."""
+        return bool(self.offers or self.contents)
 
     def answered_with(self, answer: ApprovalAnswer, *, scope: ApprovalScope, by: str, at: int) -> "Approval":
         """The first yes or no counts; only a revocation comes after it."""

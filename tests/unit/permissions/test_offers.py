@@ -1,5 +1,6 @@
 """What is offered for longer is the smallest rule that suffices; explanations and backtests say what decided."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from outrider.permissions import decide
 from outrider.permissions.backtest import PastCall, backtest, past_calls, summary
 from outrider.permissions.explain import explain
-from outrider.permissions.offers import offered_rules
+from outrider.permissions.offers import offer_for, offered_rules
 from outrider.permissions.policy import Policy
 from outrider.types.messages import Message
 from outrider.types.parts import TextPart, ToolPart
@@ -36,11 +37,24 @@ from outrider.types.tool_state import ToolPending
         ("write", {"file_path": "src/[a].py"}, ()),
         ("write", {"file_path": ".git/config"}, ()),
         ("read", {"file_path": "../x"}, ()),
-        ("apply_patch", {"patch": "*** Add File: a\n"}, ()),
+        ("apply_patch", {"patch": "*** Add File: a\n"}, ("apply_patch(/a)",)),
+        (
+            "apply_patch",
+            {"patch": "*** Add File: a\n*** Update File: src/b\n"},
+            ("apply_patch(/a)", "apply_patch(/src/b)"),
+        ),
+        ("apply_patch", {"patch": "*** Add File: a\n*** Update File: .git/config\n"}, ()),
+        ("apply_patch", {"patch": "*** Add File: a\n*** Update File: ../b\n"}, ()),
         ("web_fetch", {"url": "https://docs.example.org/a"}, ("web_fetch(docs.example.org)",)),
         ("web_fetch", {"url": "https://a@docs.example.org/a"}, ()),
-        ("mcp__x__y", {"a": 1}, ()),
+        ("mcp__x__y", {"a": 1}, ("mcp__x__y",)),
+        ("mcp__x__y", {"a": "\u202e"}, ()),
+        ("mcp__x__y", {"a": "x" * 3000}, ()),
+        ("mcp x", {"a": 1}, ()),
+        ("todo", {"todos": []}, ()),
         ("shell", {}, ()),
+        ("shell", {"command": "make x", "workdir": "src\u200b"}, ()),
+        ("shell", {"command": "login --key ghp_" + "a1B2" * 9}, ()),
     ],
 )
 def test_the_smallest_rule_is_offered_or_none(
@@ -50,6 +64,25 @@ def test_the_smallest_rule_is_offered_or_none(
     assert offered_rules(tool, arguments, workspace=str(tmp_path)) == rules
     if rules:
         assert decide(tool, arguments, mode="agent", allow=rules, workspace=tmp_path).effect == "allow"
+
+
+def test_a_yes_for_longer_covers_the_files_that_steer_the_program_as_they_are_now(tmp_path: Path):
+    (tmp_path / "conftest.py").write_text("x = 1")
+    call = {"command": "pytest -q"}
+    offer = offer_for("shell", call, workspace=str(tmp_path))
+    assert offer.rules == ("shell(pytest -q)",)
+    assert len(offer.contents) == 1
+    decided = partial(decide, "shell", call, mode="agent", allow=offer.rules, workspace=tmp_path)
+    assert decided().effect == "ask"
+    assert decided(approved=offer.contents).effect == "allow"
+    (tmp_path / "conftest.py").write_text("x = 2")
+    assert decided(approved=offer.contents).effect == "ask"
+
+
+def test_a_command_that_reads_needs_no_rule_but_a_yes_to_what_steers_it(tmp_path: Path):
+    (tmp_path / "go.mod").write_text("module x\ngo 1.22\n")
+    offer = offer_for("shell", {"command": "go version"}, workspace=str(tmp_path))
+    assert (offer.rules, len(offer.contents), bool(offer)) == ((), 1, True)
 
 
 def test_an_explanation_says_what_decided_and_what_each_command_does(tmp_path: Path):

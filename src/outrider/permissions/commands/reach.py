@@ -9,7 +9,7 @@ from outrider.permissions.commands.command import TRANSPARENT, Command
 from outrider.permissions.commands.wrappers import RUNNERS, SHELLS
 from outrider.permissions.paths.contain import contain
 from outrider.permissions.programs.known import program_name, reaches
-from outrider.permissions.programs.steering import steering, unapproved
+from outrider.permissions.programs.steering import Item, steering, unapproved
 from outrider.permissions.rules import Rule, match_words
 from outrider.permissions.shell.values import Arg
 from outrider.permissions.texts.names import names
@@ -79,12 +79,20 @@ class Reach:
         return self._steered(program_name(words[0]), words, command, reads_only=True) if words else None
 
     def _steered(self, name: str, words: tuple[str, ...], command: Command, *, reads_only: bool) -> str | None:
+        item = unapproved(self._items(name, words, command, reads_only=reads_only), self.approved)
+        return None if item is None else f"{item.path.name} of this workspace steers {name}: {item.why}"
+
+    def steering_contents(self, command: Command) -> Iterator[str]:
+        """The hashes of all files of the workspace that steer the command, as they are now."""
+        words = certain_words(command)
+        if words:
+            name = program_name(words[0])
+            yield from (item.content for item in self._items(name, words, command, reads_only=command.doubt is None))
+
+    def _items(self, name: str, words: tuple[str, ...], command: Command, *, reads_only: bool) -> Iterator[Item]:
         for cwd in command.cwds:
             for folder in _folders(name, words, cwd):
-                items = steering(name, words[1:], root=Path(self.root), cwd=folder, reads_only=reads_only)
-                if (item := unapproved(items, self.approved)) is not None:
-                    return f"{item.path.name} of this workspace steers {name}: {item.why}"
-        return None
+                yield from steering(name, words[1:], root=Path(self.root), cwd=folder, reads_only=reads_only)
 
 
 def certain_words(command: Command) -> tuple[str, ...] | None:

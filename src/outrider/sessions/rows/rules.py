@@ -29,10 +29,10 @@ def in_use(lease: Lease) -> SessionInUseError:
 
 
 def bound(approval: Approval, at: int) -> Approval:
-    """A question with the fingerprint of what it asks about: nobody else's word counts for that."""
-    return msgspec.structs.replace(
-        approval, fingerprint=fingerprint(approval.tool, approval.input), created=approval.created or at
-    )
+    """A question with the fingerprint of what it asks about; that of the call as it runs, where its input is kept with
+    secrets hidden."""
+    given = approval.fingerprint or fingerprint(approval.tool, approval.input)
+    return msgspec.structs.replace(approval, fingerprint=given, created=approval.created or at)
 
 
 def forked(source: StoredSession, at: str, title: str | None, now: int) -> StoredSession:

@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from outrider.testing.recorded import RecordedProviders
+    from outrider.testing.replayed import ReplayedAgents
 
 _MARKER = (
     "outrider_cassette(ignore=[…], secrets=[…]): fields of requests that may differ, texts to hide in the cassette"
@@ -31,13 +33,36 @@ def outrider_cassette(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
     """Providers whose traffic is on a cassette of this test: `cassettes/MODULE.TEST.jsonl` beside its file.
 
     Recorded with --outrider-record; otherwise played, and nothing but this machine can be reached."""
-    from outrider.testing.network import refuse_network
     from outrider.testing.recorded import RecordedProviders
 
-    recording = bool(request.config.getoption("--outrider-record"))
-    name = re.sub(r"[^\w.-]+", "-", f"{request.path.stem}.{request.node.name}")
+    recording = _is_recording(request, monkeypatch)
     marker = request.node.get_closest_marker("outrider_cassette")
     options = dict(marker.kwargs) if marker else {}
+    yield RecordedProviders(_folder(request) / f"{_name(request)}.jsonl", recording=recording, **options)
+
+
+@pytest.fixture
+def outrider_replay(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> "Iterator[ReplayedAgents]":
+    """Agents whose sessions are recorded with --outrider-record (`cassettes/MODULE.TEST.session.json` and `.jsonl`
+    beside the test's file); otherwise they run again offline, and everything that goes otherwise is known."""
+    from outrider.testing.replayed import ReplayedAgents
+
+    yield ReplayedAgents(_folder(request), _name(request), recording=_is_recording(request, monkeypatch))
+
+
+def _is_recording(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """If not, nothing but this machine can be reached."""
+    from outrider.testing.network import refuse_network
+
+    recording = bool(request.config.getoption("--outrider-record"))
     if not recording:
         refuse_network(monkeypatch)
-    yield RecordedProviders(request.path.parent / "cassettes" / f"{name}.jsonl", recording=recording, **options)
+    return recording
+
+
+def _folder(request: pytest.FixtureRequest) -> Path:
+    return request.path.parent / "cassettes"
+
+
+def _name(request: pytest.FixtureRequest) -> str:
+    return re.sub(r"[^\w.-]+", "-", f"{request.path.stem}.{request.node.name}")

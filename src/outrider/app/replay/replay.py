@@ -33,19 +33,21 @@ async def replay(
     *,
     cassette: str | Path | None = None,
     fresh_results: bool = False,
+    own_models: bool = False,
     ignore: Collection[str] = (),
 ) -> Replay:
     """The session from its beginning (a fork from where it branched off), with the engine's agents and tools as they
     are now and the models' answers from its cassette; nothing is stored, and no provider is reached.
 
-    Results of calls come from the record; with `fresh_results` the tools run, under the engine's rules. `ignore` names
-    fields of requests that may differ, such as "system"."""
+    Results of calls come from the record; with `fresh_results` the tools run, under the engine's rules. The models are
+    those that answered then; with `own_models` each agent's own. `ignore` names fields of requests that may differ,
+    such as "system"."""
     if cassette is None and engine.cassettes is None:
         raise ConfigurationError("nothing was recorded: give the engine a folder for `cassettes`, or name a cassette")
     path = Path(cassette) if cassette is not None else cassette_of(Path(engine.cassettes or ""), session_id)
     recorded = await load(engine.store, session_id)
     below = await descendants(engine.store, session_id)
-    rerun = _Rerun(engine, recorded, below, fresh_results=fresh_results)
+    rerun = _Rerun(engine, recorded, below, fresh_results=fresh_results, own_models=own_models)
     players = Players(path, engine.staff.plan.providers, rerun.note, ignore)
     await rerun.run(players)
     return Replay(
@@ -60,11 +62,14 @@ async def replay(
 class _Rerun:
     """One session, run again in memory."""
 
-    def __init__(self, engine: Engine, recorded: Session, below: Sequence[Session], *, fresh_results: bool) -> None:
+    def __init__(
+        self, engine: Engine, recorded: Session, below: Sequence[Session], *, fresh_results: bool, own_models: bool
+    ) -> None:
         self._store = MemoryStore()
         self._twin = engine.like(store=self._store, bus=EventBus(), cassettes=None)
         self._recorded = recorded
         self._below = below
+        self._own_models = own_models
         self._past = None if fresh_results else PastCalls(m for one in (recorded, *below) for m in one.messages)
         self.given = shared_messages(recorded)
         self.session = Session(
@@ -123,7 +128,8 @@ class _Rerun:
     async def _turn(self, journal: Journal, crew: Crew, waiting: list[Input], answer: Message | None) -> None:
         self.session.mode = answer.mode if answer and answer.mode else self.session.mode  # type: ignore[assignment]
         agent = self._twin.staff.agent(answer.agent if answer else self.session.agent)
-        agent = with_its_model(agent, answer, self._twin.staff.plan.providers)
+        if not self._own_models:
+            agent = with_its_model(agent, answer, self._twin.staff.plan.providers)
 
         async def take_input() -> list[Message]:
             made = len(steps_of(self.session.messages))

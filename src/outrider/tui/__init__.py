@@ -1,0 +1,1 @@
+"""The interactive terminal application: a screen over an engine and its events."""

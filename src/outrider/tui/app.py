@@ -1,0 +1,252 @@
+"""The application: a screen over one engine. `run_tui` is how it is started."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from time import monotonic
+from typing import Any, ClassVar
+
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.widgets import Static
+
+from outrider.app.config.settings import Settings
+from outrider.app.config.terminal import has_light_background
+from outrider.app.views.questions import Question, ToolContext
+from outrider.errors import OutriderError
+from outrider.tui.commands import choices, sessions
+from outrider.tui.commands.table import CHOICES, find
+from outrider.tui.composer.completions import Completions
+from outrider.tui.composer.composer import Composer
+from outrider.tui.composer.files import FileNames
+from outrider.tui.composer.history import History
+from outrider.tui.drawing import FRAME, Drawing
+from outrider.tui.helm import Helm
+from outrider.tui.listening import Listener
+from outrider.tui.opening import OpenEngine, Start, engines, first_session, trust_panel, trust_wanted
+from outrider.tui.rendering.palette import DARK, LIGHT, name_of, theme
+from outrider.tui.scene import Scene
+from outrider.tui.widgets.asking import Asking
+from outrider.tui.widgets.footers import ActivityLine, StatusLine, WaitingLines
+from outrider.tui.widgets.side_panel import SidePanel
+from outrider.tui.widgets.transcript import Transcript
+from outrider.tui.widgets.welcome import Welcome
+
+_log = logging.getLogger("outrider.tui")
+
+QUIT_WITHIN = 2.0  # seconds between the two Ctrl+C
+
+
+def run_tui(settings: Callable[[], Settings], *, session: str = "", resume: bool = False, prompt: str = "") -> int:
+    """Open the application and return its exit code once it is left. `settings` reads the user's settings, and is
+    asked again once a folder is trusted. `session` names a session to go on with, `resume` means this folder's last
+    one, `prompt` is said at once."""
+    return asyncio.run(_run(Start(settings, session, resume, prompt)))
+
+
+async def _run(start: Start) -> int:
+    async with AsyncExitStack() as stack:
+        app = OutriderApp(start, engines(stack))
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGHUP, signal.SIGTERM):  # a closed terminal: everything is stored, then it ends
+            loop.add_signal_handler(name, app.scene.leave)
+        return await app.run_async() or 0
+
+
+class Frame(Horizontal):
+    """Around the field in which one writes; it gives way to questions."""
+
+
+class OutriderApp(App[int]):
+    """Everything that people do goes to the helm; everything that they see comes from the conversation."""
+
+    CSS_PATH = "screen.tcss"
+    TITLE = "outrider"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "interrupt", priority=False),
+        Binding("ctrl+c", "copy_or_leave", priority=True),
+        Binding("ctrl+d", "leave_if_empty", priority=True),
+        Binding("shift+tab", "next_mode", priority=True),
+        Binding("ctrl+o", "run_command('model')", priority=True),
+        Binding("ctrl+g", "run_command('agents')", priority=True),
+        Binding("ctrl+b", "side", priority=True),
+        Binding("ctrl+r", "unfold", priority=True),
+        Binding("f1", "run_command('help')", priority=True),
+        Binding("pageup", "scroll(-1)", priority=True),
+        Binding("pagedown", "scroll(1)", priority=True),
+        Binding("ctrl+end", "scroll_to_end", priority=True),
+    ]
+
+    def __init__(self, start: Start, open_engine: OpenEngine) -> None:
+        super().__init__()
+        for palette in (DARK, LIGHT):
+            self.register_theme(theme(palette))
+        self.theme = name_of(LIGHT if has_light_background() else DARK)
+        self._start = start
+        self._open_engine = open_engine
+        self._settings = start.settings()
+        self._listener: Listener | None = None
+        self._drawing = Drawing(self)
+        self.scene = Scene(self, self._drawing)
+        self._unfolded = False
+        self._asked_to_quit = 0.0
+
+    def compose(self) -> ComposeResult:
+        completions = Completions()
+        history = History(self._settings.data / "history", self._settings.workspace)
+        with Horizontal(id="middle"):
+            with Vertical(id="conversation"):
+                yield Welcome(self._settings.notices, self._settings.missing)
+                yield Transcript()
+            yield SidePanel()
+        yield WaitingLines()
+        yield ActivityLine()
+        yield Asking()
+        with Frame():
+            yield Static("›", id="prompt", markup=False)
+            yield Composer(completions, history, CHOICES)
+        yield completions
+        yield StatusLine()
+
+    def on_mount(self) -> None:
+        self.scene.one(Composer).focus()
+        self.set_interval(FRAME, self._draw)
+        self.work_on(self._begin())
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys of the conversation mean nothing while a page or a list lies over it."""
+        return len(self.screen_stack) == 1 or action in {"copy_or_leave", "dismiss"} or None
+
+    def work_on(self, work: Coroutine[Any, Any, None]) -> None:
+        self.run_worker(self._guarded(work), exit_on_error=False)
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        """What the engine refuses is said in the conversation."""
+        try:
+            await work
+        except OutriderError as error:
+            self.scene.tell(sessions.words_of(error), "bad")
+        except Exception as error:  # noqa: BLE001  a fault of ours does not take the conversation away
+            _log.exception("a command of the screen failed")
+            self.scene.tell(f"something went wrong here: {type(error).__name__}: {error}", "bad")
+        self.scene.redraw()
+
+    async def _begin(self) -> None:
+        if self._settings.missing:
+            return
+        trust = trust_wanted(self._settings)
+        if trust is not None:
+            answer, _ = await self.scene.one(Asking).ask(trust_panel(*trust))
+            if answer == "quit":
+                self.scene.leave()
+                return
+            if answer == "trust":
+                trust[0].trust(trust[1])
+                self._settings = self._start.settings()
+        engine = await self._open_engine(self._settings, self._answer_question)
+        helm = self.scene.opened = Helm(engine, self._settings)
+        self._listener = Listener(helm, self.scene.one(Asking), self.scene.redraw)
+        self.run_worker(self._listener.run(), group="listener")
+        composer = self.scene.one(Composer)
+        composer.files = FileNames(helm.workspace, self.work_on).names
+        session_id = await first_session(helm, self._start)
+        if session_id:
+            await sessions.open_session(self.scene, session_id)
+            await self._listener.ask_open()
+        if self._start.prompt:
+            self.work_on(self._say(self._start.prompt, queue=False))
+
+    async def _answer_question(self, question: Question, context: ToolContext) -> tuple[str, ...] | None:
+        return await self._listener.answer_question(question, context) if self._listener else None
+
+    def _draw(self) -> None:
+        if self.scene.opened is not None and self.is_running:
+            self._drawing.draw(self.scene.helm)
+            self.scene.one(Composer).busy = self.scene.helm.conversation.activity.busy
+
+    async def on_composer_sent(self, event: Composer.Sent) -> None:
+        if self.scene.opened is None:
+            self.notify("No model can be reached yet." if self._settings.missing else "The engine is being opened.")
+            return
+        text = event.text
+        if text.startswith("/"):
+            self.action_run_command(text)
+        elif text.startswith("!") and text[1:].strip():
+            self.work_on(self.scene.helm.run_command(text[1:].strip(), self.scene.redraw))
+        else:
+            self.work_on(self._say(text, queue=event.queue))
+
+    async def _say(self, text: str, *, queue: bool) -> None:
+        self.scene.one(Transcript).scroll_end(animate=False)
+        await self.scene.helm.say(text, queue=queue, changed=self.scene.redraw)
+
+    def on_asking_changed(self, event: Asking.Changed) -> None:
+        self.scene.one(Frame).display = not event.open
+        if self.scene.opened is not None:
+            self.scene.helm.conversation.activity.asking = event.open
+        if not event.open:
+            self.scene.one(Composer).focus()
+        self.scene.redraw()
+
+    def on_transcript_older_wanted(self) -> None:
+        if self.scene.opened is not None:
+            self.work_on(self._older())
+
+    async def _older(self) -> None:
+        await self.scene.helm.older()
+
+    def on_resize(self) -> None:
+        self.scene.redraw()
+
+    def action_run_command(self, text: str) -> None:
+        found = find(text)
+        if found is None:
+            self.scene.tell(f"no command is called {text.split(maxsplit=1)[0]}; /help lists them", "warn")
+        elif self.scene.opened is not None:
+            self.work_on(found[0].run(self.scene, found[1]))
+
+    def action_interrupt(self) -> None:
+        if self.scene.opened is not None:
+            self.work_on(self.scene.helm.interrupt())
+
+    def action_next_mode(self) -> None:
+        if self.scene.opened is not None:
+            self.work_on(self.scene.helm.set_mode(choices.next_mode(self.scene.helm.mode)))
+
+    def action_side(self) -> None:
+        self._drawing.side = not self.scene.one(SidePanel).display
+        self.scene.redraw()
+
+    def action_unfold(self) -> None:
+        self._unfolded = not self._unfolded
+        self.scene.one(Transcript).unfold_all(unfold=self._unfolded)
+        self.scene.redraw()
+
+    def action_scroll(self, direction: int) -> None:
+        transcript = self.scene.one(Transcript)
+        transcript.scroll_relative(y=direction * max(transcript.size.height - 3, 1), animate=False)
+
+    def action_scroll_to_end(self) -> None:
+        self.scene.one(Transcript).scroll_end(animate=False)
+
+    def action_copy_or_leave(self) -> None:
+        """Copies what is selected; else empties the field; else leaves, if it is meant twice."""
+        composer = self.scene.one(Composer)
+        if selected := self.screen.get_selected_text() or composer.selected_text:
+            self.copy_to_clipboard(selected)
+            self.screen.clear_selection()
+        elif composer.text:
+            composer.clear()
+        elif monotonic() - self._asked_to_quit < QUIT_WITHIN:
+            self.scene.leave()
+        else:
+            self._asked_to_quit = monotonic()
+            self.notify("Ctrl+C again quits. Everything is stored.", timeout=QUIT_WITHIN)
+
+    def action_leave_if_empty(self) -> None:
+        if not self.scene.one(Composer).text:
+            self.scene.leave()

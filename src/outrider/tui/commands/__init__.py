@@ -1,0 +1,1 @@
+"""The slash commands: one table, and what each of them does."""

@@ -1,0 +1,47 @@
+"""What commands may ask of the screen."""
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from outrider.tui.conversation.entries import NoteKind
+from outrider.tui.helm import Helm
+from outrider.tui.widgets.picker import Item
+
+
+class Stage(Protocol):
+    @property
+    def helm(self) -> Helm: ...
+
+    async def pick(self, title: str, items: Sequence[Item], current: str = "") -> str | None:
+        """What somebody chose of a list."""
+        ...
+
+    def read(self, title: str, text: str, *, plain: bool = False) -> None:
+        """Show a page to read."""
+        ...
+
+    def tell(self, text: str, kind: NoteKind = "quiet", body: str = "") -> None:
+        """A line in the conversation, which is not stored."""
+        ...
+
+    async def confirm(self, title: str, text: str, yes: str) -> bool: ...
+
+    def redraw(self) -> None: ...
+
+    def switch_theme(self) -> str: ...
+
+    def leave(self) -> None: ...
+
+
+Run = Callable[[Stage, str], Coroutine[Any, Any, None]]
+
+
+class Command(msgspec.Struct, frozen=True):
+    """`argument` says what may follow the name."""
+
+    name: str
+    note: str
+    run: Run
+    argument: str = ""

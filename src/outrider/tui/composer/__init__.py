@@ -1,0 +1,1 @@
+"""Where people write: many lines, history, completion, pasted texts and files."""

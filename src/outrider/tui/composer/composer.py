@@ -1,0 +1,145 @@
+"""The field in which people write: Enter sends, Shift+Enter, Alt+Enter or Ctrl+J begin a new line."""
+
+from collections.abc import Callable, Sequence
+
+from textual import events
+from textual.message import Message
+from textual.widgets import TextArea
+
+from outrider.tui.composer.completion import Choice, Completion, complete
+from outrider.tui.composer.completions import Completions
+from outrider.tui.composer.history import History
+from outrider.tui.composer.mentions import dropped_path
+from outrider.tui.composer.pastes import Pastes
+from outrider.tui.rendering.lines import clean
+
+_NEW_LINE = frozenset({"shift+enter", "alt+enter", "ctrl+j", "ctrl+enter"})
+
+
+class Composer(TextArea):
+    DEFAULT_CSS = """
+    Composer {
+        height: auto; max-height: 12; min-height: 1; border: none; padding: 0; background: $background;
+        scrollbar-size-vertical: 1;
+        & .text-area--cursor-line { background: $background; }
+        &:focus { border: none; }
+    }
+    """
+
+    class Sent(Message):
+        """`queue`: it waits for the end of the turn, instead of steering it."""
+
+        def __init__(self, text: str, *, queue: bool) -> None:
+            super().__init__()
+            self.text = text
+            self.queue = queue
+
+    def __init__(self, completions: Completions, history: History, commands: Sequence[Choice]) -> None:
+        super().__init__(id="composer", soft_wrap=True, show_line_numbers=False, highlight_cursor_line=False)
+        self.said = history
+        self.commands = commands
+        self.files: Callable[[], Sequence[str]] = lambda: ()
+        self.busy = False
+        self._completions = completions
+        self._pastes = Pastes()
+        self._completion: Completion | None = None
+
+    def set(self, text: str) -> None:
+        self.text = text
+        self.move_cursor(self.document.end)
+
+    async def _on_key(self, event: events.Key) -> None:
+        if self._take_key(event.key):
+            event.stop()
+            event.prevent_default()
+            return
+        await super()._on_key(event)
+
+    async def _on_paste(self, event: events.Paste) -> None:
+        event.stop()
+        event.prevent_default()
+        path = dropped_path(event.text)
+        text = f'@"{path}" ' if path is not None else self._pastes.take(clean(event.text))
+        self.insert(text)
+
+    def on_text_area_changed(self) -> None:
+        row, column = self.cursor_location
+        line = self.document.get_line(row)
+        files = self.files() if "@" in line else ()
+        self._offer(complete(line, column, first=row == 0, commands=self.commands, files=files))
+
+    def _take_key(self, key: str) -> bool:
+        """Whether the key had a meaning of its own here."""
+        if self._completion is not None and self._complete_with(key):
+            return True
+        if key in _NEW_LINE:
+            self.insert("\n")
+            return True
+        match key:
+            case "enter":
+                return self._enter()
+            case "tab":
+                if self.busy and self.text.strip():
+                    self._send(queue=True)
+                return True
+            case "up" if self.cursor_at_first_line:
+                return self._recall(self.said.older(self.text))
+            case "down" if self.cursor_at_last_line:
+                return self._recall(self.said.newer())
+            case _:
+                return False
+
+    def _complete_with(self, key: str) -> bool:
+        match key:
+            case "up" | "down":
+                self._completions.move(-1 if key == "up" else 1)
+            case "tab":
+                self._accept()
+            case "enter":
+                return self._accept()
+            case "escape":
+                self._offer(None)
+            case _:
+                return False
+        return True
+
+    def _accept(self) -> bool:
+        """Put the chosen text in; False where it stands there already, so that Enter sends it."""
+        completion, choice = self._completion, self._completions.chosen
+        if completion is None or choice is None:
+            return False
+        row, column = self.cursor_location
+        typed = self.document.get_line(row)[completion.start : column]
+        self._offer(None)
+        if typed == choice.text:
+            return False
+        self.replace(f"{choice.text} ", (row, completion.start), (row, column))
+        self._offer(None)
+        return not choice.text.startswith("/") or typed.endswith(" ")
+
+    def _offer(self, completion: Completion | None) -> None:
+        self._completion = completion
+        self._completions.offer(completion.choices if completion else ())
+
+    def _enter(self) -> bool:
+        """A backslash before Enter begins a new line too, for terminals that know no other way."""
+        row, column = self.cursor_location
+        if self.document.get_line(row)[:column].endswith("\\"):
+            self.replace("\n", (row, column - 1), (row, column))
+        elif self.text.strip():
+            self._send(queue=False)
+        return True
+
+    def _send(self, *, queue: bool) -> None:
+        text = self._pastes.put_in(self.text).strip()
+        self.said.add(text)
+        self._pastes.clear()
+        self.clear()
+        self._offer(None)
+        self.post_message(self.Sent(text, queue=queue))
+
+    def _recall(self, text: str | None) -> bool:
+        if text is not None:
+            self.set(text)
+            self._offer(None)
+        return text is not None

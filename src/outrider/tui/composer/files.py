@@ -1,0 +1,28 @@
+"""The names of the workspace's files, looked up when they are first wanted and again when they may be old."""
+
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from outrider.app.views.files import workspace_files
+
+OLD_AFTER = 10.0  # seconds
+
+
+class FileNames:
+    def __init__(self, workspace: Path, start: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+        self._workspace = workspace
+        self._start = start
+        self._names: Sequence[str] = ()
+        self._looked = float("-inf")
+
+    def names(self) -> Sequence[str]:
+        """Those that are known; typing never waits for the others."""
+        if monotonic() - self._looked > OLD_AFTER:
+            self._looked = monotonic()
+            self._start(self._look())
+        return self._names
+
+    async def _look(self) -> None:
+        self._names = await workspace_files(self._workspace)

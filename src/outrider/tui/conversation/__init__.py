@@ -1,0 +1,1 @@
+"""What the screen knows of a session: entries folded from events, what goes on now, what runs beside."""

@@ -1,0 +1,202 @@
+"""What the screen holds of the engine: one session at a time, and everything that people do with it."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from outrider.app.archive.archive import Archive
+from outrider.app.config.settings import Settings
+from outrider.app.engine import Engine
+from outrider.app.views.commands import run_by_hand
+from outrider.app.views.models import context_limit
+from outrider.errors import OutriderError
+from outrider.tui.composer.mentions import attachments
+from outrider.tui.conversation.conversation import Conversation
+from outrider.tui.conversation.entries import Ran
+from outrider.types.agents import Mode
+from outrider.types.events import Event
+from outrider.types.ids import new_id
+from outrider.types.messages import Message
+from outrider.types.parts import FilePart, ModelRef, TextPart
+
+PAGE = 60
+MOST_ENTRIES = 1500
+_BY_HAND = 20_000  # characters of a command's output that go along with the next message
+
+
+class Helm:
+    """A session is made when the first words are said, so that nobody collects empty ones."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        self.engine = engine
+        self.settings = settings
+        self.archive = Archive(engine.store)
+        self.conversation = Conversation("")
+        self.waiting: list[tuple[str, str]] = []
+        self.first = True  # whether the oldest entry is the session's first
+        self._mode: Mode = settings.mode
+        self._agent = settings.agents[0].name
+        self._model: ModelRef | None = None
+        self._by_hand: list[TextPart] = []
+        self._loading = False
+
+    @property
+    def session_id(self) -> str:
+        return self.conversation.session_id
+
+    @property
+    def workspace(self) -> Path:
+        return self.settings.workspace
+
+    @property
+    def mode(self) -> Mode:
+        live = self.engine.live.get(self.session_id)
+        return live.journal.session.mode if live else self._mode
+
+    @property
+    def agent(self) -> str:
+        live = self.engine.live.get(self.session_id)
+        return live.journal.session.agent if live else self._agent
+
+    @property
+    def model(self) -> ModelRef:
+        live = self.engine.live.get(self.session_id)
+        if live is not None:
+            return ModelRef(live.agent.provider, live.agent.model)
+        agent = next((found for found in self.settings.agents if found.name == self._agent), self.settings.agents[0])
+        return self._model or ModelRef(agent.provider, agent.model)
+
+    @property
+    def title(self) -> str:
+        live = self.engine.live.get(self.session_id)
+        return live.journal.session.title if live else ""
+
+    @property
+    def context_limit(self) -> int | None:
+        return context_limit(self.settings.providers, self.model)
+
+    def hear(self, event: Event) -> None:
+        self.conversation.hear(event)
+        surplus = len(self.conversation.entries) - MOST_ENTRIES
+        if surplus > PAGE:
+            self.conversation.forget_first(surplus)
+            self.first = False
+
+    def begin_anew(self) -> None:
+        """A new conversation; the session that was shown stays as it is."""
+        self.conversation = Conversation("")
+        self.waiting, self.first, self._by_hand = [], True, []
+
+    async def show(self, session_id: str, *, take_over: bool = False) -> None:
+        """The end of a stored session at once; then it is opened, which may take longer."""
+        page = await self.engine.store.load(session_id, limit=PAGE)
+        conversation = Conversation(session_id)
+        conversation.load(page.messages)
+        conversation.activity.recount(page.messages)
+        self.conversation, self.first, self.waiting = conversation, page.first, []
+        await self._open(session_id, take_over=take_over)
+
+    async def older(self) -> bool:
+        """Another page at the top; False where there is none."""
+        first = next((entry.message_id for entry in self.conversation.entries if entry.message_id), "")
+        if self.first or self._loading or not first:
+            return False
+        self._loading = True
+        try:
+            page = await self.engine.store.load(self.session_id, limit=PAGE, before=first)
+            self.first = page.first
+            return bool(self.conversation.prepend(page.messages))
+        finally:
+            self._loading = False
+
+    async def say(self, text: str, *, queue: bool = False, changed: Callable[[], None]) -> None:
+        """Put it into the session; returns at the end of the turn that takes it."""
+        files, complaints = attachments(text, self.workspace)
+        for complaint in complaints:
+            self.conversation.note(complaint, "warn")
+        session_id = await self.ensure_session()
+        parts: list[str | FilePart | TextPart] = [*self._by_hand, text, *files]
+        self._by_hand = []
+        delivery = "queue" if queue else "steer"
+        if self.conversation.activity.busy:
+            self.waiting = [*self.waiting, (delivery, text)]
+            changed()
+        await self.engine.prompt(session_id, parts, delivery=delivery, sender="terminal")
+
+    async def run_command(self, command: str, changed: Callable[[], None]) -> None:
+        """A command of the user's own; its output goes along with what is said next."""
+        session_id = await self.ensure_session()
+        ran = Ran(new_id(), command)
+        self.conversation.add(ran)
+
+        def on_output(text: str) -> None:
+            ran.output(text)
+            changed()
+
+        try:
+            ran.end(await run_by_hand(self.engine, session_id, command, on_output))
+        except OutriderError as error:
+            ran.end(error.message)
+        finally:
+            changed()
+        said = f"The user ran a command: {command}\n{ran.text[-_BY_HAND:]}\n({ran.exit})"
+        self._by_hand.append(
+            TextPart(said, synthetic=True, id=ran.id, metadata={"command": command, "output": ran.text})
+        )
+
+    async def interrupt(self) -> None:
+        await self.engine.abort(self.session_id)
+
+    async def go_on(self) -> None:
+        await self.engine.go_on(self.session_id)
+
+    async def look_at_waiting(self) -> None:
+        """What was said and has not been taken yet."""
+        if self.session_id:
+            items = await self.engine.store.inbox(self.session_id)
+            self.waiting = [(item.delivery, item.message.get_text_content()) for item in items]
+
+    async def set_mode(self, mode: Mode) -> None:
+        self._mode = mode
+        if self.session_id:
+            await self.engine.set_mode(self.session_id, mode)
+
+    async def set_agent(self, agent: str) -> None:
+        self._agent, self._model = agent, None
+        if self.session_id:
+            await self.engine.set_agent(self.session_id, agent)
+            self.engine.live[self.session_id].model = None
+
+    def set_model(self, model: ModelRef) -> None:
+        self._model = model
+        if self.session_id in self.engine.live:
+            self.engine.live[self.session_id].model = model
+
+    def agents(self) -> Sequence[str]:
+        return [agent.name for agent in self.settings.agents]
+
+    async def ensure_session(self) -> str:
+        if not self.session_id:
+            session_id = await self.engine.create(mode=self._mode, agent=self._agent, workspace=self.workspace)
+            self.conversation.session_id = session_id
+            self.engine.live[session_id].model = self._model
+            self._follow(session_id)
+        return self.session_id
+
+    async def _open(self, session_id: str, *, take_over: bool) -> None:
+        await self.engine.open(session_id, take_over=take_over)
+        self._follow(session_id)
+        live = self.engine.live[session_id]
+        self.conversation.activity.recount(live.journal.session.messages)
+        last = next((m.model for m in reversed(live.journal.session.messages) if m.model is not None), None)
+        known = {provider.name for provider in self.settings.providers}
+        if self._model is not None or (last is not None and last.provider in known):
+            live.model = self._model or last
+
+    def _follow(self, session_id: str) -> None:
+        """Events name messages; the session that is open has them."""
+        session = self.engine.live[session_id].journal.session
+
+        def message_of(message_id: str) -> Message | None:
+            return next((found for found in reversed(session.messages) if found.id == message_id), None)
+
+        self.conversation.message_of = message_of

@@ -1,0 +1,93 @@
+"""Hears the engine's events for the screen: what changes the conversation, and what somebody has to answer."""
+
+from collections.abc import Callable
+from typing import Any
+
+from outrider.app.engine import Engine
+from outrider.app.views.questions import Question, ToolContext, rules_for
+from outrider.errors import ListenerOverflow
+from outrider.tui.helm import Helm
+from outrider.tui.widgets.approval import ApprovalPanel
+from outrider.tui.widgets.asking import Asking
+from outrider.tui.widgets.questions import QuestionPanel
+from outrider.types.events import (
+    Event,
+    LoopCompletedEvent,
+    MessageAddedEvent,
+    ToolApprovalRequestedEvent,
+    ToolApprovalResultEvent,
+)
+
+BY = "terminal"
+
+
+class Listener:
+    def __init__(self, helm: Helm, asking: Asking, changed: Callable[[], None]) -> None:
+        self._helm = helm
+        self._asking = asking
+        self._changed = changed
+
+    async def run(self) -> None:
+        """Until it is cancelled. A screen that fell hopelessly behind begins again with what is stored."""
+        while True:
+            try:
+                await self._listen()
+            except ListenerOverflow:
+                await self._helm.show(self._helm.session_id)
+
+    async def _listen(self) -> None:
+        async with self._helm.engine.events() as events:
+            async for event in events:
+                await self._hear(event)
+
+    async def ask_open(self) -> None:
+        """Questions that were asked before anybody looked."""
+        for approval in await self._helm.engine.approvals(self._helm.session_id):
+            await self._ask(approval.id, approval.tool, approval.input, reason=approval.description)
+
+    async def answer_question(self, question: Question, context: ToolContext) -> tuple[str, ...] | None:
+        """The model asks; whoever sits here answers."""
+        panel = QuestionPanel(question.text, question.options, multiple=question.multiple)
+        return panel.answers(*await self._asking.ask(panel))
+
+    async def _hear(self, event: Event) -> None:
+        concerned = self._helm.conversation.concerns(event)
+        self._helm.hear(event)
+        if not concerned:
+            return
+        match event:
+            case ToolApprovalRequestedEvent():
+                agent = event.agent_name if event.session_id != self._helm.session_id else ""
+                await self._ask(
+                    event.approval_id, event.tool_name, event.tool_input, reason=event.description, agent=agent
+                )
+            case ToolApprovalResultEvent():
+                await self._asking.drop_approvals(event.approval_id)
+            case LoopCompletedEvent() if event.session_id == self._helm.session_id:
+                await self._asking.drop_approvals()
+                await self._helm.look_at_waiting()
+            case MessageAddedEvent():
+                await self._helm.look_at_waiting()
+            case _:
+                pass
+        self._changed()
+
+    async def _ask(self, approval_id: str, tool: str, given: dict[str, Any], *, reason: str, agent: str = "") -> None:
+        engine = self._helm.engine
+        rules = rules_for(tool, given, workspace=str(self._helm.workspace))
+        panel = ApprovalPanel(approval_id, tool, given, reason=reason, agent=agent, rules=rules)
+
+        async def taken(answer: str, words: str) -> None:
+            await _answer(engine, approval_id, answer, words)
+            self._changed()
+
+        if not self._asking.asks_about(approval_id):
+            await self._asking.put(panel, taken)
+
+
+async def _answer(engine: Engine, approval_id: str, answer: str, words: str) -> None:
+    match answer:
+        case "once" | "session" | "always":
+            await engine.answer(approval_id, allow=True, scope=answer, by=BY)
+        case _:
+            await engine.answer(approval_id, allow=False, by=BY, words=words)

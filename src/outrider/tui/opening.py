@@ -1,0 +1,86 @@
+"""From the settings to an open engine; trust is asked for first, since a workspace's own files count only with it."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import msgspec
+
+from outrider.app.config.settings import Settings
+from outrider.app.engine import Engine
+from outrider.app.standard import standard_engine
+from outrider.app.views.questions import Ask
+from outrider.app.workspace.project import find_project
+from outrider.app.workspace.trust import TrustItem, WorkspaceTrust
+from outrider.tui.helm import Helm
+from outrider.tui.widgets.panel import Key
+from outrider.tui.widgets.questions import ChoicePanel
+
+MOST_SHOWN = 1200
+_KEYS = (
+    Key("t", "trust", "trust this folder"),
+    Key("n", "no", "go on without these files"),
+    Key("q", "quit", "quit"),
+)
+
+OpenEngine = Callable[[Settings, Ask], Awaitable[Engine]]
+
+
+class Start(msgspec.Struct, frozen=True):
+    """What the application begins with. `settings` reads them anew: once a folder is trusted they are others."""
+
+    settings: Callable[[], Settings]
+    session: str = ""
+    resume: bool = False
+    prompt: str = ""
+
+
+def engines(stack: AsyncExitStack) -> OpenEngine:
+    """Opens the standard engine, which is closed with the stack."""
+
+    async def open_engine(settings: Settings, ask: Ask) -> Engine:
+        engine = standard_engine(settings, workspace=settings.workspace, attended=True, ask=ask)
+        return await stack.enter_async_context(engine)
+
+    return open_engine
+
+
+def trust_panel(trust: WorkspaceTrust, items: tuple[TrustItem, ...]) -> ChoicePanel:
+    """Everything that would count is shown before it does."""
+    shown = "\n\n".join(_described(item) for item in items)
+    text = (
+        f"`{trust.project.root}` brings files that would instruct the agent or start programs. "
+        f"They count only if you trust them.\n\n{shown}"
+    )
+    return ChoicePanel("Do you trust this folder?", text, _KEYS)
+
+
+def _described(item: TrustItem) -> str:
+    content = item.content if len(item.content) <= MOST_SHOWN else f"{item.content[:MOST_SHOWN]}\n…"
+    fence = "`" * max(3, _longest_run(content) + 1)
+    runs = " (starts a program)" if item.executable else ""
+    return f"**{item.kind}** {item.name}{runs}\n\n{fence}\n{content}\n{fence}"
+
+
+def _longest_run(text: str) -> int:
+    longest = run = 0
+    for character in text:
+        run = run + 1 if character == "`" else 0
+        longest = max(longest, run)
+    return longest
+
+
+def trust_wanted(settings: Settings) -> tuple[WorkspaceTrust, tuple[TrustItem, ...]] | None:
+    """What has to be asked about before anything of the workspace counts; None where nothing has."""
+    trust = WorkspaceTrust(find_project(settings.workspace, settings.home), settings.folders.trust)
+    items = trust.waiting() if trust.trusted else trust.items()
+    return (trust, items) if items else None
+
+
+async def first_session(helm: Helm, start: Start) -> str:
+    """The session to begin with; "" for a new one."""
+    if start.session:
+        return (await helm.archive.find(start.session)).id
+    if not start.resume:
+        return ""
+    found = await helm.archive.sessions(1, workspace=helm.workspace)
+    return found[0].id if found else ""

@@ -1,0 +1,80 @@
+"""Lines of styled text: made from any text safely, wrapped, indented, and turned into what a terminal gets."""
+
+from collections.abc import Iterable, Sequence
+from io import StringIO
+
+from rich.console import Console
+from rich.style import Style
+from rich.text import Text
+from textual.strip import Strip
+
+from outrider.app.screen import for_terminal
+
+TAB = 4
+# Only asked how wide characters are and what styles mean; nothing is ever printed on it.
+CONSOLE = Console(file=StringIO(), force_terminal=True, color_system="truecolor", width=200)
+
+
+def clean(text: str) -> str:
+    """Text from a model, a tool or a file, as a screen may show it: no control sequences, no tabs."""
+    return for_terminal(text.replace("\r\n", "\n")).expandtabs(TAB)
+
+
+def clean_line(text: str, most: int = 400) -> str:
+    """The same, on one line."""
+    return for_terminal(" ".join(text[: most * 2].split()), keep_lines=False)[:most]
+
+
+def line(text: str = "", style: Style | str = "") -> Text:
+    return Text(text, style, no_wrap=True, end="")
+
+
+def wrapped(text: Text, width: int) -> list[Text]:
+    """Words stay whole where they fit; anything longer than a line is cut."""
+    if text.cell_len <= width and "\n" not in text.plain:
+        return [text]
+    return list(text.wrap(CONSOLE, max(width, 1), overflow="fold", no_wrap=False))
+
+
+def cut(text: Text, width: int) -> Text:
+    if text.cell_len > width:
+        text = text.copy()
+        text.truncate(max(width, 1), overflow="ellipsis")
+    return text
+
+
+def indented(lines: Iterable[Text], first: Text, rest: Text | None = None) -> list[Text]:
+    """Lines behind a mark; those after the first stand behind `rest`, or as far in."""
+    rest = line(" " * first.cell_len) if rest is None else rest
+    return [Text.assemble(first if number == 0 else rest, found, end="") for number, found in enumerate(lines)]
+
+
+def ends(left: Text, right: Text, width: int) -> Text:
+    """One line with something at both ends; the left one gives way."""
+    room = width - right.cell_len - 1
+    if room < min(left.cell_len, 12):
+        return cut(left, width)
+    left = cut(left, room)
+    return Text.assemble(left, " " * (width - left.cell_len - right.cell_len), right, end="")
+
+
+def padded(text: Text, width: int, style: Style) -> Text:
+    """A line on a ground of its own, as wide as all of it."""
+    padding = max(width - text.cell_len, 0)
+    whole = Text.assemble(text, " " * padding, end="")
+    whole.stylize_before(style)
+    return whole
+
+
+def strip_of(text: Text) -> Strip:
+    return Strip(list(text.render(CONSOLE)), text.cell_len)
+
+
+def strips_of(lines: Iterable[Text]) -> list[Strip]:
+    return [strip_of(found) for found in lines]
+
+
+def tail(lines: Sequence[str], most: int) -> tuple[int, Sequence[str]]:
+    """The last lines, and how many came before them."""
+    hidden = max(len(lines) - most, 0)
+    return hidden, lines[hidden:]

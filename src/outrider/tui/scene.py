@@ -1,0 +1,68 @@
+"""What commands may do with the screen: choose from a list, show a page, tell, ask, leave."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from textual.app import App
+from textual.widget import Widget
+
+from outrider.tui.conversation.entries import NoteKind
+from outrider.tui.drawing import Drawing
+from outrider.tui.helm import Helm
+from outrider.tui.rendering.palette import DARK, LIGHT, name_of
+from outrider.tui.widgets.asking import Asking
+from outrider.tui.widgets.panel import Key
+from outrider.tui.widgets.picker import Item, Picker
+from outrider.tui.widgets.questions import ChoicePanel
+from outrider.tui.widgets.reader import Reader
+from outrider.tui.widgets.welcome import Welcome
+
+W = TypeVar("W", bound=Widget)
+
+
+class Scene:
+    """The `Stage` of the application. The helm comes once the engine is open."""
+
+    def __init__(self, app: App[int], drawing: Drawing) -> None:
+        self._app = app
+        self._drawing = drawing
+        self.opened: Helm | None = None
+
+    @property
+    def helm(self) -> Helm:
+        assert self.opened is not None, "nothing is commanded before the engine is open"
+        return self.opened
+
+    def one(self, kind: type[W]) -> W:
+        """A widget of the conversation's own screen, whatever lies over it."""
+        return self._app.screen_stack[0].query_one(kind)
+
+    async def pick(self, title: str, items: Sequence[Item], current: str = "") -> str | None:
+        return await self._app.push_screen_wait(Picker(title, items, current))
+
+    def read(self, title: str, text: str, *, plain: bool = False) -> None:
+        self._app.push_screen(Reader(title, text, plain=plain))
+
+    def tell(self, text: str, kind: NoteKind = "quiet", body: str = "") -> None:
+        if self.opened is None:
+            self._app.notify(text, severity="error", markup=False, timeout=30)
+            return
+        self.opened.conversation.note(text, kind, body)
+        self.redraw()
+
+    async def confirm(self, title: str, text: str, yes: str) -> bool:
+        panel = ChoicePanel(title, text, (Key("y", "yes", yes), Key("n", "no", "no")))
+        answer, _ = await self.one(Asking).ask(panel)
+        return answer == "yes"
+
+    def redraw(self) -> None:
+        self._drawing.dirty = True
+
+    def switch_theme(self) -> str:
+        self._app.theme = name_of(LIGHT if self._app.theme == name_of(DARK) else DARK)
+        self.one(Welcome).draw()
+        self.redraw()
+        return self._app.theme
+
+    def leave(self) -> None:
+        self._app.exit(0)

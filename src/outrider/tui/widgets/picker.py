@@ -1,0 +1,104 @@
+"""A list to choose from, filtered as one types."""
+
+from collections.abc import Sequence
+
+import msgspec
+from rich.text import Text
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList
+from textual.widgets.option_list import Option
+
+from outrider.tui.rendering.lines import clean_line
+from outrider.tui.widgets.look import palette_of
+
+MOST = 200
+
+
+class Item(msgspec.Struct, frozen=True):
+    value: str
+    label: str
+    note: str = ""
+
+
+class Picker(ModalScreen[str | None]):
+    """Gives the value that was chosen, or None."""
+
+    DEFAULT_CSS = """
+    Picker { align: center middle; background: $background 60%; }
+    Picker > Vertical {
+        width: 84; max-width: 96%; height: auto; max-height: 80%; padding: 1 2; background: $surface;
+        border: round $faint; border-title-color: $primary;
+    }
+    Picker Input { border: none; height: 1; padding: 0; background: $surface; margin-bottom: 1; }
+    Picker OptionList {
+        border: none; background: $surface; height: auto; max-height: 20; padding: 0; scrollbar-size-vertical: 1;
+    }
+    Picker OptionList:focus { border: none; }
+    """
+
+    def __init__(self, title: str, items: Sequence[Item], current: str = "") -> None:
+        super().__init__()
+        self._title = title
+        self._items = items
+        self._current = current
+
+    def compose(self) -> ComposeResult:
+        with Vertical() as box:
+            box.border_title = Content(self._title)
+            yield Input(placeholder="type to filter", id="filter")
+            yield OptionList(id="options", markup=False)
+
+    def on_mount(self) -> None:
+        self._fill("")
+        self.query_one(Input).focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self._fill(event.value)
+
+    def on_input_submitted(self) -> None:
+        options = self.query_one(OptionList)
+        found = options.highlighted_option
+        self.dismiss(found.id if found is not None else None)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(event.option_id)
+
+    def on_key(self, event: events.Key) -> None:
+        options = self.query_one(OptionList)
+        match event.key:
+            case "escape":
+                self.dismiss(None)
+            case "down":
+                options.action_cursor_down()
+            case "up":
+                options.action_cursor_up()
+            case "pagedown":
+                options.action_page_down()
+            case "pageup":
+                options.action_page_up()
+            case _:
+                return
+        event.stop()
+        event.prevent_default()
+
+    def _fill(self, typed: str) -> None:
+        words = typed.lower().split()
+        shown = [item for item in self._items if all(word in f"{item.label} {item.note}".lower() for word in words)]
+        options = self.query_one(OptionList)
+        options.clear_options()
+        options.add_options([Option(self._text(item), id=item.value) for item in shown[:MOST]])
+        place = next((number for number, item in enumerate(shown) if item.value == self._current), 0)
+        options.highlighted = place if shown else None
+
+    def _text(self, item: Item) -> Text:
+        palette = palette_of(self)
+        mark = "● " if item.value == self._current else "  "
+        text = Text(no_wrap=True, overflow="ellipsis")
+        text.append(mark, palette.style("accent"))
+        text.append(clean_line(item.label, 200), palette.style("text"))
+        text.append(f"  {clean_line(item.note, 200)}" if item.note else "", palette.style("quiet"))
+        return text

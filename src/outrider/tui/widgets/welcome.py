@@ -1,0 +1,69 @@
+"""The first screen of a new conversation: what this can do, and how to begin."""
+
+from rich.text import Text
+from textual.widgets import Static
+
+from outrider.tui.rendering.lines import clean, line, wrapped
+from outrider.tui.rendering.palette import Palette
+from outrider.tui.widgets.look import palette_of
+
+_TRIES = (
+    ("Explain how this project is put together", "it reads files and searches, unasked"),
+    ("Run the tests and mend what fails", "commands and changes are shown to you first"),
+    ("/plan first, then work", "shift+tab switches between chat, plan, agent and background"),
+)
+_KEYS = (
+    ("/", "commands"),
+    ("@", "names a file"),
+    ("!", "runs a command"),
+    ("shift+tab", "mode"),
+    ("ctrl+o", "model"),
+    ("f1", "help"),
+)
+
+
+class Welcome(Static):
+    DEFAULT_CSS = "Welcome { height: 1fr; padding: 1 3; content-align: left bottom; }"
+
+    def __init__(self, notices: tuple[str, ...] = (), missing: str = "") -> None:
+        super().__init__("", id="welcome", markup=False)
+        self.notices = notices
+        self.missing = missing
+
+    def on_resize(self) -> None:
+        self.draw()
+
+    def draw(self) -> None:
+        palette = palette_of(self)
+        lines = welcome_lines(self.notices, self.missing, max(self.size.width, 20), palette)
+        self.update(Text("\n").join(lines))
+
+
+def welcome_lines(notices: tuple[str, ...], missing: str, width: int, palette: Palette) -> list[Text]:
+    lines = [line("◆ outrider", palette.style("accent", bold=True)), line()]
+    if missing:
+        lines += _paragraph(missing[:1].upper() + missing[1:], width, palette, "text")
+        return [*lines, line(), *_notices(notices, width, palette)]
+    intro = "An agent that works in this folder. It asks before it changes anything or runs what could do harm."
+    lines += _paragraph(intro, width, palette, "text")
+    lines.append(line())
+    for words, note in _TRIES:
+        text = Text.assemble(("› ", palette.style("accent")), (words, palette.style("text")))
+        both = Text.assemble(text, (f"   {note}", palette.style("quiet")))
+        lines += [both] if both.cell_len <= width else wrapped(text, width)
+    lines.append(line())
+    keys = Text()
+    for number, (key, note) in enumerate(_KEYS):
+        keys.append("   " if number else "")
+        keys.append(key, palette.style("accent"))
+        keys.append(f"\u00a0{note}", palette.style("quiet"))
+    return [*lines, *wrapped(keys, width), *_notices(notices, width, palette)]
+
+
+def _paragraph(text: str, width: int, palette: Palette, style: str) -> list[Text]:
+    return [piece for row in clean(text).split("\n") for piece in wrapped(line(row, palette.style(style)), width)]
+
+
+def _notices(notices: tuple[str, ...], width: int, palette: Palette) -> list[Text]:
+    rows = [piece for notice in notices for piece in _paragraph(f"! {notice}", width, palette, "warn")]
+    return [line(), *rows] if rows else []

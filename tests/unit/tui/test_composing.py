@@ -1,0 +1,85 @@
+"""Writing: completion, history, pasted texts and files that go along."""
+
+from pathlib import Path
+
+from outrider.tui.commands.table import CHOICES, find
+from outrider.tui.composer.completion import complete, matching
+from outrider.tui.composer.history import History
+from outrider.tui.composer.mentions import attachments, dropped_path
+from outrider.tui.composer.pastes import Pastes
+
+PNG = bytes.fromhex("89504e470d0a1a0a")
+FILES = ["README.md", "src/cart.py", "src/long name.py", "tests/test_cart.py"]
+
+
+def choices(line: str, *, first: bool = True) -> list[str]:
+    found = complete(line, len(line), first=first, commands=CHOICES, files=FILES)
+    return [choice.text for choice in found.choices] if found else []
+
+
+def test_a_slash_completes_commands_at_the_beginning_only():
+    assert choices("/mo") == ["/mode", "/model"]
+    assert choices("say /mo") == []
+    assert choices("/mo", first=False) == []
+
+
+def test_an_at_sign_completes_files_anywhere():
+    assert choices("look at @cart") == ["@src/cart.py", "@tests/test_cart.py"]
+    assert choices("@long") == ['@"src/long name.py"']
+
+
+def test_a_file_is_found_by_some_of_its_letters():
+    assert matching("tcpy", FILES) == ["tests/test_cart.py"]
+
+
+def test_commands_are_found_by_an_unambiguous_beginning():
+    assert find("/comp")[0].name == "compact"
+    assert find("/mode plan")[1] == "plan"
+    assert find("/co") is None
+    assert find("/nothing") is None
+
+
+def test_history_survives_and_comes_back_with_what_was_being_written(tmp_path: Path):
+    history = History(tmp_path, Path("/ws"))
+    for said in ("one", "two\nlines", "two\nlines"):
+        history.add(said)
+    again = History(tmp_path, Path("/ws"))
+    assert again.older("draft") == "two\nlines"
+    assert again.older("") == "one"
+    assert again.older("") is None
+    assert again.newer() == "two\nlines"
+    assert again.newer() == "draft"
+    assert History(tmp_path, Path("/other")).older("") is None
+
+
+def test_a_history_that_a_crash_cut_off_is_read_as_far_as_it_goes(tmp_path: Path):
+    History(tmp_path, Path("/ws")).add("kept")
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes() + b'"cut o')
+    assert History(tmp_path, Path("/ws")).older("") == "kept"
+
+
+def test_a_long_paste_is_a_mark_until_it_is_sent():
+    pastes = Pastes()
+    text = "\n".join(f"line {number}" for number in range(50))
+    mark = pastes.take(text)
+    assert mark == "[pasted #1: 50 lines]"
+    assert pastes.put_in(f"see {mark}!") == f"see {text}!"
+    assert pastes.take("short") == "short"
+
+
+def test_images_that_are_named_go_along_and_other_files_are_left_to_the_tools(tmp_path: Path):
+    (tmp_path / "shot.png").write_bytes(PNG)
+    (tmp_path / "notes.txt").write_text("x")
+    files, complaints = attachments("see @shot.png, and @notes.txt and @missing.png", tmp_path)
+    assert [file.filename for file in files] == ["shot.png"]
+    assert files[0].url.startswith("data:image/png;base64,")
+    assert complaints == []
+
+
+def test_an_image_that_is_dropped_on_the_terminal_is_recognised(tmp_path: Path):
+    image = tmp_path / "my shot.png"
+    image.write_bytes(PNG)
+    assert dropped_path(f"'{image}'\n") == image
+    assert dropped_path("just words") is None
+    assert dropped_path("two\nlines") is None

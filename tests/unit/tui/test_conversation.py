@@ -1,0 +1,162 @@
+"""Events and stored messages become the same entries, whatever was missed on the way."""
+
+from decimal import Decimal
+
+from outrider.tui.conversation.conversation import Conversation
+from outrider.tui.conversation.entries import Call, Note, Ran, Said, Thought, Written
+from outrider.types.events import (
+    AgentCalledEvent,
+    AgentReturnedEvent,
+    ErrorEvent,
+    LLMResponseEvent,
+    LoopCompletedEvent,
+    LoopStartedEvent,
+    MessageAddedEvent,
+    PartDeltaEvent,
+    PartUpdatedEvent,
+    ProcessExitedEvent,
+    ProcessStartedEvent,
+    ToolExecutionStartedEvent,
+    ToolInputDeltaEvent,
+    ToolOutputEvent,
+)
+from outrider.types.messages import Message
+from outrider.types.parts import ReasoningPart, TextPart, ToolPart
+from outrider.types.tool_state import EndedTime, RunningTime, ToolCompleted, ToolPending, ToolRunning
+
+SESSION = "s1"
+
+
+def delta(part_id: str, text: str, field: str = "text") -> PartDeltaEvent:
+    return PartDeltaEvent(session_id=SESSION, message_id="m1", part_id=part_id, delta=text, field=field)
+
+
+def updated(part: object) -> PartUpdatedEvent:
+    return PartUpdatedEvent(session_id=SESSION, part=part)
+
+
+def test_text_grows_with_its_deltas_and_ends_with_its_full_value():
+    conversation = Conversation(SESSION)
+    part = TextPart("all of it, also what was missed")
+    for piece in ("all ", "of it"):
+        conversation.hear(delta(part.id, piece))
+    (entry,) = conversation.entries
+    assert isinstance(entry, Written)
+    assert entry.text == "all of it"
+    conversation.hear(updated(part))
+    assert entry.text == part.text
+    assert not entry.open
+
+
+def test_reasoning_is_an_entry_of_its_own_with_its_time():
+    now = [0.0]
+    conversation = Conversation(SESSION, clock=lambda: now[0])
+    part = ReasoningPart("I think")
+    conversation.hear(delta(part.id, "I think", "reasoning"))
+    now[0] = 4.0
+    conversation.hear(updated(part))
+    (entry,) = conversation.entries
+    assert isinstance(entry, Thought)
+    assert entry.seconds == 4.0
+
+
+def test_a_call_is_followed_through_the_six_words():
+    conversation = Conversation(SESSION)
+    part = ToolPart(call_id="c1", tool="shell")
+    seen = []
+    conversation.hear(updated(part))
+    (entry,) = conversation.entries
+    assert isinstance(entry, Call)
+    seen.append(entry.part.display_status)
+    conversation.hear(ToolInputDeltaEvent(session_id=SESSION, message_id="m1", part_id=part.id, delta='{"command": "l'))
+    assert entry.raw == '{"command": "l'
+    for state in (
+        ToolPending(input={"command": "ls"}, phase="ready"),
+        ToolRunning({"command": "ls"}, RunningTime(1)),
+        ToolCompleted({"command": "ls"}, "a\nb", EndedTime(1, 2)),
+    ):
+        conversation.hear(updated(part.update_state(state)))
+        part = entry.part
+        seen.append(part.display_status)
+    assert seen == ["generating", "generated", "calling", "done"]
+
+
+def test_live_output_is_bounded():
+    conversation = Conversation(SESSION)
+    conversation.hear(updated(ToolPart(call_id="c1", tool="shell", state=ToolRunning({}, RunningTime(1)))))
+    for number in range(5000):
+        conversation.hear(
+            ToolOutputEvent(session_id=SESSION, call_id="c1", tool_name="shell", output=f"line {number}\n")
+        )
+    (entry,) = conversation.entries
+    assert isinstance(entry, Call)
+    assert list(entry.live)[-2:] == ["line 4999", ""]
+    assert len(entry.live) <= 400
+
+
+def test_what_the_user_says_is_taken_from_the_session_that_the_event_names():
+    message = Message("user", [TextPart("hello")])
+    conversation = Conversation(SESSION, lambda found: message if found == message.id else None)
+    conversation.hear(MessageAddedEvent(session_id=SESSION, role="user", message_id=message.id))
+    conversation.hear(MessageAddedEvent(session_id=SESSION, role="user", message_id=message.id))
+    (entry,) = conversation.entries
+    assert isinstance(entry, Said)
+    assert entry.text == "hello"
+
+
+def test_another_session_changes_nothing_here():
+    conversation = Conversation(SESSION)
+    conversation.hear(PartDeltaEvent(session_id="other", message_id="m", part_id="p", delta="x"))
+    assert conversation.entries == []
+
+
+def test_agents_and_processes_beside_are_followed_to_their_ends():
+    conversation = Conversation(SESSION)
+    conversation.hear(
+        AgentCalledEvent(session_id=SESSION, call_id="c1", callee="reviewer", message="look", child_session_id="s2")
+    )
+    conversation.hear(ToolExecutionStartedEvent(session_id="s2", tool_name="grep"))
+    agent = conversation.beside.agents["s2"]
+    assert (agent.state, agent.doing) == ("working", "grep")
+    conversation.hear(AgentReturnedEvent(session_id=SESSION, call_id="c1", callee="reviewer", child_session_id="s2"))
+    assert agent.state == "done"
+    conversation.hear(ProcessStartedEvent(session_id=SESSION, process_id="p1", command="npm start"))
+    assert conversation.beside.running() == []
+    done = ToolCompleted({}, "runs", EndedTime(1, 2), metadata={"process_id": "p1", "running": True})
+    conversation.hear(updated(ToolPart(call_id="p1", tool="shell", state=done)))
+    (process,) = conversation.beside.running()
+    conversation.hear(ProcessExitedEvent(session_id=SESSION, process_id="p1", exit_code=3))
+    assert process.ended == "exit 3"
+
+
+def test_tokens_and_cost_add_up_and_an_unknown_price_is_said():
+    conversation = Conversation(SESSION)
+    conversation.hear(LoopStartedEvent(session_id=SESSION))
+    assert conversation.activity.busy
+    conversation.hear(LLMResponseEvent(session_id=SESSION, input_tokens=100, output_tokens=20, cost="0.5"))
+    assert conversation.activity.spent == Decimal("0.5")
+    assert conversation.activity.context == 120
+    conversation.hear(LLMResponseEvent(session_id=SESSION, input_tokens=1, output_tokens=1))
+    assert conversation.activity.spent is None
+    conversation.hear(LoopCompletedEvent(session_id=SESSION, termination_reason="completed"))
+    assert not conversation.activity.busy
+
+
+def test_an_error_is_said_once():
+    conversation = Conversation(SESSION)
+    for _ in range(2):
+        conversation.hear(ErrorEvent(session_id=SESSION, error_type="ProviderError", message="overloaded"))
+    (entry,) = conversation.entries
+    assert isinstance(entry, Note)
+    assert entry.text == "ProviderError: overloaded"
+
+
+def test_stored_messages_read_like_live_ones_and_older_ones_go_to_the_top():
+    by_hand = TextPart("The user ran…", synthetic=True, metadata={"command": "ls", "output": "a"})
+    first = Message("user", [by_hand, TextPart("first")])
+    second = Message("assistant", [ReasoningPart("hm"), TextPart("answer"), ToolPart(call_id="c", tool="read")])
+    conversation = Conversation(SESSION)
+    conversation.load([second])
+    assert conversation.prepend([first]) == 2
+    assert [type(entry) for entry in conversation.entries] == [Ran, Said, Thought, Written, Call]
+    assert conversation.prepend([first]) == 0

@@ -1,0 +1,105 @@
+"""Markdown on the screen: whole or in pieces, it comes out the same, and nothing in it steers the terminal."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.tui.rendering.markdown import Flow, markdown
+from outrider.tui.rendering.palette import DARK
+
+DOCUMENT = """# Title
+
+A paragraph with **bold**, *italics*, `code` and [a link](https://example.org/there).
+
+- one
+- two
+  - nested
+1. first
+2. second
+
+> quoted
+> words
+
+| name | what |
+|---|---|
+| a | a long cell that has to go on below since it does not fit |
+
+```python
+def f(x: int) -> str:
+    return str(x)  # yes
+```
+
+The end.
+"""
+
+
+def plain(text: str, width: int = 40) -> list[str]:
+    return [line.plain.rstrip() for line in markdown(text, width, DARK)]
+
+
+def streamed(text: str, piece: int, width: int = 40) -> list[str]:
+    flow = Flow(width, DARK)
+    strips = []
+    for end in range(0, len(text) + piece, piece):
+        strips = flow.lines(text[:end])
+    return [strip.text.rstrip() for strip in strips]
+
+
+def test_blocks_become_lines_that_fit():
+    lines = plain(DOCUMENT)
+    assert lines[0] == "Title"
+    assert "• one" in lines
+    assert "  • nested" in lines
+    assert "2. second" in lines
+    assert "▎ quoted words" in lines
+    assert " def f(x: int) -> str:" in lines
+    assert all(len(line) <= 40 for line in lines)
+
+
+def test_a_link_shows_where_it_leads():
+    assert "https://example.org/there" in "".join(plain(DOCUMENT))
+
+
+@pytest.mark.parametrize("piece", [1, 7, 40, 1000])
+def test_a_text_that_arrives_in_pieces_ends_as_the_whole_text(piece):
+    assert streamed(DOCUMENT, piece) == plain(DOCUMENT)
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["# a", "- b", "  - c", "```", "~~~py", "x = 1", "", "> q", "| a |", "|---|", "word", "1. n", "\t"]
+        ),
+        max_size=14,
+    )
+)
+def test_whatever_is_written_streams_to_the_same_end(rows):
+    text = "\n".join(rows)
+    assert streamed(text, 3) == plain(text)
+
+
+def test_a_very_long_block_of_code_is_not_made_anew_for_every_piece():
+    text = "```python\n" + "value = compute(1, 'two')\n" * 3000
+    flow = Flow(80, DARK)
+    flow.lines(text)
+    start = time.perf_counter()
+    for number in range(10):
+        strips = flow.lines(text + "more = 1\n" * number)
+    assert (time.perf_counter() - start) / 10 < 0.1
+    assert len(strips) >= 3000
+
+
+def test_control_sequences_never_become_lines():
+    text = "red \x1b[31mwords\x1b[0m and \x1b]0;title\x07 a bell\x07, `\x1b[2J`\n\n```\n\x1b[H\n```\n"
+    for strip in Flow(60, DARK).lines(text):
+        assert "\x1b" not in strip.text
+        assert "\x07" not in strip.text
+
+
+def test_markup_of_the_library_is_only_text():
+    assert plain("[bold red]not bold[/] and [@click=app.bell]x[/]") == [
+        "[bold red]not bold[/] and",
+        "[@click=app.bell]x[/]",
+    ]

@@ -55,6 +55,10 @@ Around = Callable[[ToolPart, Tool, "Seat"], AbstractAsyncContextManager[None]]
 """Stands around a call while its tool runs, as what keeps files for an undo does."""
 
 
+def unwatched(call: ToolPart, tool: Tool, seat: "Seat") -> AbstractAsyncContextManager[None]:
+    return nullcontext()
+
+
 class Crew(msgspec.Struct, kw_only=True):
     """One run: its agents, the models and tools they have, their common budget and bus."""
 
@@ -69,7 +73,7 @@ class Crew(msgspec.Struct, kw_only=True):
     clock: Callable[[], int]
     cap: OutputCap = OutputCap()
     save_output: Save | None = None
-    around: Around = lambda _, __, ___: nullcontext()
+    around: Around = unwatched
     forwards: list[AgentMessage] = []
     hooks: Hooks = Hooks()
 

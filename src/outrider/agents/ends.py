@@ -7,7 +7,7 @@ import msgspec
 
 from outrider.errors import OutriderError
 from outrider.types.messages import Message
-from outrider.types.parts import CompactionPart, ToolPart
+from outrider.types.parts import CompactionPart, PatchPart, ToolPart
 from outrider.types.tool_state import ToolPending
 
 TurnState = Literal[
@@ -28,9 +28,14 @@ class TurnEnd(msgspec.Struct, frozen=True):
     error: OutriderError | None = None
 
 
+def is_note(message: Message) -> bool:
+    """Whether a message only tells of files that the user brought back: nobody waits for an answer to it."""
+    return message.role == "user" and bool(message.get_parts_by_type(PatchPart))
+
+
 def is_cut_off(history: Sequence[Message]) -> bool:
     """Whether the last turn has no end of its own: nobody answered, results wait to be read, or an answer broke off."""
-    said = [message for message in history if not message.get_parts_by_type(CompactionPart)]
+    said = [message for message in history if not message.get_parts_by_type(CompactionPart) and not is_note(message)]
     if not said:
         return False
     last = said[-1]

@@ -45,6 +45,7 @@ class LiveSession:
         self._taken: list[str] = []
         self._wanted = False
         self._goes_on = False
+        self.in_turn = False
         self.model: ModelRef | None = None  # in place of the agent's own, until the session is closed
 
     @property
@@ -135,7 +136,11 @@ class LiveSession:
         if self._seat is None or self._seat.agent != agent:
             self._seat = take_seat(agent, self.journal, crew, take_input=self._steering)
         self._seat.finished = None
-        return await Turn(self._seat, crew).run()
+        self.in_turn = True
+        try:
+            return await Turn(self._seat, crew).run()
+        finally:
+            self.in_turn = False
 
     async def _steering(self) -> list[Message]:
         items = await self._store.inbox(self.journal.session.id)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from outrider.app.undo.undo import Undo
 from outrider.bus import EventBus
 from outrider.permissions import Containment, contain
 from outrider.permissions.tools import shape_of, subject_of
@@ -25,7 +26,7 @@ from outrider.tools.builtin.shell import shell_tool
 from outrider.tools.builtin.todo import Todo, todo_tool
 from outrider.tools.builtin.web_fetch import web_fetch_tool
 from outrider.tools.builtin.write import write_tool
-from outrider.tools.files.editor import Editor, Keep, keep_nothing
+from outrider.tools.files.editor import Editor, keep_nothing
 from outrider.tools.files.files import Files
 from outrider.tools.files.ledger import Ledger
 from outrider.tools.tool import Tool, named
@@ -70,7 +71,9 @@ class Grants:
 class Toolbox:
     """Close it with the session: no process that its tools started outlives it."""
 
-    def __init__(self, session: Session, around: Surroundings, keep: Keep = keep_nothing) -> None:
+    def __init__(self, session: Session, around: Surroundings, undo: Undo | None = None) -> None:
+        self._session = session
+        self._undo = undo
         workspace = Path(session.workspace_directory or ".")
         self.supervisor = Supervisor(
             folder=around.data / "outputs", bus=around.bus, wrap=_confined(session, workspace, around)
@@ -78,7 +81,7 @@ class Toolbox:
         self.grants = Grants(workspace)
         files = Files(workspace, readable=[around.data / "outputs"], granted=self.grants.holds)
         ledger = Ledger()
-        editor = Editor(files, keep, ledger)
+        editor = Editor(files, undo.keep if undo else keep_nothing, ledger)
         self._todos: dict[str, tuple[Todo, ...]] = {}
         self.tools: dict[str, Tool] = named(
             [
@@ -99,6 +102,8 @@ class Toolbox:
 
     async def aclose(self) -> None:
         await self.supervisor.close()
+        if self._undo is not None:
+            await self._undo.settle(self._session.id)
 
     async def _recall(self, session_id: str) -> tuple[Todo, ...]:
         return self._todos.get(session_id, ())

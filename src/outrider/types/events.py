@@ -214,6 +214,16 @@ class ProcessExitedEvent(Event, frozen=True):
     signal: str | None = None
 
 
+class FilesRestoredEvent(Event, frozen=True):
+    """Changes of files were undone or redone; `left_alone` are those that somebody else has changed since, or may
+    have. `message_id` is where the transcript says so."""
+
+    direction: str
+    files: tuple[str, ...] = ()
+    left_alone: tuple[str, ...] = ()
+    message_id: str = ""
+
+
 class DeltasDroppedEvent(Event, frozen=True):
     """This listener was too slow and missed `count` deltas; full values follow."""
 

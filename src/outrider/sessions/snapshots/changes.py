@@ -24,6 +24,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
     session_id: str = ""
     call_id: str = ""
+    part_id: str = ""
     callers: tuple[Caller, ...] = ()
     kind: Literal["call", "undo", "redo"] = "call"
     earlier: tuple[str, ...] = ()

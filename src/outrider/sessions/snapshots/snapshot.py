@@ -43,7 +43,7 @@ class Snapshots:
         self,
         paths: Iterable[str | Path] | None = None,
         origin: Origin = Origin(),  # noqa: B008  a value
-        planned: Mapping[str | Path, str | None] | None = None,
+        planned: Mapping[Path, str | None] | None = None,
     ) -> Snapshot:
         """The workspace before a command, or (for a tool that knows what it writes) some files of it; `planned` are
         the hashes that they shall have. It survives the end of the program until `after` or `drop`.
@@ -60,10 +60,12 @@ class Snapshots:
         return taken
 
     def after(self, before: Snapshot, *, doubtful: bool = False, goes_on: bool = False) -> ChangeSet | None:
-        """What has changed since; None if nothing has. `doubtful` says that somebody else had the time to change
-        files, too; `goes_on` that more may follow."""
+        """What has changed since; None if nothing has, or if it has ended already. `doubtful` says that somebody else
+        had the time to change files, too; `goes_on` that more may follow."""
         with self._lock:
-            begun = self._open[before.id]
+            begun = self._open.get(before.id)
+            if begun is None:
+                return None
             files, unknown = compare(before, self._camera, self._objects)
             changed = ChangeSet(
                 workspace=str(self.workspace),

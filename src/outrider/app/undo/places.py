@@ -1,0 +1,55 @@
+"""Where the changes of each workspace are kept, and why those of some are not."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import TypeVar
+
+from outrider.errors import OutriderError
+from outrider.sessions.snapshots.snapshot import Snapshots
+from outrider.tools.threads import Threads
+
+T = TypeVar("T")
+
+
+class Places:
+    """One folder below `data` for each workspace, opened when it is first needed."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data / "undo"
+        self._opened: dict[Path, Snapshots | str] = {}
+        self._lock = asyncio.Lock()
+        self._threads = Threads(8)
+
+    async def find(self, workspace: Path) -> Snapshots | str:
+        """The workspace's changes, or the reason why none are kept."""
+        async with self._lock:
+            if workspace not in self._opened:
+                self._opened[workspace] = await self.run(lambda: self._open(workspace))
+            return self._opened[workspace]
+
+    def has(self, workspace: Path) -> bool:
+        """Whether anything was ever kept for it."""
+        return self._folder(workspace).is_dir()
+
+    async def run(self, function: Callable[[], T]) -> T:
+        """In a thread: looking at files takes its time."""
+        return await self._threads.run(function)
+
+    async def close(self) -> None:
+        for opened in self._opened.values():
+            if isinstance(opened, Snapshots):
+                await self.run(opened.close)
+        self._opened.clear()
+        self._threads.close()
+
+    def _open(self, workspace: Path) -> Snapshots | str:
+        try:
+            return Snapshots(self._folder(workspace), workspace)
+        except OutriderError as error:
+            return error.message
+
+    def _folder(self, workspace: Path) -> Path:
+        return self._data / sha256(os.fsencode(workspace.resolve())).hexdigest()[:16]

@@ -1,0 +1,235 @@
+"""Stands around the calls of an engine: keeps what files held before, and writes down what became of them."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Collection, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from outrider.agents.crew import Around, Seat
+from outrider.app.undo.notes import write_down
+from outrider.app.undo.places import Places
+from outrider.app.undo.scope import may_change_anything
+from outrider.bus import EventBus
+from outrider.errors import OutriderError, StoreError, ToolFailure
+from outrider.sessions.journal import Journal
+from outrider.sessions.snapshots.changes import Caller, Origin
+from outrider.sessions.snapshots.images import Snapshot
+from outrider.sessions.snapshots.objects import name_of
+from outrider.sessions.snapshots.snapshot import Snapshots
+from outrider.tools.context import ToolContext
+from outrider.tools.files.commit import Change
+from outrider.tools.tool import Tool
+from outrider.types.events import ErrorEvent, ProcessExitedEvent, ProcessStartedEvent
+from outrider.types.parts import ToolPart
+
+Key = tuple[str, str]  # a session and one of its calls
+
+
+class _Call(msgspec.Struct, frozen=True):
+    """A call at work, with what is needed to write down what it changed."""
+
+    part: ToolPart
+    seat: Seat
+    origin: Origin
+
+    @property
+    def key(self) -> Key:
+        return self.origin.session_id, self.origin.call_id
+
+
+class _Lasting(msgspec.Struct, frozen=True):
+    """A call that has ended while its process goes on. Unless it was cut short, somebody else has the time to change
+    files meanwhile."""
+
+    call: _Call
+    snapshots: Snapshots
+    before: Snapshot
+    doubtful: bool
+
+
+class Undo:
+    """One per engine; `around` goes around every call, `keep` around what the editor writes.
+
+    A process in the background is looked at when its call ends, when it ends itself, and when somebody asks."""
+
+    def __init__(self, data: Path, bus: EventBus) -> None:
+        self.places = Places(data)
+        self._bus = bus
+        self._calls: dict[Key, _Call] = {}
+        self._callers: dict[str, Caller] = {}
+        self._running: set[Key] = set()
+        self._lasting: dict[Key, _Lasting] = {}
+        self._tasks: dict[asyncio.Task[None], str] = {}
+        self._stop = [bus.subscribe(ProcessStartedEvent, self._started), bus.subscribe(ProcessExitedEvent, self._ended)]
+
+    def watching(self, built_in: Collection[str]) -> Around:
+        """For the calls of one crew, in which some tools are the built-in ones."""
+        return lambda part, tool, seat: self.around(part, tool, seat, built_in=tool.name in built_in)
+
+    @asynccontextmanager
+    async def around(self, part: ToolPart, tool: Tool, seat: Seat, *, built_in: bool) -> AsyncGenerator[None, None]:
+        call = self._calls[seat.session.id, part.call_id] = _Call(part, seat, self._origin(part, seat))
+        try:
+            if not may_change_anything(part, tool, seat.workspace, built_in=built_in):
+                yield
+                return
+            async with self._watched(call):
+                yield
+        finally:
+            del self._calls[call.key]
+
+    @asynccontextmanager
+    async def keep(self, context: ToolContext, changes: Sequence[Change]) -> AsyncGenerator[None, None]:
+        """Files outside the workspace are written without an undo; whoever allowed that knew the path."""
+        call = self._calls.get((context.session_id, context.call_id))
+        found = await self.places.find(call.seat.workspace) if call else ""
+        if call is None or isinstance(found, str):
+            yield
+            return
+        root = found.workspace
+        planned = {
+            Path(change.place.real): None if change.after is None else name_of(change.after)
+            for change in changes
+            if Path(change.place.real).is_relative_to(root)
+        }
+        async with self._between(call, found, planned):
+            yield
+
+    async def recover(self, journal: Journal) -> None:
+        """What a killed program left under way is written down, and what the transcript does not know yet is added."""
+        workspace, session_id = Path(journal.session.workspace_directory or "."), journal.session.id
+        found = await self.places.find(workspace) if self.places.has(workspace) else ""
+        if isinstance(found, str):
+            return
+        with suppress(StoreError):
+            await self.places.run(lambda: found.recover(session_id))
+            for changed in await self.places.run(lambda: found.of_session(session_id)):
+                if changed.origin.session_id == session_id:
+                    await write_down(journal, changed)
+
+    async def look(self, session_id: str) -> None:
+        """Write down what processes in the background have changed so far."""
+        for key, lasting in list(self._lasting.items()):
+            if key[0] in _family(session_id, self._callers):
+                await self._finish(lasting, goes_on=True)
+
+    async def settle(self, session_id: str) -> None:
+        """The session closes, and its processes have ended: write down what is left to."""
+        await asyncio.gather(*(task for task, owner in self._tasks.items() if owner == session_id))
+        family = _family(session_id, self._callers)
+        for key in [key for key in self._lasting if key[0] in family]:
+            await self._finish(self._lasting.pop(key), goes_on=False)
+        for member in family:
+            self._callers.pop(member, None)
+
+    async def close(self) -> None:
+        for stop in self._stop:
+            stop()
+        await asyncio.gather(*self._tasks)
+        for key in list(self._lasting):
+            await self._finish(self._lasting.pop(key), goes_on=False)
+        await self.places.close()
+
+    @asynccontextmanager
+    async def _watched(self, call: _Call) -> AsyncGenerator[None, None]:
+        found = await self.places.find(call.seat.workspace)
+        if isinstance(found, str):
+            yield
+            return
+        async with self._between(call, found, None):
+            yield
+
+    @asynccontextmanager
+    async def _between(
+        self, call: _Call, snapshots: Snapshots, planned: dict[Path, str | None] | None
+    ) -> AsyncGenerator[None, None]:
+        """With the files as they were before kept, and what changed written down afterwards, whatever happens."""
+        if planned is not None and not planned:
+            yield
+            return
+        before = await self._before(call, snapshots, planned)
+        cut_short = False
+        try:
+            yield
+        except asyncio.CancelledError:
+            cut_short = True
+            raise
+        finally:
+            if before is not None:
+                await self._ending(_Lasting(call, snapshots, before, not cut_short))
+
+    async def _before(
+        self, call: _Call, snapshots: Snapshots, planned: dict[Path, str | None] | None
+    ) -> Snapshot | None:
+        """Where undo was promised, a call that cannot be undone is not run; elsewhere it is, and somebody is told."""
+        looking = asyncio.ensure_future(self.places.run(lambda: snapshots.before(planned, call.origin, planned)))
+        try:
+            return await asyncio.shield(looking)
+        except StoreError as error:
+            if call.seat.session.mode == "background":
+                raise ToolFailure(f"what it changes could not be undone ({error.message}). It was not run") from error
+            self._warn(call, f"{call.part.tool} runs without an undo: {error.message}")
+            return None
+        except asyncio.CancelledError:
+            await asyncio.wait([looking])
+            if not looking.exception():
+                await self.places.run(lambda: snapshots.drop(looking.result()))
+            raise
+
+    async def _ending(self, lasting: _Lasting) -> None:
+        goes_on = lasting.call.key in self._running and lasting.before.paths is None
+        if goes_on:
+            self._lasting[lasting.call.key] = lasting
+        certain = msgspec.structs.replace(lasting, doubtful=False)
+        await asyncio.shield(self._task(self._finish(certain, goes_on=goes_on), lasting.call))
+
+    async def _finish(self, lasting: _Lasting, *, goes_on: bool) -> None:
+        snapshots, before = lasting.snapshots, lasting.before
+        try:
+            changed = await self.places.run(lambda: snapshots.after(before, doubtful=lasting.doubtful, goes_on=goes_on))
+        except OutriderError as error:
+            self._warn(lasting.call, f"what {lasting.call.part.tool} changed could not be kept: {error.message}")
+            return
+        if changed is not None:
+            with suppress(StoreError):  # a full disk lets it wait, and what was lost is added when it opens again
+                await write_down(lasting.call.seat.journal, changed)
+
+    def _origin(self, part: ToolPart, seat: Seat) -> Origin:
+        session = seat.session
+        if seat.call_id and session.parent_id:
+            self._callers[session.id] = Caller(session.parent_id, seat.call_id)
+        callers: list[Caller] = []
+        while caller := self._callers.get(callers[-1].session_id if callers else session.id):
+            callers.append(caller)
+        return Origin(session_id=session.id, call_id=part.call_id, part_id=part.id, callers=tuple(callers))
+
+    def _started(self, event: ProcessStartedEvent) -> None:
+        self._running.add((event.session_id, event.call_id))
+
+    def _ended(self, event: ProcessExitedEvent) -> None:
+        key = (event.session_id, event.call_id)
+        self._running.discard(key)
+        if lasting := self._lasting.pop(key, None):
+            self._task(self._finish(lasting, goes_on=False), lasting.call)
+
+    def _task(self, work: Coroutine[Any, Any, None], call: _Call) -> "asyncio.Task[None]":
+        task = asyncio.create_task(work)
+        self._tasks[task] = call.origin.callers[-1].session_id if call.origin.callers else call.origin.session_id
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        return task
+
+    def _warn(self, call: _Call, message: str) -> None:
+        self._bus.publish(
+            call.seat.labelled(ErrorEvent, call_id=call.part.call_id, error_type="UndoUnavailable", message=message)
+        )
+
+
+def _family(session_id: str, callers: dict[str, Caller]) -> set[str]:
+    """A session and those that its agents opened."""
+    family = {session_id}
+    while more := {child for child, caller in callers.items() if caller.session_id in family} - family:
+        family |= more
+    return family

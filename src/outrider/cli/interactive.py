@@ -3,7 +3,6 @@
 import sys
 from importlib.util import find_spec
 
-from outrider.cli import exits
 from outrider.cli.commands import COMMANDS
 from outrider.cli.options import add_conversation
 from outrider.cli.parser import Parser, named
@@ -57,4 +56,5 @@ def interactive(given: list[str]) -> int:
             "Without it: outrider run PROMPT"
         )
     # By name: the two front ends do not know each other, and only one of them is loaded.
-    return named("outrider.tui.app:run_tui")(arguments) or exits.DONE
+    run_tui = named("outrider.tui.app:run_tui")
+    return run_tui(lambda: settings_of(arguments), session=arguments.session or "", resume=arguments.resume)

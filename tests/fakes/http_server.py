@@ -4,13 +4,14 @@ import asyncio
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Literal
 
 After = Literal["close", "reset", "stall", "keepalive_open", "keep", "drop"]
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 Pause = float
 """Between chunks: seconds to wait."""
 
@@ -76,6 +77,13 @@ class Server:
 @asynccontextmanager
 async def serving(*replies: Reply, tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
     server = Server(replies, "https" if tls else "http")
+    async with listening(server.serve, tls) as server.port:
+        yield server
+
+
+@asynccontextmanager
+async def listening(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    """A port on loopback; whoever is being served when this ends is let go."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -83,12 +91,14 @@ async def serving(*replies: Reply, tls: ssl.SSLContext | None = None) -> AsyncIt
         assert task is not None
         tasks.add(task)
         task.add_done_callback(tasks.discard)
-        await server.serve(reader, writer)
+        try:
+            await serve(reader, writer)
+        finally:
+            writer.close()
 
     listener = await asyncio.start_server(connected, "127.0.0.1", 0, limit=2**20, ssl=tls)
-    server.port = listener.sockets[0].getsockname()[1]
     try:
-        yield server
+        yield listener.sockets[0].getsockname()[1]
     finally:
         listener.close()
         for task in list(tasks):

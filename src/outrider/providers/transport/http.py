@@ -1,26 +1,27 @@
 """One POST over HTTP: sent within limits, read as its bytes arrive, cut when it goes silent."""
 
 import asyncio
-import io
-import socket
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from time import monotonic
 
-from outrider.errors import ConfigurationError, NetworkError, StalledStreamError
+from outrider.errors import NetworkError, StalledStreamError
 from outrider.providers.provider import HttpCall
+from outrider.providers.transport.http1 import head
+from outrider.providers.transport.http1.address import Address
+from outrider.providers.transport.http1.body import Body, body_of
+from outrider.providers.transport.http1.connection import Connection, let_go
+from outrider.providers.transport.http1.dial import default_security, dial
+from outrider.providers.transport.http1.head import Head
 from outrider.providers.transport.transport import HttpAnswer, Timeouts
 from outrider.providers.transport.watchdog import Watchdog
 
-if TYPE_CHECKING:
-    import aiohttp
-
-_LARGE_BODY = 1024 * 1024
 _IDLE_CONNECTION_SECONDS = 60.0
-_READ_BUFFER = 256 * 1024
 
 ProxyChoice = Callable[[str], str | None]
 """The proxy for an address, or None for the direct way."""
+Route = tuple[str, str, int, str | None]
+"""What connections have in common that can take each other's place."""
 
 
 class HttpClient:
@@ -29,71 +30,104 @@ class HttpClient:
     def __init__(self, timeouts: Timeouts | None = None, *, proxy: ProxyChoice | None = None) -> None:
         self.timeouts = timeouts or Timeouts()
         self._proxy = cache(proxy) if proxy else _no_proxy
-        self._session: aiohttp.ClientSession | None = None
+        self._security = cache(default_security)
+        self._idle: dict[Route, list[tuple[float, Connection]]] = {}
+        self._busy: set[Connection] = set()
 
     async def send(self, call: HttpCall) -> HttpAnswer:
-        import aiohttp
-
-        session = self._session or self._open()
-        body = call.body if len(call.body) <= _LARGE_BODY else io.BytesIO(call.body)
+        place, proxy = Address.of(call.url), self._proxy(call.url)
+        route = (place.scheme, place.host, place.port, proxy)
+        request = _request(call, place, Address.of(proxy) if proxy else None)
+        connection = self._reused(route) or await self._dialled(place, Address.of(proxy) if proxy else None)
+        self._busy.add(connection)
         limit = self.timeouts.first_byte
         try:
             async with asyncio.timeout(limit):
-                response = await session.post(
-                    call.url,
-                    data=body,
-                    headers=call.headers,
-                    allow_redirects=False,
-                    proxy=self._proxy(call.url),
-                )
-        except (aiohttp.ClientError, OSError) as error:
-            failure = _network_error(error, limit)
-        else:
-            return _Answer(response, self.timeouts)
-        raise failure  # here, without its cause: the library's error holds the headers, and so the key
+                await connection.send(request)
+                answered, rest = await _head_of(connection)
+            body = body_of(answered)
+        except TimeoutError:
+            self.drop(connection)
+            raise StalledStreamError(
+                f"the provider did not begin to answer within {limit:g} s", type="stalled"
+            ) from None
+        except BaseException:
+            self.drop(connection)
+            raise
+        return _Answer(self, route, connection, answered, body, rest)
 
     async def aclose(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        connections = [connection for idle in self._idle.values() for _, connection in idle] + list(self._busy)
+        self._idle.clear()
+        self._busy.clear()
+        await let_go(connections)
 
-    def _open(self) -> "aiohttp.ClientSession":
-        import aiohttp
+    async def _dialled(self, place: Address, proxy: Address | None) -> Connection:
+        try:
+            async with asyncio.timeout(self.timeouts.connect):
+                return await dial(place, proxy, self._security)
+        except TimeoutError:
+            raise NetworkError("the provider did not accept a connection in time", type="connect") from None
 
-        connector = aiohttp.TCPConnector(
-            limit=0, keepalive_timeout=_IDLE_CONNECTION_SECONDS, socket_factory=_open_socket
-        )
-        self._session = aiohttp.ClientSession(
-            connector=connector,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None, connect=self.timeouts.connect),
-            headers={"accept-encoding": "identity"},  # a compressing proxy would hold events back
-            read_bufsize=_READ_BUFFER,
-        )
-        return self._session
+    def _reused(self, route: Route) -> Connection | None:
+        """The connection that was used last: the likeliest to be still open."""
+        idle = self._idle.get(route, [])
+        while idle:
+            since, connection = idle.pop()
+            if connection.usable and monotonic() - since < _IDLE_CONNECTION_SECONDS:
+                return connection
+            connection.abort()
+        return None
+
+    def give_back(self, route: Route, connection: Connection) -> None:
+        """For the next call; a client that was closed meanwhile takes none."""
+        if connection in self._busy:
+            self._busy.discard(connection)
+            self._idle.setdefault(route, []).append((monotonic(), connection))
+
+    def drop(self, connection: Connection) -> None:
+        self._busy.discard(connection)
+        connection.abort()
 
 
 class _Answer:
-    __slots__ = ("_content", "_failure", "_response", "_watchdog", "headers", "status")
+    __slots__ = (
+        "_body",
+        "_client",
+        "_connection",
+        "_failure",
+        "_first",
+        "_reuse",
+        "_route",
+        "_watchdog",
+        "headers",
+        "status",
+    )
 
-    def __init__(self, response: "aiohttp.ClientResponse", timeouts: Timeouts) -> None:
-        self.status = response.status
-        self.headers: Mapping[str, str] = response.headers
-        self._response = response
-        self._content = response.content
+    def __init__(
+        self, client: HttpClient, route: Route, connection: Connection, answered: Head, body: Body, first: bytes
+    ) -> None:
+        self.status = answered.status
+        self.headers: Mapping[str, str] = answered.headers
+        self._client = client
+        self._route = route
+        self._connection: Connection | None = connection
+        self._body = body
+        self._reuse = answered.stays_open
+        self._first = first
         self._failure: Exception | None = None
-        self._watchdog = Watchdog(timeouts, self._content.set_exception)
+        self._watchdog = Watchdog(client.timeouts, connection.fail)
+        if body.ended:
+            self._end()
 
     async def read(self) -> bytes:
+        while self._connection is not None:
+            piece = await self._piece(self._connection)
+            if piece:
+                return piece
         if self._failure is not None:
             raise self._failure
-        self._watchdog.wait()
-        try:
-            return await self._content.readany()
-        except Exception as error:  # noqa: BLE001 - whatever the library raises, the connection is broken
-            return self._broken(error)
-        finally:
-            self._watchdog.heard()
+        return b""
 
     def progress(self) -> None:
         self._watchdog.progress()
@@ -103,66 +137,80 @@ class _Answer:
 
     def close(self) -> None:
         self._watchdog.stop()
-        connection = self._response.connection
-        if connection is not None and connection.transport is not None:
-            connection.transport.abort()  # a polite TLS goodbye could take the peer's time
-        self._response.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._client.drop(connection)
 
-    def _broken(self, error: Exception) -> bytes:
-        """What arrived before the break and was not read yet is still given out, the failure after it."""
-        failure = error if isinstance(error, NetworkError) else _network_error(error, None)
-        buffered: Any = getattr(self._content, "_buffer", ())  # the library offers no way to it after a failure
-        left = b"".join(buffered)
-        if not left:
-            raise failure from (None if failure is error else error)
-        buffered.clear()
+    async def _piece(self, connection: Connection) -> bytes:
+        """Some of the body, perhaps nothing yet; at its end the connection is given back."""
+        try:
+            data = self._first or await self._received(connection)
+            self._first = b""
+            piece = self._body.feed(data) if data else b""
+        except NetworkError as broken:
+            return self._broken(broken)
+        if not data or self._body.ended:
+            self._end(hung_up=not data)
+        return piece
+
+    def _broken(self, failure: NetworkError) -> bytes:
+        """Told after all that arrived before it."""
         self._failure = failure
-        return left
+        self.close()
+        return b""
+
+    async def _received(self, connection: Connection) -> bytes:
+        self._watchdog.wait()
+        try:
+            return await connection.receive()
+        finally:
+            self._watchdog.heard()
+
+    def _end(self, *, hung_up: bool = False) -> None:
+        self._watchdog.stop()
+        try:
+            self._body.close()
+        except NetworkError as broken:
+            self._broken(broken)
+            return
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        if self._reuse and not hung_up and not self._body.rest and not self._first and connection.usable:
+            self._client.give_back(self._route, connection)
+        else:
+            self._client.drop(connection)
+
+
+async def _head_of(connection: Connection) -> tuple[Head, bytes]:
+    """The head of the answer, and what of its body came with it; preliminary answers are passed over."""
+    data = bytearray()
+    while True:
+        while (end := head.end_of(data)) < 0:
+            piece = await connection.receive()
+            if not piece:
+                raise NetworkError("the provider closed the connection without an answer", type="disconnected")
+            data += piece
+        answered = head.read(bytes(data[:end]))
+        del data[:end]
+        if answered.status >= 200 or answered.status == 101:
+            return answered, bytes(data)
+
+
+def _request(call: HttpCall, place: Address, proxy: Address | None) -> bytes:
+    headers = {"host": place.authority, "accept": "*/*", "user-agent": "outrider"}
+    headers["accept-encoding"] = "identity"  # a compressing proxy would hold events back
+    if place.credentials:
+        headers["authorization"] = place.credentials
+    target = place.target
+    if proxy is not None and not place.secure:
+        target = place.whole
+        if proxy.credentials:
+            headers["proxy-authorization"] = proxy.credentials
+    headers |= {name.lower(): value for name, value in call.headers.items()}
+    headers["content-length"] = str(len(call.body))
+    return head.written("POST", target, headers) + call.body
 
 
 def _no_proxy(url: str) -> None:
     return None
-
-
-def _open_socket(address: Any) -> socket.socket:
-    """Notices within about a minute that the other side is gone, where the system allows to ask for it."""
-    family, kind, protocol, _, _ = address
-    opened = socket.socket(family, kind, protocol)
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
-        if hasattr(socket, option):
-            opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-    return opened
-
-
-def _network_error(error: Exception, limit: float | None) -> Exception:
-    import aiohttp
-
-    match error:
-        case aiohttp.ClientConnectorCertificateError():
-            return _untrusted(f"{error.host}:{error.port}", str(error.certificate_error))
-        case aiohttp.ClientConnectorDNSError():
-            return NetworkError(f"the host {error.host} is not known", type="connect")
-        case aiohttp.ClientConnectorError():
-            return NetworkError(f"no connection to {error.host}:{error.port}: {error.os_error}", type="connect")
-        case aiohttp.InvalidURL() | aiohttp.NonHttpUrlClientError():
-            address = str(error).partition("?")[0]
-            return ConfigurationError(f"not an address that can be called: {address}")
-        case aiohttp.ConnectionTimeoutError():
-            return NetworkError("the provider did not accept a connection in time", type="connect")
-        case TimeoutError():
-            return StalledStreamError(f"the provider did not begin to answer within {limit:g} s", type="stalled")
-        case aiohttp.ServerDisconnectedError():
-            return NetworkError("the provider closed the connection without an answer", type="disconnected")
-        case _:
-            return NetworkError(f"the connection broke: {error or type(error).__name__}", type="disconnected")
-
-
-def _untrusted(host: str, reason: str) -> NetworkError:
-    error = NetworkError(
-        f"the certificate of {host} is not trusted ({reason}). Where a company proxy reads the traffic, point "
-        "SSL_CERT_FILE to its certificate",
-        type="certificate",
-    )
-    error.retryable = False  # it will not be trusted the next time either
-    return error

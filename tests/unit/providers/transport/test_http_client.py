@@ -1,0 +1,204 @@
+"""The client at work against real sockets: connections that are kept, proxies, encryption, servers that misbehave."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from outrider.errors import NetworkError
+from outrider.providers.provider import HttpCall
+from outrider.providers.transport.http import HttpClient
+from outrider.providers.transport.transport import HttpAnswer, Timeouts
+from tests.fakes.http_server import Reply, listening, serving
+
+CERTIFICATE = Path(__file__).parents[3] / "fakes" / "self_signed.pem"
+HELLO = Reply([b"hel", b"lo"])
+
+
+async def whole(answer: HttpAnswer) -> bytes:
+    pieces: list[bytes] = []
+    while piece := await answer.read():
+        pieces.append(piece)
+    answer.close()
+    return b"".join(pieces)
+
+
+async def posted(client: HttpClient, url: str, body: bytes = b"{}", **headers: str) -> bytes:
+    return await whole(await client.send(HttpCall(f"{url}/v1", headers, body)))
+
+
+@asynccontextmanager
+async def opened(proxy: str | None = None, **timeouts: float) -> AsyncIterator[HttpClient]:
+    client = HttpClient(Timeouts(**timeouts), proxy=lambda _: proxy)
+    try:
+        yield client
+    finally:
+        await client.aclose()
+
+
+def served_with_tls() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE)
+    return context
+
+
+async def test_one_connection_serves_many_calls_and_several_at_once_get_their_own():
+    async with serving(HELLO) as server, opened() as client:
+        assert [await posted(client, server.url) for _ in range(3)] == [b"hello"] * 3
+        assert {seen.connection for seen in server.requests} == {1}
+        first, second = (
+            await client.send(HttpCall(server.url, {}, b"")),
+            await client.send(HttpCall(server.url, {}, b"")),
+        )
+        assert [await whole(first), await whole(second)] == [b"hello", b"hello"]
+        assert len({seen.connection for seen in server.requests}) == 2
+
+
+async def test_a_connection_that_is_said_to_close_or_sent_too_much_is_not_used_again():
+    closing = Reply([b"x"], headers={"connection": "close"})
+    talkative = Reply(
+        raw=b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nxHTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil"
+    )
+    async with serving(closing, talkative, HELLO) as server, opened() as client:
+        assert [await posted(client, server.url) for _ in range(3)] == [b"x", b"x", b"hello"]
+        assert [seen.connection for seen in server.requests] == [1, 2, 3]
+
+
+async def test_preliminary_answers_are_passed_over():
+    raw = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nlink: x\r\n\r\n"
+    raw += b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+    async with serving(Reply(raw=raw)) as server, opened() as client:
+        assert await posted(client, server.url) == b"ok"
+
+
+async def test_headers_arrive_as_they_were_given_and_cannot_be_doubled():
+    async with serving(HELLO) as server, opened() as client:
+        await posted(client, server.url, b"body", **{"Content-Type": "application/json", "Accept-Encoding": "gzip"})
+        seen = server.requests[0]
+        assert seen.headers["host"] == server.url.removeprefix("http://")
+        assert (seen.headers["content-type"], seen.headers["accept-encoding"]) == ("application/json", "gzip")
+        assert (seen.headers["content-length"], seen.body) == ("4", b"body")
+
+
+async def test_a_refusal_of_a_large_upload_is_read_although_the_rest_was_never_taken():
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Too Large\r\ncontent-length: 7\r\nconnection: close\r\n\r\ntoo big")
+        await writer.drain()
+        writer.write_eof()
+        await asyncio.sleep(0.2)
+
+    async with listening(refuse) as port, opened() as client:
+        answer = await client.send(HttpCall(f"http://127.0.0.1:{port}/", {}, b"x" * 30_000_000))
+        assert (answer.status, await whole(answer)) == (413, b"too big")
+
+
+async def test_an_encrypted_connection_is_made_to_a_host_that_is_trusted(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+    async with serving(HELLO, tls=served_with_tls()) as server, opened() as client:
+        assert [await posted(client, server.url) for _ in range(2)] == [b"hello", b"hello"]
+        assert {seen.connection for seen in server.requests} == {1}
+
+
+class Proxy:
+    """Answers CONNECT with a status, and then carries bytes both ways."""
+
+    def __init__(self, status: bytes = b"200 Connected") -> None:
+        self._status = status
+        self.heads: list[str] = []
+        self.port = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        self.heads.append(head)
+        writer.write(b"HTTP/1.1 " + self._status + b"\r\n\r\n")
+        host, _, port = head.split()[1].rpartition(":")
+        if not self._status.startswith(b"200"):
+            writer.close()
+            return
+        there, back = await asyncio.open_connection(host, int(port))
+        await asyncio.gather(carry(reader, back), carry(there, writer))
+
+
+async def carry(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    try:
+        while data := await source.read(65536):
+            target.write(data)
+            await target.drain()
+    except ConnectionError:
+        pass
+    target.close()
+
+
+@asynccontextmanager
+async def proxying(proxy: Proxy) -> AsyncIterator[str]:
+    async with listening(proxy.serve) as port:
+        yield f"http://me:secret@127.0.0.1:{port}"
+
+
+async def test_encrypted_calls_go_through_a_tunnel_of_the_proxy_and_it_does_not_see_them(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+    proxy = Proxy()
+    async with serving(HELLO, tls=served_with_tls()) as server, proxying(proxy) as address:
+        async with opened(address) as client:
+            assert [await posted(client, server.url, x_api_key="key") for _ in range(2)] == [b"hello", b"hello"]
+        (head,) = proxy.heads
+        assert head.startswith(f"CONNECT 127.0.0.1:{server.port} HTTP/1.1\r\n")
+        assert "proxy-authorization: Basic bWU6c2VjcmV0" in head
+        assert "key" not in head
+        assert server.requests[0].target == "/v1"
+        assert "proxy-authorization" not in server.requests[0].headers
+
+
+async def test_a_proxy_that_refuses_says_so():
+    async with proxying(Proxy(b"407 Who are you?")) as address, opened(address) as client:
+        with pytest.raises(NetworkError, match=r"the proxy .* refuses the connection \(407\)") as refused:
+            await posted(client, "https://models.example")
+    assert "secret" not in str(refused.value)
+
+
+async def test_nobody_who_accepts_is_a_connection_that_took_too_long():
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(60)
+
+    async with listening(silent) as port, opened(connect=0.1) as client:
+        with pytest.raises(NetworkError, match="did not accept a connection in time"):
+            await posted(client, f"https://127.0.0.1:{port}")
+
+
+async def test_a_host_that_is_not_known_is_named():
+    async with opened() as client:
+        with pytest.raises(NetworkError, match=r"the host nowhere\.invalid is not known"):
+            await posted(client, "http://nowhere.invalid")
+
+
+async def test_a_reader_that_waits_holds_the_other_side_back():
+    sent = 0
+
+    def endless():
+        nonlocal sent
+        for _ in range(400):
+            sent += 64 * 1024
+            yield b"x" * 64 * 1024
+
+    async with serving(Reply(endless)) as server, opened() as client:
+        answer = await client.send(HttpCall(server.url, {}, b""))
+        await asyncio.sleep(0.3)
+        assert sent < 16 * 1024 * 1024  # what the buffers of both systems hold, not all of it
+        assert len(await whole(answer)) == 400 * 64 * 1024
+
+
+async def test_closing_the_client_closes_what_is_open():
+    async with serving(Reply([b"x"], after="stall")) as server:
+        client = HttpClient()
+        answers = [await client.send(HttpCall(server.url, {}, b"")) for _ in range(2)]
+        await client.aclose()
+        for seen in server.requests:
+            await asyncio.wait_for(seen.closed.wait(), 1)
+        for answer in answers:
+            answer.close()

@@ -1,24 +1,17 @@
-"""Names the concrete parts and puts them together."""
+"""Names the concrete parts and puts them together. What belongs to one kind of provider is loaded with the first of it:
+most programs have one, and loading all of them takes longer than asking it."""
 
 from typing import Any, TypeVar, get_args
 
 import msgspec
 
 from outrider.app.config.environment import filled_in, proxy_for
-from outrider.app.local.models import local_client
 from outrider.errors import ConfigurationError
-from outrider.providers.anthropic.wire import AnthropicWire
 from outrider.providers.cassettes.deck import Deck, DeckOptions
 from outrider.providers.catalog import Catalog
 from outrider.providers.client import WireClient
 from outrider.providers.fallback import Candidate, FallbackClient
-from outrider.providers.google.wire import GoogleWire
-from outrider.providers.openai.chat.wire import ChatWire
-from outrider.providers.openai.responses.wire import ResponsesWire
 from outrider.providers.provider import ModelClient, Wire
-from outrider.providers.scripted import scripted_client
-from outrider.providers.stages.text_tools import TextToolsClient
-from outrider.providers.stages.think_tags import think_tags_client
 from outrider.providers.transport.http import HttpClient
 from outrider.providers.transport.rate_limit import RateLimit, RateLimiter
 from outrider.providers.transport.retry import RetryPolicy
@@ -34,17 +27,23 @@ def model_client(provider: Provider, *, catalog: Catalog | None = None) -> Model
     `text_tools`: whether its models get tools as text, since they have no calls of their own."""
     match provider.kind:
         case "scripted":
+            from outrider.providers.scripted import scripted_client
+
             return scripted_client(provider)
         case "local":
+            from outrider.app.local.models import local_client
+
             return local_client(provider)
         case "openai":
-            filled = filled_in(provider)
-            client = think_tags_client(_wired(filled, ChatWire(filled)))
-            return TextToolsClient(client) if filled.options.get("text_tools") else client
+            return _chat(filled_in(provider))
         case "openai-responses":
+            from outrider.providers.openai.responses.wire import ResponsesWire
+
             filled = filled_in(provider)
             return _wired(filled, ResponsesWire(filled))
         case "google":
+            from outrider.providers.google.wire import GoogleWire
+
             filled = filled_in(provider)
             return _wired(filled, GoogleWire(filled))
         case "anthropic":
@@ -93,7 +92,21 @@ def _transport(provider: Provider) -> Transport:
     return deck.over(network)
 
 
-def _anthropic(provider: Provider, catalog: Catalog) -> AnthropicWire:
+def _chat(provider: Provider) -> ModelClient:
+    from outrider.providers.openai.chat.wire import ChatWire
+    from outrider.providers.stages.think_tags import think_tags_client
+
+    client = think_tags_client(_wired(provider, ChatWire(provider)))
+    if not provider.options.get("text_tools"):
+        return client
+    from outrider.providers.stages.text_tools import TextToolsClient
+
+    return TextToolsClient(client)
+
+
+def _anthropic(provider: Provider, catalog: Catalog) -> Wire:
+    from outrider.providers.anthropic.wire import AnthropicWire
+
     def output_limit(model: str) -> int | None:
         return catalog.output_limit(provider.kind, model, base_url=provider.base_url)
 

@@ -9,11 +9,10 @@ from msgspec.structs import replace
 from outrider.app.engine import Engine
 from outrider.app.models.recorder import UNWIRED, cassette_of
 from outrider.app.replay.differences import Replay
-from outrider.app.replay.record import is_input, load
+from outrider.app.replay.record import exported, is_input, load
 from outrider.app.replay.replay import replay
 from outrider.app.replay.what_if import WhatIf, what_if
 from outrider.providers.cassettes.deck import Deck, DeckOptions
-from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.sessions.transfer.exports import export_session, import_session
@@ -43,7 +42,7 @@ class ReplayedAgents:
     ) -> Replay:
         """One session with these inputs. Recorded, it is kept beside the test; otherwise the kept one runs again, with
         the agents as they are now: `check()` what comes back, or look at its `differences`."""
-        engine = Engine(agents, providers, _tools(tools), store=MemoryStore(), attended=False, **options)
+        engine = Engine(agents, providers, _tools(tools), attended=False, **options)
         wanted = [inputs] if isinstance(inputs, str) else list(inputs)
         if self.recording:
             session_id = await self._record(engine, wanted)
@@ -69,13 +68,12 @@ class ReplayedAgents:
         recorded and played as well."""
         self._forks += 1
         played = self._decked(providers, self._folder / f"{self._name}.fork{self._forks}.jsonl")
-        engine = Engine(agents, played, _tools(tools), store=MemoryStore(), attended=False)
+        engine = Engine(agents, played, _tools(tools), attended=False)
         return await what_if(engine, await self._stored(engine.store), at_step=at_step, **changes)
 
     async def session(self) -> Session:
         """The session that was kept."""
-        store = MemoryStore()
-        return await load(store, await self._stored(store))
+        return await exported(self._document())
 
     @property
     def _tape(self) -> Path:
@@ -98,11 +96,13 @@ class ReplayedAgents:
         return session_id
 
     async def _stored(self, store: Store) -> str:
+        return (await import_session(store, self._document())).sessions[0].id
+
+    def _document(self) -> bytes:
         try:
-            document = self._session.read_bytes()
+            return self._session.read_bytes()
         except FileNotFoundError:
             raise AssertionError(f"there is no {self._session}; record one with --outrider-record") from None
-        return (await import_session(store, document)).sessions[0].id
 
     def _decked(self, providers: Sequence[Provider], tape: Path) -> list[Provider]:
         deck = Deck(DeckOptions(path=str(tape), mode="record" if self.recording else "replay"))

@@ -8,9 +8,11 @@ from msgspec.structs import replace
 from outrider.agents.ends import is_cut_off
 from outrider.app.replay.steps import steps_of
 from outrider.sessions.journal import session_from
+from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import SessionFilter
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
+from outrider.sessions.transfer.exports import import_session
 from outrider.types.agents import Agent
 from outrider.types.messages import Message
 from outrider.types.parts import CompactionPart
@@ -75,6 +77,12 @@ def with_its_model(agent: Agent, answer: Message | None, providers: Collection[s
 async def load(store: Store, session_id: str) -> Session:
     transcript = await store.load(session_id)
     return session_from(transcript.session, transcript.messages)
+
+
+async def exported(document: bytes) -> Session:
+    """The session of an export, without a store."""
+    store = MemoryStore()
+    return await load(store, (await import_session(store, document)).sessions[0].id)
 
 
 async def descendants(store: Store, session_id: str) -> list[Session]:

@@ -4,19 +4,11 @@ import re
 import unicodedata
 from decimal import Decimal
 
+from outrider.permissions.texts.terminal import spelled_out
 from outrider.tracing.agent_event import AgentEvent
 
-# What can move a cursor, hide text or turn its direction: C0 and C1 controls, line separators, bidirectional
-# controls, invisible characters, and lone surrogates, which no file takes.
-_UNSAFE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
-)
+visible = spelled_out
 _SPACE = re.compile(r"[ \t\r\n]+")
-
-
-def visible(text: str) -> str:
-    """Foreign text with everything that a terminal would obey shown instead: ESC becomes `\\x1b`."""
-    return _UNSAFE.sub(_spelled, text)
 
 
 def one_line(text: str, limit: int = 200) -> str:
@@ -84,7 +76,11 @@ def fit(text: str, width: int, ellipsis: str = "…") -> str:
 def record_line(event: AgentEvent, start: int) -> str:
     """One record on one line, for `EventLog.format`."""
     seconds = max(0, event.timestamp - start) / 1000
-    words = " ".join(f"{key}={one_line(str(value), 60)}" for key, value in event.data.items() if _says_something(value))
+    words = " ".join(
+        f"{one_line(str(key), 40)}={one_line(str(value), 60)}"
+        for key, value in event.data.items()
+        if _says_something(value)
+    )
     agent = one_line(event.agent_name or "-", 30)
     call = f" ({one_line(event.call_id, 40)})" if event.call_id else ""
     return f"{seconds:9.3f}s  {event.type:<12}  {agent:<16}{call}  {words}".rstrip()
@@ -92,11 +88,6 @@ def record_line(event: AgentEvent, start: int) -> str:
 
 def _says_something(value: object) -> bool:
     return isinstance(value, bool) or bool(value)
-
-
-def _spelled(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def _columns(char: str) -> int:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Protocol, TextIO
 
 from outrider.bus import EventBus
-from outrider.tracing.format import can_encode, encodable, visible
+from outrider.tracing.format import can_encode, encodable, one_line, visible
 from outrider.tracing.lines import ASCII_MARKS, DELTAS, MARKS, Line, Tone, line_of, said_in
 from outrider.types.events import Event
 
@@ -75,7 +75,7 @@ class EventLogger:
 
     def _print_delta(self, event: Event, text: str) -> None:
         if text.strip():
-            self._print(event, Line("dots", "", visible(text), agent=event.agent_name))
+            self._print(event, Line("dots", "", visible(text), agent=one_line(event.agent_name, 24)))
 
     def _print(self, event: Event, line: Line) -> None:
         self._printer.line(_clock(event.timestamp), line)

@@ -84,7 +84,10 @@ def label_of(span: Span) -> str:
     """What a span is, in a few words: kind, name and, for a tool, what it was given."""
     given = span.given if span.kind == "tool" else {}
     named = len(given) > 1  # a single input says what it is by itself
-    words = [(f"{key}=" if named else "") + one_line(str(value), 60) for key, value in islice(given.items(), 6)]
+    words = [
+        (f"{one_line(str(key), 40)}=" if named else "") + one_line(str(value), 60)
+        for key, value in islice(given.items(), 6)
+    ]
     name = one_line(span.name, 80) + (f"({', '.join(words)})" if words else "")
     return name if span.kind == "run" else f"{span.kind} {name}"
 

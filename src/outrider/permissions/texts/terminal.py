@@ -24,16 +24,30 @@ def for_terminal(text: str, *, keep_lines: bool = True) -> str:
     return clean if keep_lines else clean.replace("\n", "⏎").replace("\t", " ")
 
 
+def spelled_out(text: str) -> str:
+    """The same for a line of a log: what a terminal would act on is written as its number, so ESC becomes `\\x1b`."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _without_towers("".join(char if _is_safe(char) else _number(char) for char in text))
+
+
 def _plain(text: str) -> bool:
     return text.isascii() and text.replace("\n", "").replace("\t", "").isprintable()
 
 
 def _seen(char: str) -> str:
-    if char in _KEPT or char in _JOINERS:
-        return char
-    if unicodedata.category(char) not in _UNSAFE:
+    if char in _KEPT or _is_safe(char):
         return char
     return "" if char in {"\x07", "\x08", "\x00"} else "\ufffd"
+
+
+def _is_safe(char: str) -> bool:
+    return char.isprintable() or char in _JOINERS or unicodedata.category(char) not in _UNSAFE
+
+
+def _number(char: str) -> str:
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def _without_towers(text: str) -> str:

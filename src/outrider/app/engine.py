@@ -56,7 +56,8 @@ class Engine:
         self.store = redacted(store or MemoryStore(), self._redactor)
         self.bus = bus or EventBus()
         self.desk = Desk(self.store, self.bus, lambda: self.attended)
-        plan = RunPlan.of(agents[0], agents, self._made_of["tools"], providers, limits=chosen.limits)
+        more = chosen.surroundings is not None
+        plan = RunPlan.of(agents[0], agents, self._made_of["tools"], providers, limits=chosen.limits, more_tools=more)
         self.staff = Staff(plan, chosen, self.store, self.bus, self.desk, self._redactor)
         self.live: dict[str, LiveSession] = {}
         self._owner = this_process()

@@ -40,7 +40,8 @@ Named = TypeVar("Named", Agent, Provider)
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that was said about a run, checked before anything is opened."""
+    """Everything that was said about a run, checked before anything is opened. `more_tools` says that each session brings
+    further tools of its own, so that an agent may name some that are not here yet."""
 
     entry: Agent
     agents: Mapping[str, Agent]
@@ -51,6 +52,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     approve: Approve | None = None
     output: OutputType | None = None
     hooks: Hooks = Hooks()
+    more_tools: bool = False
 
     @classmethod
     def of(
@@ -84,7 +86,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
                     f"agent {agent.name!r} wants the provider {agent.provider!r}; there is {known}"
                 )
             for tool in agent.tools or ():
-                if tool not in self.tools:
+                if tool not in self.tools and not self.more_tools:
                     raise ConfigurationError(f"agent {agent.name!r} wants the tool {tool!r}, which was not given")
         for taken in ({"call_agent", "finish"} & self.tools.keys()) | (self.agents.keys() & self.tools.keys()):
             raise ConfigurationError(f"the name {taken!r} is taken; give that tool another one")

@@ -3,16 +3,19 @@
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from outrider.errors import ConfigurationError, StorageFullError, StoreError
+from outrider.sessions.snapshots.changes import Caller, ChangeSet, Origin
 from outrider.sessions.snapshots.ignore import Rules, parse
 from outrider.sessions.snapshots.images import Limits
-from outrider.sessions.snapshots.changes import Caller, ChangeSet, Origin
 from outrider.sessions.snapshots.snapshot import Snapshots
 from outrider.sessions.snapshots.undoing import FileAction
 
@@ -308,3 +311,131 @@ def is_ignored(rules: Rules, path: str) -> bool:
 
 def test_an_action_is_a_value():
     assert FileAction("a", "nothing") == FileAction("a", "nothing")
+
+
+def test_files_that_are_only_ignored_since_are_neither_deleted_nor_made_anew(workspace: Path, snapshots: Snapshots):
+    (workspace / "a.log").write_text("kept")
+    changed = command(workspace, snapshots, "printf '*.log\\n' > .gitignore")
+    assert changed.paths == (".gitignore",)
+    snapshots.apply([changed.id])
+    snapshots.apply([changed.id], "redo")
+    assert (workspace / "a.log").read_text() == "kept"
+
+
+def test_files_that_are_no_longer_ignored_are_not_taken_for_new(workspace: Path, snapshots: Snapshots):
+    """Undoing would delete what was there long before."""
+    (workspace / ".gitignore").write_text("secret/\n*.log\n")
+    (workspace / "secret").mkdir()
+    (workspace / "secret" / "key").write_text("mine")
+    (workspace / "src" / "a.log").write_text("mine")
+    changed = command(workspace, snapshots, "rm .gitignore; printf x > new.txt")
+    assert changed.paths == (".gitignore", "new.txt")
+    assert changed.uncovered == ("secret/key", "src/a.log")
+    snapshots.apply([changed.id])
+    assert (workspace / "secret" / "key").read_text() == "mine"
+
+
+def test_what_a_look_did_not_come_to_is_not_taken_for_deleted_or_new(workspace: Path, limited: Limited):
+    for number in range(30):
+        (workspace / f"f{number:02}").write_text(str(number))
+    snapshots = limited(Limits(files=20))
+    before = snapshots.before()
+    assert before.cut
+    for number in range(15):
+        (workspace / f"a{number:02}").write_text("pushes others past the bound")
+    (workspace / "f00").write_text("changed")
+    changed = snapshots.after(before)
+    assert changed.paths == ("f00",)
+    assert "everything after it" in changed.uncovered[-1]
+
+
+def test_a_change_belongs_to_one_call_only(workspace: Path, snapshots: Snapshots):
+    slow, quick = snapshots.before(), snapshots.before(["b.txt"])
+    (workspace / "b.txt").write_text("quick")
+    assert snapshots.after(quick).paths == ("b.txt",)
+    (workspace / "run.sh").write_text("slow")
+    assert snapshots.after(slow).paths == ("run.sh",)
+
+
+def test_a_file_in_the_place_of_a_folder_and_a_folder_in_the_place_of_a_file_are_undone(
+    workspace: Path, snapshots: Snapshots
+):
+    before = contents(workspace)
+    changed = command(workspace, snapshots, "rm -r src; printf f > src; rm b.txt; mkdir b.txt; printf x > b.txt/x")
+    after = contents(workspace)
+    assert snapshots.apply([changed.id])[0].conflicts == ()
+    assert contents(workspace) == before
+    snapshots.apply([changed.id], "redo")
+    assert contents(workspace) == after
+    (workspace / "b.txt" / "mine").write_text("not to be lost")
+    assert snapshots.apply([changed.id])[0].conflicts == ("b.txt",)
+    assert (workspace / "b.txt" / "mine").read_text() == "not to be lost"
+
+
+def test_a_name_that_is_no_text_is_named_and_not_covered(workspace: Path, snapshots: Snapshots):
+    os.close(os.open(os.fsencode(workspace) + b"/\xff\xfe", os.O_CREAT | os.O_WRONLY))
+    changed = command(workspace, snapshots, "printf x > b.txt")
+    assert changed.paths == ("b.txt",)
+    assert len(changed.uncovered) == 1
+
+
+def test_what_was_known_of_files_is_known_to_the_next_program_too(workspace: Path, tmp_path: Path):
+    for number in range(600):
+        (workspace / f"f{number:03}").write_text(str(number))
+    time.sleep(0.1)
+    with closing(Snapshots(tmp_path / "kept", workspace)) as first:
+        first.before()
+    with closing(Snapshots(tmp_path / "kept", workspace)) as second:
+        assert len(second._memory.seen) >= 600
+        (workspace / "f001").write_text("other")
+        assert second.before().images["f001"].hash == sha256(b"other").hexdigest()
+
+
+def test_what_another_program_gave_up_is_read_again(workspace: Path, tmp_path: Path):
+    time.sleep(0.1)
+    with closing(Snapshots(tmp_path / "kept", workspace)) as first:
+        first.drop(first.before())
+        with closing(Snapshots(tmp_path / "kept", workspace, limits=Limits(quota_bytes=1))) as second:
+            command(workspace, second, "printf x > other.txt")
+        changed = command(workspace, first, "printf y > b.txt")
+        first.apply([changed.id])
+        assert (workspace / "b.txt").read_text() == "b"
+
+
+def test_changes_belong_to_a_session_and_to_those_that_called_it(workspace: Path, snapshots: Snapshots):
+    origin = Origin(session_id="child", call_id="c2", callers=(Caller("parent", "c1"),))
+    before = snapshots.before(["b.txt"], origin)
+    (workspace / "b.txt").write_text("B")
+    changed = snapshots.after(before)
+    assert snapshots.of_session("child") == snapshots.of_session("parent") == [changed]
+    assert snapshots.of_session("other") == []
+
+
+def test_what_was_under_way_when_a_program_ended_is_doubtful_unless_it_is_as_it_was_planned(
+    workspace: Path, tmp_path: Path
+):
+    origin = Origin(session_id="s", call_id="c")
+    with closing(Snapshots(tmp_path / "kept", workspace)) as first:
+        planned = {workspace / "b.txt": sha256(b"B").hexdigest(), workspace / "run.sh": sha256(b"R").hexdigest()}
+        first.before(planned, origin, planned)
+        (workspace / "b.txt").write_text("B")
+        (workspace / "run.sh").write_text("by somebody else")
+    with closing(Snapshots(tmp_path / "kept", workspace)) as second:
+        assert second.recover("another") == []
+        (changed,) = second.recover("s")
+        assert changed.paths == ("b.txt", "run.sh")
+        assert changed.doubtful == ("run.sh",)
+        assert second.recover("s") == []
+        report, _ = second.apply([changed.id])
+        assert (report.changed, report.doubtful) == (("b.txt",), ("run.sh",))
+
+
+def test_many_programs_open_the_same_place_at_once(workspace: Path, tmp_path: Path):
+    def use(number: int) -> int:
+        with closing(Snapshots(tmp_path / "kept", workspace)) as opened:
+            before = opened.before([f"by-{number}"])
+            (workspace / f"by-{number}").write_text(str(number))
+            return len(opened.after(before).files)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(use, range(16))) == [1] * 16

@@ -77,9 +77,11 @@ class Camera:
     def _named(self, paths: Iterable[str]) -> Iterator[tuple[str, os.stat_result]]:
         for path in paths:
             try:
-                yield path, os.lstat(f"{self._root}/{path}")
+                status = os.lstat(f"{self._root}/{path}")
             except (FileNotFoundError, NotADirectoryError):
                 continue
+            if not stat.S_ISDIR(status.st_mode):
+                yield path, status
 
     def _look(self, files: Iterator[tuple[str, os.stat_result]], wanted: tuple[str, ...] | None) -> Snapshot:
         images: dict[str, Image] = {}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from outrider.sessions import faults
 from outrider.sessions.snapshots.images import Image
 from outrider.sessions.snapshots.objects import Objects
 
@@ -35,9 +36,11 @@ def restore(root: Path, steps: Sequence[Step], objects: Objects, name: str) -> N
         clear(root, [step.path for step in put], name)
         raise
     for step in steps:
+        faults.reach("FP-mid-undo")
         if step.wanted is None:
             _remove(root, step.path)
     for number, (step, near) in enumerate(zip(put, prepared, strict=True)):
+        faults.reach("FP-mid-undo")
         *folders, last = step.path.split("/")
         with _folder(root, near) as source, _folder(root, folders, make=True) as target:
             os.replace(_aside(name, number), last, src_dir_fd=source, dst_dir_fd=target)

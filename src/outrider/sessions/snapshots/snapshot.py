@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from outrider.errors import ConfigurationError
+from outrider.sessions import faults
 from outrider.sessions.snapshots.changes import Changes, ChangeSet, FileChange, Origin, UnderWay
 from outrider.sessions.snapshots.comparing import compare
 from outrider.sessions.snapshots.database import Database
@@ -57,11 +58,13 @@ class Snapshots:
             taken = self._camera.take() if inside is None else self._camera.take_paths(inside)
             self._memory.keep(UNSAVED)
             self._open[taken.id] = self._changes.begin(taken, origin, hashes)
+        faults.reach("FP-before-effect")
         return taken
 
     def after(self, before: Snapshot, *, doubtful: bool = False, goes_on: bool = False) -> ChangeSet | None:
         """What has changed since; None if nothing has, or if it has ended already. `doubtful` says that somebody else
         had the time to change files, too; `goes_on` that more may follow."""
+        faults.reach("FP-before-patch")
         with self._lock:
             begun = self._open.get(before.id)
             if begun is None:
@@ -81,6 +84,7 @@ class Snapshots:
                     self._changes.end(before.id)
             if not goes_on:
                 del self._open[before.id]
+            faults.reach("FP-after-patch")
             self._rebase(changed)
             self._keep_within_quota()
         return changed if files else None
@@ -148,6 +152,7 @@ class Snapshots:
             try:
                 restore(self.workspace, todo, self._objects, begun.id)
                 self._settle(done, direction)
+                faults.reach("FP-after-undo")
             finally:
                 self._changes.end(begun.id)
             self._rebase(done)

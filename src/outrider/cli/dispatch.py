@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable
-from difflib import get_close_matches
 
 from outrider.cli import exits
 from outrider.cli.commands import COMMANDS, command_named
@@ -49,6 +48,8 @@ def code_of(error: OutriderError) -> int:
 
 
 def _unknown(name: str) -> int:
+    from difflib import get_close_matches
+
     near = get_close_matches(name, [command.name for command in COMMANDS], 1)
     hint = f"Did you mean `outrider {near[0]}`?" if near else f"To give it as a prompt: outrider run {name!r}."
     sys.stderr.write(f"outrider: there is no command {name!r}. {hint} See `outrider --help`.\n")

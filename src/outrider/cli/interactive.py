@@ -1,7 +1,6 @@
 """`outrider` without a command: the terminal application, or a word on why it cannot open."""
 
 import sys
-from importlib.util import find_spec
 
 from outrider.cli.commands import COMMANDS
 from outrider.cli.options import add_conversation
@@ -50,6 +49,8 @@ def interactive(given: list[str]) -> int:
         raise ConfigurationError(
             "the terminal application needs a terminal on stdin and stdout. Without one: outrider run PROMPT"
         )
+    from importlib.util import find_spec
+
     if find_spec("textual") is None:
         raise ConfigurationError(
             "the terminal application is not installed: pip install 'outrider[terminal]'. "

@@ -1,8 +1,11 @@
-"""Options that several commands share."""
+"""Options that several commands share. What only a value needs is loaded with the value: help must come at once."""
 
 import argparse
-from decimal import Decimal, InvalidOperation
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+    from pathlib import Path
 
 MODES = ("chat", "plan", "agent", "background")
 
@@ -41,7 +44,9 @@ def add_conversation(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def folder(text: str) -> Path:
+def folder(text: str) -> "Path":
+    from pathlib import Path
+
     path = Path(text).expanduser().absolute()
     if not path.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is not a folder")
@@ -54,7 +59,9 @@ def at_least_one(text: str) -> int:
     return int(text)
 
 
-def money(text: str) -> Decimal:
+def money(text: str) -> "Decimal":
+    from decimal import Decimal, InvalidOperation
+
     try:
         amount = Decimal(text.removeprefix("$"))
     except InvalidOperation:

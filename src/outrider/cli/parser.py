@@ -1,6 +1,7 @@
 """Parsers that explain themselves: one for each command, with examples, made when it is needed."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -14,7 +15,7 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
     """Descriptions and examples keep their lines."""
 
     def __init__(self, prog: str, **options: Any) -> None:
-        super().__init__(prog, max_help_position=28, **options)
+        super().__init__(prog, max_help_position=28, width=_width(), **options)
 
 
 class Parser(argparse.ArgumentParser):
@@ -26,6 +27,15 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         self.exit(exits.USAGE, f"{self.prog}: {message}\nSee `{self.prog} --help`.\n")
+
+
+def _width() -> int:
+    """Asked here: argparse would load half of the standard library to find out."""
+    try:
+        columns = int(os.environ.get("COLUMNS", "0")) or os.get_terminal_size().columns
+    except (OSError, ValueError):
+        columns = 80
+    return max(columns - 2, 20)
 
 
 def examples(*lines: str) -> str:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from re import Pattern
 
 from msgspec import Struct
@@ -17,8 +18,18 @@ class Format(Struct, frozen=True):
     in small letters that is `folded` stands for capitals too."""
 
     mark: str
-    pattern: Pattern[str]
+    written: str
     folded: bool = False
+
+    @property
+    def pattern(self) -> Pattern[str]:
+        return _compiled(self.written, folded=self.folded)
+
+
+@cache
+def _compiled(written: str, *, folded: bool) -> Pattern[str]:
+    """When its mark is first seen: there are a hundred of them, and most programs never meet any."""
+    return re.compile(written, re.IGNORECASE if folded else 0)
 
 
 # A letter or digit before a key makes it part of another word; the n of an escaped line end does not.
@@ -58,13 +69,12 @@ _BODY = r"[A-Za-z0-9_.+/=-]{10,}"
 
 def _keys(marks: Iterable[str], body: str) -> Iterator[Format]:
     for mark in marks:
-        yield Format(mark, re.compile(rf"{_BEGIN}(?P<secret>{re.escape(mark)}{body})"))
+        yield Format(mark, rf"{_BEGIN}(?P<secret>{re.escape(mark)}{body})")
 
 
 def _after(marks: str | Iterable[str], pattern: str) -> Iterator[Format]:
-    compiled = re.compile(pattern, re.IGNORECASE)
     for mark in [marks] if isinstance(marks, str) else marks:
-        yield Format(mark, compiled, folded=True)
+        yield Format(mark, pattern, folded=True)
 
 
 def _named() -> Iterator[Format]:
@@ -85,17 +95,15 @@ FORMATS: tuple[Format, ...] = (
     *_keys(["SG."], r"[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"),
     *_keys(["eyJ"], r"[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)*"),
     *_keys(["SK"], r"[0-9a-f]{32}(?![0-9A-Za-z])"),
-    Format("k_live_", re.compile(rf"(?<=[sr])(?P<secret>k_live_{_BODY})")),
-    Format("k_test_", re.compile(rf"(?<=[sr])(?P<secret>k_test_{_BODY})")),
-    Format("_v1_", re.compile(rf"(?<=do[por])(?P<secret>_v1_{_BODY})")),
-    Format(":AA", re.compile(r"(?<=[0-9]):(?P<secret>AA[A-Za-z0-9_-]{32,})")),
-    Format("-us", re.compile(r"(?P<secret>(?<=[0-9a-f]{32})-us[0-9]{1,2})")),
+    Format("k_live_", rf"(?<=[sr])(?P<secret>k_live_{_BODY})"),
+    Format("k_test_", rf"(?<=[sr])(?P<secret>k_test_{_BODY})"),
+    Format("_v1_", rf"(?<=do[por])(?P<secret>_v1_{_BODY})"),
+    Format(":AA", r"(?<=[0-9]):(?P<secret>AA[A-Za-z0-9_-]{32,})"),
+    Format("-us", r"(?P<secret>(?<=[0-9a-f]{32})-us[0-9]{1,2})"),
     Format(
         "-----BEGIN ",
-        re.compile(
-            r"(?P<secret>-----BEGIN (?P<kind>[A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?)-----[^\"'<>]*?"
-            r"(?:-----END (?P=kind)-----|(?=[\"'<>])|\Z))"
-        ),
+        r"(?P<secret>-----BEGIN (?P<kind>[A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?)-----[^\"'<>]*?"
+        r"(?:-----END (?P=kind)-----|(?=[\"'<>])|\Z))",
     ),
     *_after(
         ("bearer", "basic", "token"),
@@ -118,7 +126,7 @@ FORMATS: tuple[Format, ...] = (
 )
 # Three random words between dots: nothing in it is a mark.
 _DOTTED_MARK = re.compile(r"\.[\w-]{6}\.[\w-]")
-_DOTTED = Format(".", re.compile(r"(?<=[\w-]{23})(?P<secret>\.[\w-]{6}\.(?=[\w-]*[0-9])[\w-]{27,})"))
+_DOTTED = Format(".", r"(?<=[\w-]{23})(?P<secret>\.[\w-]{6}\.(?=[\w-]*[0-9])[\w-]{27,})")
 
 # The rarest first: a text without a mark's sign need not be searched for the mark.
 _SIGNS = "=:/_-."

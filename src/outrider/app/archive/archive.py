@@ -4,8 +4,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from outrider.app.runs.workshop import in_memory
 from outrider.errors import SessionNotFoundError, StoreError
-from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import (
     Approval,
     Grouping,
@@ -23,13 +23,12 @@ from outrider.types.ids import is_id
 
 __all__ = [
     "Approval", "Archive", "Grouping", "Imported", "SearchHit", "StoredSession", "Transcript", "UsageRow",
-    "open_archive", "short_id",
+    "open_archive",
 ]  # fmt: skip
 
 LAST = "last"
 _PAGE = 200
 _SHORTEST = 4
-_SHORT = 8
 _ANY = SessionFilter()
 
 
@@ -123,9 +122,4 @@ async def open_archive(path: Path, *, make: bool = False) -> AsyncGenerator[Arch
 
 
 def _opened(path: Path, *, make: bool) -> Store:
-    return SqliteStore(path) if make or path.exists() else MemoryStore()
-
-
-def short_id(session_id: str) -> str:
-    """The end of an id: its beginning is the time, and so the same for sessions of one minute."""
-    return session_id[-_SHORT:]
+    return SqliteStore(path) if make or path.exists() else in_memory()

@@ -1,6 +1,7 @@
 """What the environment says about providers: keys, addresses, proxies."""
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -74,6 +75,8 @@ def is_vendor_address(kind: str, address: str) -> bool:
 
 def proxy_for(url: str) -> str | None:
     """The proxy that the usual variables (https_proxy, all_proxy, no_proxy …) or the system name for an address."""
+    if sys.platform == "linux" and not any(name.lower().endswith("_proxy") for name in os.environ):
+        return None  # elsewhere the system may name one; finding out takes longer than a call
     from urllib.request import getproxies, proxy_bypass
 
     place = urlsplit(url)

@@ -5,9 +5,7 @@ from decimal import Decimal
 from functools import cache, lru_cache
 
 from outrider.agents.limits import Price
-from outrider.app.local.models import limits_of
 from outrider.providers.catalog import Catalog
-from outrider.providers.local.client import LARGEST_ANSWER
 from outrider.types.agents import Agent, Provider
 from outrider.types.usage import Tokens
 
@@ -53,6 +51,9 @@ class CatalogTariff:
         if place.kind == "scripted":
             return None, None, None
         if place.kind == "local":
+            from outrider.app.local.models import limits_of
+            from outrider.providers.local.client import LARGEST_ANSWER
+
             return None, limits_of(place).context, LARGEST_ANSWER
         read = catalog.cost_of(place.kind, model, Tokens(input=_MILLION), base_url=place.base_url)
         write = catalog.cost_of(place.kind, model, Tokens(output=_MILLION), base_url=place.base_url)

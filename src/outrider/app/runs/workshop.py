@@ -24,7 +24,6 @@ from outrider.errors import ConfigurationError, SessionNotFoundError
 from outrider.permissions.texts.telling import DiscreetTeller
 from outrider.providers.provider import ModelClient
 from outrider.sessions.journal import Journal, begin, resume
-from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.redacted_store import redacted
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
@@ -136,7 +135,7 @@ async def open_workshop(
     plan: RunPlan, bus: EventBus, *, store: Store | None = None, session: Session | str | None = None
 ) -> AsyncGenerator[Workshop, None]:
     redactor = redactor_for(plan.providers.values())
-    place = redacted(store or MemoryStore(), redactor)
+    place = redacted(store or in_memory(), redactor)
 
     async def open_journal(child: Session) -> Journal:
         return await begin(child, place, bus)
@@ -183,6 +182,13 @@ async def _journal(session: Session | str | None, plan: RunPlan, store: Store, b
 def _file(attachment: Attachment) -> FilePart:
     url = attachment.url or f"data:{attachment.mime_type};base64,{attachment.data}"
     return FilePart(attachment.mime_type, url, attachment.name)
+
+
+def in_memory() -> Store:
+    """Loaded by those who keep nothing; whoever has a store of their own needs none of it."""
+    from outrider.sessions.memory_store import MemoryStore
+
+    return MemoryStore()
 
 
 def _by_name(what: str, values: Iterable[Named]) -> dict[str, Named]:

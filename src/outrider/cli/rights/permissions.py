@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from outrider.app.archive.archive import Approval, Archive, Transcript, short_id
+from outrider.app.archive.archive import Approval, Archive, Transcript
+from outrider.app.archive.names import short_id
 from outrider.app.archive.rights import Policy, Verdict, explained, judged_again, rules_for, summary
 from outrider.app.config.settings import Flags, Settings, read_settings
 from outrider.cli import exits

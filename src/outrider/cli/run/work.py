@@ -3,13 +3,12 @@
 import asyncio
 from argparse import Namespace
 from collections.abc import Sequence
-from pathlib import Path
 from time import monotonic
 
 import msgspec
 
-from outrider.app.archive.archive import StoredSession, open_archive, short_id
 from outrider.app.archive.ends import TurnEnd
+from outrider.app.archive.names import short_id
 from outrider.app.config.settings import Settings
 from outrider.app.engine import Engine
 from outrider.app.standard import standard_engine
@@ -20,9 +19,8 @@ from outrider.cli.run.progress import Progress, telling
 from outrider.cli.run.prompt import prompt_parts, said
 from outrider.cli.run.result import Begun, Result, Tally
 from outrider.cli.settings import settings_of
-from outrider.cli.store import folders
+from outrider.cli.run.resuming import Resumed, resumed_session
 from outrider.cli.tables import cost_text, tokens_text
-from outrider.errors import ConfigurationError
 from outrider.types.parts import PartBase
 
 
@@ -38,7 +36,7 @@ class Work:
         self._tally = Tally()
 
     async def done(self, parts: Sequence[PartBase]) -> int:
-        resumed = await self._resumed()
+        resumed = await resumed_session(self._arguments)
         settings = self._settings(resumed)
         async with standard_engine(settings, workspace=settings.workspace, attended=False) as engine:
             begun = await self._begin(engine, settings, resumed)
@@ -56,22 +54,10 @@ class Work:
         self._last_words(result)
         return result.exit_code
 
-    async def _resumed(self) -> StoredSession | None:
-        """The session to go on with. It is looked for first: its folder decides which settings count."""
-        if not (self._arguments.session or self._arguments.resume):
-            return None
-        async with open_archive(folders().store) as archive:
-            if self._arguments.session:
-                return await archive.find(self._arguments.session)
-            return await archive.newest(self._arguments.cwd or Path.cwd())
-
-    def _settings(self, resumed: StoredSession | None) -> Settings:
+    def _settings(self, resumed: Resumed | None) -> Settings:
         arguments = self._arguments
-        if resumed is not None and resumed.workspace_directory:
-            own = Path(resumed.workspace_directory)
-            if arguments.cwd is not None and arguments.cwd != own:
-                raise ConfigurationError(f"session {short_id(resumed.id)} works in {own}; leave --cwd out")
-            arguments.cwd = own
+        if resumed is not None:
+            arguments.cwd = resumed.folder(arguments.cwd)
         settings = settings_of(arguments)
         if not arguments.quiet:
             for notice in settings.notices:
@@ -81,7 +67,7 @@ class Work:
         first = msgspec.structs.replace(settings.agents[0], instructions=said(arguments.system))
         return msgspec.structs.replace(settings, agents=(first, *settings.agents[1:]))
 
-    async def _begin(self, engine: Engine, settings: Settings, resumed: StoredSession | None) -> Begun:
+    async def _begin(self, engine: Engine, settings: Settings, resumed: Resumed | None) -> Begun:
         first = settings.agents[0]
         if resumed is None:
             session_id, mode = await engine.create(mode=settings.mode, workspace=settings.workspace), settings.mode

@@ -3,7 +3,8 @@
 import sys
 from argparse import Namespace
 
-from outrider.app.archive.archive import Archive, short_id
+from outrider.app.archive.archive import Archive
+from outrider.app.archive.names import short_id
 from outrider.cli import exits
 from outrider.cli.console import Console
 from outrider.cli.store import with_archive

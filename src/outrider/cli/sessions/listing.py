@@ -5,7 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from outrider.app.archive.archive import Archive, SearchHit, StoredSession, short_id
+from outrider.app.archive.archive import Archive, SearchHit, StoredSession
+from outrider.app.archive.names import short_id
 from outrider.cli import exits
 from outrider.cli.console import Console
 from outrider.cli.store import with_archive

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from outrider.app.archive.archive import Archive, Transcript, short_id
+from outrider.app.archive.archive import Archive, Transcript
+from outrider.app.archive.names import short_id
 from outrider.cli import exits
 from outrider.cli.console import Console
 from outrider.cli.store import with_archive

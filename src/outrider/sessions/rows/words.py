@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import msgspec
 
@@ -15,10 +15,16 @@ SNIPPET_CHARACTERS = 160
 
 # Scripts written without spaces: each character is a word of its own.
 _UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003fffd"
-_IS_UNSPACED = re.compile(f"[{_UNSPACED}]")
-_QUERY_TERM = re.compile(r'"([^"]*)"?|(\S+)')
-_WORD = re.compile(f"[{_UNSPACED}]|(?:(?![{_UNSPACED}])[^\\W_])+")
+_IS_UNSPACED = f"[{_UNSPACED}]"
+_QUERY_TERM = r'"([^"]*)"?|(\S+)'
+_WORD = f"[{_UNSPACED}]|(?:(?![{_UNSPACED}])[^\\W_])+"
 _INNER = r"[^\W_]"
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """When it is first needed: most programs only write, and large sets of characters take long to compile."""
+    return re.compile(pattern)
 
 
 class Term(msgspec.Struct, frozen=True):
@@ -59,7 +65,7 @@ class Query(msgspec.Struct, frozen=True):
 def parse(query: str) -> Query:
     """A query without any word has no terms and finds nothing."""
     terms: list[Term] = []
-    for match in _QUERY_TERM.finditer(query):
+    for match in _compiled(_QUERY_TERM).finditer(query):
         text = match[1] if match[1] is not None else match[2]
         words = tuple(split_words(text))
         if words:
@@ -80,12 +86,12 @@ def searchable(part: AnyPart) -> str:
 
 def split_words(text: str) -> list[str]:
     """The words of a text, as a query means them."""
-    return _WORD.findall(fold(text))
+    return _compiled(_WORD).findall(fold(text))
 
 
 def spaced(text: str) -> str:
     """Text in which every word stands between spaces, for an index that splits at spaces."""
-    return text if text.isascii() else _IS_UNSPACED.sub(lambda match: f" {match[0]} ", text)
+    return text if text.isascii() else _compiled(_IS_UNSPACED).sub(lambda match: f" {match[0]} ", text)
 
 
 def fold(text: str) -> str:
@@ -102,7 +108,10 @@ def _fold_character(character: str) -> str:
 
 @lru_cache(maxsize=64)
 def _pattern(term: Term) -> re.Pattern[str]:
-    words = [word if _IS_UNSPACED.match(word) else f"(?<!{_INNER}){re.escape(word)}(?!{_INNER})" for word in term.words]
-    if term.prefix and not _IS_UNSPACED.match(term.words[-1]):
+    words = [
+        word if _compiled(_IS_UNSPACED).match(word) else f"(?<!{_INNER}){re.escape(word)}(?!{_INNER})"
+        for word in term.words
+    ]
+    if term.prefix and not _compiled(_IS_UNSPACED).match(term.words[-1]):
         words[-1] = f"(?<!{_INNER}){re.escape(term.words[-1])}{_INNER}*"
     return re.compile(r"[\W_]*".join(words))

@@ -591,6 +591,17 @@ async def test_the_first_answer_counts_and_can_be_revoked(store: Store, session:
         await store.answer("nothing", "allowed")
 
 
+async def test_a_no_keeps_its_words_for_the_model(store: Store, session: StoredSession):
+    asked = await store.ask(Approval(session_id=session.id, call_id="c1", tool="shell"))
+    await store.answer(asked.id, "denied", by="web", words="use \0 pnpm, not npm")
+    await store.answer(asked.id, "denied", words="too late")
+    (known,) = await store.approvals(session.id)
+    assert known.words == "use \N{REPLACEMENT CHARACTER} pnpm, not npm"
+    assert (await store.answer(asked.id, "revoked")).words == known.words
+    (change,) = [one async for one in store.changes(session.id, follow=False) if isinstance(one, ApprovalChange)]
+    assert change.approval.words == known.words
+
+
 # Many at once
 
 

@@ -204,13 +204,13 @@ class MemoryStore:
         return approval
 
     async def answer(
-        self, approval_id: str, answer: ApprovalAnswer, *, scope: ApprovalScope = "once", by: str = ""
+        self, approval_id: str, answer: ApprovalAnswer, *, scope: ApprovalScope = "once", by: str = "", words: str = ""
     ) -> Approval:
         for shelf in self._shelves.values():
             if approval_id in shelf.approvals:
                 asked = approval(shelf.approvals[approval_id][1])
                 now = self._clock()
-                answered = asked.answered_with(answer, scope=scope, by=by, at=now)
+                answered = asked.answered_with(answer, scope=scope, by=by, words=words, at=now)
                 if answered is not asked:
                     shelf.approvals[approval_id] = (shelf.next(now), encode_record(answered))
                 return answered

@@ -146,9 +146,11 @@ class PostgresStore:
         return await self._run(lambda db: requests.ask(db, approval, self._clock()))
 
     async def answer(
-        self, approval_id: str, answer: ApprovalAnswer, *, scope: ApprovalScope = "once", by: str = ""
+        self, approval_id: str, answer: ApprovalAnswer, *, scope: ApprovalScope = "once", by: str = "", words: str = ""
     ) -> Approval:
-        return await self._run(lambda db: requests.answer(db, approval_id, answer, self._clock(), scope=scope, by=by))
+        return await self._run(
+            lambda db: requests.answer(db, approval_id, answer, self._clock(), scope=scope, by=by, words=words)
+        )
 
     async def approvals(self, session_id: str | None = None, *, only_open: bool = False) -> Sequence[Approval]:
         return await self._run(lambda db: requests.approvals(db, session_id, only_open=only_open))

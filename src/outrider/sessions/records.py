@@ -198,7 +198,8 @@ class InboxItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True):
-    """A question about one exact call, and its answer. `fingerprint` is what binds it to tool and input.
+    """A question about one exact call, and its answer, which may bring `words` for the model. `fingerprint` is what
+    binds it to tool and input.
 
     `offers` are the rules that a yes for longer would keep, `contents` the hashes of files that it would approve with
     them; without either the call can be allowed once only."""
@@ -214,6 +215,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     answer: ApprovalAnswer = "open"
     scope: ApprovalScope = "once"
     answered_by: str = ""
+    words: str = ""
     answered: int | None = None
     workspace: str = ""
     offers: tuple[str, ...] = ()
@@ -224,11 +226,15 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a yes can be given for longer than once."""
         return bool(self.offers or self.contents)
 
-    def answered_with(self, answer: ApprovalAnswer, *, scope: ApprovalScope, by: str, at: int) -> "Approval":
+    def answered_with(
+        self, answer: ApprovalAnswer, *, scope: ApprovalScope, by: str, words: str, at: int
+    ) -> "Approval":
         """The first yes or no counts; only a revocation comes after it."""
         if self.answer == "revoked" or (self.answer != "open" and answer != "revoked"):
             return self
-        return msgspec.structs.replace(self, answer=answer, scope=scope, answered_by=by, answered=at)
+        return msgspec.structs.replace(
+            self, answer=answer, scope=scope, answered_by=by, words=sayable(words) or self.words, answered=at
+        )
 
     def allows(self, call_id: str, tool: str, input: dict[str, Any]) -> bool:
         """Whether this answer is a yes to exactly this call."""

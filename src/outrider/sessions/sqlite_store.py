@@ -149,10 +149,10 @@ class SqliteStore:
         return await self._change(approval.session_id, lambda db: requests.ask(db, approval, self._clock()))
 
     async def answer(
-        self, approval_id: str, answer: ApprovalAnswer, *, scope: ApprovalScope = "once", by: str = ""
+        self, approval_id: str, answer: ApprovalAnswer, *, scope: ApprovalScope = "once", by: str = "", words: str = ""
     ) -> Approval:
         answered = await self._writer.run(
-            lambda db: requests.answer(db, approval_id, answer, self._clock(), scope=scope, by=by)
+            lambda db: requests.answer(db, approval_id, answer, self._clock(), scope=scope, by=by, words=words)
         )
         self._news.tell(answered.session_id)
         return answered

@@ -116,9 +116,10 @@ class Store(Protocol):
         ...
 
     async def answer(
-        self, approval_id: str, answer: ApprovalAnswer, *, scope: ApprovalScope = "once", by: str = ""
+        self, approval_id: str, answer: ApprovalAnswer, *, scope: ApprovalScope = "once", by: str = "", words: str = ""
     ) -> Approval:
-        """The first yes or no counts and comes back to whoever answers later; `revoked` always counts."""
+        """The first yes or no counts, with its words for the model, and comes back to whoever answers later; `revoked`
+        always counts."""
         ...
 
     async def approvals(self, session_id: str | None = None, *, only_open: bool = False) -> Sequence[Approval]: ...

@@ -23,7 +23,6 @@ class Desk:
         self._bus = bus
         self.attended = attended
         self._waiting: dict[str, asyncio.Event] = {}
-        self._words: dict[str, str] = {}
         self._lasting: dict[str, Approval] = {}
 
     async def load(self) -> None:
@@ -50,15 +49,14 @@ class Desk:
             faults.reach("FP-mid-approval")
             asked = await self._answered(asked)
         allowed = asked.answer == "allowed" and asked.fingerprint == fingerprint(question.tool, question.input)
-        return allowed, self._words.pop(asked.id, "")
+        return allowed, asked.words
 
     async def answer(
         self, approval_id: str, *, allow: bool, scope: ApprovalScope = "once", by: str = "", words: str = ""
     ) -> Approval:
         """The first answer counts; a later one gets it back."""
-        approval = await self._store.answer(approval_id, "allowed" if allow else "denied", scope=scope, by=by)
-        if words:
-            self._words.setdefault(approval_id, words)
+        answer = "allowed" if allow else "denied"
+        approval = await self._store.answer(approval_id, answer, scope=scope, by=by, words=words)
         self._remember(approval)
         waiting = self._waiting.get(approval_id)
         if waiting is not None:

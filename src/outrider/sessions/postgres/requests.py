@@ -80,13 +80,13 @@ async def ask(db: Connection, question: Approval, now: int) -> Approval:
 
 
 async def answer(
-    db: Connection, approval_id: str, word: ApprovalAnswer, now: int, *, scope: ApprovalScope, by: str
+    db: Connection, approval_id: str, word: ApprovalAnswer, now: int, *, scope: ApprovalScope, by: str, words: str
 ) -> Approval:
     rows = await fetch(db, "SELECT body FROM approvals WHERE id = %s FOR UPDATE", approval_id)
     if not rows:
         raise StoreError(f"there is no approval {approval_id}")
     asked = approval(rows[0]["body"])
-    answered = asked.answered_with(word, scope=scope, by=by, at=now)
+    answered = asked.answered_with(word, scope=scope, by=by, words=words, at=now)
     if answered is not asked:
         _, seq = await advance(db, asked.session_id, 1, now)
         await db.execute(

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import msgspec
+from msgspec.structs import force_setattr
 
 IGNORE_FILES = (".gitignore", ".ignore")
 ALWAYS = frozenset({".git", ".hg", ".svn", ".jj"})
@@ -24,13 +25,18 @@ class Rules(msgspec.Struct, frozen=True):
     folder: str
     rules: tuple[Rule, ...]
     above: "Rules | None" = None
+    any: re.Pattern[str] | None = None
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "any", _compiled("|".join(rule.pattern for rule in self.rules)) if self.rules else None)
 
     def ignores(self, path: str, *, is_folder: bool) -> bool:
         """The last rule that matches decides; rules that stand nearer come later."""
         rules: Rules | None = self
         while rules is not None:
             below = path[len(rules.folder) :]
-            for rule in reversed(rules.rules):
+            spoken_of = rules.any is not None and rules.any.fullmatch(below)
+            for rule in reversed(rules.rules) if spoken_of else ():
                 if (is_folder or not rule.folders_only) and _compiled(rule.pattern).fullmatch(below):
                     return not rule.negated
             rules = rules.above

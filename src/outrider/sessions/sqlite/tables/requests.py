@@ -48,13 +48,20 @@ def ask(db: sqlite3.Connection, question: Approval, now: int) -> Approval:
 
 
 def answer(
-    db: sqlite3.Connection, approval_id: str, word: ApprovalAnswer, now: int, *, scope: ApprovalScope, by: str
+    db: sqlite3.Connection,
+    approval_id: str,
+    word: ApprovalAnswer,
+    now: int,
+    *,
+    scope: ApprovalScope,
+    by: str,
+    words: str,
 ) -> Approval:
     row = db.execute("SELECT body FROM approvals WHERE id = ?", (approval_id,)).fetchone()
     if row is None:
         raise StoreError(f"there is no approval {approval_id}")
     asked = approval(row[0])
-    answered = asked.answered_with(word, scope=scope, by=by, at=now)
+    answered = asked.answered_with(word, scope=scope, by=by, words=words, at=now)
     if answered is not asked:
         _, seq = advance(db, asked.session_id, 1, now)
         db.execute(

@@ -18,8 +18,8 @@ from outrider.cli.run.printers import printer_of
 from outrider.cli.run.progress import Progress, telling
 from outrider.cli.run.prompt import prompt_parts, said
 from outrider.cli.run.result import Begun, Result, Tally
-from outrider.cli.settings import settings_of
 from outrider.cli.run.resuming import Resumed, resumed_session
+from outrider.cli.settings import settings_of
 from outrider.cli.tables import cost_text, tokens_text
 from outrider.types.parts import PartBase
 

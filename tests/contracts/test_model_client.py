@@ -12,6 +12,9 @@ import pytest
 from outrider.app.build import fallback_client, model_client
 from outrider.errors import AuthenticationError, ProviderError
 from outrider.providers.assemble import Assembler
+from outrider.providers.local.client import LocalClient
+from outrider.providers.local.dialect import Dialect
+from outrider.providers.local.runtimes.loaded import LoadedModel
 from outrider.providers.provider import ModelClient
 from outrider.providers.scripted import call
 from outrider.types.agents import Provider
@@ -29,6 +32,7 @@ from outrider.types.stream import (
     UsageReport,
 )
 from tests.fakes.http_server import Reply, serving
+from tests.fakes.local_runtime import FakeRuntime
 
 READ = ToolSpec("read", "Read a file.", {"type": "object", "properties": {"path": {"type": "string"}}})
 REQUEST = Request("m", Prompt([ModelMessage("user", (TextPart("What is in a.txt?"),))]), tools=(READ,))
@@ -125,6 +129,22 @@ def with_nobody_first(provider: Provider) -> ModelClient:
     return fallback_client([(nobody, None), (provider, None)])
 
 
+class EmbeddedModels:
+    """One loaded model that answers the same to everybody."""
+
+    def take(self, name: str) -> LoadedModel:
+        runtime = FakeRuntime(lambda _: '{"say": "I will look.", "tool": "read", "path": "a.txt"}')
+        self._model = LoadedModel(runtime, None)
+        return self._model
+
+    def give_back(self, name: str) -> None:
+        self._model.close()
+
+
+def embedded(provider: Provider) -> ModelClient:
+    return LocalClient(provider.name, EmbeddedModels(), Dialect(says=True))
+
+
 SCRIPTED = ["I will look.", call("read", path="a.txt")]
 SUBJECTS = {
     "anthropic": Subject(Provider("p", "anthropic", "k"), ANTHROPIC),
@@ -133,8 +153,9 @@ SUBJECTS = {
     "google": Subject(Provider("p", "google", "k"), GOOGLE),
     "fallback": Subject(Provider("p", "openai", "k"), CHAT, with_nobody_first),
     "scripted": Subject(Provider("p", "scripted", options={"script": [SCRIPTED] * 8}), []),
+    "local": Subject(Provider("p", "local"), [], embedded),
 }
-OVER_THE_WIRE = [name for name in SUBJECTS if name != "scripted"]
+OVER_THE_WIRE = [name for name in SUBJECTS if SUBJECTS[name].answer]
 
 
 @asynccontextmanager
@@ -142,7 +163,7 @@ async def client_of(name: str, reply: Reply | None = None) -> AsyncIterator[tupl
     subject = SUBJECTS[name]
     async with serving(reply or Reply(subject.answer)) as server:
         provider = subject.provider
-        if provider.kind != "scripted":
+        if subject.answer:
             options = {"retry": {"first_window": 0.01}}
             provider = msgspec.structs.replace(provider, base_url=server.url, options=options)
         client = subject.wrap(provider)

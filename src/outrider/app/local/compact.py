@@ -42,5 +42,13 @@ DIALECT: Final = Dialect(
             "Create notes.txt with the line hello.",
             {"tool": "write", "file_path": "notes.txt", "content": "hello\n"},
         ),
+        (
+            "read gave:\ncolour = blue\nowner = Kim\n\nThe request was: Who owns it?\nWhat is the next step?",
+            {"tool": "answer", "text": "Kim owns it."},
+        ),
+        (
+            "read gave:\ncolour = blue\nowner = Kim\n\nThe request was: Make it red.\nWhat is the next step?",
+            {"tool": "write", "file_path": "paint.txt", "content": "colour = red\nowner = Kim\n"},
+        ),
     ),
 )

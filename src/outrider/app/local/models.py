@@ -8,12 +8,12 @@ import msgspec
 
 from outrider.app.config.folders import find_folders
 from outrider.app.local.compact import DIALECT
-from outrider.app.local.paths import paths_for
+from outrider.app.local.paths import WorkspaceNames
 from outrider.app.local.shelf import find_weights, states_folder
 from outrider.errors import ConfigurationError
 from outrider.providers.local.client import LocalClient
-from outrider.providers.local.loaded import POOL, LoadedModel
-from outrider.providers.local.runtime import RuntimeLimits
+from outrider.providers.local.runtimes.loaded import POOL, LoadedModel
+from outrider.providers.local.runtimes.runtime import RuntimeLimits
 from outrider.types.agents import Provider
 
 
@@ -40,7 +40,7 @@ def local_client(provider: Provider, data: Path | None = None) -> LocalClient:
     if find_spec("xllamacpp") is None:
         raise ConfigurationError("the embedded model needs the extra `local`: pip install 'outrider[local]'")
     models = LocalModels(data or find_folders(os.environ).data, limits_of(provider))
-    return LocalClient(provider.name, models, DIALECT, paths_for)
+    return LocalClient(provider.name, models, DIALECT, WorkspaceNames())
 
 
 def limits_of(provider: Provider) -> RuntimeLimits:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from outrider.providers.local.answer import AnswerReader
-from outrider.providers.local.refused import refusal
+from outrider.providers.local.runtimes.refused import refusal
 from outrider.types.stream import AnswerStart, Delta, Finish, FinishReason, UsageReport
 from outrider.types.usage import CacheTokens, Tokens
 

@@ -1,7 +1,7 @@
 """Asks the embedded model: a request becomes a compact prompt and a schema, its answer becomes deltas."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol
 
@@ -11,9 +11,10 @@ from outrider.errors import NotFoundError, OutriderError, ProviderError
 from outrider.providers.local.answer import AnswerReader
 from outrider.providers.local.chunks import read_chunks
 from outrider.providers.local.dialect import Dialect
-from outrider.providers.local.loaded import LoadedModel
-from outrider.providers.local.prompt import chat_messages, system_text
+from outrider.providers.local.runtimes.loaded import LoadedModel
 from outrider.providers.local.schema import CallSchema, output_schema
+from outrider.providers.local.tool_text import system_text
+from outrider.providers.local.transcript import Transcript
 from outrider.types.request import ModelSettings, Request
 from outrider.types.stream import Delta
 
@@ -30,20 +31,38 @@ class Models(Protocol):
     def give_back(self, name: str) -> None: ...
 
 
-class LocalClient:
-    """`paths` gives the names of files that exist in a workspace, so that a small model cannot name others."""
+class FileNames(Protocol):
+    """What a small model is helped with: it names files that exist, and those that were meant."""
 
+    def existing(self, request: Request) -> Sequence[str]:
+        """All it may name; empty where there are too many to choose from."""
+        ...
+
+    def meant(self, request: Request, text: str) -> Sequence[str]:
+        """The few that a text may be about."""
+        ...
+
+
+class NoNames:
+    def existing(self, request: Request) -> Sequence[str]:
+        return ()
+
+    def meant(self, request: Request, text: str) -> Sequence[str]:
+        return ()
+
+
+class LocalClient:
     def __init__(
         self,
         name: str,
         models: Models,
         dialect: Dialect,
-        paths: Callable[[Request], Sequence[str]] = lambda _: (),
+        names: FileNames = NoNames(),  # noqa: B008  it has no state
     ) -> None:
         self.name = name
         self._all = models
         self._dialect = dialect
-        self._paths = paths
+        self._names = names
         self._taken: dict[str, LoadedModel] = {}
         self._loading = asyncio.Lock()
 
@@ -53,7 +72,7 @@ class LocalClient:
     async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
         try:
             model = await self._model(request.model)
-            asked = Asked(request, self._dialect, self._paths(request) if request.tools else ())
+            asked = Asked(request, self._dialect, self._names)
             chunks = model.stream(asked.body, asked.beginning, request.conversation)
             async with aclosing(chunks):
                 async for delta in read_chunks(chunks, asked.reader):
@@ -82,19 +101,23 @@ class LocalClient:
 class Asked:
     """A request as the runtime takes it, and how its answer is read."""
 
-    def __init__(self, request: Request, dialect: Dialect, paths: Sequence[str]) -> None:
+    def __init__(self, request: Request, dialect: Dialect, names: FileNames) -> None:
         self._schema = CallSchema(request.tools, dialect)
         system = system_text(request.system, request.tools, dialect)
         self.beginning = [{"role": "system", "content": system}] if system else []
-        self.reader = AnswerReader(self._schema.words if request.tools else None)
-        messages = chat_messages(system, request.prompt, request.tools, dialect)
-        options = msgspec.json.encode(_options(request.settings) | self._constraint(request, paths))
-        self.body = f'{{"messages":{messages.decode()},{options.decode()[1:]}'
+        words = self._schema.words if request.tools else None
+        self.reader = AnswerReader(words)
+        transcript = Transcript(words, dialect, lambda text: names.meant(request, text))
+        messages = b",".join([*map(msgspec.json.encode, self.beginning), transcript.messages(request.prompt)])
+        options = msgspec.json.encode(_options(request.settings) | self._constraint(request, names))
+        self.body = f'{{"messages":[{messages.decode()}],{options.decode()[1:]}'
 
-    def _constraint(self, request: Request, paths: Sequence[str]) -> dict[str, Any]:
+    def _constraint(self, request: Request, names: FileNames) -> dict[str, Any]:
         settings = request.settings
         if request.tools:
-            return {"json_schema": self._schema.for_answer(settings.tool_choice, paths, settings.output)}
+            return {
+                "json_schema": self._schema.for_answer(settings.tool_choice, names.existing(request), settings.output)
+            }
         return {"json_schema": output_schema(settings.output)} if settings.output else {}
 
 

@@ -1,6 +1,6 @@
 """A queue in which every conversation gets its turn, however much another one has asked for."""
 
-from collections import OrderedDict, deque
+from collections import deque
 from threading import Condition
 from typing import Generic, TypeVar
 
@@ -12,7 +12,8 @@ class FairQueue(Generic[Job]):
 
     def __init__(self, most: int = 256) -> None:
         self._most = most
-        self._waiting: OrderedDict[str, deque[Job]] = OrderedDict()
+        self._waiting: dict[str, deque[Job]] = {}
+        self._served = ""
         self._changed = Condition()
         self._closed = False
 
@@ -31,7 +32,9 @@ class FairQueue(Generic[Job]):
             self._changed.wait_for(lambda: self._waiting or self._closed)
             if self._closed:
                 return None
-            conversation, jobs = self._waiting.popitem(last=False)
+            others = (name for name in self._waiting if name != self._served)
+            self._served = conversation = next(others, self._served)
+            jobs = self._waiting.pop(conversation)
             job = jobs.popleft()
             if jobs:
                 self._waiting[conversation] = jobs

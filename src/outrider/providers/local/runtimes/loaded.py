@@ -6,10 +6,11 @@ from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
 from outrider.errors import OverloadedError, ProviderError, ServerError
-from outrider.providers.local.fair_queue import FairQueue
-from outrider.providers.local.refused import as_provider_error
-from outrider.providers.local.runtime import EmbeddedRuntime, Runtime, RuntimeLimits
-from outrider.providers.local.states import PrefixStates
+from outrider.providers.local.runtimes.embedded import EmbeddedRuntime
+from outrider.providers.local.runtimes.fair_queue import FairQueue
+from outrider.providers.local.runtimes.refused import as_provider_error
+from outrider.providers.local.runtimes.runtime import Runtime, RuntimeLimits
+from outrider.providers.local.runtimes.states import PrefixStates
 
 Messages = list[dict[str, str]]
 

@@ -1,4 +1,4 @@
-"""The runtime that computes: llama.cpp inside this process, reached by calls and a socket that only we can open."""
+"""llama.cpp inside this process, reached by its own calls and by a socket that only this user can open."""
 
 import http.client
 import os
@@ -6,60 +6,17 @@ import secrets
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from outrider.errors import ServerError
-from outrider.providers.local.signals import signals_kept
-
-Told = Callable[[str], bool]
-"""Given a chunk of an answer as JSON text; True ends the answer there."""
+from outrider.providers.local.runtimes.runtime import RuntimeLimits, Told
+from outrider.providers.local.runtimes.signals import signals_kept
 
 _SLOT = "/slots/0?action={}"
-
-
-def usual_threads() -> int:
-    """All the cores that this process may use, up to where more of them no longer help a small model."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(allowed, 8)
-
-
-class RuntimeLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model may use. `batch` is how many tokens of a prompt are read in one go: a request can be given up
-    between two of them. `cache_mib` bounds what is remembered of the conversations that are not being answered."""
-
-    context: int = 8192
-    threads: int = msgspec.field(default_factory=usual_threads)
-    batch: int = 48
-    cache_mib: int = 512
-
-
-class Runtime(Protocol):
-    """One loaded model. It is used by one thread at a time."""
-
-    version: str
-
-    def chat(self, body: str, told: Told) -> None: ...
-
-    def read(self, prompt: str, told: Told) -> None:
-        """Take a prompt in, without answering it."""
-        ...
-
-    def prefix(self, messages: list[dict[str, str]]) -> str:
-        """The text of messages as the model gets it."""
-        ...
-
-    def save(self, name: str) -> None:
-        """Keep what the model has made of the last prompt, in a file of that name in the folder of states."""
-        ...
-
-    def restore(self, name: str) -> bool: ...
-
-    def close(self) -> None: ...
 
 
 class EmbeddedRuntime:

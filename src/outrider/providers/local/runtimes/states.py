@@ -4,7 +4,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from outrider.providers.local.runtime import Runtime, Told
+from outrider.providers.local.runtimes.runtime import Runtime, Told
 
 _MARK = "\N{BLACK STAR}"
 _KEPT = 8  # the most recently used ones; each has some 30 KB a token

@@ -1,0 +1,1 @@
+"""What computes an embedded model's answers, and how it is shared."""

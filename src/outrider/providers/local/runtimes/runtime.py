@@ -1,0 +1,50 @@
+"""The contract of a runtime: what computes, and what it may use."""
+
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+Told = Callable[[str], bool]
+"""Given a chunk of an answer as JSON text; True ends the answer there."""
+
+
+def usual_threads() -> int:
+    """All the cores that this process may use, up to where more of them no longer help a small model."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(allowed, 8)
+
+
+class RuntimeLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model may use. `batch` is how many tokens of a prompt are read in one go: a request can be given up
+    between two of them. `cache_mib` bounds what is remembered of the conversations that are not being answered."""
+
+    context: int = 8192
+    threads: int = msgspec.field(default_factory=usual_threads)
+    batch: int = 48
+    cache_mib: int = 512
+
+
+class Runtime(Protocol):
+    """One loaded model. It is used by one thread at a time."""
+
+    version: str
+
+    def chat(self, body: str, told: Told) -> None: ...
+
+    def read(self, prompt: str, told: Told) -> None:
+        """Take a prompt in, without answering it."""
+        ...
+
+    def prefix(self, messages: list[dict[str, str]]) -> str:
+        """The text of messages as the model gets it."""
+        ...
+
+    def save(self, name: str) -> None:
+        """Keep what the model has made of the last prompt, in a file of that name in the folder of states."""
+        ...
+
+    def restore(self, name: str) -> bool: ...
+
+    def close(self) -> None: ...

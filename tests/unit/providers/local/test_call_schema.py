@@ -1,0 +1,96 @@
+"""The schema of an answer is a flat union of the offered tools."""
+
+import msgspec
+import pytest
+
+from outrider.providers.local.dialect import CompactTool, Dialect
+from outrider.providers.local.schema import CallSchema, output_schema
+from outrider.types.request import OutputSchema, ToolChoice, ToolSpec
+
+READ = ToolSpec(
+    "read",
+    "Reads a file.",
+    {
+        "type": "object",
+        "properties": {"limit": {"type": "integer"}, "file_path": {"type": "string", "format": "path"}},
+        "required": ["file_path"],
+    },
+)
+SHELL = ToolSpec(
+    "shell", "Runs.", {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
+)
+NESTED = ToolSpec(
+    "plan",
+    "Plans.",
+    {
+        "type": "object",
+        "properties": {"steps": {"type": "array", "items": {"$ref": "#/$defs/Step"}}},
+        "$defs": {"Step": {"type": "object", "properties": {"what": {"type": "string"}}, "required": ["what"]}},
+        "required": ["steps"],
+    },
+)
+KNOWN = Dialect(tools={"read": CompactTool(description="reads", keep=("file_path",), existing="file_path")})
+
+
+PLAIN, FREE = Dialect(), ToolChoice()
+
+
+def branches(*tools: ToolSpec, choice: ToolChoice = FREE, paths=(), dialect: Dialect = PLAIN) -> dict:
+    schema = CallSchema(tools, dialect).for_answer(choice, paths, None)
+    return {branch["properties"]["tool"]["const"]: branch for branch in schema["anyOf"]}
+
+
+def test_every_tool_and_the_answer_are_one_branch_each():
+    assert list(branches(READ, SHELL)) == ["read", "shell", "answer"]
+
+
+def test_the_tool_is_named_first_then_what_is_required():
+    assert list(branches(READ)["read"]["properties"]) == ["tool", "file_path", "limit"]
+    assert branches(READ)["read"]["required"] == ["tool", "file_path"]
+
+
+def test_a_known_tool_is_offered_with_the_parameters_that_matter_and_paths_that_exist():
+    read = branches(READ, dialect=KNOWN, paths=["a.py", "b.py"])["read"]
+    assert read["properties"] == {"tool": {"const": "read"}, "file_path": {"enum": ["a.py", "b.py"]}}
+
+
+def test_a_path_is_free_where_no_names_are_known():
+    assert branches(READ, dialect=KNOWN)["read"]["properties"]["file_path"] == {"type": "string"}
+
+
+@pytest.mark.parametrize(
+    ("choice", "offered"),
+    [
+        (ToolChoice("required"), ["read", "shell"]),
+        (ToolChoice("tool", "shell"), ["shell"]),
+        (ToolChoice("none"), ["answer"]),
+    ],
+)
+def test_the_choice_of_tools_narrows_the_union(choice, offered):
+    assert list(branches(READ, SHELL, choice=choice)) == offered
+
+
+def test_definitions_of_several_tools_do_not_meet():
+    other = msgspec.structs.replace(NESTED, name="other")
+    schema = CallSchema((NESTED, other), Dialect()).for_answer(ToolChoice(), (), None)
+    assert set(schema["$defs"]) == {"plan.Step", "other.Step"}
+    assert schema["anyOf"][1]["properties"]["steps"]["items"] == {"$ref": "#/$defs/other.Step"}
+
+
+def test_words_that_tools_have_taken_are_replaced():
+    taken = ToolSpec("answer", "", {"type": "object", "properties": {"tool": {"type": "string"}}})
+    schema = CallSchema((taken,), Dialect()).for_answer(ToolChoice(), (), None)
+    assert [branch["properties"]["use_tool"]["const"] for branch in schema["anyOf"]] == ["answer", "reply"]
+
+
+def test_an_answer_that_must_follow_a_schema_carries_the_value():
+    wanted = OutputSchema({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "title": "N"})
+    schema = CallSchema((READ,), Dialect()).for_answer(ToolChoice(), (), wanted)
+    assert schema["anyOf"][-1]["properties"]["value"]["properties"] == {"n": {"type": "integer"}}
+    assert "title" not in output_schema(wanted)
+
+
+def test_the_runtime_understands_every_schema_of_ours():
+    runtime = pytest.importorskip("xllamacpp")
+    schema = CallSchema((READ, SHELL, NESTED), KNOWN).for_answer(ToolChoice(), ["a.py"], None)
+    assert runtime.json_schema_to_grammar(schema)

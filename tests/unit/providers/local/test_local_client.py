@@ -1,0 +1,259 @@
+"""Requests to the embedded model: what it is sent, what comes back, and how it is shared, given up and closed."""
+
+import asyncio
+import json
+import threading
+from contextlib import aclosing
+
+import pytest
+
+from outrider.errors import (
+    ContextOverflowError,
+    InvalidRequestError,
+    NotFoundError,
+    OverloadedError,
+    ServerError,
+    WeightsError,
+)
+from outrider.providers.assemble import Assembler
+from outrider.providers.local.client import LocalClient
+from outrider.providers.local.dialect import CompactTool, Dialect
+from outrider.providers.local.runtimes.loaded import LoadedModel
+from outrider.types.parts import FilePart, TextPart, ToolResultPart, ToolUsePart
+from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Prompt, Request, ToolSpec
+from outrider.types.stream import TextDelta
+from outrider.types.tool_state import ToolPending
+from tests.fakes.local_runtime import FakeRuntime
+
+READ = ToolSpec(
+    "read", "Reads a file. Long ones in pieces.", {"type": "object", "properties": {"path": {"type": "string"}}}
+)
+HELLO = '{"tool": "answer", "text": "Hello there."}'
+
+
+class OneModel:
+    """Gives out one model, whatever its name; counts who has it."""
+
+    def __init__(self, runtime: FakeRuntime) -> None:
+        self.runtime = runtime
+        self.model = LoadedModel(runtime, None)
+        self.users = 0
+
+    def take(self, name: str) -> LoadedModel:
+        if name == "missing":
+            raise WeightsError("fetch them with: outrider models pull missing")
+        self.users += 1
+        return self.model
+
+    def give_back(self, name: str) -> None:
+        self.users -= 1
+        self.model.close()
+
+
+class Names:
+    def existing(self, request):
+        return ["a.txt", "b.txt"]
+
+    def meant(self, request, text):
+        return ["a.txt"] if "first" in text else []
+
+
+@pytest.fixture
+def models(request):
+    made = []
+
+    def make(answer=HELLO, **options) -> OneModel:
+        made.append(OneModel(FakeRuntime(answer if callable(answer) else lambda _: answer, **options)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        if not one.runtime.closed:
+            one.model.close()
+
+
+def client(models: OneModel, **options) -> LocalClient:
+    return LocalClient("local", models, options.pop("dialect", Dialect()), **options)
+
+
+def asking(*messages: ModelMessage, **fields) -> Request:
+    said = messages or (ModelMessage("user", (TextPart("Hello."),)),)
+    return Request("tiny", Prompt(said), fields.pop("system", "Be short."), fields.pop("tools", (READ,)), **fields)
+
+
+async def folded(held: LocalClient, request: Request) -> Assembler:
+    assembler = Assembler("local")
+    async for delta in held.stream(request):
+        assembler.add(delta)
+    return assembler
+
+
+async def test_an_answer_is_text_with_what_it_used(models):
+    answer = await folded(client(models()), asking())
+    (text,) = answer.parts()
+    assert text.text == "Hello there."
+    assert (answer.finish, answer.model) == ("stop", "tiny")
+    assert (answer.tokens.input, answer.tokens.cache.read, answer.tokens.output) == (5, 4, 7)
+
+
+async def test_the_model_is_told_of_its_tools_in_few_words_and_held_to_them(models):
+    one = models()
+    await folded(client(one), asking())
+    (body,) = one.runtime.bodies
+    system = body["messages"][0]["content"]
+    assert system.startswith("Be short.")
+    assert '{"tool": "read", "path": "…"} Reads a file\n' in system
+    assert [branch["properties"]["tool"]["const"] for branch in body["json_schema"]["anyOf"]] == ["read", "answer"]
+    assert (body["temperature"], body["stream"]) == (0.0, True)
+
+
+async def test_without_tools_the_model_is_left_to_speak(models):
+    one = models("Plain words.")
+    (text,) = (await folded(client(one), asking(tools=()))).parts()
+    assert text.text == "Plain words."
+    assert "json_schema" not in one.runtime.bodies[0]
+
+
+async def test_a_value_that_was_asked_for_is_held_to_its_schema(models):
+    one = models('{"n": 4}')
+    wanted = OutputSchema({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})
+    request = asking(tools=(), settings=ModelSettings(output=wanted))
+    (text,) = (await folded(client(one), request)).parts()
+    assert text.text == '{"n": 4}'
+    assert one.runtime.bodies[0]["json_schema"]["required"] == ["n"]
+
+
+async def test_calls_and_results_are_written_as_the_model_writes_them(models):
+    one = models()
+    dialect = Dialect(
+        tools={"read": CompactTool(description="reads", keep=("path",), existing="path", shown=str.upper)},
+        longest_result=200,
+    )
+    said = ModelMessage("user", (TextPart("What is in the first one?"),))
+    called = ModelMessage("assistant", (ToolUsePart("1", "read", {"path": "a.txt"}),))
+    result = ModelMessage("user", (ToolResultPart("1", "milk " * 100),))
+    await folded(client(one, dialect=dialect, names=Names()), asking(said, called, result))
+    _, first, call, gave = one.runtime.bodies[0]["messages"]
+    assert first["content"].endswith("(Files that may be meant: a.txt)")
+    assert call == {"role": "assistant", "content": '{"tool": "read", "path": "a.txt"}'}
+    assert gave["content"].startswith("read gave:\nMILK MILK")
+    assert "characters left out" in gave["content"]
+    assert gave["content"].endswith("The request was: What is in the first one?\nWhat is the next step?")
+    read = one.runtime.bodies[0]["json_schema"]["anyOf"][0]
+    assert read["properties"]["path"] == {"enum": ["a.txt", "b.txt"]}
+
+
+async def test_what_was_sent_is_sent_again_byte_for_byte(models):
+    one = models()
+    held, prompt = client(one, names=Names()), Prompt([ModelMessage("user", (TextPart("The first."),))])
+    for text in ("one", "two", "three"):
+        await folded(held, Request("tiny", prompt, "Be short.", (READ,)))
+        prompt.append(ModelMessage("assistant", (TextPart(text),)))
+        prompt.append(ModelMessage("user", (TextPart(f"And {text}?"),)))
+    sent = [json.dumps(body["messages"])[:-1] for body in one.runtime.bodies]
+    assert sent[1].startswith(sent[0])
+    assert sent[2].startswith(sent[1])
+
+
+async def test_a_file_that_a_small_model_cannot_see_is_mentioned(models):
+    one = models()
+    await folded(
+        client(one), asking(ModelMessage("user", (FilePart("image/png", "data:image/png;base64,AA", "x.png"),)))
+    )
+    assert "x.png" in one.runtime.bodies[0]["messages"][1]["content"]
+
+
+async def test_a_call_that_reaches_the_limit_is_not_whole(models):
+    answer = await folded(client(models('{"tool": "read", "path": "a.t', finish="length")), asking())
+    (called,) = answer.parts()
+    assert isinstance(called.state, ToolPending)
+    assert (called.state.phase, answer.finish) == ("streaming", "length")
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [(ValueError("no such schema"), InvalidRequestError), (RuntimeError("out of memory"), ServerError)],
+)
+async def test_what_the_runtime_raises_is_a_typed_error_of_this_provider(models, raised, expected):
+    def fail(_):
+        raise raised
+
+    held = client(models(fail))
+    for _ in range(2):  # and the next request is served
+        with pytest.raises(expected, match=str(raised)) as found:
+            await folded(held, asking())
+    assert found.value.provider == "local"
+
+
+async def test_a_prompt_that_is_too_long_overflows_the_context(models):
+    one = models()
+    refusal = {"code": 400, "type": "exceed_context_size_error", "message": "request (9030 tokens) exceeds …"}
+    one.runtime.chat = lambda body, told: told(json.dumps({"error": refusal}))
+    with pytest.raises(ContextOverflowError, match="9030"):
+        await folded(client(one), asking())
+
+
+async def test_missing_weights_are_said_with_the_remedy(models):
+    held = client(models())
+    with pytest.raises(NotFoundError, match="outrider models pull") as found:
+        await folded(held, Request("missing", Prompt([ModelMessage("user", (TextPart("Hello."),))])))
+    assert found.value.provider == "local"
+
+
+async def test_giving_an_answer_up_stops_the_model_at_once(models):
+    gate = threading.Event()
+    gate.set()
+    one = models('{"tool": "answer", "text": "' + "on and on " * 200 + '"}', gate=gate)
+    held = client(one)
+    async with asyncio.timeout(1), aclosing(held.stream(asking())) as deltas:
+        while not isinstance(await anext(deltas), TextDelta):
+            pass
+        gate.clear()
+    async with asyncio.timeout(1):
+        while not one.runtime.given_up:
+            await asyncio.sleep(0.01)
+
+
+async def test_sessions_take_turns(models):
+    gate = threading.Event()
+    one = models(lambda body: HELLO, gate=gate)
+    held = client(one)
+
+    async def ask(conversation: str, text: str) -> None:
+        said = ModelMessage("user", (TextPart(text),))
+        await folded(held, asking(said, conversation=conversation))
+
+    async with asyncio.TaskGroup() as group:
+        for conversation, text in [("a", "a1"), ("a", "a2"), ("a", "a3"), ("b", "b1")]:
+            group.create_task(ask(conversation, text))
+            await asyncio.sleep(0.02)
+        gate.set()
+    assert [body["messages"][1]["content"] for body in one.runtime.bodies] == ["a1", "b1", "a2", "a3"]
+
+
+async def test_a_request_that_is_given_up_while_it_waits_is_never_computed(models):
+    gate = threading.Event()
+    one = models(gate=gate)
+    held = client(one)
+    first = asyncio.ensure_future(folded(held, asking(conversation="a")))
+    await asyncio.sleep(0.05)
+    second = asyncio.ensure_future(folded(held, asking(conversation="b")))
+    await asyncio.sleep(0.05)
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    gate.set()
+    await first
+    assert len(one.runtime.bodies) == 1
+
+
+async def test_a_client_gives_back_what_it_took(models):
+    one = models()
+    held = client(one)
+    await folded(held, asking())
+    await folded(held, asking())
+    assert one.users == 1
+    await held.aclose()
+    assert (one.users, one.runtime.closed) == (0, True)
+    with pytest.raises(OverloadedError):
+        await folded(held, asking())

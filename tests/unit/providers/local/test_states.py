@@ -1,0 +1,79 @@
+"""What a model has made of a prompt's beginning is kept, checked and bounded."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from outrider.providers.local.runtimes.states import PrefixStates
+from tests.fakes.local_runtime import FakeRuntime
+
+SYSTEM = [{"role": "system", "content": "Be short."}]
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.gguf"
+    path.write_bytes(b"GGUF")
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "states"
+    path.mkdir()
+    return path
+
+
+def start(folder: Path, weights: Path, messages=SYSTEM, *, gives_up: bool = False) -> FakeRuntime:
+    runtime = FakeRuntime(lambda _: "", states=folder)
+    PrefixStates(folder, weights).prepare(runtime, messages, lambda _: gives_up)
+    return runtime
+
+
+def test_the_second_start_reads_nothing(folder, weights):
+    assert start(folder, weights).read_prompts == ["<system>Be short.<user>"]
+    second = start(folder, weights)
+    assert (second.read_prompts, len(second.restored)) == ([], 1)
+
+
+def test_within_a_process_a_beginning_is_prepared_once(folder, weights):
+    runtime, states = FakeRuntime(lambda _: "", states=folder), PrefixStates(folder, weights)
+    for _ in range(3):
+        states.prepare(runtime, SYSTEM, lambda _: False)
+    assert len(runtime.read_prompts) == 1
+
+
+def test_a_damaged_state_is_never_given_to_the_runtime(folder, weights):
+    start(folder, weights)
+    (state,) = folder.iterdir()
+    state.write_bytes(state.read_bytes()[:-1])
+    second = start(folder, weights)
+    assert (second.restored, len(second.read_prompts)) == ([], 1)
+    assert len(start(folder, weights).restored) == 1
+
+
+def test_other_weights_and_other_words_have_other_states(folder, weights):
+    start(folder, weights)
+    weights.write_bytes(b"GGUF, newer")
+    assert start(folder, weights).restored == []
+    assert start(folder, weights, [{"role": "system", "content": "Be long."}]).restored == []
+
+
+def test_a_beginning_that_was_given_up_is_not_kept(folder, weights):
+    start(folder, weights, gives_up=True)
+    assert [*folder.iterdir()] == []
+
+
+def test_only_the_latest_states_stay(folder, weights):
+    for number in range(12):
+        start(folder, weights, [{"role": "system", "content": str(number)}])
+        for age, path in enumerate(sorted(folder.iterdir(), key=lambda path: -path.stat().st_mtime)):
+            os.utime(path, (2_000_000_000 - age, 2_000_000_000 - age))
+    assert len([*folder.iterdir()]) == 8
+
+
+def test_states_are_for_the_user_alone(folder, weights):
+    start(folder, weights)
+    (state,) = folder.iterdir()
+    assert state.stat().st_mode & 0o077 == 0

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from outrider.permissions.assess import assess
 from outrider.permissions.tools import shape_of
 from outrider.tools.tool import Tool
 from outrider.types.parts import ToolPart
@@ -17,4 +16,6 @@ def may_change_anything(call: ToolPart, tool: Tool, workspace: Path, *, built_in
         return True
     if shape_of(tool.name).kind != "shell" or tool.name == "process":
         return False
+    from outrider.permissions.assess import assess  # with the first command: a shell's grammar takes long to load
+
     return assess(tool.name, call.state.input, workspace=str(workspace)).action != "shell that reads"

@@ -9,7 +9,7 @@ from outrider.agents.requests import build_request, prompt_tokens
 from outrider.context.budget import estimated_tokens
 from outrider.context.compaction import is_full, since_last_compaction, tail_start
 from outrider.context.lower import lower
-from outrider.context.prompts import prompt_text
+from outrider.context.prompts import words
 from outrider.errors import ContextOverflowError, ProviderError
 from outrider.providers.assemble import Assembler
 from outrider.types.events import ContextCompactionEvent
@@ -33,12 +33,16 @@ class Compactor:
             return False
         return is_full(tokens, tariff.context_limit(agent), tariff.output_limit(agent))
 
+    def possible(self) -> bool:
+        """Whether there is anything that a summary could stand for."""
+        return self._tail_start() > since_last_compaction(self._seat.session.messages)
+
     async def compact(self, *, auto: bool = True, overflow: bool = False) -> CompactionPart:
         """Summarise all but the tail. Raises ContextOverflowError when that would not make the prompt smaller."""
         history = self._seat.session.messages
         before = prompt_tokens(self._seat)
-        start = tail_start(history, self._crew.tariff.context_limit(self._seat.agent))
-        if start <= since_last_compaction(history):
+        start = self._tail_start()
+        if not self.possible():
             raise ContextOverflowError("the context is full, and the last messages alone fill it")
         summary = await self._summary(history[:start], overflow=overflow)
         tail = history[start].id if start < len(history) else None
@@ -53,11 +57,17 @@ class Compactor:
         )
         return part
 
+    def _tail_start(self) -> int:
+        return tail_start(self._seat.session.messages, self._crew.tariff.context_limit(self._seat.agent))
+
     async def _summary(self, old: list[Message], *, overflow: bool) -> str:
         request, reserved = build_request(self._seat, self._crew)
         client = self._crew.client(self._seat.agent)
         history = [_shortened(message) for message in old] if overflow else old
-        prompt = lower([*history, text_message("user", prompt_text("compaction"))], family=client.family(request.model))
+        prompt = lower(
+            [*history, text_message("user", words("compaction", self._crew.prompts))],
+            family=client.family(request.model),
+        )
         settings = replace(request.settings, tool_choice=ToolChoice("none"), output=None)
         assembler = Assembler(client.family(request.model))
         try:

@@ -13,12 +13,13 @@ from outrider.agents.terms.hooks import Hooks
 from outrider.agents.terms.states import States
 from outrider.bus import EventBus
 from outrider.context.projection import Projection
+from outrider.permissions.modes import stricter
 from outrider.providers.provider import ModelClient
 from outrider.sessions.journal import Journal
 from outrider.sessions.session import Session
 from outrider.tools.tool import Tool
 from outrider.tools.truncation import OutputCap, Save
-from outrider.types.agents import Agent, AgentMessage
+from outrider.types.agents import Agent, AgentMessage, Mode
 from outrider.types.events import Event
 from outrider.types.messages import Message
 from outrider.types.parts import ToolPart
@@ -60,7 +61,8 @@ def unwatched(call: ToolPart, tool: Tool, seat: "Seat") -> AbstractAsyncContextM
 
 
 class Crew(msgspec.Struct, kw_only=True):
-    """One run: its agents, the models and tools they have, their common budget and bus."""
+    """One run: its agents, the models and tools they have, their common budget and bus. `notes` tell every agent about
+    the place it works in; `prompts` are the user's own, by name, in the place of ours."""
 
     agents: Mapping[str, Agent]
     clients: Mapping[str, ModelClient]
@@ -76,16 +78,21 @@ class Crew(msgspec.Struct, kw_only=True):
     around: Around = unwatched
     forwards: list[AgentMessage] = []
     hooks: Hooks = Hooks()
+    notes: str = ""
+    prompts: Mapping[str, str] = {}
 
     def client(self, agent: Agent) -> ModelClient:
         return self.clients[agent.provider]
 
 
 class Seat(msgspec.Struct, kw_only=True):
-    """One agent at work in one session. `call_id` is the call that brought it here, "" for the first agent. `ask` and
-    `deny` are its own rules and those of everybody above it: no agent has more rights than who called it."""
+    """One agent at work in one session. `call_id` is the call that brought it here, "" for the first agent. `mode` is
+    what its tools and its system prompt were chosen for. `ask` and `deny` are its own rules and those of everybody
+    above it: no agent has more rights than who called it."""
 
     agent: Agent
+    crew: Crew
+    mode: Mode
     journal: Journal
     projection: Projection
     system: str
@@ -99,11 +106,23 @@ class Seat(msgspec.Struct, kw_only=True):
     output: OutputSchema | None = None
     finished: str | None = None
     take_input: TakeInput | None = None
+    caller: "Seat | None" = None
     states: States = msgspec.field(default_factory=States)
 
     @property
     def session(self) -> Session:
         return self.journal.session
+
+    @property
+    def effective_mode(self) -> Mode:
+        """What the session's mode is now and what those above it allow, together; both may change during a turn."""
+        own = self.session.mode
+        return own if self.caller is None else stricter(self.caller.effective_mode, own)
+
+    def begin(self, crew: Crew) -> None:
+        """A new turn at the same seat: what it may use is counted anew, what it has prepared is kept."""
+        self.crew = crew
+        self.finished = None
 
     def labelled(self, event: type[Event], /, **fields: Any) -> Event:
         """An event of this seat: its session, agent and the call that it belongs to."""

@@ -4,24 +4,24 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Annotated
 
-from outrider.agents.crew import Crew, Seat
+from outrider.agents.crew import Seat
 from outrider.agents.ends import TurnEnd
 from outrider.agents.turn import Turn
 from outrider.errors import LimitReachedError, ToolFailure
+from outrider.permissions.modes import stricter
 from outrider.sessions.session import Session
 from outrider.tools.context import ToolContext
 from outrider.tools.tool import Tool, named
-from outrider.types.agents import Agent, AgentMessage, Mode
+from outrider.types.agents import Agent, AgentMessage
 from outrider.types.events import AgentCalledEvent, AgentReturnedEvent
 from outrider.types.messages import Message
 from outrider.types.parts import FilePart, TextPart
 from outrider.types.tool_state import Attachment
 
 TakeSeat = Callable[..., Seat]
-_RIGHTS: list[Mode] = ["chat", "plan", "background", "agent"]  # fewest first: a callee has no more than its caller
 
 
-def delegate_tools(seat: Seat, crew: Crew, take_seat: TakeSeat) -> dict[str, Tool]:
+def delegate_tools(seat: Seat, take_seat: TakeSeat) -> dict[str, Tool]:
     """The two tools that need the loop. `take_seat` is handed in: seats have these tools, and these make seats."""
 
     @Tool(delegates=True)
@@ -31,7 +31,7 @@ def delegate_tools(seat: Seat, crew: Crew, take_seat: TakeSeat) -> dict[str, Too
         context: ToolContext,
     ) -> str:
         """Ask another agent and get its answer."""
-        return await Delegation(seat, crew, take_seat, context.call_id).run(agent_name, message)
+        return await Delegation(seat, take_seat, context.call_id).run(agent_name, message)
 
     @Tool
     async def finish(message: Annotated[str, "the result, in full"]) -> str:
@@ -45,9 +45,9 @@ def delegate_tools(seat: Seat, crew: Crew, take_seat: TakeSeat) -> dict[str, Too
 class Delegation:
     """One call of an agent by another, from the forward to the return."""
 
-    def __init__(self, seat: Seat, crew: Crew, take_seat: TakeSeat, call_id: str) -> None:
+    def __init__(self, seat: Seat, take_seat: TakeSeat, call_id: str) -> None:
         self._seat = seat
-        self._crew = crew
+        self._crew = seat.crew
         self._take_seat = take_seat
         self._call_id = call_id
 
@@ -79,7 +79,7 @@ class Delegation:
         return Session(
             title=f"{self._seat.agent.name} → {callee.name}",
             workspace_directory=parent.workspace_directory,
-            mode=min(parent.mode, callee.mode, key=_RIGHTS.index),
+            mode=stricter(self._seat.effective_mode, callee.mode),
             agent=callee.name,
             parent_id=parent.id,
         )

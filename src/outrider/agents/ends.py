@@ -18,6 +18,7 @@ TerminationReason = Literal[
 ]
 
 PAUSED = "paused"
+NOTE = "note"
 
 
 class TurnEnd(msgspec.Struct, frozen=True):
@@ -29,8 +30,9 @@ class TurnEnd(msgspec.Struct, frozen=True):
 
 
 def is_note(message: Message) -> bool:
-    """Whether a message only tells of files that the user brought back: nobody waits for an answer to it."""
-    return message.role == "user" and bool(message.get_parts_by_type(PatchPart))
+    """Whether a message only tells of what the user did (brought files back, refused a plan): nobody waits for an
+    answer to it, and it is read with the next input."""
+    return message.role == "user" and bool(message.metadata.get(NOTE) or message.get_parts_by_type(PatchPart))
 
 
 def is_cut_off(history: Sequence[Message]) -> bool:

@@ -27,9 +27,12 @@ def take_seat(
     session = journal.session
     seat = Seat(
         agent=agent,
+        crew=crew,
+        mode=session.mode,
+        caller=caller,
         journal=journal,
         projection=Projection(crew.client(agent).family(agent.model)),
-        system=system_prompt(agent, others),
+        system=system_prompt(agent, others, session.mode, notes=crew.notes, prompts=crew.prompts),
         tools={},
         workspace=Path(session.workspace_directory or "."),
         depth=0 if caller is None else caller.depth + 1,
@@ -40,7 +43,7 @@ def take_seat(
         output=output,
     )
     offered = tools_of(agent, crew.tools, session.mode)
-    delegates = delegate_tools(seat, crew, take_seat)
+    delegates = delegate_tools(seat, take_seat)
     seat.tools = offered | delegates
     seat.specs = tuple(tool.spec() for tool in (*offered.values(), *(delegates.values() if others else ())))
     return seat

@@ -7,26 +7,23 @@ from typing import Any, Self
 from outrider.agents.ends import TurnEnd
 from outrider.app.approvals.desk import Desk
 from outrider.app.config.secrets import redactor_for
-from outrider.app.live import LiveSession
-from outrider.app.runs.workshop import RunPlan
+from outrider.app.inputs.plans import Plan
+from outrider.app.open_sessions import OpenSessions
+from outrider.app.runs.workshop import RunPlan, in_memory
 from outrider.app.staff import EngineOptions, Staff
 from outrider.app.undo.file_changes import FileChanges
 from outrider.bus import EventBus, EventStream
-from outrider.errors import ConfigurationError, SessionInUseError
+from outrider.errors import ConfigurationError
 from outrider.permissions.texts.telling import DiscreetTeller
-from outrider.sessions.journal import Journal, begin, resume
-from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import Approval, ApprovalScope, Delivery, InboxItem, SessionUpdate
 from outrider.sessions.redacted_store import redacted
 from outrider.sessions.session import Session
-from outrider.sessions.sqlite.owners import this_process
 from outrider.sessions.store import Store
-from outrider.tools.aftermath import aftermath
 from outrider.tools.tool import Tool
 from outrider.types.agents import Agent, Mode, Provider
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
-from outrider.types.parts import PartBase, TextPart
+from outrider.types.parts import CompactionPart, PartBase, TextPart
 
 
 class Engine:
@@ -53,14 +50,14 @@ class Engine:
         self.attended = chosen.attended
         self.cassettes = chosen.cassettes
         self._redactor = redactor_for(providers, chosen.secrets)
-        self.store = redacted(store or MemoryStore(), self._redactor)
+        self.store = redacted(store or in_memory(), self._redactor)
         self.bus = bus or EventBus()
         self.desk = Desk(self.store, self.bus, lambda: self.attended)
         more = chosen.surroundings is not None
         plan = RunPlan.of(agents[0], agents, self._made_of["tools"], providers, limits=chosen.limits, more_tools=more)
         self.staff = Staff(plan, chosen, self.store, self.bus, self.desk, self._redactor)
-        self.live: dict[str, LiveSession] = {}
-        self._owner = this_process()
+        self._sessions = OpenSessions(self.staff, self.store, self.bus)
+        self.live = self._sessions.live
 
     async def __aenter__(self) -> Self:
         self._tell_all = self.bus.tell_through(DiscreetTeller(self._redactor))
@@ -69,9 +66,7 @@ class Engine:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for live in list(self.live.values()):
-            await live.close()
-        self.live.clear()
+        await self._sessions.close_all()
         await self.bus.settled()
         await self.staff.aclose()
         self._tell_all()
@@ -97,23 +92,19 @@ class Engine:
             agent=chosen.name,
             workspace_directory=str(workspace or Path.cwd()),
         )
-        self._add(await begin(session, self.store, self.bus, owner=self._owner))
+        await self._sessions.begin(session)
         return session.id
 
     async def open(self, session_id: str, *, take_over: bool = False) -> Session:
         """Own a stored session: what a crash left open is ended, what was asked is asked again, what is in its inbox
         is worked off. A turn that was cut off waits for `go_on` or for new input."""
-        if session_id in self.live and self.live[session_id].journal.lost.is_set():
-            await self.close(session_id)
-        if session_id not in self.live:
-            self._add(await self._resumed(session_id, take_over=take_over)).wake()
-        return self.live[session_id].journal.session
+        return (await self._sessions.at(session_id, take_over=take_over)).journal.session
 
     async def go_on(self, session_id: str, *, take_over: bool = False) -> TurnEnd:
         """Let a turn go on that a crash, an abort or a limit cut off, and wait for its end. Nothing is done twice: the
         model reads which of its calls were interrupted."""
-        await self.open(session_id, take_over=take_over)
-        return self._redactor.value(await self.live[session_id].go_on())
+        live = await self._sessions.at(session_id, take_over=take_over)
+        return self._redactor.value(await live.go_on())
 
     async def prompt(
         self,
@@ -125,13 +116,54 @@ class Engine:
         sender: str = "",
     ) -> TurnEnd:
         """Put input into the session and wait for the end of the turn that takes it."""
-        await self.open(session_id)
+        live = await self._sessions.at(session_id)
         parts = [content] if isinstance(content, str) else content
         message = Message("user", [TextPart(part) if isinstance(part, str) else part for part in parts])
         item = InboxItem(
             session_id=session_id, message=message, id=input_id or new_id(), delivery=delivery, sender=sender
         )
-        return self._redactor.value(await (await self.live[session_id].put(item)))
+        return self._redactor.value(await (await live.put(item)))
+
+    async def queued(self, session_id: str) -> Sequence[InboxItem]:
+        """The input that waits for its turn, in the order in which it came."""
+        return await self.store.inbox(session_id)
+
+    async def withdraw(self, session_id: str, input_id: str) -> bool:
+        """Take back input that waits; False if a turn has taken it before. Whoever waits for its end gets `aborted`."""
+        return await (await self._sessions.at(session_id)).inbox.withdraw(input_id)
+
+    async def plan(self, session_id: str) -> Plan | None:
+        """What a turn in plan mode ended in, as long as nobody has answered it or said something else. A
+        SessionUpdatedEvent with `changes["plan"]` tells of it."""
+        return (await self._sessions.at(session_id)).plan()
+
+    async def accept_plan(self, session_id: str, changed: str | None = None, *, by: str = "") -> TurnEnd:
+        """Let the plan be carried out, as it is or as `changed`: the session goes on in agent mode, and the end is that
+        of the work. The first answer counts; another one raises OutriderError."""
+        live = await self._sessions.at(session_id)
+        answer = "accepted" if changed is None else "changed"
+        return self._redactor.value(await (await live.answer_plan(answer, changed or "", sender=by)))
+
+    async def refuse_plan(self, session_id: str, words: str = "", *, by: str = "") -> TurnEnd:
+        """Stay in plan mode. With words the model plans anew at once; without, it hears of it with the next input."""
+        live = await self._sessions.at(session_id)
+        return self._redactor.value(await (await live.answer_plan("refused", words, sender=by)))
+
+    async def compact(self, session_id: str) -> CompactionPart | None:
+        """Let a summary take the place of old messages, after the turn under way if there is one; None if there is
+        nothing to shorten."""
+        return await (await self._sessions.at(session_id)).compact()
+
+    async def fork(self, session_id: str, *, at: str | None = None, title: str | None = None) -> str:
+        """A new session that begins as a copy of another up to and with message `at` (None: all of it); its id."""
+        return (await self.store.fork(session_id, at=at, title=title)).id
+
+    async def rename(self, session_id: str, title: str) -> None:
+        """Also a session that somebody else owns may be given a name."""
+        if session_id in self.live:
+            await self.live[session_id].journal.update(SessionUpdate(title=title))
+        else:
+            await self.store.update(session_id, SessionUpdate(title=title))
 
     async def abort(self, session_id: str) -> None:
         """End the turn under way, with everything kept."""
@@ -156,50 +188,16 @@ class Engine:
 
     def file_changes(self, session_id: str) -> FileChanges:
         """What the session's agents did to files, to be looked at, undone and redone."""
-        return FileChanges(session_id, self.staff.undo, self.store, self.bus, lambda: self._at_rest(session_id))
+        return FileChanges(
+            session_id, self.staff.undo, self.store, self.bus, lambda: self._sessions.at_rest(session_id)
+        )
 
     def events(self, session_id: str | None = None) -> EventStream:
         return self.bus.stream(None if session_id is None else lambda event: event.session_id == session_id)
 
     async def close(self, session_id: str) -> None:
         """Give the session back; another engine may go on with it."""
-        live = self.live.pop(session_id, None)
-        if live is not None:
-            await live.close()
-        await self.staff.leave(session_id)
-
-    async def _resumed(self, session_id: str, *, take_over: bool) -> Journal:
-        """The journal of a stored session; of interrupted calls it is said what became of the files they named."""
-        workspace = Path((await self.store.get(session_id)).workspace_directory or ".")
-        journal = await resume(
-            session_id,
-            self.store,
-            self.bus,
-            owner=self._owner,
-            take_over=take_over,
-            describe=lambda call: aftermath(call, workspace),
-        )
-        if self.staff.undo is not None:
-            await self.staff.undo.recover(journal)
-        return journal
-
-    async def _at_rest(self, session_id: str) -> Journal:
-        await self.open(session_id)
-        if self.live[session_id].in_turn:
-            raise SessionInUseError("a turn is under way in this session; abort it or wait for its end")
-        return self.live[session_id].journal
+        await self._sessions.close(session_id)
 
     async def _update(self, session_id: str, update: SessionUpdate) -> None:
-        await self.open(session_id)
-        live = self.live[session_id]
-        await live.journal.update(update)
-        live.reseat()
-
-    def _add(self, journal: Journal) -> LiveSession:
-        session = journal.session
-        staff, toolbox = self.staff, self.staff.toolbox(session)
-        live = LiveSession(
-            journal, self.store, lambda: staff.crew(session, toolbox), lambda: staff.agent(session.agent), toolbox
-        )
-        self.live[session.id] = live
-        return live
+        await (await self._sessions.at(session_id)).journal.update(update)

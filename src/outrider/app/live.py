@@ -2,23 +2,28 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 
+from outrider.agents.compact import Compactor
 from outrider.agents.crew import Crew, Seat
 from outrider.agents.ends import TurnEnd, has_pending_calls, is_cut_off
 from outrider.agents.seating import take_seat
 from outrider.agents.turn import Turn
+from outrider.app.inputs.inbox import Inbox
+from outrider.app.inputs.plans import Answer, Plan, answered, open_plan, require_same
 from outrider.app.toolbox import Toolbox
+from outrider.bus import EventBus
 from outrider.errors import OutriderError
 from outrider.sessions.journal import Journal
-from outrider.sessions.records import InboxItem, SessionUpdate
+from outrider.sessions.records import InboxItem
 from outrider.sessions.store import Store
 from outrider.types.agents import Agent
-from outrider.types.messages import Message
-from outrider.types.parts import ModelRef
+from outrider.types.events import SessionUpdatedEvent
+from outrider.types.parts import CompactionPart, ModelRef
 
-TITLE = 60
 GOES_ON = "the turn that was cut off"
 
 
@@ -32,17 +37,18 @@ class LiveSession:
         store: Store,
         new_crew: Callable[[], Crew],
         agent: Callable[[], Agent],
+        bus: EventBus,
         toolbox: Toolbox | None = None,
     ) -> None:
         self.journal = journal
-        self._store = store
+        self._bus = bus
         self._new_crew = new_crew
         self._agent = agent
         self.toolbox = toolbox
         self._seat: Seat | None = None
         self._worker: asyncio.Task[None] | None = None
-        self._ends: dict[str, asyncio.Future[TurnEnd]] = {}
-        self._taken: list[str] = []
+        self.inbox = Inbox(journal, store, self._tell, lambda: toolbox.notes if toolbox else "")
+        self._compaction: asyncio.Future[CompactionPart | None] | None = None
         self._wanted = False
         self._goes_on = False
         self.in_turn = False
@@ -60,10 +66,31 @@ class LiveSession:
 
     async def put(self, item: InboxItem) -> asyncio.Future[TurnEnd]:
         """Keep the input, and see to it that somebody works on it; the future is the end of its turn."""
-        end = self._ends.setdefault(item.id, asyncio.get_running_loop().create_future())
-        await self._store.put_inbox(item)
+        _, end = await self.inbox.put(item)
         self.wake()
         return end
+
+    def plan(self) -> Plan | None:
+        """The plan that waits for an answer, if the last turn ended in one."""
+        return None if self.in_turn else open_plan(self.journal.session)
+
+    async def answer_plan(self, answer: Answer, words: str = "", *, sender: str = "") -> asyncio.Future[TurnEnd]:
+        """Answer the plan that waits; the first answer counts, and the future is the end of what follows from it."""
+        plan = self.plan()
+        if plan is None:
+            raise OutriderError("there is no plan that waits for an answer")
+        item = answered(plan, self.journal.session.id, answer, words, sender)
+        kept, end = await self.inbox.put(item)
+        require_same(item, kept)
+        self.wake()
+        return end
+
+    async def compact(self) -> CompactionPart | None:
+        """Shorten the context before the next turn begins; None if there is nothing to shorten."""
+        wanted = self._compaction = self._compaction or asyncio.get_running_loop().create_future()
+        self.wake()
+        await asyncio.wait([wanted])
+        return wanted.result()
 
     def wake(self) -> None:
         """Look into the inbox once more, also if the worker is just about to stop."""
@@ -74,9 +101,9 @@ class LiveSession:
     def go_on(self) -> "asyncio.Future[TurnEnd]":
         """Let the last turn go on, if it was cut off; the future is its end."""
         self._goes_on = True
-        self._taken.append(GOES_ON)
+        self.inbox.work_on(GOES_ON)
         self.wake()
-        return self._ends.setdefault(GOES_ON, asyncio.get_running_loop().create_future())
+        return self.inbox.promise(GOES_ON)
 
     async def abort(self) -> None:
         """End the turn under way; what is queued stays queued until somebody wakes the session."""
@@ -90,10 +117,6 @@ class LiveSession:
             await self.toolbox.aclose()
         await self.journal.close()
 
-    def reseat(self) -> None:
-        """The agent or the mode has changed: tools, system prompt and model are chosen anew."""
-        self._seat = None
-
     async def _work(self) -> None:
         """Whoever waits for an input is told how it ended, also when the work was cut off."""
         end = TurnEnd("aborted")
@@ -102,12 +125,13 @@ class LiveSession:
             while self._wanted:
                 self._wanted = False
                 await self._work_off()
-            end = TurnEnd("completed", self._last_words())
+            end = TurnEnd("completed", self.inbox.last_words())
         except OutriderError as error:
             end = TurnEnd("error", error=error)
         finally:
             watch.cancel()
-            self._settle(end)
+            self.inbox.settle(end)
+            self._end_compaction(OutriderError("the compaction was aborted"))
 
     async def _stop_when_lost(self, worker: "asyncio.Task[None] | None") -> None:
         """Somebody else has taken the session over: nothing of ours may go on in it."""
@@ -116,60 +140,61 @@ class LiveSession:
             worker.cancel()
 
     async def _work_off(self) -> None:
+        await self._compact()
         while await self._begin():
-            self._settle(await self._turn())
+            self.inbox.settle(await self._turn())
+            await self._compact()
 
     async def _begin(self) -> bool:
         """Something to do: calls that a restart left waiting, a turn that is to go on, or the next input."""
         goes_on, self._goes_on = self._goes_on, False
         if self._waits() or (goes_on and is_cut_off(self.journal.session.messages)):
             return True
-        items = await self._store.inbox(self.journal.session.id)
-        if not items:
-            return False
-        await self._take(items[0])
-        return True
+        return await self.inbox.take_next()
 
     async def _turn(self) -> TurnEnd:
-        crew = self._new_crew()
-        agent = self.agent
-        if self._seat is None or self._seat.agent != agent:
-            self._seat = take_seat(agent, self.journal, crew, take_input=self._steering)
-        self._seat.finished = None
         self.in_turn = True
         try:
-            return await Turn(self._seat, crew).run()
+            if self.toolbox is not None and await self.toolbox.renew():
+                self._seat = None
+            seat = self._seated()
+            return await Turn(seat, seat.crew).run()
         finally:
             self.in_turn = False
+            if plan := self.plan():
+                self._tell(plan=to_builtins(plan))
 
-    async def _steering(self) -> list[Message]:
-        items = await self._store.inbox(self.journal.session.id)
-        return [await self._take(item) for item in items if item.delivery == "steer"]
+    def _seated(self) -> Seat:
+        """The seat of the session's agent, with a new crew. Its prompt is kept as long as agent and mode stay."""
+        crew, agent, mode = self._new_crew(), self.agent, self.journal.session.mode
+        if self._seat is None or self._seat.agent != agent or self._seat.mode != mode:
+            self._seat = take_seat(agent, self.journal, crew, take_input=self.inbox.take_steering)
+        self._seat.begin(crew)
+        return self._seat
 
-    async def _take(self, item: InboxItem) -> Message:
-        message = await self.journal.take(item)
-        self._taken.append(item.id)
-        if not self.journal.session.title:
-            await self.journal.update(SessionUpdate(title=title_of(message)))
-        return message
+    async def _compact(self) -> None:
+        if self._compaction is None:
+            return
+        seat = self._seated()
+        compactor = Compactor(seat, seat.crew)
+        try:
+            self._end_compaction(await compactor.compact(auto=False) if compactor.possible() else None)
+        except OutriderError as error:
+            self._end_compaction(error)
 
-    def _last_words(self) -> str:
-        messages = self.journal.session.messages
-        return messages[-1].get_text_content() if messages else ""
+    def _end_compaction(self, outcome: CompactionPart | OutriderError | None) -> None:
+        wanted, self._compaction = self._compaction, None
+        if wanted is None:
+            return
+        if isinstance(outcome, OutriderError):
+            wanted.set_exception(outcome)
+            wanted.exception()  # perhaps nobody waits any more
+        else:
+            wanted.set_result(outcome)
 
     def _waits(self) -> bool:
         messages = self.journal.session.messages
         return bool(messages) and has_pending_calls(messages[-1])
 
-    def _settle(self, end: TurnEnd) -> None:
-        for item_id in self._taken:
-            future = self._ends.pop(item_id, None)
-            if future is not None and not future.done():
-                future.set_result(end)
-        self._taken.clear()
-
-
-def title_of(message: Message) -> str:
-    """A title at once, without a model: the first line of what the user wrote."""
-    line = next((line.strip() for line in message.get_text_content().splitlines() if line.strip()), "")
-    return line if len(line) <= TITLE else f"{line[: TITLE - 1].rstrip()}…"
+    def _tell(self, **changes: Any) -> None:
+        self._bus.publish(SessionUpdatedEvent(session_id=self.journal.session.id, changes=changes))

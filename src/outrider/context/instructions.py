@@ -1,18 +1,28 @@
-"""The system prompt of an agent: its own instructions first, then what it needs to know of the others."""
+"""The system prompt of an agent: its own instructions first, then its place, the others, and what its mode expects."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from outrider.context.prompts import prompt_text
-from outrider.types.agents import Agent
+from outrider.context.prompts import words
+from outrider.types.agents import Agent, Mode
+
+_OURS: Mapping[str, str] = {}
 
 
-def system_prompt(agent: Agent, others: Iterable[Agent]) -> str:
-    """Byte-identical as long as the agents are: nothing in it changes from turn to turn."""
-    listed = "\n".join(f"- {other.name}: {_role(other)}" for other in others)
-    if not listed:
-        return agent.instructions.strip()
-    colleagues = prompt_text("colleagues").format(name=agent.name, agents=listed)
-    return f"{agent.instructions.strip()}\n\n{colleagues}".strip()
+def system_prompt(
+    agent: Agent,
+    others: Iterable[Agent],
+    mode: Mode = "agent",
+    *,
+    notes: str = "",
+    prompts: Mapping[str, str] = _OURS,
+) -> str:
+    """Byte-identical as long as the agents and the mode are: nothing in it changes from turn to turn."""
+    paragraphs = [agent.instructions.strip(), notes]
+    if listed := "\n".join(f"- {other.name}: {_role(other)}" for other in others):
+        paragraphs.append(words("colleagues", prompts, name=agent.name, agents=listed))
+    if mode == "plan":
+        paragraphs.append(words("plan_mode", prompts))
+    return "\n\n".join(paragraph for paragraph in paragraphs if paragraph)
 
 
 def _role(agent: Agent) -> str:

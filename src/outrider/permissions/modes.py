@@ -19,6 +19,7 @@ MODE_TABLE: dict[Mode, dict[Action, Effect]] = {
     "agent": {**_NOTHING, **_READING, **_ASKING, **_CHANGING},
     "background": {**_NOTHING, **_READING, **_ALONE},
 }
+_ALLOWS: dict[Mode, int] = {"chat": 0, "plan": 1, "agent": 2, "background": 2}
 WHY: dict[Action, str] = {
     "talk": "it changes nothing outside the session",
     "read": "it reads inside the workspace",
@@ -29,6 +30,12 @@ WHY: dict[Action, str] = {
     "protected": "it touches a protected file",
     "delegate": "another agent works under the same rights",
 }
+
+
+def stricter(caller: Mode, callee: Mode) -> Mode:
+    """The mode of work that one agent gives another: the caller's, unless the callee's allows less. Whether somebody is
+    asked is the caller's matter: neither agent nor background mode allows less than the other."""
+    return min(caller, callee, key=_ALLOWS.__getitem__)
 
 
 def offered(mode: Mode, action: Action) -> bool:

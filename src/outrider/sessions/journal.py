@@ -87,6 +87,10 @@ class Journal:
         """Bring an inbox item into the transcript, exactly once whoever tries."""
         return await self.add_message(item.message, takes=[item.id])
 
+    async def discard(self, item_id: str) -> None:
+        """Take an inbox item that is not wanted any more, so that nobody else does."""
+        await self._record(_Entry([], lambda _: None, [item_id]))
+
     async def put_message(self, message: Message) -> None:
         """Keep what became known about a message: how it finished, what it used. Its parts have their own way."""
         await self._record(_Entry([replace(message, parts=[])], lambda _: None))

@@ -1,0 +1,106 @@
+"""The input of an open session: kept when it comes, taken once, and whoever put it there hears how its turn ended."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from outrider.agents.ends import TurnEnd, is_note
+from outrider.sessions.journal import Journal
+from outrider.sessions.records import InboxItem, SessionUpdate
+from outrider.sessions.store import Store
+from outrider.types.messages import Message
+
+TITLE = 60
+Tell = Callable[..., None]
+
+
+class Inbox:
+    """`tell` says what became of an input: queued, taken or withdrawn. The first input of a session keeps the `notes`
+    on where it works, which then stay the same to its end."""
+
+    def __init__(self, journal: Journal, store: Store, tell: Tell, notes: Callable[[], str] = lambda: "") -> None:
+        self._journal = journal
+        self._store = store
+        self._tell = tell
+        self._notes = notes
+        self._ends: dict[str, asyncio.Future[TurnEnd]] = {}
+        self._taken: list[str] = []
+        self._taking = asyncio.Lock()
+
+    async def put(self, item: InboxItem) -> tuple[InboxItem, asyncio.Future[TurnEnd]]:
+        """Keep an input; one whose id is known comes back as it was first put. With it comes the end of its turn: of
+        one that is long over, the last words."""
+        end = self.promise(item.id)
+        kept = await self._store.put_inbox(item)
+        if kept.message.id == item.message.id:
+            self._tell(queued=item.id)
+        if kept.taken is not None and item.id not in self._taken:
+            self._settle(item.id, TurnEnd("completed", self.last_words()))
+        return kept, end
+
+    def promise(self, name: str) -> asyncio.Future[TurnEnd]:
+        return self._ends.setdefault(name, asyncio.get_running_loop().create_future())
+
+    def work_on(self, name: str) -> None:
+        """The turn that comes next is the one of which this was promised the end."""
+        self._taken.append(name)
+
+    async def take_next(self) -> bool:
+        """Bring the next input into the transcript, with the notes before it, which ask for no turn."""
+        async with self._taking:
+            for item in await self._store.inbox(self._journal.session.id):
+                message = await self._take(item)
+                if not is_note(message):
+                    return True
+                self.settle(TurnEnd("completed"))
+        return False
+
+    async def take_steering(self) -> list[Message]:
+        async with self._taking:
+            items = await self._store.inbox(self._journal.session.id)
+            return [await self._take(item) for item in items if item.delivery == "steer"]
+
+    async def withdraw(self, item_id: str) -> bool:
+        """Take back an input that waits; False if it was taken before, or never there."""
+        async with self._taking:
+            if item_id not in {item.id for item in await self._store.inbox(self._journal.session.id)}:
+                return False
+            await self._journal.discard(item_id)
+        self._tell(withdrawn=item_id)
+        self._settle(item_id, TurnEnd("aborted"))
+        return True
+
+    def settle(self, end: TurnEnd) -> None:
+        """Whoever waits for what was taken hears how it ended."""
+        for item_id in self._taken:
+            self._settle(item_id, end)
+        self._taken.clear()
+
+    def last_words(self) -> str:
+        messages = self._journal.session.messages
+        return messages[-1].get_text_content() if messages else ""
+
+    async def _take(self, item: InboxItem) -> Message:
+        """An input may bring a mode along, which holds before the input counts: a crash between them loses neither."""
+        session, mode = self._journal.session, item.message.mode
+        if mode is not None and mode != session.mode:
+            await self._journal.update(SessionUpdate(mode=mode))
+        if not session.messages:
+            item.message.system = self._notes() or None
+        message = await self._journal.take(item)
+        self._taken.append(item.id)
+        self._tell(taken=item.id)
+        if not session.title:
+            await self._journal.update(SessionUpdate(title=title_of(message)))
+        return message
+
+    def _settle(self, name: str, end: TurnEnd) -> None:
+        future: asyncio.Future[Any] | None = self._ends.pop(name, None)
+        if future is not None and not future.done():
+            future.set_result(end)
+
+
+def title_of(message: Message) -> str:
+    """A title at once, without a model: the first line of what the user wrote."""
+    line = next((line.strip() for line in message.get_text_content().splitlines() if line.strip()), "")
+    return line if len(line) <= TITLE else f"{line[: TITLE - 1].rstrip()}…"

@@ -1,0 +1,79 @@
+"""The sessions that an engine owns: opened, closed, and asked for by their ids."""
+
+from pathlib import Path
+
+from outrider.app.live import LiveSession
+from outrider.app.staff import Staff
+from outrider.bus import EventBus
+from outrider.errors import SessionInUseError
+from outrider.sessions.journal import Journal, begin, resume
+from outrider.sessions.session import Session
+from outrider.sessions.sqlite.owners import this_process
+from outrider.sessions.store import Store
+from outrider.tools.aftermath import aftermath
+
+
+class OpenSessions:
+    def __init__(self, staff: Staff, store: Store, bus: EventBus) -> None:
+        self.live: dict[str, LiveSession] = {}
+        self._staff = staff
+        self._store = store
+        self._bus = bus
+        self._owner = this_process()
+
+    async def begin(self, session: Session) -> None:
+        self._add(await begin(session, self._store, self._bus, owner=self._owner))
+
+    async def at(self, session_id: str, *, take_over: bool = False) -> LiveSession:
+        """The session, owned by this engine from now on; one that somebody else took over is opened anew."""
+        if session_id in self.live and self.live[session_id].journal.lost.is_set():
+            await self.close(session_id)
+        if session_id not in self.live:
+            self._add(await self._resumed(session_id, take_over=take_over)).wake()
+        return self.live[session_id]
+
+    async def at_rest(self, session_id: str) -> Journal:
+        live = await self.at(session_id)
+        if live.in_turn:
+            raise SessionInUseError("a turn is under way in this session; abort it or wait for its end")
+        return live.journal
+
+    async def close(self, session_id: str) -> None:
+        live = self.live.pop(session_id, None)
+        if live is not None:
+            await live.close()
+        await self._staff.leave(session_id)
+
+    async def close_all(self) -> None:
+        for live in list(self.live.values()):
+            await live.close()
+        self.live.clear()
+
+    async def _resumed(self, session_id: str, *, take_over: bool) -> Journal:
+        """The journal of a stored session; of interrupted calls it is said what became of the files they named."""
+        workspace = Path((await self._store.get(session_id)).workspace_directory or ".")
+        journal = await resume(
+            session_id,
+            self._store,
+            self._bus,
+            owner=self._owner,
+            take_over=take_over,
+            describe=lambda call: aftermath(call, workspace),
+        )
+        if self._staff.undo is not None:
+            await self._staff.undo.recover(journal)
+        return journal
+
+    def _add(self, journal: Journal) -> LiveSession:
+        session, staff = journal.session, self._staff
+        toolbox = staff.toolbox(session)
+        live = LiveSession(
+            journal,
+            self._store,
+            lambda: staff.crew(session, toolbox),
+            lambda: staff.agent(session.agent),
+            self._bus,
+            toolbox,
+        )
+        self.live[session.id] = live
+        return live

@@ -15,7 +15,9 @@ pytest.importorskip("psycopg", reason="SKIPPED: no tests against Postgres, since
 import psycopg
 
 from outrider.errors import StoreUnavailableError, StoreVersionError
+from outrider.sessions.postgres.backup import backup_name
 from outrider.sessions.postgres.pool import Pool, Work
+from outrider.sessions.postgres.schema import MIGRATIONS, migrate
 from outrider.sessions.postgres_store import PostgresStore
 from outrider.sessions.records import InboxItem, StoredSession
 from outrider.types.ids import new_id, now_ms
@@ -144,6 +146,50 @@ async def test_sf_047_tables_of_a_newer_version_are_refused(store: PostgresStore
         await admin.execute(f"INSERT INTO {schema}.outrider_version VALUES (99)")
     with pytest.raises(StoreVersionError):
         await PostgresStore(postgres_url, schema=schema).open()
+
+
+LATER = (*MIGRATIONS, "ALTER TABLE sessions ADD COLUMN colour text;\nUPDATE sessions SET colour = 'red'")
+
+
+async def test_a_migration_leaves_a_backup_that_the_older_version_opens_as_a_store(
+    store: PostgresStore, postgres_url: str, schema: str
+):
+    kept = await store.create(StoredSession(title="before"))
+    await store.append(kept.id, [said(kept.id, "kept in both"), said(kept.id, "x" * 300_000)])
+    async with await Pool(postgres_url, schema).connect() as db:
+        backup = await migrate(db, schema, LATER)
+        assert backup == backup_name(schema, len(MIGRATIONS))
+        assert await (await db.execute("SELECT colour FROM sessions")).fetchall() == [("red",)]
+        assert await migrate(db, schema, LATER) is None
+    with pytest.raises(StoreVersionError):
+        await PostgresStore(postgres_url, schema=schema).open()
+    async with PostgresStore(postgres_url, schema=backup) as older:
+        texts = [message.get_text_content() for message in (await older.load(kept.id)).messages]
+        assert texts == ["kept in both", "x" * 300_000]
+        assert [hit.session_id for hit in await older.search("both")] == [kept.id]
+        added = await older.create(StoredSession(title="goes on"))
+        await older.append(added.id, [said(added.id, "in the copy only")])
+        await older.append(kept.id, [said(kept.id, "one more")])
+        await older.delete(kept.id)
+        assert [one.id for one in (await older.list()).sessions] == [added.id]
+    async with await Pool(postgres_url, backup).connect() as db:
+        for table in ("messages", "parts"):
+            assert await (await db.execute(f"SELECT count(*) FROM {table}".encode())).fetchone() == (1,)
+    async with await Pool(postgres_url, schema).connect() as db:
+        assert await (await db.execute("SELECT count(*) FROM messages")).fetchone() == (2,)
+
+
+async def test_sf_008_a_migration_that_fails_leaves_the_tables_as_they_were_and_no_half_backup(
+    store: PostgresStore, postgres_url: str, schema: str
+):
+    kept = await store.create(StoredSession(title="before"))
+    async with await Pool(postgres_url, schema).connect() as db:
+        with pytest.raises(psycopg.Error):
+            await migrate(db, schema, (*LATER, "SELECT nothing_of_this_name()"))
+        query = "SELECT count(*) FROM information_schema.schemata WHERE schema_name = %s"
+        assert await (await db.execute(query, (backup_name(schema, len(MIGRATIONS)),))).fetchone() == (0,)
+    async with PostgresStore(postgres_url, schema=schema) as again:
+        assert (await again.get(kept.id)).title == "before"
 
 
 async def test_sf_023_many_that_start_at_once_all_start(postgres_url: str, schema: str):

@@ -1,13 +1,12 @@
 """The tables of a store in Postgres, and how older ones become them."""
 
-from typing import Any
+from collections.abc import Sequence
 
-import psycopg
 from psycopg import sql
 
 from outrider.errors import StoreVersionError
-
-Connection = psycopg.AsyncConnection[tuple[Any, ...]]
+from outrider.sessions import faults
+from outrider.sessions.postgres.backup import Connection, back_up
 
 # Bodies are JSON as bytes: Postgres' own JSON would change them. `words` holds the lexemes by which a row is found.
 _TABLES = """
@@ -59,25 +58,33 @@ MIGRATIONS = (_TABLES,)
 _LOCK = 0x4F757472
 
 
-async def migrate(db: Connection, schema: str) -> None:
-    """Bring the tables to the newest version. Of many machines that start at once, one does it.
+async def migrate(db: Connection, schema: str, migrations: Sequence[str] = MIGRATIONS) -> str | None:
+    """Bring the tables to the newest version, in one transaction. Of many machines that start at once, one does it.
 
-    Backups of a server are its keeper's: a migration is one transaction, and adds to what is there.
+    Older tables are copied first, and the copy's schema returned. Newer ones are refused and left alone.
     """
     async with db.transaction():
         await db.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
         await db.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
         await db.execute("CREATE TABLE IF NOT EXISTS outrider_version (version integer NOT NULL)")
-        row = await (await db.execute("SELECT coalesce(max(version), 0) FROM outrider_version")).fetchone()
-        version: int = row[0] if row else 0
-        if version > len(MIGRATIONS):
+        version = await _version(db)
+        if version > len(migrations):
             raise StoreVersionError(
-                f"the tables in schema {schema} are of a newer version ({version}; this one knows {len(MIGRATIONS)})",
+                f"the tables in schema {schema} are of a newer version ({version}; this one knows {len(migrations)})",
                 found=version,
-                supported=len(MIGRATIONS),
+                supported=len(migrations),
             )
-        for tables in MIGRATIONS[version:]:
+        if version == len(migrations):
+            return None
+        backup = await back_up(db, schema, version) if version else None
+        for tables in migrations[version:]:
             for statement in tables.split(";\n"):
                 await db.execute(statement.encode())
-        if version < len(MIGRATIONS):
-            await db.execute("INSERT INTO outrider_version VALUES (%s)", (len(MIGRATIONS),))
+            faults.reach("FP-mid-migration")
+        await db.execute("INSERT INTO outrider_version VALUES (%s)", (len(migrations),))
+        return backup
+
+
+async def _version(db: Connection) -> int:
+    row = await (await db.execute("SELECT coalesce(max(version), 0) FROM outrider_version")).fetchone()
+    return row[0] if row else 0

@@ -1,16 +1,21 @@
 """The built-in tools of one session: made for its workspace, with its mode's sandbox around commands."""
 
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
 
 from outrider.app.undo.undo import Undo
+from outrider.app.workspace.belongings import Belongings
 from outrider.bus import EventBus
 from outrider.permissions import Containment, contain
 from outrider.permissions.tools import shape_of, subject_of
 from outrider.processes.launch import Launch
+from outrider.processes.output import FindSecrets, OutputFolder, OutputLimits, find_none
 from outrider.processes.sandbox.places import usual_policy
+from outrider.processes.sandbox.planted import absent_places, planted_words, remove_planted
+from outrider.processes.sandbox.policy import Network
 from outrider.processes.sandbox.sandbox import Sandbox
 from outrider.processes.supervisor import Supervisor
 from outrider.sessions.session import Session
@@ -43,6 +48,8 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     home: Path
     bus: EventBus
     ask: Ask | None = None
+    network: Network = "off"
+    belongings: Belongings | None = None
 
 
 def confining(around: Surroundings | None) -> Callable[[], bool]:
@@ -71,12 +78,20 @@ class Grants:
 class Toolbox:
     """Close it with the session: no process that its tools started outlives it."""
 
-    def __init__(self, session: Session, around: Surroundings, undo: Undo | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        around: Surroundings,
+        undo: Undo | None = None,
+        find_secrets: FindSecrets = find_none,
+    ) -> None:
         self._session = session
         self._undo = undo
         workspace = Path(session.workspace_directory or ".")
         self.supervisor = Supervisor(
-            folder=around.data / "outputs", bus=around.bus, wrap=_confined(session, workspace, around)
+            folder=OutputFolder(around.data / "outputs", OutputLimits(), find_secrets),
+            bus=around.bus,
+            wrap=_confined(session, workspace, around),
         )
         self.grants = Grants(workspace)
         files = Files(workspace, readable=[around.data / "outputs"], granted=self.grants.holds)
@@ -97,8 +112,37 @@ class Toolbox:
                 todo_tool(self._recall, self._keep),
                 web_fetch_tool(),
                 question_tool(around.ask),
+                *(around.belongings.skills(workspace) if around.belongings else ()),
             ]
         )
+        self.belongings = around.belongings
+        self._workspace = workspace
+        self._foreign: dict[str, Tool] = {}
+        if self.belongings is not None:
+            self.belongings.reword(self.tools.values())
+
+    @cached_property
+    def notes(self) -> str:
+        """What agents are told about the workspace when a session begins in it."""
+        return self.belongings.notes(self._workspace) if self.belongings else ""
+
+    async def renew(self) -> bool:
+        """Take over what MCP servers offer now; says whether that is anything else than before."""
+        servers = self.belongings.servers if self.belongings else None
+        if servers is None:
+            return False
+        before, now = self._foreign, named(await servers.tools())
+        if [tool.to_schema() for tool in before.values()] == [tool.to_schema() for tool in now.values()]:
+            return False
+        self.tools = {name: tool for name, tool in self.tools.items() if name not in before} | now
+        self._foreign = now
+        return True
+
+    def admit(self, call: ToolPart) -> None:
+        """A call may run: so may its tool open the path that it names, and a changed tool has been looked at."""
+        self.grants.admit(call)
+        if self.belongings is not None and self.belongings.servers is not None:
+            self.belongings.servers.accept(self.tools.get(call.tool))
 
     async def aclose(self) -> None:
         await self.supervisor.close()
@@ -119,7 +163,14 @@ def _confined(session: Session, workspace: Path, around: Surroundings) -> Callab
         if session.mode not in CONFINED:
             return launch
         writable = session.mode == "background"
-        policy = usual_policy(workspace, writable=writable, home=around.home, own_files=[around.data])
-        return around.sandbox.wrap(launch, policy)
+        policy = usual_policy(
+            workspace, writable=writable, home=around.home, own_files=[around.data], network=around.network
+        )
+        absent, kept = absent_places(policy), around.data / "planted"
+
+        def afterwards() -> str:
+            return planted_words(remove_planted(absent, kept), kept)
+
+        return msgspec.structs.replace(around.sandbox.wrap(launch, policy), afterwards=afterwards)
 
     return wrap

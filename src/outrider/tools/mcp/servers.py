@@ -83,11 +83,12 @@ class McpServers:
         return [self._tool(*origin, names[origin]) for origin in sorted(origins)]
 
     def resource_tools(self) -> list[Tool]:
-        return resource_tools(self.servers)
+        return resource_tools(self.servers, self._policy)
 
     def accept(self, tool: McpTool) -> None:
         """Somebody has looked at the tool as it is now; it counts as changed no more."""
         accept(tool.definition, self._ledger)
+        tool.has_changed = False
 
     def _tool(self, server_name: str, tool_name: str, shown: str) -> McpTool:
         server = self.servers[server_name]

@@ -29,7 +29,7 @@ def tool_of(
     server: Server, definition: Definition, name: str, *, has_changed: bool, policy: Policy, timeout: float
 ) -> McpTool:
     def evaluate(base: Policy, arguments: dict[str, Any]) -> Policy:
-        return "ask" if has_changed and base == "allow" else base
+        return "ask" if tool.has_changed and base == "allow" else base
 
     tool = McpTool.from_schema(
         name,
@@ -45,7 +45,7 @@ def tool_of(
     return tool
 
 
-def resource_tools(servers: Mapping[str, Server]) -> list[Tool]:
+def resource_tools(servers: Mapping[str, Server], policy: Policy) -> list[Tool]:
     """For the model to see and read what servers offer."""
 
     async def list_mcp_resources(
@@ -68,7 +68,7 @@ def resource_tools(servers: Mapping[str, Server]) -> list[Tool]:
         """Read a resource of an MCP server by its URI."""
         return await _named(servers, server).read_resource(uri)
 
-    return [Tool(list_mcp_resources, policy="ask"), Tool(read_mcp_resource, policy="ask")]
+    return [Tool(list_mcp_resources, policy=policy), Tool(read_mcp_resource, policy=policy)]
 
 
 def _named(servers: Mapping[str, Server], name: str) -> Server:

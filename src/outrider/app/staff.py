@@ -18,9 +18,11 @@ from outrider.app.models.tariff import CatalogTariff, known_models
 from outrider.app.runs.workshop import RunPlan
 from outrider.app.toolbox import Surroundings, Toolbox, confining
 from outrider.app.undo.undo import Undo
+from outrider.app.workspace.belongings import noted
 from outrider.bus import EventBus
 from outrider.errors import ConfigurationError
 from outrider.permissions.texts.redact import Redactor
+from outrider.providers.catalog import Catalog
 from outrider.providers.provider import ModelClient
 from outrider.sessions.journal import Journal, begin
 from outrider.sessions.session import Session
@@ -39,6 +41,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     cassettes: Path | None = None
     hooks: Hooks = Hooks()
     secrets: tuple[str, ...] = ()
+    catalog: Catalog | None = None
 
     @classmethod
     def read(cls, given: dict[str, Any]) -> Self:
@@ -60,6 +63,7 @@ class Staff:
         self._store = store
         self._bus = bus
         self._desk = desk
+        self._catalog = options.catalog or known_models()
         self._clients: dict[str, ModelClient] = {}
         self._redactor = redactor
         self._recorder = (
@@ -71,7 +75,7 @@ class Staff:
 
     async def open(self) -> None:
         for name, provider in self.plan.providers.items():
-            opened = connected(filled_in(provider), known_models())
+            opened = connected(filled_in(provider), self._catalog)
             self._clients[name] = await self._opened.enter_async_context(opened)
 
     async def aclose(self) -> None:
@@ -112,13 +116,22 @@ class Staff:
                 Judge(options.rules, own, sandbox=confining(options.surroundings)),
                 asking_at(self._desk),
                 lambda seat: self._desk.granted(seat.session.id, str(seat.workspace)),
-                toolbox.grants.admit if toolbox else lambda _: None,
+                toolbox.admit if toolbox else lambda _: None,
             ),
-            tariff=CatalogTariff(known_models(), self.plan.providers),
+            tariff=CatalogTariff(self._catalog, self.plan.providers),
             budget=Budget(options.limits or self.plan.entry.limits),
             bus=self._bus,
             open_journal=open_journal,
             clock=now_ms,
             around=self.undo.watching(own) if self.undo else unwatched,
             hooks=options.hooks,
+            **_told(session, toolbox),
         )
+
+
+def _told(session: Session, toolbox: Toolbox | None) -> dict[str, Any]:
+    """What agents are told of their place: what the session began with, else what is true now."""
+    if toolbox is None or toolbox.belongings is None:
+        return {}
+    notes = noted(session.messages)
+    return {"notes": toolbox.notes if notes is None else notes, "prompts": toolbox.belongings.prompts}

@@ -1,20 +1,34 @@
 """The engine that every front end opens: the user's settings, a store on disk, the built-in tools and a sandbox."""
 
-import os
+import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from outrider.app.approvals.gate import Rules
+from outrider.app.config.environment import KEY_VARIABLES
 from outrider.app.config.folders import make_private
+from outrider.app.config.prompts import read_prompts
 from outrider.app.config.settings import Settings
 from outrider.app.engine import Engine
 from outrider.app.toolbox import Surroundings
+from outrider.app.workspace.belongings import Belongings, OwnFiles
+from outrider.app.workspace.choice import choose_servers
 from outrider.app.workspace.confinement import FoundSandbox
+from outrider.app.workspace.project import find_project
+from outrider.app.workspace.servers import Servers
+from outrider.app.workspace.trust import WorkspaceTrust
 from outrider.bus import EventBus
 from outrider.errors import ConfigurationError
+from outrider.processes.sandbox.doorman import open_door
+from outrider.processes.sandbox.policy import Network
+from outrider.providers.catalog import Catalog
+from outrider.sessions.retention import forget
 from outrider.sessions.sqlite_store import SqliteStore
 from outrider.tools.builtin.question import Ask
+from outrider.types.ids import now_ms
+
+DAY = 24 * 3600 * 1000
 
 
 @asynccontextmanager
@@ -25,16 +39,18 @@ async def standard_engine(
     Raises ConfigurationError where no model can be reached, with the ways to get one."""
     if settings.missing:
         raise ConfigurationError(settings.missing)
-    data = make_private(settings.data)
-    bus = bus or EventBus()
-    around = Surroundings(
-        sandbox=FoundSandbox(data / "scratch", os.environ.get("PATH", "")),
-        data=data,
-        home=settings.home,
-        bus=bus,
-        ask=ask,
-    )
-    async with SqliteStore(settings.folders.store) as store:
+    data, bus = make_private(settings.data), bus or EventBus()
+    async with AsyncExitStack() as opened:
+        store = await opened.enter_async_context(SqliteStore(settings.folders.store))
+        around = Surroundings(
+            sandbox=FoundSandbox(data / "scratch", settings.environ.get("PATH", "")),
+            data=data,
+            home=settings.home,
+            bus=bus,
+            ask=ask,
+            network=await _network(settings, opened),
+            belongings=_belongings(settings, workspace, opened),
+        )
         engine = Engine(
             settings.agents,
             settings.providers,
@@ -44,6 +60,41 @@ async def standard_engine(
             limits=settings.limits,
             rules=Rules(settings.rules.allow, settings.rules.ask, settings.rules.deny),
             surroundings=around,
+            catalog=Catalog.from_config(settings.models) if settings.models else None,
         )
-        async with engine:
-            yield engine
+        await opened.enter_async_context(engine)
+        _forget_old(settings, store, opened)
+        yield engine
+
+
+def _belongings(settings: Settings, workspace: Path, opened: AsyncExitStack) -> Belongings:
+    folders = settings.folders
+    own = OwnFiles(folders.home, folders.instructions, folders.skills, folders.trust)
+    servers = _servers(settings, workspace)
+    if servers is not None:
+        servers.open(settings.environ)
+        opened.push_async_callback(servers.close)
+    return Belongings(own, read_prompts(folders.prompts), servers)
+
+
+def _servers(settings: Settings, workspace: Path) -> Servers | None:
+    trust = WorkspaceTrust(find_project(workspace, settings.home), settings.folders.trust)
+    source = str(settings.folders.config_file)
+    chosen = choose_servers(settings.mcp, source, trust, settings.environ, KEY_VARIABLES)
+    if not chosen.servers and not chosen.notices:
+        return None
+    return Servers(chosen, trust.project.root, settings.data / "mcp_tools.json")
+
+
+async def _network(settings: Settings, opened: AsyncExitStack) -> Network:
+    hosts = settings.sandbox.hosts
+    return await opened.enter_async_context(open_door(hosts)) if hosts else "off"
+
+
+def _forget_old(settings: Settings, store: SqliteStore, opened: AsyncExitStack) -> None:
+    """Beside everything else, and only where the user wants sessions to be forgotten."""
+    days = settings.retention.days
+    if days is None:
+        return
+    task = asyncio.create_task(forget(store, inactive_since=now_ms() - days * DAY), name="forgetting old sessions")
+    opened.push_async_callback(asyncio.wait, [task])

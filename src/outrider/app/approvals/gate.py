@@ -75,6 +75,8 @@ class Judge:
         policy: Policy = tool.policy_for(call.state.input)
         if _STRICTNESS[policy] <= _STRICTNESS[decision.effect]:
             return decision
+        if getattr(tool, "has_changed", False):
+            return Decision("ask", f"the tool {tool.name} is not the one that it was when somebody last approved it")
         if policy == "ask" and tool.name in granted:
             return decision
         return Decision(policy, f"the tool {tool.name} says {policy} for this call")

@@ -1,7 +1,7 @@
 """What a configuration file may hold, as values."""
 
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -10,6 +10,7 @@ from outrider.types.request import ReasoningEffort
 
 Kind = Literal["anthropic", "openai", "openai-responses", "google", "local", "scripted"]
 Texts = tuple[str, ...]
+Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class ProviderTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,12 +35,12 @@ class RulesTable(msgspec.Struct, frozen=True, kw_only=True):
 class LimitsTable(msgspec.Struct, frozen=True, kw_only=True):
     """`[limits]`: bounds over a turn and all agents in it; what is left out stays as it is."""
 
-    turns: int | None = None
-    seconds: float | None = None
-    tokens: int | None = None
-    cost: Decimal | float | None = None
-    depth: int | None = None
-    parallel_calls: int | None = None
+    turns: Count | None = None
+    seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    tokens: Count | None = None
+    cost: Decimal | Annotated[float, msgspec.Meta(ge=0)] | None = None
+    depth: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    parallel_calls: Count | None = None
 
     def over(self, limits: Limits) -> Limits:
         given = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
@@ -86,7 +87,7 @@ class CompactionTable(msgspec.Struct, frozen=True, kw_only=True):
 class RetentionTable(msgspec.Struct, frozen=True, kw_only=True):
     """`[retention]`: sessions that nobody used for so many days are forgotten; without it none is."""
 
-    days: int | None = None
+    days: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class SandboxTable(msgspec.Struct, frozen=True, kw_only=True):

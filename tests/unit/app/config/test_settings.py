@@ -171,6 +171,8 @@ def test_the_user_s_own_prompt_takes_the_place_of_ours(home):
         ("mode = 'quick'", "mode: invalid enum value 'quick'; expected chat, plan, agent, background"),
         ("[limits]\nturns = 'many'", "limits.turns: expected a whole number"),
         ("[agents.a]\ntools = 'read'", r"agents\.a\.tools: expected a list, got a text"),
+        ("[limits]\nturns = 0", "limits.turns: expected a whole number >= 1"),
+        ("[retention]\ndays = -1", "retention.days: expected"),
         ("rules = []", "rules: expected a table"),
         ("= 3", "is not valid TOML"),
         ("[providers.p]\napi_key = 'sk'", "providers.p.api_key: keys do not belong into this file"),

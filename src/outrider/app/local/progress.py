@@ -49,7 +49,8 @@ class Meter:
             return
         self._told = now
         speed = self._speed()
-        left = (self._total - done) / speed if speed > 0 else None
+        missing = self._total - done
+        left = missing / speed if speed > 0 else None if missing else 0.0
         self._report(Progress(self._weights, self.source, phase, done, self._total, speed, left))
 
     def begin(self, source: str) -> None:

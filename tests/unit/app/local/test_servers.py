@@ -1,0 +1,56 @@
+"""Servers on this machine are found by asking the usual ports."""
+
+import asyncio
+import json
+from time import monotonic
+
+from outrider.app.local.servers import LocalPort, find_servers
+from tests.fakes.http_server import Reply, serving, unused_port
+
+JSON = {"content-type": "application/json"}
+TWO = json.dumps({"object": "list", "data": [{"id": "llama3.2:3b"}, {"id": "qwen2.5-coder:7b", "owned_by": "me"}]})
+
+
+async def found(*ports: int, seconds: float = 0.5):
+    places = [LocalPort(f"server-{number}", port) for number, port in enumerate(ports)]
+    return await asyncio.to_thread(find_servers, places, seconds=seconds)
+
+
+async def test_a_server_is_offered_with_its_models():
+    async with serving(Reply([TWO.encode()], headers=JSON)) as server:
+        (one,) = await found(server.port, unused_port())
+    assert one.models == ("llama3.2:3b", "qwen2.5-coder:7b")
+    assert (one.provider.kind, one.provider.base_url) == ("openai", f"{server.url}/v1")
+    assert server.requests[0].target == "/v1/models"
+
+
+async def test_no_key_goes_to_a_server_that_was_found():
+    async with serving(Reply([TWO.encode()], headers=JSON)) as server:
+        (one,) = await found(server.port)
+    assert one.provider.api_key == ""
+    assert "authorization" not in server.requests[0].headers
+
+
+async def test_what_is_not_a_model_server_is_passed_over():
+    replies = [
+        Reply([b"<html>hello</html>"], headers={"content-type": "text/html"}),
+        Reply([b'{"data": "none"}'], headers=JSON),
+        Reply([b'{"data": []}'], headers=JSON),
+        Reply([TWO.encode()], status=401, headers=JSON),
+        Reply([], status=302, headers={"location": "http://127.0.0.1:9/v1/models"}),
+        Reply(raw=b"SSH-2.0-server\r\n"),
+    ]
+    for reply in replies:
+        async with serving(reply) as server:
+            assert await found(server.port) == []
+
+
+async def test_a_port_that_is_silent_costs_no_more_than_the_time_limit():
+    async with (
+        serving(Reply(status=0, after="stall")) as silent,
+        serving(Reply([TWO.encode()], headers=JSON)) as server,
+    ):
+        start = monotonic()
+        (one,) = await found(silent.port, server.port, seconds=0.2)
+    assert one.provider.name == "server-1"
+    assert monotonic() - start < 2

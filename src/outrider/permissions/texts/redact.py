@@ -4,6 +4,9 @@ import html
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
+from functools import cache, lru_cache
+from types import NoneType
 from typing import Any, cast
 from urllib.parse import quote, quote_plus
 
@@ -32,6 +35,8 @@ _SECRET_FIELD = re.compile(
 # A name that others point at, or bytes that a provider gets back as they were.
 _KEPT_FIELDS = names("id session_id message_id call_id parent_id part_id provider_state type")
 _BULKY = 4096
+_NAME_LENGTH = 64
+_TEXTLESS = (int, float, bool, NoneType, Decimal)
 _BULK = re.compile(r"(?:data:[^,\s]{0,200},)?[A-Za-z0-9+/=]{4096,}")  # a picture or the like, in letters
 _PATH = re.compile(r"^(?:~|\.{1,2})?(?:/[\w.@+-]{0,40})+$")
 
@@ -61,6 +66,8 @@ class Redactor:
         forms = {form for secret in secrets if len(secret) >= SHORTEST for form in _written(secret)}
         self.known = sorted(forms, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, self.known))) if forms else None
+        # Names of agents, tools and models, and words of states, come with every event.
+        self._remembered = lru_cache(maxsize=4096)(self._redacted)
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str], more: Iterable[str] = ()) -> "Redactor":
@@ -84,6 +91,9 @@ class Redactor:
         return _merged(found)
 
     def text(self, text: str) -> str:
+        return self._remembered(text) if len(text) <= _NAME_LENGTH else self._redacted(text)
+
+    def _redacted(self, text: str) -> str:
         return _hidden(text, self.spans(text))
 
     def open_at(self, text: str) -> int:
@@ -149,6 +159,8 @@ def _written(secret: str) -> Iterable[str]:
 
 
 def _walked(value: Any, hide: Callable[[str], str]) -> Any:
+    if value.__class__ in _TEXTLESS:
+        return value
     match value:
         case str():
             return value if len(value) > _BULKY and _BULK.fullmatch(value) else hide(value)
@@ -168,6 +180,8 @@ def _walked(value: Any, hide: Callable[[str], str]) -> Any:
 
 
 def _mapping(value: dict[Any, Any], hide: Callable[[str], str]) -> dict[Any, Any]:
+    if not value:
+        return value
     clean = {hide(key) if isinstance(key, str) else key: _field(key, item, hide) for key, item in value.items()}
     same = len(clean) == len(value) and all(clean.get(key, _mapping) is item for key, item in value.items())
     return value if same else clean
@@ -193,8 +207,13 @@ def _same_or_made(value: Any, make: Callable[[dict[str, Any]], Any], hide: Calla
 
 def _struct(value: msgspec.Struct, hide: Callable[[str], str]) -> msgspec.Struct:
     changed: dict[str, Any] = {}
-    for name in value.__struct_fields__:
+    for name in _told_fields(value.__class__):
         held = getattr(value, name)
-        if name not in _KEPT_FIELDS and (clean := _walked(held, hide)) is not held:
+        if held.__class__ not in _TEXTLESS and held and (clean := _walked(held, hide)) is not held:
             changed[name] = clean
     return msgspec.structs.replace(value, **changed) if changed else value
+
+
+@cache
+def _told_fields(cls: type[msgspec.Struct]) -> tuple[str, ...]:
+    return tuple(name for name in cls.__struct_fields__ if name not in _KEPT_FIELDS)

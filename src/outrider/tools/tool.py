@@ -11,6 +11,7 @@ from outrider.errors import ConfigurationError, ToolFailure
 from outrider.tools.arguments import read_arguments
 from outrider.tools.context import ToolContext
 from outrider.tools.schema import Signature, signature_of, summary_of
+from outrider.tools.terse import terse
 from outrider.tools.threads import Threads
 from outrider.types.request import ToolSpec
 from outrider.types.tool_state import Attachment
@@ -116,7 +117,10 @@ class Tool:
         return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
     def spec(self) -> ToolSpec:
-        return ToolSpec(self.name, self.description, self.parameters, self.options.strict)
+        """As it is offered to a model. A schema that was given, or that a provider must hold it to, stays as it is."""
+        kept = self._parameters is not None or self.options.strict
+        parameters = self.parameters if kept else terse(self.parameters)
+        return ToolSpec(self.name, self.description, parameters, self.options.strict)
 
     def policy_for(self, arguments: dict[str, Any]) -> Policy:
         """The tool's own word on a call: its policy, tightened (never loosened) for these arguments."""

@@ -44,7 +44,7 @@ class RecordedTool(Tool):
     def __init__(self, tool: Tool, /, *, past: PastCalls) -> None:  # pyright: ignore[reportInconsistentConstructor]
         super().__init__(tool.function, name=tool.name, description=tool.description)
         self.options = tool.options
-        self._parameters = tool.parameters
+        self._parameters = tool.spec().parameters
         self._past = past
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> str | ToolResult:

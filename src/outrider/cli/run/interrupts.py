@@ -12,13 +12,17 @@ _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class Interrupts:
+    """`exit_code` is what programs end with that such a signal ended."""
+
     def __init__(self) -> None:
         self.wanted = asyncio.Event()
+        self.exit_code = exits.INTERRUPTED
 
-    def hear(self) -> None:
+    def hear(self, number: int) -> None:
         """Whoever asks twice does not want to wait: what is kept is kept, and guards end what still runs."""
+        self.exit_code = 128 + number
         if self.wanted.is_set():
-            os._exit(exits.INTERRUPTED)
+            os._exit(self.exit_code)
         self.wanted.set()
 
 
@@ -28,7 +32,7 @@ def interrupts() -> Generator[Interrupts, None, None]:
     known = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
     for number in known:
         with suppress(NotImplementedError, RuntimeError):
-            loop.add_signal_handler(number, heard.hear)
+            loop.add_signal_handler(number, heard.hear, number)
     try:
         yield heard
     finally:

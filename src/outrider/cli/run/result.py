@@ -70,6 +70,7 @@ class Result(msgspec.Struct, frozen=True):
     end: TurnEnd
     tally: Tally
     duration_ms: int
+    interrupted: int = exits.INTERRUPTED
 
     @property
     def exit_code(self) -> int:
@@ -80,7 +81,7 @@ class Result(msgspec.Struct, frozen=True):
             case "limit" | "length":
                 return exits.LIMIT
             case "aborted":
-                return exits.INTERRUPTED
+                return self.interrupted
             case "error" if self.end.error is not None:
                 return code_of(self.end.error)
             case _:

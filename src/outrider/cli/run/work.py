@@ -49,7 +49,7 @@ class Work:
             started = monotonic()
             with interrupts() as heard:
                 end = await self._turn(engine, begun.session_id, parts, heard)
-        result = Result(begun, end, self._tally, round((monotonic() - started) * 1000))
+        result = Result(begun, end, self._tally, round((monotonic() - started) * 1000), heard.exit_code)
         printer.end(result)
         self._last_words(result)
         return result.exit_code

@@ -68,3 +68,55 @@ async def test_after_a_compaction_calls_and_results_still_belong_together():
     result = await Story(answer).run("look around", tools=tools, entry=agent())
     assert result.output == "finished after compaction"
     assert len([p for m in result.session.messages for p in m.get_parts_by_type(ToolPart)]) == 4
+
+
+async def test_in_the_middle_of_one_long_turn_the_users_words_stay_as_they_were():
+    asked = "look around, and never write with tabs"
+
+    def answer(request):
+        if wants_summary(request):
+            return "## Done\nmany looks"
+        uses = sum(part.type == "tool_use" for message in request.prompt for part in message.content)
+        first = request.prompt[0].content[0].text
+        if "Summary" in first:
+            return "kept" if first.endswith(asked) else "lost"
+        return ContextOverflowError("too long", status=400) if uses >= 4 else [call("look", number=uses)]
+
+    tools = [Tool(lambda number: f"seen {number} {LONG}", name="look")]
+    result = await Story(answer).run(asked, tools=tools)
+    assert result.output == "kept"
+
+
+async def test_a_second_compaction_stands_for_the_first_one_too():
+    summaries: list[str] = []
+
+    def answer(request):
+        text = request.prompt[0].content[0].text
+        if wants_summary(request):
+            summaries.append(text)
+            return f"summary {len(summaries)}"
+        if len(request.prompt) > 5:
+            return ContextOverflowError("too long", status=400)
+        return f"answer {LONG}"
+
+    session = Session()
+    for number in range(8):
+        await Story(answer).run(f"question {number}", session=session)
+    assert "question 0" in summaries[0]
+    assert all("Summary" in text for text in summaries[1:])
+    assert len(summaries) >= 2
+
+
+async def test_what_a_summary_cost_counts_in_the_session():
+    def answer(request):
+        if wants_summary(request):
+            return ["a summary", Tokens(1_000, 50)]
+        if len(request.prompt) > 2:
+            return ContextOverflowError("too long", status=400) if "Summary" not in str(request.prompt[0]) else "done"
+        return ["hello", Tokens(10, 1)]
+
+    session = Session()
+    await Story(answer).run("one", session=session)
+    result = await Story(answer).run("two", session=session)
+    assert result.session.usage.tokens.input > 1_000
+    assert result.usage.tokens.input > 1_000

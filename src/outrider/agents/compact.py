@@ -6,8 +6,7 @@ from msgspec.structs import replace
 
 from outrider.agents.crew import Crew, Seat
 from outrider.agents.requests import build_request, prompt_tokens
-from outrider.context.budget import estimated_tokens
-from outrider.context.compaction import is_full, since_last_compaction, tail_start
+from outrider.context.compaction import TAIL, is_full, pinned, since_last_compaction, tail_start
 from outrider.context.lower import lower
 from outrider.context.prompts import words
 from outrider.errors import ContextOverflowError, ProviderError
@@ -33,23 +32,28 @@ class Compactor:
             return False
         return is_full(tokens, tariff.context_limit(agent), tariff.output_limit(agent))
 
-    def possible(self) -> bool:
+    def possible(self, *, auto: bool = True) -> bool:
         """Whether there is anything that a summary could stand for."""
-        return self._tail_start() > since_last_compaction(self._seat.session.messages)
+        return self._tail_start(auto=auto) > since_last_compaction(self._seat.session.messages)
 
     async def compact(self, *, auto: bool = True, overflow: bool = False) -> CompactionPart:
         """Summarise all but the tail. Raises ContextOverflowError when that would not make the prompt smaller."""
         history = self._seat.session.messages
         before = prompt_tokens(self._seat)
-        start = self._tail_start()
-        if not self.possible():
+        start = self._tail_start(auto=auto)
+        if not self.possible(auto=auto):
             raise ContextOverflowError("the context is full, and the last messages alone fill it")
-        summary = await self._summary(history[:start], overflow=overflow)
-        tail = history[start].id if start < len(history) else None
-        part = CompactionPart(auto=auto, overflow=overflow, summary=summary, tail_start_id=tail, tokens_before=before)
-        after = estimated_tokens([Message("user", [part]), *history[start:]])
+        answer = await self._summary(history[:start], overflow=overflow)
+        part = CompactionPart(
+            auto=auto,
+            overflow=overflow,
+            summary=pinned(answer.get_text_content().strip(), history, start),
+            tail_start_id=history[start].id if start < len(history) else None,
+            tokens_before=before,
+        )
+        after = prompt_tokens(self._seat, [*history, Message("user", [part])])
         part = replace(part, tokens_after=after, message_id="")
-        await self._seat.journal.add_message(Message("user", [part]))
+        await self._seat.journal.add_message(Message("user", [part], tokens=answer.tokens, cost=answer.cost))
         self._crew.bus.publish(
             self._seat.labelled(
                 ContextCompactionEvent, tokens_before=before, tokens_after=after, messages_removed=start
@@ -57,10 +61,12 @@ class Compactor:
         )
         return part
 
-    def _tail_start(self) -> int:
-        return tail_start(self._seat.session.messages, self._crew.tariff.context_limit(self._seat.agent))
+    def _tail_start(self, *, auto: bool) -> int:
+        """Who asks for it wants all but the last turn summarised."""
+        limit = self._crew.tariff.context_limit(self._seat.agent)
+        return tail_start(self._seat.session.messages, limit, share=TAIL if auto else 0)
 
-    async def _summary(self, old: list[Message], *, overflow: bool) -> str:
+    async def _summary(self, old: list[Message], *, overflow: bool) -> Message:
         request, reserved = build_request(self._seat, self._crew)
         client = self._crew.client(self._seat.agent)
         history = [_shortened(message) for message in old] if overflow else old
@@ -78,18 +84,16 @@ class Compactor:
         finally:
             cost = self._crew.tariff.cost(self._seat.agent, assembler.model, assembler.tokens)
             self._crew.budget.settle(reserved, assembler.tokens, cost)
-        text = assembler.answer().message.get_text_content().strip()
-        if not text:
+        answer = assembler.answer(cost).message
+        if not answer.get_text_content().strip():
             raise ProviderError("the model gave no summary of the conversation")
-        return text
+        return answer
 
 
 def _shortened(message: Message) -> Message:
     """The message with long outputs cut: an overflowing context must fit once more to be summarised."""
     parts = [_shortened_call(part) if isinstance(part, ToolPart) else part for part in message.parts]
-    copy = Message(message.role, [], finish=message.finish, error=message.error)
-    copy.parts = parts
-    return copy
+    return replace(message, parts=parts)
 
 
 def _shortened_call(part: ToolPart) -> ToolPart:

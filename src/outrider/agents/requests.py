@@ -1,9 +1,12 @@
 """The request of a seat: its prompt so far, its tools, its agent's settings, and the room that the budget gives it."""
 
+from collections.abc import Sequence
+
 from outrider.agents.crew import Crew, Seat
 from outrider.agents.limits import Reservation
 from outrider.context.budget import characters, estimated_tokens
 from outrider.types.agents import Agent
+from outrider.types.messages import Message
 from outrider.types.request import ModelSettings, Request
 
 TOOLS_OVERHEAD = 100  # tokens a tool, roughly, before the first count of the provider
@@ -25,9 +28,10 @@ def build_request(seat: Seat, crew: Crew) -> tuple[Request, Reservation]:
     return request, reserved
 
 
-def prompt_tokens(seat: Seat) -> int:
+def prompt_tokens(seat: Seat, history: Sequence[Message] | None = None) -> int:
+    """Of the seat's prompt now, or as it would be with this history."""
     overhead = characters(seat.system) + TOOLS_OVERHEAD * len(seat.specs)
-    return estimated_tokens(seat.session.messages, overhead=overhead)
+    return estimated_tokens(seat.session.messages if history is None else history, overhead=overhead)
 
 
 def settings_of(agent: Agent, seat: Seat, max_output_tokens: int | None) -> ModelSettings:

@@ -40,6 +40,7 @@ class Step:
         self._id = new_id()
         self._start = monotonic()
         self._first_token: float | None = None
+        self._kept: set[str] = set()
         self.message = self._new_message()
 
     async def run(self) -> Message:
@@ -78,7 +79,7 @@ class Step:
             case Retry():
                 await self._retry(delta)
             case PartEnd(index):
-                await self._seat.journal.put_part(self._assembler.part(index), self.message)
+                self._keep(self._assembler.part(index))
             case _:
                 pass
 
@@ -118,11 +119,10 @@ class Step:
     async def _finish(self, error: MessageError | None) -> None:
         """Keep every part, also those that were cut, and what the answer used."""
         journal, now, message = self._seat.journal, self._crew.clock(), self.message
-        kept = {part.id for part in message.parts}
         for part in self._assembler.parts():
-            if part.id not in kept:
-                await journal.put_part(part, message)
+            self._keep(part)
         if error is not None or self._assembler.finish not in _WHOLE:
+            await journal.put_message(message)
             await self._end_calls(now)
         message.tokens, message.cost = self._assembler.tokens, self.cost
         message.finish = None if error else (self._assembler.finish or "other")
@@ -131,9 +131,14 @@ class Step:
             message.metadata[PAUSED] = True
         message.time = MessageTime(message.time.created if message.time else now, now)
         reason = error.type if error else message.finish or "other"
-        await journal.put_part(StepFinishPart(reason, cost=message.cost, tokens=message.tokens), message)
+        journal.put_part_soon(StepFinishPart(reason, cost=message.cost, tokens=message.tokens), message)
         await journal.put_message(message)
         self._tell_response()
+
+    def _keep(self, part: AnswerPart) -> None:
+        if part.id not in self._kept:
+            self._kept.add(part.id)
+            self._seat.journal.put_part_soon(part, self.message)
 
     async def _end_calls(self, now: int) -> None:
         """Calls of an answer that broke off do not run: the last one may look whole and not be."""

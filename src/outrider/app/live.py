@@ -178,7 +178,7 @@ class LiveSession:
         seat = self._seated()
         compactor = Compactor(seat, seat.crew)
         try:
-            self._end_compaction(await compactor.compact(auto=False) if compactor.possible() else None)
+            self._end_compaction(await compactor.compact(auto=False) if compactor.possible(auto=False) else None)
         except OutriderError as error:
             self._end_compaction(error)
 

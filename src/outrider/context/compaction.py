@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 
-from outrider.context.budget import estimated_tokens
+from outrider.context.budget import size_of
 from outrider.types.messages import Message
-from outrider.types.parts import CompactionPart
+from outrider.types.parts import CompactionPart, TextPart
 
 FULL = 0.85  # of the context, less the room for an answer: time to compact
 TAIL = 0.2  # of the context, at most, stays word for word
+PINNED = 8_000  # characters of the user's last words that a summary keeps as they are
+PINNED_WORDS = "{summary}\n\n## The user's last words, as they were\n{words}"
 
 
 def is_full(tokens: int, context_limit: int | None, output_limit: int | None) -> bool:
@@ -17,18 +19,22 @@ def is_full(tokens: int, context_limit: int | None, output_limit: int | None) ->
     return tokens > room * FULL
 
 
-def tail_start(history: Sequence[Message], context_limit: int | None) -> int:
-    """Where the part begins that stays word for word: the last messages that fit, at least the last user input.
+def tail_start(history: Sequence[Message], context_limit: int | None, *, share: float = TAIL) -> int:
+    """Where the part begins that stays word for word: the last messages that fit, at least the last user input; at
+    worst the last message alone. What came before a compaction does not come back.
 
     Calls and their results are one part, so a cut between messages never parts them."""
-    allowance = int((context_limit or 50_000) * TAIL)
-    start = len(history)
-    for position in range(len(history) - 1, 0, -1):
-        if estimated_tokens([_bare(message) for message in history[position:]]) > allowance:
+    allowance = int((context_limit or 50_000) * share)
+    newer = range(len(history) - 1, since_last_compaction(history), -1)
+    inputs = [position for position in newer if _is_input(history[position])]
+    start, size = inputs[0] if inputs else max(len(history) - 1, 0), 0
+    for position in newer:
+        size += size_of(history[position])
+        if size > allowance:
             break
-        if history[position].role == "user":
+        if _is_input(history[position]):
             start = position
-    return start if start < len(history) else _last_user(history)
+    return start
 
 
 def since_last_compaction(history: Sequence[Message]) -> int:
@@ -38,17 +44,17 @@ def since_last_compaction(history: Sequence[Message]) -> int:
     return 0
 
 
-def _last_user(history: Sequence[Message]) -> int:
-    """At worst the whole history is summarised but for its last message."""
-    return next((at for at in range(len(history) - 1, 0, -1) if history[at].role == "user"), max(len(history) - 1, 0))
+def pinned(summary: str, history: Sequence[Message], start: int) -> str:
+    """The summary of what came before `start`, with the last words of the user if they are not in what stays."""
+    if any(_is_input(message) for message in history[start:]):
+        return summary
+    words = next((_words(message) for message in reversed(history[:start]) if _is_input(message)), "")
+    return PINNED_WORDS.format(summary=summary, words=words[:PINNED]) if words.strip() else summary
 
 
-def _bare(message: Message) -> Message:
-    """Without the provider's count, which is of everything before it too."""
-    return Message(message.role, [], metadata={"counted": message.id}) if not message.parts else _uncounted(message)
+def _is_input(message: Message) -> bool:
+    return message.role == "user" and not any(isinstance(part, CompactionPart) for part in message.parts)
 
 
-def _uncounted(message: Message) -> Message:
-    copy = Message(message.role, [])
-    copy.parts = message.parts
-    return copy
+def _words(message: Message) -> str:
+    return "\n".join(part.text for part in message.get_parts_by_type(TextPart) if not part.synthetic)

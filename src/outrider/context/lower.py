@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from outrider.context.current import current
 from outrider.types.codec import AnyPart
 from outrider.types.messages import Message
 from outrider.types.parts import (
-    CompactionPart,
     FilePart,
     ModelPart,
     ReasoningPart,
@@ -33,21 +33,11 @@ NOT_FINISHED = (
 )
 OUTPUT_REMOVED = "(The output of this old call was removed to save space. Call the tool again if you need it.)"
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
-SUMMARY = "Summary of the conversation so far; the messages it stands for were removed:\n\n{summary}"
 
 
 def lower(history: Sequence[Message], *, family: str) -> Prompt:
     """The prompt for a model of `family`: reasoning and other private state goes back only to those who wrote it."""
     return Prompt(alternate(lowered_messages(current(history), family, CallIds())))
-
-
-def current(history: Sequence[Message]) -> list[Message]:
-    """The history with everything that a compaction stands for replaced by its summary."""
-    for position in range(len(history) - 1, -1, -1):
-        for part in history[position].parts:
-            if isinstance(part, CompactionPart) and part.summary:
-                return [_summary_message(part), *_tail(history, part, position)]
-    return list(history)
 
 
 def lowered_messages(history: Iterable[Message], family: str, call_ids: "CallIds") -> Iterator[ModelMessage]:
@@ -199,15 +189,3 @@ def _non_empty(role: Any, parts: Iterable[ModelPart]) -> Iterator[ModelMessage]:
 
 def _results_first(content: tuple[ModelPart, ...]) -> tuple[ModelPart, ...]:
     return tuple(sorted(content, key=lambda part: not isinstance(part, ToolResultPart)))
-
-
-def _summary_message(part: CompactionPart) -> Message:
-    return Message("user", [TextPart(SUMMARY.format(summary=part.summary), synthetic=True, id=part.id)])
-
-
-def _tail(history: Sequence[Message], part: CompactionPart, position: int) -> Sequence[Message]:
-    """What the summary does not stand for: from the named message on, which came before the compaction."""
-    for start in range(position + 1):
-        if history[start].id == part.tail_start_id:
-            return history[start:]
-    return history[position + 1 :]

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from outrider.context.lower import CallIds, alternate, current, lowered_messages
+from outrider.context.current import current
+from outrider.context.lower import CallIds, alternate, lowered_messages
 from outrider.types.messages import Message
 from outrider.types.parts import CompactionPart, ToolPart
 from outrider.types.request import ModelMessage, Prompt

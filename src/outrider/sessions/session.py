@@ -69,10 +69,10 @@ class Session:
 
     @property
     def usage(self) -> Usage:
-        """The sum over all answers. The cost is unknown as soon as one answer that used tokens has no price."""
+        """The sum over all answers and summaries. The cost is unknown as soon as one that used tokens has no price."""
         usage = Usage()
         for message in self.messages:
-            if message.role == "assistant" and (message.tokens.total or message.cost is not None):
+            if message.tokens.total or message.cost is not None:
                 usage = usage.plus(message.tokens, message.cost)
         return usage
 

@@ -19,6 +19,7 @@ from outrider.app.runs.workshop import RunPlan
 from outrider.app.toolbox import Surroundings, Toolbox, confining
 from outrider.app.undo.undo import Undo
 from outrider.app.workspace.belongings import noted
+from outrider.app.workspace.servers import Servers
 from outrider.bus import EventBus
 from outrider.errors import ConfigurationError
 from outrider.permissions.texts.redact import Redactor
@@ -94,6 +95,12 @@ class Staff:
         if name and name not in self.plan.agents:
             raise ConfigurationError(f"there is no agent {name!r}; there are {', '.join(self.plan.agents)}")
         return self.plan.agents[name or self.plan.entry.name]
+
+    @property
+    def servers(self) -> Servers | None:
+        """The MCP servers, for front ends: how they stand, what they offer to read and to say."""
+        around = self._options.surroundings
+        return around.belongings.servers if around and around.belongings else None
 
     def toolbox(self, session: Session) -> Toolbox | None:
         """The built-in tools of a session; whoever takes them closes them."""

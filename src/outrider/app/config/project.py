@@ -1,5 +1,6 @@
 """A project's own settings: they count once the user trusts the workspace, and then only where they are stricter."""
 
+import os
 import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -10,10 +11,11 @@ import msgspec
 from outrider.app.config.folders import Folders
 from outrider.app.config.reading import ReadFile, read_text
 from outrider.app.config.tables import AgentTable, ConfigFile, RulesTable, lower_of
-from outrider.app.workspace.project import Project, find_project
+from outrider.app.workspace.project import find_project
+from outrider.app.workspace.trust import CONFIGURATION, LARGEST, TrustItem, WorkspaceTrust
 from outrider.types.agents import Agent, Limits, Mode
 
-CONFIGURATION = Path(".outrider/config.toml")
+MOST_NAMED = 5
 # What a project may say at all. Models, providers, addresses, hosts, servers and allow rules are the user's to give.
 _ALLOWED = {"mode", "rules", "limits", "agents"}
 _ALLOWED_OF_AGENTS = {"role", "instructions", "mode", "tools", "permissions", "limits"}
@@ -30,11 +32,28 @@ class Rights(msgspec.Struct, frozen=True):
 
 def read_project(workspace: Path, folders: Folders) -> ReadFile:
     """Nothing without trust. A file that cannot be understood is an error: it may have wanted to forbid something."""
-    project = find_project(workspace, folders.home)
-    path = project.root / CONFIGURATION
-    if not path.is_file():
-        return ReadFile(ConfigFile())
-    return _read(project, path, folders)
+    trust = WorkspaceTrust(find_project(workspace, folders.home), folders.trust)
+    if not trust.trusted:
+        return ReadFile(ConfigFile(), tuple(_ignored(trust.items())))
+    waiting = tuple(
+        f"{item.name} does not count: it is new or has changed since you trusted" for item in trust.waiting()
+    )
+    path = trust.project.root / CONFIGURATION
+    if not os.path.lexists(path):
+        return ReadFile(ConfigFile(), waiting)
+    content = trust.project.read(path, LARGEST)
+    if content is None:
+        reason = f"{path} does not count: it leads outside the workspace, or is no file"
+        return ReadFile(ConfigFile(), (*waiting, reason))
+    found = read_text(content, str(path))
+    return ReadFile(found.content, (*waiting, *found.notices, *_overreaching(found.content, path)))
+
+
+def _ignored(items: tuple[TrustItem, ...]) -> Iterator[str]:
+    if items:
+        names = ", ".join(item.name for item in items[:MOST_NAMED])
+        more = f" and {len(items) - MOST_NAMED} more" if len(items) > MOST_NAMED else ""
+        yield f"this workspace is not trusted, so what it brings does not count: {names}{more}"
 
 
 def ceiling_of(project: ConfigFile) -> Rights:
@@ -72,18 +91,6 @@ def held(agent: Agent, by: Rights) -> Agent:
     """The agent with no looser mode and no higher limits than these."""
     limits = lower_of(agent.limits, by.limits)
     return msgspec.structs.replace(agent, mode=_stricter(agent.mode, by.mode), limits=limits)
-
-
-def _read(project: Project, path: Path, folders: Folders) -> ReadFile:
-    from outrider.app.workspace.trust import LARGEST, WorkspaceTrust
-
-    if not WorkspaceTrust(project, folders.trust).trusted:
-        return ReadFile(ConfigFile(), (f"{path} does not count: this workspace is not trusted",))
-    content = project.read(path, LARGEST)
-    if content is None:
-        return ReadFile(ConfigFile(), (f"{path} does not count: it leads outside the workspace, or is no file",))
-    found = read_text(content, str(path))
-    return ReadFile(found.content, (*found.notices, *_overreaching(found.content, path)))
 
 
 def _overreaching(file: ConfigFile, path: Path) -> Iterator[str]:

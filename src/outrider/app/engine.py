@@ -1,5 +1,6 @@
 """The engine: sessions, agents, models and tools in one program. Every front end holds one of these, no more."""
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -116,13 +117,26 @@ class Engine:
         sender: str = "",
     ) -> TurnEnd:
         """Put input into the session and wait for the end of the turn that takes it."""
+        put = self.put(session_id, content, delivery=delivery, input_id=input_id, sender=sender)
+        return self._redactor.value(await (await put))
+
+    async def put(
+        self,
+        session_id: str,
+        content: str | Sequence[str | PartBase],
+        *,
+        delivery: Delivery = "queue",
+        input_id: str | None = None,
+        sender: str = "",
+    ) -> asyncio.Future[TurnEnd]:
+        """The same without waiting: the input is kept when this returns, and what it returns is the turn's end."""
         live = await self._sessions.at(session_id)
         parts = [content] if isinstance(content, str) else content
         message = Message("user", [TextPart(part) if isinstance(part, str) else part for part in parts])
         item = InboxItem(
             session_id=session_id, message=message, id=input_id or new_id(), delivery=delivery, sender=sender
         )
-        return self._redactor.value(await (await live.put(item)))
+        return await live.put(item)
 
     async def queued(self, session_id: str) -> Sequence[InboxItem]:
         """The input that waits for its turn, in the order in which it came."""

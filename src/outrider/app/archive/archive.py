@@ -11,6 +11,7 @@ from outrider.sessions.records import (
     Grouping,
     SearchHit,
     SessionFilter,
+    SessionPage,
     SessionUpdate,
     StoredSession,
     Transcript,
@@ -22,8 +23,8 @@ from outrider.sessions.transfer.exports import Imported, export_session, import_
 from outrider.types.ids import is_id
 
 __all__ = [
-    "Approval", "Archive", "Grouping", "Imported", "SearchHit", "StoredSession", "Transcript", "UsageRow",
-    "open_archive",
+    "Approval", "Archive", "Grouping", "Imported", "SearchHit", "SessionPage", "StoredSession", "Transcript",
+    "UsageRow", "open_archive",
 ]  # fmt: skip
 
 LAST = "last"
@@ -66,6 +67,13 @@ class Archive:
         asked = SessionFilter(workspace_directory=str(workspace) if workspace else None, roots=not children)
         return [one async for one in self.all(asked, limit)]
 
+    async def page(
+        self, limit: int, *, after: str | None = None, workspace: str | None = None, children: bool = False
+    ) -> SessionPage:
+        """The same, page by page: `after` is the `next` of the page before."""
+        asked = SessionFilter(workspace_directory=workspace, roots=not children)
+        return await self.store.list(asked, limit=limit, after=after)
+
     async def all(self, asked: SessionFilter = _ANY, limit: int | None = None) -> AsyncIterator[StoredSession]:
         given, after = 0, None
         while limit is None or given < limit:
@@ -100,6 +108,12 @@ class Archive:
     async def bring(self, document: bytes, *, as_copy: bool) -> Imported:
         """Keep what an export holds."""
         return await import_session(self.store, document, as_copy=as_copy)
+
+    async def bring_from(self, url: str, *, token: str | None, as_copy: bool) -> Imported:
+        """Keep the export that another server gives out."""
+        from outrider.sessions.transfer.remote import import_from
+
+        return await import_from(self.store, url, key=token, as_copy=as_copy)
 
     async def usage(
         self, by: Grouping, *, since: int | None = None, session_id: str | None = None

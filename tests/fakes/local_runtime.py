@@ -11,7 +11,7 @@ from outrider.providers.local.runtimes.runtime import Told
 
 class FakeRuntime:
     """`answer` gives the text for a request's body, or raises. `pieces` is how many characters a chunk holds. With
-    `gate` it waits before each chunk of text until the gate is open."""
+    `gate` it waits before each chunk of text, but for the first `free` ones, until the gate is open."""
 
     version = "fake-1"
 
@@ -23,6 +23,7 @@ class FakeRuntime:
         pieces: int = 4,
         finish: str = "stop",
         gate: threading.Event | None = None,
+        free: int = 0,
     ) -> None:
         self.bodies: list[dict] = []
         self.read_prompts: list[str] = []
@@ -34,6 +35,7 @@ class FakeRuntime:
         self._pieces = pieces
         self._finish = finish
         self._gate = gate
+        self._free = free
 
     def chat(self, body: str, told: Told) -> None:
         asked = json.loads(body)
@@ -43,7 +45,7 @@ class FakeRuntime:
             self.given_up += 1
             return
         for start in range(0, len(text), self._pieces):
-            if not self._wait(told):
+            if start >= self._free * self._pieces and not self._wait(told):
                 return
             if told(_chunk({"content": text[start : start + self._pieces]})):
                 self.given_up += 1

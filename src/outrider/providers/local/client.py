@@ -13,7 +13,7 @@ from outrider.providers.local.chunks import read_chunks
 from outrider.providers.local.dialect import Dialect
 from outrider.providers.local.runtimes.loaded import LoadedModel
 from outrider.providers.local.schema import CallSchema, output_schema
-from outrider.providers.local.tool_text import system_text
+from outrider.providers.local.tool_text import beginning_of
 from outrider.providers.local.transcript import Transcript
 from outrider.types.request import ModelSettings, Request
 from outrider.types.stream import Delta
@@ -103,12 +103,14 @@ class Asked:
 
     def __init__(self, request: Request, dialect: Dialect, names: FileNames) -> None:
         self._schema = CallSchema(request.tools, dialect)
-        system = system_text(request.system, request.tools, dialect)
-        self.beginning = [{"role": "system", "content": system}] if system else []
+        self.beginning = beginning_of(request.system or "", request.tools, dialect)
         words = self._schema.words if request.tools else None
         self.reader = AnswerReader(words)
         transcript = Transcript(words, dialect, lambda text: names.meant(request, text))
-        messages = b",".join([*map(msgspec.json.encode, self.beginning), transcript.messages(request.prompt)])
+        messages = transcript.messages(request.prompt)
+        if self.beginning is not None:
+            system = {"role": "system", "content": self.beginning.system}
+            messages = msgspec.json.encode(system) + b"," + messages
         options = msgspec.json.encode(_options(request.settings) | self._constraint(request, names))
         self.body = f'{{"messages":[{messages.decode()}],{options.decode()[1:]}'
 

@@ -29,6 +29,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     tools: Mapping[str, CompactTool] = {}
     examples: tuple[tuple[str, dict[str, Any]], ...] = ()
     longest_result: int = 6_000  # characters
+    longest_system: int = 6_000
     says: bool = False
 
     def description(self, spec: ToolSpec) -> str:

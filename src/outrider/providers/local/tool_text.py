@@ -5,20 +5,28 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from outrider.providers.local.dialect import TOOL, Dialect, Words
+from outrider.providers.local.dialect import TOOL, Dialect, Words, clipped
+from outrider.providers.local.runtimes.states import Beginning
 from outrider.types.request import ToolSpec
 
 
-def system_text(system: str | None, tools: tuple[ToolSpec, ...], dialect: Dialect) -> str:
-    """Byte-identical as long as the agent and its tools are."""
-    parts = [system or ""]
-    if tools:
-        words = Words.for_tools(tools)
-        lines = "\n".join(_line(spec, dialect, words) for spec in tools)
-        answer = f"{written({words.tool: words.answer, 'text': '…'})} says something to the user and ends your work"
-        parts.append(_protocol().format(tools=f"{lines}\n{answer}", answer=words.answer))
-        parts.append(_examples(tools, dialect, words))
-    return "\n\n".join(part.strip() for part in parts if part.strip())
+def beginning_of(system: str, tools: tuple[ToolSpec, ...], dialect: Dialect) -> Beginning | None:
+    """The tools come first, then the agent's instructions: what tells of the place comes last, so that all workspaces
+    share what is before it."""
+    told = _tools(tools, dialect) if tools else ""
+    system = clipped(system.strip(), dialect.longest_system)
+    instructions = system.partition("\n\n")[0]
+    shared = "\n\n".join(filter(None, (told, instructions)))
+    whole = "\n\n".join(filter(None, (told, system)))
+    return Beginning(whole, len(shared)) if whole else None
+
+
+def _tools(tools: tuple[ToolSpec, ...], dialect: Dialect) -> str:
+    words = Words.for_tools(tools)
+    lines = [_line(spec, dialect, words) for spec in tools]
+    lines.append(f"{written({words.tool: words.answer, 'text': '…'})} says something to the user and ends your work")
+    protocol = _protocol().format(tools="\n".join(lines), answer=words.answer)
+    return "\n\n".join(filter(None, (protocol, _examples(tools, dialect, words))))
 
 
 def _line(spec: ToolSpec, dialect: Dialect, words: Words) -> str:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from outrider.providers.local.runtimes.states import PrefixStates
+from outrider.providers.local.runtimes.states import Beginning, PrefixStates
 from tests.fakes.local_runtime import FakeRuntime
 
-SYSTEM = [{"role": "system", "content": "Be short."}]
+SYSTEM = Beginning("Be short.", 9)
 
 
 @pytest.fixture
@@ -25,9 +25,9 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def start(folder: Path, weights: Path, messages=SYSTEM, *, gives_up: bool = False) -> FakeRuntime:
+def start(folder: Path, weights: Path, beginning=SYSTEM, *, gives_up: bool = False) -> FakeRuntime:
     runtime = FakeRuntime(lambda _: "", states=folder)
-    PrefixStates(folder, weights).prepare(runtime, messages, lambda _: gives_up)
+    PrefixStates(folder, weights).prepare(runtime, beginning, lambda _: gives_up)
     return runtime
 
 
@@ -35,6 +35,15 @@ def test_the_second_start_reads_nothing(folder, weights):
     assert start(folder, weights).read_prompts == ["<system>Be short.<user>"]
     second = start(folder, weights)
     assert (second.read_prompts, len(second.restored)) == ([], 1)
+
+
+def test_another_workspace_reads_only_what_is_its_own(folder, weights):
+    first = start(folder, weights, Beginning("Be short. You are in /a.", 9))
+    assert first.read_prompts == ["<system>Be short.", "<system>Be short. You are in /a.<user>"]
+    other = start(folder, weights, Beginning("Be short. You are in /b.", 9))
+    assert (len(other.restored), other.read_prompts) == (1, ["<system>Be short. You are in /b.<user>"])
+    again = start(folder, weights, Beginning("Be short. You are in /a.", 9))
+    assert (len(again.restored), again.read_prompts) == (1, [])
 
 
 def test_within_a_process_a_beginning_is_prepared_once(folder, weights):
@@ -57,7 +66,7 @@ def test_other_weights_and_other_words_have_other_states(folder, weights):
     start(folder, weights)
     weights.write_bytes(b"GGUF, newer")
     assert start(folder, weights).restored == []
-    assert start(folder, weights, [{"role": "system", "content": "Be long."}]).restored == []
+    assert start(folder, weights, Beginning("Be long.", 8)).restored == []
 
 
 def test_a_beginning_that_was_given_up_is_not_kept(folder, weights):
@@ -67,7 +76,7 @@ def test_a_beginning_that_was_given_up_is_not_kept(folder, weights):
 
 def test_only_the_latest_states_stay(folder, weights):
     for number in range(12):
-        start(folder, weights, [{"role": "system", "content": str(number)}])
+        start(folder, weights, Beginning(str(number), 1))
         for age, path in enumerate(sorted(folder.iterdir(), key=lambda path: -path.stat().st_mtime)):
             os.utime(path, (2_000_000_000 - age, 2_000_000_000 - age))
     assert len([*folder.iterdir()]) == 8

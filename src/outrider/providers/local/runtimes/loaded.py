@@ -10,15 +10,15 @@ from outrider.providers.local.runtimes.embedded import EmbeddedRuntime
 from outrider.providers.local.runtimes.fair_queue import FairQueue
 from outrider.providers.local.runtimes.refused import as_provider_error
 from outrider.providers.local.runtimes.runtime import Runtime, RuntimeLimits
-from outrider.providers.local.runtimes.states import PrefixStates
-
-Messages = list[dict[str, str]]
+from outrider.providers.local.runtimes.states import Beginning, PrefixStates
 
 
 class Job:
     """One request. `deliver` is called from the model's thread: chunks, then None or the error that ended it."""
 
-    def __init__(self, body: str, beginning: Messages, deliver: Callable[[str | ProviderError | None], bool]) -> None:
+    def __init__(
+        self, body: str, beginning: Beginning | None, deliver: Callable[[str | ProviderError | None], bool]
+    ) -> None:
         self.body = body
         self.beginning = beginning
         self.given_up = False
@@ -42,7 +42,7 @@ class LoadedModel:
         self._worker = threading.Thread(target=self._work, name="outrider-local-model", daemon=True)
         self._worker.start()
 
-    async def stream(self, body: str, beginning: Messages, conversation: str) -> AsyncGenerator[str, None]:
+    async def stream(self, body: str, beginning: Beginning | None, conversation: str) -> AsyncGenerator[str, None]:
         """The chunks of one answer, as JSON. Closing it ends the work within the time of one batch."""
         loop = asyncio.get_running_loop()
         arrived: asyncio.Queue[str | ProviderError | None] = asyncio.Queue()
@@ -68,7 +68,7 @@ class LoadedModel:
     def _work(self) -> None:
         while (job := self._queue.take()) is not None:
             try:
-                if self._states is not None and job.beginning:
+                if self._states is not None and job.beginning is not None:
                     self._states.prepare(self._runtime, job.beginning, lambda _, job=job: job.given_up)
                 if not job.given_up:
                     self._runtime.chat(job.body, job.told)

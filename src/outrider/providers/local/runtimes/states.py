@@ -4,10 +4,19 @@ import hashlib
 import os
 from pathlib import Path
 
+import msgspec
+
 from outrider.providers.local.runtimes.runtime import Runtime, Told
 
 _MARK = "\N{BLACK STAR}"
 _KEPT = 8  # the most recently used ones; each has some 30 KB a token
+
+
+class Beginning(msgspec.Struct, frozen=True):
+    """The system text of a conversation. Its first `shared` characters are the same in every workspace."""
+
+    system: str
+    shared: int
 
 
 class PrefixStates:
@@ -18,22 +27,21 @@ class PrefixStates:
         self._folder = folder
         about = weights.stat()
         self._weights = f"{weights.name} {about.st_size} {about.st_mtime_ns}"
-        self._ready: set[str] = set()
+        self._ready: set[Beginning] = set()
 
-    def prepare(self, runtime: Runtime, messages: list[dict[str, str]], told: Told) -> None:
-        """Have the runtime know these messages, which many conversations begin with; from disk, where that can be."""
-        name = hashlib.sha256("\0".join(f"{m['role']} {m['content']}" for m in messages).encode()).hexdigest()
-        if name in self._ready:
+    def prepare(self, runtime: Runtime, beginning: Beginning, told: Told) -> None:
+        """Have the runtime know the beginning of a conversation: from disk as far as that goes, the rest is read and
+        kept. `told` may give it up between two batches."""
+        if beginning in self._ready:
             return
-        text = runtime.prefix([*messages, {"role": "user", "content": _MARK}]).partition(_MARK)[0]
-        key = self._key(runtime, text)
-        if not self._restored(runtime, key):
-            ended: list[bool] = []
-            runtime.read(text, lambda chunk: _noted(told(chunk), ended))
-            if any(ended):
+        texts = _texts(runtime, beginning)
+        keys = [self._key(runtime, text) for text in texts]
+        known = next((place for place in reversed(range(len(keys))) if self._restored(runtime, keys[place])), -1)
+        for text, key in zip(texts[known + 1 :], keys[known + 1 :], strict=True):
+            if not _has_read(runtime, text, told):
                 return
             self._keep(runtime, key)
-        self._ready.add(name)
+        self._ready.add(beginning)
 
     def _key(self, runtime: Runtime, text: str) -> str:
         return hashlib.sha256(f"{runtime.version}\0{self._weights}\0{text}".encode()).hexdigest()[:32]
@@ -67,6 +75,23 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()[:32]
 
 
-def _noted(ends: bool, ended: list[bool]) -> bool:  # noqa: FBT001
-    ended.append(ends)
-    return ends
+def _texts(runtime: Runtime, beginning: Beginning) -> list[str]:
+    """The beginning as the model reads it: up to the end of what all sessions share, and whole."""
+    messages = [{"role": "system", "content": beginning.system}, {"role": "user", "content": _MARK}]
+    whole = runtime.prefix(messages).partition(_MARK)[0]
+    start = whole.find(beginning.system)
+    if start < 0 or not 0 < beginning.shared < len(beginning.system):
+        return [whole]
+    return [whole[: start + beginning.shared], whole]
+
+
+def _has_read(runtime: Runtime, text: str, told: Told) -> bool:
+    """False when it was given up."""
+    ends: list[bool] = []
+
+    def listen(chunk: str) -> bool:
+        ends.append(told(chunk))
+        return ends[-1]
+
+    runtime.read(text, listen)
+    return not any(ends)

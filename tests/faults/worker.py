@@ -15,6 +15,7 @@ import msgspec
 
 from outrider.bus import EventBus
 from outrider.errors import LeaseLostError, OutriderError, SessionInUseError
+from outrider.permissions.trust import TrustList
 from outrider.sessions import faults
 from outrider.sessions.journal import Journal, begin, resume
 from outrider.sessions.records import Approval, StoredSession
@@ -154,6 +155,17 @@ async def upgrade(path: str) -> None:
         backup = migrate(db, Path(path), (*MIGRATIONS, add_column))
         db.close()
     say(backup=str(backup))
+
+
+async def trusting(path: str, name: str) -> None:
+    """Trust one folder after the other, in a list that others change as well."""
+    trusted = TrustList(Path(path))
+    say(ready=True)
+    sys.stdin.readline()
+    for number in range(20):
+        trusted.trust(f"/work/{name}/{number}", time=now_ms())
+        trusted.approve(f"/work/{name}/{number}", "item", b"content")
+    say(done=True)
 
 
 async def runners(url: str, schema: str, *sessions: str) -> None:

@@ -1,8 +1,11 @@
 """Which workspaces the user trusts, and which executable items in them: kept by real path and by content."""
 
+import fcntl
 import hashlib
 import os
 import secrets
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -35,25 +38,37 @@ class TrustList:
         return frozenset() if found is None else frozenset(found.items.values())
 
     def trust(self, workspace: str | os.PathLike[str], *, time: int) -> None:
-        listed = self._read()
-        listed.setdefault(_key(workspace), Trusted(time))
-        self._write(listed)
+        with self._alone():
+            listed = self._read()
+            listed.setdefault(_key(workspace), Trusted(time))
+            self._write(listed)
 
     def approve(self, workspace: str | os.PathLike[str], item: str, content: bytes) -> None:
         """Only inside a trusted workspace: trust comes first."""
-        listed, key = self._read(), _key(workspace)
-        if key not in listed:
-            raise ValueError(f"{key} is not trusted")
-        listed[key] = Trusted(listed[key].since, {**listed[key].items, item: content_hash(content)})
-        self._write(listed)
+        with self._alone():
+            listed, key = self._read(), _key(workspace)
+            if key not in listed:
+                raise ValueError(f"{key} is not trusted")
+            listed[key] = Trusted(listed[key].since, {**listed[key].items, item: content_hash(content)})
+            self._write(listed)
 
     def forget(self, workspace: str | os.PathLike[str]) -> None:
-        listed = self._read()
-        if listed.pop(_key(workspace), None) is not None:
-            self._write(listed)
+        with self._alone():
+            listed = self._read()
+            if listed.pop(_key(workspace), None) is not None:
+                self._write(listed)
 
     def listed(self) -> dict[str, Trusted]:
         return self._read()
+
+    @contextmanager
+    def _alone(self) -> Generator[None]:
+        """Several programs may change the list at once; each sees what the one before it wrote."""
+        self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(f"{self._file}.lock", flags, 0o600), "rb+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def _read(self) -> dict[str, Trusted]:
         """A file that is missing, damaged, or that others may write counts as empty: nothing is trusted."""
@@ -66,7 +81,6 @@ class TrustList:
             return {}
 
     def _write(self, listed: dict[str, Trusted]) -> None:
-        self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         temporary = self._file.with_name(f".{self._file.name}.{secrets.token_hex(8)}")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:

@@ -64,7 +64,7 @@ def test_the_file_is_the_users_alone(trust: TrustList, workspace: Path, tmp_path
     trust.trust(workspace, time=1)
     file = tmp_path / "home" / "trust.json"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert [path.name for path in file.parent.iterdir()] == ["trust.json"]
+    assert {path.name for path in file.parent.iterdir()} == {"trust.json", "trust.json.lock"}
     file.chmod(0o666)
     assert not trust.trusts(workspace)
     file.chmod(0o600)

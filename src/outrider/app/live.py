@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 from msgspec import to_builtins
-from msgspec.structs import replace
 
 from outrider.agents.compact import Compactor
 from outrider.agents.crew import Crew, Seat
@@ -36,7 +35,7 @@ class LiveSession:
         journal: Journal,
         store: Store,
         new_crew: Callable[[], Crew],
-        agent: Callable[[], Agent],
+        agent: Callable[[ModelRef | None], Agent],
         bus: EventBus,
         toolbox: Toolbox | None = None,
     ) -> None:
@@ -61,8 +60,7 @@ class LiveSession:
     @property
     def agent(self) -> Agent:
         """The agent that answers, with the model that somebody chose for it here."""
-        agent = self._agent()
-        return agent if self.model is None else replace(agent, provider=self.model.provider, model=self.model.model)
+        return self._agent(self.model)
 
     async def put(self, item: InboxItem) -> asyncio.Future[TurnEnd]:
         """Keep the input, and see to it that somebody works on it; the future is the end of its turn."""

@@ -71,7 +71,7 @@ class OpenSessions:
             journal,
             self._store,
             lambda: staff.crew(session, toolbox),
-            lambda: staff.agent(session.agent),
+            lambda model: staff.agent(session.agent, model),
             self._bus,
             toolbox,
         )

@@ -12,6 +12,7 @@ from outrider.agents.terms.hooks import Hooks
 from outrider.app.approvals.desk import Desk
 from outrider.app.approvals.gate import AskingGate, Judge, Rules, asking_at
 from outrider.app.config.environment import filled_in
+from outrider.app.local.profile import suited
 from outrider.app.models.connections import connected
 from outrider.app.models.recorder import Recorder
 from outrider.app.models.tariff import CatalogTariff, known_models
@@ -30,6 +31,7 @@ from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.types.agents import Agent, Limits
 from outrider.types.ids import now_ms
+from outrider.types.parts import ModelRef
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,10 +93,15 @@ class Staff:
         if self._recorder is not None:
             await self._recorder.close(session_id)
 
-    def agent(self, name: str) -> Agent:
+    def agent(self, name: str, model: ModelRef | None = None) -> Agent:
+        """The agent of that name, thinking with another model than its own if one is named."""
         if name and name not in self.plan.agents:
             raise ConfigurationError(f"there is no agent {name!r}; there are {', '.join(self.plan.agents)}")
-        return self.plan.agents[name or self.plan.entry.name]
+        agent = self.plan.agents[name or self.plan.entry.name]
+        if model is None:
+            return agent
+        chosen = msgspec.structs.replace(agent, provider=model.provider, model=model.model)
+        return suited([chosen], self.plan.providers.values())[0]
 
     @property
     def servers(self) -> Servers | None:

@@ -11,6 +11,7 @@ from outrider.app.config.folders import make_private
 from outrider.app.config.prompts import read_prompts
 from outrider.app.config.settings import Settings
 from outrider.app.engine import Engine
+from outrider.app.local.profile import suited
 from outrider.app.toolbox import Surroundings
 from outrider.app.workspace.belongings import Belongings, OwnFiles
 from outrider.app.workspace.choice import choose_servers
@@ -52,7 +53,7 @@ async def standard_engine(
             belongings=_belongings(settings, workspace, opened),
         )
         engine = Engine(
-            settings.agents,
+            suited(settings.agents, settings.providers),
             settings.providers,
             store=store,
             bus=bus,

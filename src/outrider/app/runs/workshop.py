@@ -39,8 +39,8 @@ Named = TypeVar("Named", Agent, Provider)
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that was said about a run, checked before anything is opened. `more_tools` says that each session brings
-    further tools of its own, so that an agent may name some that are not here yet."""
+    """Everything that was said about a run, checked before anything is opened. `more_tools` says that each session
+    brings further tools of its own, so that an agent may name some that are not here yet."""
 
     entry: Agent
     agents: Mapping[str, Agent]

@@ -12,7 +12,10 @@ from outrider.types.parts import ModelRef
 def models_of(providers: Iterable[Provider]) -> list[ModelRef]:
     """Every model that is listed for the providers, by name; those of a server of one's own are not known."""
     return [
-        ModelRef(provider.name, name) for provider in providers if provider.kind != "scripted" for name in _names(provider)
+        ModelRef(provider.name, name)
+        for provider in providers
+        if provider.kind != "scripted"
+        for name in _names(provider)
     ]
 
 

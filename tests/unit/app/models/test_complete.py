@@ -10,7 +10,7 @@ from outrider.app.build import model_client
 from outrider.app.models import connections
 from outrider.app.models.complete import async_complete, complete, cost_of
 from outrider.context.lower import lower
-from outrider.errors import AuthenticationError, ConfigurationError, InvalidRequestError, NetworkError
+from outrider.errors import AuthenticationError, ConfigurationError, InvalidRequestError, NetworkError, NotFoundError
 from outrider.providers.anthropic.wire import AnthropicWire
 from outrider.providers.assemble import Assembler
 from outrider.providers.catalog import Catalog
@@ -175,6 +175,12 @@ def test_a_maximum_that_was_asked_for_once_is_remembered():
     assert b'"max_tokens":4096' in second.call(request).body
 
 
-def test_a_local_model_is_not_there_yet():
-    with pytest.raises(ConfigurationError, match="local"):
-        model_client(Provider("l", "local"))
+async def test_a_local_model_without_weights_says_how_to_get_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("OUTRIDER_HOME", str(tmp_path))
+    with pytest.raises(NotFoundError, match="outrider models pull 0.5b"):
+        await async_complete(Provider("l", "local"), "0.5b", "Hello.")
+
+
+def test_a_local_model_takes_only_options_that_it_has():
+    with pytest.raises(ConfigurationError, match="context"):
+        model_client(Provider("l", "local", options={"context": "large"}))

@@ -120,7 +120,8 @@ class Step:
         """Keep every part, also those that were cut, and what the answer used."""
         journal, now, message = self._seat.journal, self._crew.clock(), self.message
         for part in self._assembler.parts():
-            self._keep(part)
+            if part.id not in self._kept:
+                self._keep(part)
         if error is not None or self._assembler.finish not in _WHOLE:
             await journal.put_message(message)
             await self._end_calls(now)
@@ -136,9 +137,8 @@ class Step:
         self._tell_response()
 
     def _keep(self, part: AnswerPart) -> None:
-        if part.id not in self._kept:
-            self._kept.add(part.id)
-            self._seat.journal.put_part_soon(part, self.message)
+        self._kept.add(part.id)
+        self._seat.journal.put_part_soon(part, self.message)
 
     async def _end_calls(self, now: int) -> None:
         """Calls of an answer that broke off do not run: the last one may look whole and not be."""

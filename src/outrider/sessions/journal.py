@@ -9,11 +9,12 @@ from msgspec.structs import replace
 from outrider.bus import EventBus
 from outrider.errors import InvalidStateTransition, LeaseLostError, StorageFullError, StoreError
 from outrider.sessions import faults
-from outrider.sessions.drafts import Drafts
 from outrider.sessions.records import InboxItem, Kept, Lease, Owner, SessionUpdate, StoredSession
 from outrider.sessions.recovery import Describe, repair
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
+from outrider.sessions.waiting.changes import Changes, Entry
+from outrider.sessions.waiting.drafts import Drafts
 from outrider.types.codec import AnyPart
 from outrider.types.events import (
     ErrorEvent,
@@ -27,17 +28,6 @@ from outrider.types.events import (
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message, MessageTime
 from outrider.types.parts import CompactionPart, ToolPart
-
-Apply = Callable[[int], None]
-
-
-class _Entry:
-    """A change on its way: what is to be kept, and what is then to be done with its number."""
-
-    def __init__(self, values: Sequence[Kept], apply: Apply, takes: Sequence[str] = ()) -> None:
-        self.values = values
-        self.apply = apply
-        self.takes = takes
 
 
 class Journal:
@@ -63,7 +53,7 @@ class Journal:
         self._bus = bus
         self._clock = clock
         self._order = asyncio.Lock()
-        self._waiting: list[_Entry] = []
+        self._changes = Changes(self._append)
         self._drafts = Drafts(lambda: self._start(self._flush_quietly()))
         self._tasks: set[asyncio.Task[None]] = set()
         self._pulse = asyncio.create_task(self._renew_lease(lease)) if lease else None
@@ -78,7 +68,7 @@ class Journal:
             role, count = message.role, len(message.parts)
             self._tell(MessageAddedEvent(role=role, part_count=count, message_id=message.id))
 
-        await self._record(_Entry([message], apply, takes))
+        await self._record(Entry([message], apply, takes))
         if any(isinstance(part, CompactionPart) for part in message.parts):
             faults.reach("FP-mid-compaction")
         return message
@@ -89,11 +79,11 @@ class Journal:
 
     async def discard(self, item_id: str) -> None:
         """Take an inbox item that is not wanted any more, so that nobody else does."""
-        await self._record(_Entry([], lambda _: None, [item_id]))
+        await self._record(Entry([], lambda _: None, [item_id]))
 
     async def put_message(self, message: Message) -> None:
         """Keep what became known about a message: how it finished, what it used. Its parts have their own way."""
-        await self._record(_Entry([replace(message, parts=[])], lambda _: None))
+        await self._record(Entry([replace(message, parts=[])], lambda _: None))
 
     async def put_part(self, part: AnyPart, message: Message) -> AnyPart:
         """Add a part to a message of the session, or give it its new value. A call only makes legal moves."""
@@ -102,20 +92,16 @@ class Journal:
             if known.ended and part.state.status != known.state.status:
                 raise InvalidStateTransition(known.state.status, part.state.status, ())
             part = replace(part, state=known.update_state(part.state).state)
-        part.adopt(message.id, self.session.id)
-        self._drafts.drop(part.id)
-
-        def apply(seq: int) -> None:
-            if any(other.id == part.id for other in message.parts):
-                message.update_part(part.id, lambda _: part)
-            else:
-                message.add_part(part)
-            self._tell(PartUpdatedEvent(part=part, seq=seq))
-
         _reach_call(part, "FP-before-record-call", "FP-after-effect-before-result")
-        await self._record(_Entry([part], apply))
+        await self._record(self._part_entry(part, message))
         _reach_call(part, "FP-after-record-call", "FP-after-result")
         return part
+
+    def put_part_soon(self, part: AnyPart, message: Message) -> None:
+        """As `put_part`, without waiting: what follows at once is kept in the same write. Whoever writes next and waits
+        is told of a failure."""
+        self._changes.add(self._part_entry(part, message), watched=False)
+        asyncio.get_running_loop().call_soon(self._keep_waiting)
 
     async def update(self, update: SessionUpdate) -> None:
         async with self._order:
@@ -136,15 +122,15 @@ class Journal:
     async def flush(self) -> None:
         """Keep what was shown, as drafts."""
         async with self._order:
+            await self._changes.drain()
             if drafts := self._drafts.take():
                 await self._append(drafts, draft=True)
                 faults.reach("FP-mid-stream")
 
     async def retry(self) -> bool:
         """Try again to keep what a full disk refused; says whether nothing waits any more."""
-        async with self._order:
-            await self._drain()
-        return not self._waiting
+        await self._drain_in_order()
+        return not self._changes
 
     async def close(self) -> None:
         """Keep what was shown, give the session back, and stop."""
@@ -163,30 +149,35 @@ class Journal:
     async def __aexit__(self, *_: Any) -> None:
         await self.close()
 
-    async def _record(self, entry: _Entry) -> None:
+    def _part_entry(self, part: AnyPart, message: Message) -> Entry:
+        part.adopt(message.id, self.session.id)
+        self._drafts.drop(part.id)
+
+        def apply(seq: int) -> None:
+            if any(other.id == part.id for other in message.parts):
+                message.update_part(part.id, lambda _: part)
+            else:
+                message.add_part(part)
+            self._tell(PartUpdatedEvent(part=part, seq=seq))
+
+        return Entry([part], apply)
+
+    async def _record(self, entry: Entry) -> None:
         """A caller that is cancelled does not tear a change apart: it is kept, applied and told, or none of it."""
-        await asyncio.shield(self._start(self._record_whole(entry)))
+        self._changes.add(entry)
+        await asyncio.shield(self._start(self._drain_in_order()))
+        self._changes.check(entry)
 
-    async def _record_whole(self, entry: _Entry) -> None:
+    async def _drain_in_order(self) -> None:
         async with self._order:
-            self._waiting.append(entry)
-            try:
-                await self._drain()
-            except StorageFullError:
-                raise
-            except BaseException:
-                self._waiting.remove(entry)
-                raise
+            await self._changes.drain()
 
-    async def _drain(self) -> None:
-        """Everything that waits, in its order; the first failure leaves the rest waiting."""
-        while self._waiting:
-            entry = self._waiting[0]
-            seq = await self._append(entry.values, takes=entry.takes)
-            self._waiting.pop(0)
-            entry.apply(seq)
+    def _keep_waiting(self) -> None:
+        """Unless somebody came in the meantime who keeps it all."""
+        if self._changes and not self._tasks:
+            self._start(self._drain_in_order())
 
-    async def _append(self, values: Sequence[Kept], *, draft: bool = False, takes: Sequence[str] = ()) -> int:
+    async def _append(self, values: Sequence[Kept], takes: Sequence[str] = (), *, draft: bool = False) -> int:
         token = self.lease.token if self.lease else None
         try:
             return await self._store.append(self.session.id, values, token=token, draft=draft, takes=takes)

@@ -1,0 +1,84 @@
+"""Changes on their way into a store: in their order, as many as come together in one write."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from outrider.errors import StorageFullError
+from outrider.sessions.records import Kept
+from outrider.types.messages import Message
+
+Apply = Callable[[int], None]
+Append = Callable[[Sequence[Kept], Sequence[str]], Awaitable[int]]
+"""Keeps values and takes inbox items; gives the number of the last of them."""
+
+
+class Entry:
+    """A change on its way: what is to be kept, and what is then to be done with its number."""
+
+    def __init__(self, values: Sequence[Kept], apply: Apply, takes: Sequence[str] = ()) -> None:
+        self.values = values
+        self.apply = apply
+        self.takes = takes
+        self.rows = sum(1 + len(value.parts) if isinstance(value, Message) else 1 for value in values) + len(takes)
+        self.alone = bool(takes)
+        self.error: Exception | None = None
+
+
+class Changes:
+    """Drain it from one place at a time. When the disk is full everything stays, to be tried again."""
+
+    def __init__(self, append: Append) -> None:
+        self._append = append
+        self._waiting: list[Entry] = []
+        self._unwatched: list[Entry] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, entry: Entry, *, watched: bool = True) -> None:
+        """Of an entry that nobody waits for, whoever is next is told if it failed."""
+        self._waiting.append(entry)
+        if not watched:
+            self._unwatched.append(entry)
+
+    def check(self, entry: Entry) -> None:
+        """Raises what went wrong with an entry that was waited for, or with one before it that was not."""
+        unwatched, self._unwatched = self._unwatched, [one for one in self._unwatched if one in self._waiting]
+        for written in (*unwatched, entry):
+            if written.error is not None:
+                raise written.error
+
+    async def drain(self) -> None:
+        while self._waiting:
+            batch = self._next_batch()
+            try:
+                last = await self._append([value for entry in batch for value in entry.values], batch[0].takes)
+            except StorageFullError:
+                raise
+            except Exception as error:  # noqa: BLE001  whoever waits is told
+                self._set_aside(batch, error)
+                continue
+            except BaseException:
+                del self._waiting[: len(batch)]
+                raise
+            del self._waiting[: len(batch)]
+            _apply(batch, last)
+
+    def _next_batch(self) -> list[Entry]:
+        count = next((place for place, entry in enumerate(self._waiting) if entry.alone), len(self._waiting))
+        return self._waiting[: max(count, 1)]
+
+    def _set_aside(self, batch: Sequence[Entry], error: Exception) -> None:
+        """One that was alone has failed; of several it is not known which, so each is tried alone."""
+        for entry in batch:
+            entry.alone = True
+        if len(batch) == 1:
+            self._waiting.remove(batch[0])
+            batch[0].error = error
+
+
+def _apply(batch: Sequence[Entry], last: int) -> None:
+    """Numbers are given in the order of the entries; `last` is that of the last one."""
+    seq = last - sum(entry.rows for entry in batch)
+    for entry in batch:
+        seq += entry.rows
+        entry.apply(seq)

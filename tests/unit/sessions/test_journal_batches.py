@@ -1,0 +1,114 @@
+"""Changes that come together are kept in one write, with their own numbers, and fail each for itself."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from outrider.bus import EventBus
+from outrider.errors import PartValidationError, StorageFullError
+from outrider.sessions.journal import Journal, begin
+from outrider.sessions.memory_store import MemoryStore
+from outrider.sessions.records import Kept
+from outrider.sessions.session import Session
+from outrider.types.events import PartUpdatedEvent
+from outrider.types.messages import Message
+from outrider.types.parts import TextPart
+
+
+class CountingStore(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[int] = []
+        self.full = False
+
+    async def append(self, session_id: str, values: Sequence[Kept], **options) -> int:
+        await asyncio.sleep(0)
+        if self.full:
+            raise StorageFullError("no space left")
+        last = await super().append(session_id, values, **options)
+        self.writes.append(len(values))
+        return last
+
+
+class Told:
+    def __init__(self) -> None:
+        self.store = CountingStore()
+        self.bus = EventBus()
+        self.heard: list[tuple[str, int]] = []
+        self.bus.subscribe(PartUpdatedEvent, lambda event: self.heard.append((event.part.text, event.seq)))
+
+    async def journal(self) -> tuple[Journal, Message]:
+        journal = await begin(Session(), self.store, self.bus)
+        message = await journal.add_message(Message("assistant"))
+        self.store.writes.clear()
+        return journal, message
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+async def texts(told: Told, journal: Journal) -> list[str]:
+    (message,) = (await told.store.load(journal.session.id)).messages
+    return [part.text for part in message.parts]
+
+
+async def test_what_comes_together_is_one_write_and_every_part_has_its_own_number(told: Told):
+    journal, message = await told.journal()
+    async with journal:
+        journal.put_part_soon(TextPart("a"), message)
+        journal.put_part_soon(TextPart("b"), message)
+        await journal.put_message(message)
+        assert told.store.writes == [3]
+        assert [text for text, _ in told.heard] == await texts(told, journal) == ["a", "b"]
+        changes = [change async for change in told.store.changes(journal.session.id, follow=False)]
+        numbers = {change.part.text: change.seq for change in changes if hasattr(change, "part")}
+        assert dict(told.heard) == numbers
+
+
+async def test_what_nobody_waits_for_is_kept_all_the_same(told: Told):
+    journal, message = await told.journal()
+    async with journal:
+        journal.put_part_soon(TextPart("a"), message)
+        assert message.parts == []
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert await texts(told, journal) == ["a"]
+        assert len(message.parts) == 1
+
+
+async def test_one_that_cannot_be_kept_fails_alone_and_the_next_who_waits_hears_of_it(told: Told):
+    journal, message = await told.journal()
+    async with journal:
+        journal.put_part_soon(TextPart("a"), message)
+        journal.put_part_soon(TextPart("b", id="no id at all"), message)
+        journal.put_part_soon(TextPart("c"), message)
+        with pytest.raises(PartValidationError):
+            await journal.put_message(message)
+        assert await texts(told, journal) == ["a", "c"]
+        await journal.put_message(message)
+
+
+async def test_a_full_disk_keeps_everything_waiting_in_its_order(told: Told):
+    journal, message = await told.journal()
+    async with journal:
+        told.store.full = True
+        journal.put_part_soon(TextPart("a"), message)
+        with pytest.raises(StorageFullError):
+            await journal.put_part(TextPart("b"), message)
+        assert await texts(told, journal) == []
+        told.store.full = False
+        assert await journal.retry()
+        assert await texts(told, journal) == ["a", "b"]
+        assert [text for text, _ in told.heard] == ["a", "b"]
+
+
+async def test_many_who_write_at_once_are_each_kept_once(told: Told):
+    journal, message = await told.journal()
+    async with journal:
+        await asyncio.gather(*(journal.put_part(TextPart(str(number)), message) for number in range(20)))
+        assert await texts(told, journal) == [str(number) for number in range(20)]
+        assert len(told.store.writes) <= 2
+        assert [seq for _, seq in told.heard] == sorted({seq for _, seq in told.heard})

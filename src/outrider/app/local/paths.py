@@ -13,7 +13,7 @@ MOST: Final = 300  # more names to choose from would slow every token down
 MEANT: Final = 6
 _LOOKED_AT = 5_000
 _SKIPPED = {"__pycache__", "node_modules", "venv", "dist", "build", "target"}
-_PATH_LIKE = re.compile(r"[\w./~-]*\w\.\w{1,8}\b|[\w.~-]+/[\w./~-]+")
+_PATH_LIKE = re.compile(r"[\w./~-]*\w\.[A-Za-z]\w{0,7}\b|[\w.~-]+/[\w./~-]+")
 _WORD = re.compile(r"\w+")
 _SHORTEST = 3
 
@@ -31,10 +31,10 @@ class WorkspaceNames:
         return list(dict.fromkeys([*found, *others]))
 
     def meant(self, request: Request, text: str) -> Sequence[str]:
-        """Files whose names, or the words in them, occur in the text; those that share the most come first."""
-        words = {word.lower() for word in _WORD.findall(text)}
-        shared = {path: len(_words(path) & words) for path in _files(request.workspace)}
-        likely = sorted((path for path in shared if shared[path]), key=lambda path: (-shared[path], len(path), path))
+        """Files whose names, or the words in them, occur in the text; the likeliest come first."""
+        words, named = {word.lower() for word in _WORD.findall(text)}, set(_PATH_LIKE.findall(text))
+        weight = {path: _weight(path, words, named) for path in _files(request.workspace)}
+        likely = sorted((path for path in weight if weight[path]), key=lambda path: (-weight[path], len(path), path))
         return likely[:MEANT]
 
 
@@ -63,6 +63,12 @@ def _mentioned(request: Request) -> Iterator[str]:
 
 def _ends_with(path: str, name: str) -> bool:
     return f"/{path}".endswith(f"/{name.removeprefix('./')}")
+
+
+def _weight(path: str, words: set[str], named: set[str]) -> int:
+    """A file that is called by its name outweighs any that only share words with the text."""
+    by_name = any(_ends_with(path, name) for name in named)
+    return (100 if by_name else 0) + len(_words(path) & words)
 
 
 def _words(path: str) -> set[str]:

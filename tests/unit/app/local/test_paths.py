@@ -36,6 +36,10 @@ def test_a_file_that_the_user_names_can_be_named_though_it_is_not_there(workspac
     assert "a/b.txt" not in offered
 
 
+def test_numbers_are_not_taken_for_names(workspace):
+    assert "4.0" not in NAMES.existing(asking(workspace, "It costs 4.0, see v1.2."))
+
+
 def test_where_there_are_too_many_files_none_are_offered(tmp_path):
     for number in range(MOST + 1):
         (tmp_path / f"{number}.txt").touch()
@@ -54,6 +58,8 @@ def test_without_a_workspace_nothing_is_offered():
         ("Read the readme", ["README.md"]),
         ("Is price_list.py right?", ["shop/price_list.py"]),
         ("Test the cart", ["tests/test_cart.py", "shop/cart.py"]),
+        ("Does test_cart.py test cart.py?", ["tests/test_cart.py", "shop/cart.py"]),
+        ("cart.py has no test", ["shop/cart.py", "tests/test_cart.py"]),
         ("Hello!", []),
     ],
 )

@@ -177,7 +177,7 @@ def test_a_maximum_that_was_asked_for_once_is_remembered():
 
 async def test_a_local_model_without_weights_says_how_to_get_them(tmp_path, monkeypatch):
     monkeypatch.setenv("OUTRIDER_HOME", str(tmp_path))
-    with pytest.raises(NotFoundError, match="outrider models pull 0.5b"):
+    with pytest.raises(NotFoundError, match=r"outrider models pull 0\.5b"):
         await async_complete(Provider("l", "local"), "0.5b", "Hello.")
 
 

@@ -1,0 +1,120 @@
+"""A real task for the embedded model, from nothing: `python -m outrider.app.local.demo [1.5b | 0.5b | PATH.gguf]`.
+
+It makes a small workspace with a bug, lets the agent look, mend and test, and shows the conversation and the trace."""
+
+import asyncio
+import os
+import sys
+import tempfile
+from pathlib import Path
+from time import monotonic
+from typing import TextIO
+
+from outrider.app.config.folders import find_folders
+from outrider.app.config.settings import Flags, read_settings
+from outrider.app.local.progress import ProgressLine
+from outrider.app.local.pull import pull_weights
+from outrider.app.standard import standard_engine
+from outrider.bus import EventBus
+from outrider.errors import OutriderError
+from outrider.permissions.texts.terminal import for_terminal
+from outrider.tracing.event_log import EventLog
+from outrider.tracing.spans import Trace
+from outrider.types.events import PartDeltaEvent, ToolExecutionCompletedEvent, ToolExecutionStartedEvent
+
+FILES = {
+    "README.md": "# Tea\n\nPrices of a tea shop. The test is run with `python -m unittest -q`.\n",
+    "prices.py": (
+        '"""What tea costs."""\n\n\ndef price(grams, per_100_grams):\n    return grams * per_100_grams\n\n\n'
+        "def total(prices):\n    return sum(prices)\n"
+    ),
+    "test_prices.py": (
+        "import unittest\n\nfrom prices import price, total\n\n\nclass Prices(unittest.TestCase):\n"
+        "    def test_price(self):\n        self.assertEqual(price(250, 4.0), 10.0)\n\n"
+        "    def test_total(self):\n        self.assertEqual(total([4.0, 10.0]), 14.0)\n"
+    ),
+}
+TASK = (
+    "Look at prices.py: price(250, 4.0) returns 1000.0, but 250 grams at 4.0 for 100 grams cost 10.0. "
+    "Mend it, then run the test with: python -m unittest -q"
+)
+# Nobody is asked here, and the workspace is ours: what the task needs is allowed, and nothing else.
+ALLOWED = ("write(*)", "shell(python -m unittest *)", "shell(python3 -m unittest *)")
+SHOWN = 12  # lines of a result
+
+
+class Story:
+    """Writes down what happens while it happens."""
+
+    def __init__(self, output: TextIO) -> None:
+        self._output = output
+
+    def attach(self, bus: EventBus) -> None:
+        bus.subscribe(PartDeltaEvent, lambda event: self.write(event.delta))
+        bus.subscribe(ToolExecutionStartedEvent, self._started)
+        bus.subscribe(ToolExecutionCompletedEvent, self._completed)
+
+    def write(self, text: str) -> None:
+        self._output.write(for_terminal(text))
+        self._output.flush()
+
+    def _started(self, event: ToolExecutionStartedEvent) -> None:
+        given = " ".join(str(value) for value in event.tool_input.values())
+        self.write(f"\n> {event.tool_name} {_few_lines(given)}\n")
+
+    def _completed(self, event: ToolExecutionCompletedEvent) -> None:
+        self.write(f"{_few_lines(event.output_preview)}\n")
+
+
+async def show(model: str, output: TextIO) -> bool:
+    """Whether the test passes at the end."""
+    story, log, bus = Story(output), EventLog(), EventBus()
+    log.attach(bus)
+    story.attach(bus)
+    with tempfile.TemporaryDirectory(prefix="outrider-tea-") as folder:
+        workspace = Path(folder)
+        for name, text in FILES.items():
+            (workspace / name).write_text(text, encoding="utf-8")
+        settings = read_settings(cwd=workspace, flags=Flags(model=f"local/{model}", allow=ALLOWED, max_turns=12))
+        story.write(f"The task: {TASK}\n")
+        begun = monotonic()
+        async with standard_engine(settings, workspace=workspace, attended=False, bus=bus) as engine:
+            session = await engine.create(workspace=workspace, title="A first task")
+            end = await engine.prompt(session, TASK)
+        if end.error is not None:
+            raise end.error
+        story.write(f"\n\nDone in {monotonic() - begun:.0f} s. What happened:\n")
+        story.write(Trace(log).format_tree())
+        return await asyncio.to_thread(_passes, workspace)
+
+
+def main() -> int:
+    model = sys.argv[1] if len(sys.argv) > 1 else ""
+    # The agent's own Python is the one that it finds first.
+    os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    try:
+        if not model.endswith(".gguf"):
+            pull_weights(model, find_folders(os.environ).data, ProgressLine(sys.stderr))
+        passed = asyncio.run(show(model, sys.stdout))
+    except OutriderError as error:
+        sys.stderr.write(f"{for_terminal(error.message)}\n")
+        return 1
+    sys.stdout.write(f"\nThe test of the workspace {'passes now' if passed else 'still fails: small models err'}.\n")
+    return 0
+
+
+def _passes(workspace: Path) -> bool:
+    from subprocess import run
+
+    command = [sys.executable, "-m", "unittest", "-q"]
+    return run(command, cwd=workspace, capture_output=True, timeout=60, check=False).returncode == 0
+
+
+def _few_lines(text: str) -> str:
+    lines = text.strip().splitlines()
+    more = f"\n… {len(lines) - SHOWN} more lines" if len(lines) > SHOWN else ""
+    return "\n".join(f"  {line}" for line in lines[:SHOWN]).strip() + more
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -93,10 +93,14 @@ class ToolExecutionCompletedEvent(Event, frozen=True):
 
 
 class ToolApprovalRequestedEvent(Event, frozen=True):
+    """`offers` are the rules that a yes for longer would keep; it is offered only if the question `can_last`."""
+
     tool_name: str
     description: str = ""
     approval_id: str = ""
     tool_input: dict[str, Any] = {}
+    offers: tuple[str, ...] = ()
+    can_last: bool = False
 
 
 class ToolApprovalResultEvent(Event, frozen=True):

@@ -1,17 +1,16 @@
 """Questions about calls: kept in the store, asked once, answered from any front end; the first answer counts."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
+from outrider.app.approvals.grants import LASTING, Grant, holds_here
 from outrider.bus import EventBus
-from outrider.permissions.offers import offered_rules
 from outrider.sessions import faults
 from outrider.sessions.records import Approval, ApprovalScope, fingerprint
 from outrider.sessions.store import Store
 from outrider.types.events import ToolApprovalRequestedEvent, ToolApprovalResultEvent
 
-LASTING = ("session", "project", "always")
 POLL_SECONDS = 0.5  # for answers that another process puts into the store
 
 
@@ -44,6 +43,8 @@ class Desk:
                     description=asked.description,
                     approval_id=asked.id,
                     tool_input=asked.input,
+                    offers=asked.offers,
+                    can_last=asked.can_last,
                 )
             )
             faults.reach("FP-mid-approval")
@@ -54,7 +55,10 @@ class Desk:
     async def answer(
         self, approval_id: str, *, allow: bool, scope: ApprovalScope = "once", by: str = "", words: str = ""
     ) -> Approval:
-        """The first answer counts; a later one gets it back."""
+        """The first answer counts; a later one gets it back. A yes for longer is one for once where no rule says what
+        it would cover."""
+        if scope in LASTING and not (await self._asked(approval_id)).can_last:
+            scope = "once"
         answer = "allowed" if allow else "denied"
         approval = await self._store.answer(approval_id, answer, scope=scope, by=by, words=words)
         self._remember(approval)
@@ -67,15 +71,14 @@ class Desk:
         self._lasting.pop(approval_id, None)
         return await self._store.answer(approval_id, "revoked")
 
-    def granted(self, session_id: str, workspace: str) -> tuple[str, ...]:
-        """The allow rules that answers stand for, here and now."""
-        rules: dict[str, None] = {}
-        for approval in self._lasting.values():
-            if approval.scope == "session" and approval.session_id != session_id:
-                continue
-            offered = offered_rules(approval.tool, approval.input, workspace=workspace) or (f"{approval.tool}",)
-            rules.update(dict.fromkeys(offered))
-        return tuple(rules)
+    def granted(self, sessions: Collection[str], workspace: str) -> Grant:
+        """What answers stand for, here and now: in these sessions, in this workspace."""
+        held = [approval for approval in self._lasting.values() if holds_here(approval, sessions, workspace)]
+        return Grant.of(held)
+
+    async def _asked(self, approval_id: str) -> Approval:
+        found = (approval for approval in await self._store.approvals() if approval.id == approval_id)
+        return next(found, Approval(session_id="", call_id="", tool=""))
 
     async def _answered(self, asked: Approval) -> Approval:
         answered = self._waiting.setdefault(asked.id, asyncio.Event())

@@ -9,8 +9,10 @@ import msgspec
 
 from outrider.agents.crew import Seat, Verdict
 from outrider.app.approvals.desk import Desk
+from outrider.app.approvals.grants import Grant
+from outrider.app.approvals.refusals import CONFINED, refusal
 from outrider.bus import EventBus
-from outrider.permissions import Decision, decide
+from outrider.permissions.decision import Decision
 from outrider.sessions.records import Approval, fingerprint
 from outrider.tools.tool import Policy, Tool
 from outrider.types.events import ToolApprovalRequestedEvent, ToolApprovalResultEvent
@@ -22,11 +24,12 @@ NOBODY_THERE = (
 )
 _STRICTNESS: dict[str, int] = {"allow": 0, "ask": 1, "deny": 2}
 _YES, _NO = True, False
+NOTHING_GRANTED = Grant()
 _log = logging.getLogger("outrider.approvals")
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True):
-    """A question about one exact call: what is shown here is what would run."""
+    """A question about one exact call: what is shown here is what would run. `offers` are rules that would allow it."""
 
     tool: str
     input: dict[str, Any]
@@ -34,6 +37,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
     agent: str
     session_id: str
     description: str = ""
+    offers: tuple[str, ...] = ()
 
 
 Approve = Callable[[ApprovalRequest], Any]
@@ -60,24 +64,29 @@ class Judge:
         self._built_in = built_in
         self._sandbox = sandbox
 
-    def decide(self, call: ToolPart, tool: Tool, seat: Seat, granted: tuple[str, ...] = ()) -> Decision:
+    def decide(self, call: ToolPart, tool: Tool, seat: Seat, granted: Grant = NOTHING_GRANTED) -> Decision:
         own = () if tool.name in self._built_in else (tool.name,)
+        if not own and (why := refusal(tool.name, call.state.input, seat.effective_mode, self._sandbox)):
+            return Decision("deny", why)
+        from outrider.permissions import decide  # with the first call: a shell's grammar takes long to load
+
         decision = decide(
             tool.name,
             call.state.input,
-            mode=seat.session.mode,
-            allow=(*self._rules.allow, *granted, *own, *seat.agent.permissions.get("allow", ())),
+            mode=seat.effective_mode,
+            allow=(*self._rules.allow, *granted.rules, *own, *seat.agent.permissions.get("allow", ())),
             ask=(*self._rules.ask, *seat.ask),
             deny=(*self._rules.deny, *seat.deny),
             workspace=seat.workspace,
-            sandbox=seat.session.mode in ("plan", "background") and self._sandbox(),
+            approved=granted.contents,
+            sandbox=seat.effective_mode in CONFINED and self._sandbox(),
         )
         policy: Policy = tool.policy_for(call.state.input)
         if _STRICTNESS[policy] <= _STRICTNESS[decision.effect]:
             return decision
         if getattr(tool, "has_changed", False):
             return Decision("ask", f"the tool {tool.name} is not the one that it was when somebody last approved it")
-        if policy == "ask" and tool.name in granted:
+        if policy == "ask" and tool.name in granted.rules:
             return decision
         return Decision(policy, f"the tool {tool.name} says {policy} for this call")
 
@@ -89,7 +98,7 @@ class AskingGate:
         self,
         judge: Judge,
         ask: "Ask",
-        granted: Callable[[Seat], tuple[str, ...]] = lambda _: (),
+        granted: Callable[[Seat], Grant] = lambda _: NOTHING_GRANTED,
         admitted: Callable[[ToolPart], None] = lambda _: None,
     ) -> None:
         self._judge = judge
@@ -123,9 +132,17 @@ def asking_a_function(approve: Approve | None, bus: EventBus) -> Ask:
     async def ask(call: ToolPart, tool: Tool, seat: Seat, decision: Decision) -> Verdict:
         if approve is None:
             return Verdict(_NO, "denied", NOBODY_THERE)
+        from outrider.permissions.offers import offered_rules
+
         await _wait_in_transcript(call, seat)
         request = ApprovalRequest(
-            call.tool, call.state.input, call.call_id, seat.agent.name, seat.session.id, decision.reason
+            call.tool,
+            call.state.input,
+            call.call_id,
+            seat.agent.name,
+            seat.session.id,
+            decision.reason,
+            offered_rules(call.tool, call.state.input, workspace=str(seat.workspace)),
         )
         named = {"call_id": call.call_id, "tool_name": call.tool}
         bus.publish(
@@ -146,6 +163,9 @@ def asking_at(desk: Desk) -> Ask:
         if not desk.attended():
             return Verdict(_NO, "denied", NOBODY_THERE)
         await _wait_in_transcript(call, seat)
+        from outrider.permissions.offers import offer_for
+
+        offer = offer_for(call.tool, call.state.input, workspace=str(seat.workspace))
         question = Approval(
             session_id=seat.session.id,
             call_id=call.call_id,
@@ -153,6 +173,9 @@ def asking_at(desk: Desk) -> Ask:
             input=call.state.input,
             fingerprint=fingerprint(call.tool, call.state.input),
             description=decision.reason,
+            workspace=str(seat.workspace),
+            offers=offer.rules,
+            contents=offer.contents,
         )
         with seat.states.awaiting_approval():
             allowed, words = await desk.ask(question, seat.agent.name, seat.call_id)

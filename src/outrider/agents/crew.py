@@ -17,6 +17,7 @@ from outrider.permissions.modes import stricter
 from outrider.providers.provider import ModelClient
 from outrider.sessions.journal import Journal
 from outrider.sessions.session import Session
+from outrider.tools.context import ToolContext
 from outrider.tools.tool import Tool
 from outrider.tools.truncation import OutputCap, Save
 from outrider.types.agents import Agent, AgentMessage, Mode
@@ -27,6 +28,10 @@ from outrider.types.request import OutputSchema, ToolSpec
 from outrider.types.usage import Tokens
 
 TakeInput = Callable[[], Awaitable[list[Message]]]
+RunTask = Callable[[str, str, str, ToolContext], Awaitable[str]]
+"""Lets the agent of that name work, by a short description and a prompt, for a call; its answer."""
+TaskTool = Callable[[Mapping[str, str], RunTask], Tool]
+"""The tool that hands out tasks to agents, given by their names and roles."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -78,6 +83,7 @@ class Crew(msgspec.Struct, kw_only=True):
     around: Around = unwatched
     forwards: list[AgentMessage] = []
     hooks: Hooks = Hooks()
+    task_tool: TaskTool | None = None
     notes: str = ""
     prompts: Mapping[str, str] = {}
 

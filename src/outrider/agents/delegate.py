@@ -1,4 +1,4 @@
-"""How agents call each other as equals: `call_agent` opens a child session, `finish` ends the agent's own turn."""
+"""How agents call each other as equals: `call_agent` and `task` open a child session, `finish` ends one's own turn."""
 
 from collections.abc import Callable
 from time import monotonic
@@ -7,22 +7,24 @@ from typing import Annotated
 from outrider.agents.crew import Seat
 from outrider.agents.ends import TurnEnd
 from outrider.agents.turn import Turn
+from outrider.context.instructions import role_of
 from outrider.errors import LimitReachedError, ToolFailure
 from outrider.permissions.modes import stricter
 from outrider.sessions.session import Session
-from outrider.tools.context import ToolContext
+from outrider.tools.context import Progress, ToolContext
 from outrider.tools.tool import Tool, named
 from outrider.types.agents import Agent, AgentMessage
 from outrider.types.events import AgentCalledEvent, AgentReturnedEvent
 from outrider.types.messages import Message
-from outrider.types.parts import FilePart, TextPart
+from outrider.types.parts import FilePart, ModelRef, SubtaskPart, TextPart
 from outrider.types.tool_state import Attachment
 
 TakeSeat = Callable[..., Seat]
+ITSELF = "a fresh copy of you, with your tools and an empty context"
 
 
 def delegate_tools(seat: Seat, take_seat: TakeSeat) -> dict[str, Tool]:
-    """The two tools that need the loop. `take_seat` is handed in: seats have these tools, and these make seats."""
+    """The tools that need the loop. `take_seat` is handed in: seats have these tools, and these make seats."""
 
     @Tool(delegates=True)
     async def call_agent(
@@ -31,7 +33,7 @@ def delegate_tools(seat: Seat, take_seat: TakeSeat) -> dict[str, Tool]:
         context: ToolContext,
     ) -> str:
         """Ask another agent and get its answer."""
-        return await Delegation(seat, take_seat, context.call_id).run(agent_name, message)
+        return await Delegation(seat, take_seat, context).run(agent_name, message)
 
     @Tool
     async def finish(message: Annotated[str, "the result, in full"]) -> str:
@@ -39,19 +41,27 @@ def delegate_tools(seat: Seat, take_seat: TakeSeat) -> dict[str, Tool]:
         seat.finished = message
         return "finished"
 
-    return named([call_agent, finish])
+    async def run_task(agent_name: str, description: str, prompt: str, context: ToolContext) -> str:
+        return await Delegation(seat, take_seat, context).run(agent_name, prompt, description)
+
+    make = seat.crew.task_tool
+    roles = {seat.agent.name: ITSELF}
+    for agent in seat.crew.agents.values():
+        roles.setdefault(agent.name, role_of(agent))
+    return named([call_agent, finish, *([make(roles, run_task)] if make else [])])
 
 
 class Delegation:
     """One call of an agent by another, from the forward to the return."""
 
-    def __init__(self, seat: Seat, take_seat: TakeSeat, call_id: str) -> None:
+    def __init__(self, seat: Seat, take_seat: TakeSeat, context: ToolContext) -> None:
         self._seat = seat
         self._crew = seat.crew
         self._take_seat = take_seat
-        self._call_id = call_id
+        self._context = context
+        self._call_id = context.call_id
 
-    async def run(self, agent_name: str, message: str) -> str:
+    async def run(self, agent_name: str, message: str, description: str = "") -> str:
         callee = self._find(agent_name)
         try:
             self._crew.budget.check_depth(self._seat.depth + 1)
@@ -59,6 +69,7 @@ class Delegation:
             raise ToolFailure(f"No agent can be called from here: {error.message}. Do the work yourself.") from error
         started = monotonic()
         session = self._child_session(callee)
+        await self._note(callee, session, message, description)
         self._forward(callee, message, session)
         async with await self._crew.open_journal(session) as journal:
             child = self._take_seat(callee, journal, self._crew, caller=self._seat, call_id=self._call_id)
@@ -67,7 +78,16 @@ class Delegation:
         self._return(callee, end, session, round((monotonic() - started) * 1000))
         return _result(callee, end)
 
+    async def _note(self, callee: Agent, session: Session, prompt: str, description: str) -> None:
+        """Where the work can be found is part of the transcript, and of the call."""
+        self._context.report(Progress(metadata={"child_session_id": session.id}))
+        asked = next(m for m in reversed(self._seat.session.messages) if m.find_call(self._call_id))
+        model = ModelRef(callee.provider, callee.model)
+        await self._seat.journal.put_part(SubtaskPart(callee.name, description, prompt, model, session.id), asked)
+
     def _find(self, name: str) -> Agent:
+        if name == self._seat.agent.name:
+            return self._seat.agent  # with the model that it has here
         if name in self._crew.agents:
             return self._crew.agents[name]
         if name in self._seat.tools:

@@ -20,6 +20,7 @@ from outrider.sessions.records import Approval, ApprovalScope, Delivery, InboxIt
 from outrider.sessions.redacted_store import redacted
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
+from outrider.tools.builtin.todo import Todo, recorded_todos
 from outrider.tools.tool import Tool
 from outrider.types.agents import Agent, Mode, Provider
 from outrider.types.ids import new_id
@@ -171,6 +172,10 @@ class Engine:
     async def fork(self, session_id: str, *, at: str | None = None, title: str | None = None) -> str:
         """A new session that begins as a copy of another up to and with message `at` (None: all of it); its id."""
         return (await self.store.fork(session_id, at=at, title=title)).id
+
+    async def todos(self, session_id: str) -> Sequence[Todo]:
+        """What the session's agent noted to be done. A SessionUpdatedEvent with `changes["todos"]` tells of changes."""
+        return recorded_todos((await self.open(session_id)).messages)
 
     async def rename(self, session_id: str, title: str) -> None:
         """Also a session that somebody else owns may be given a name."""

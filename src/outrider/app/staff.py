@@ -6,11 +6,12 @@ from typing import Any, Self
 
 import msgspec
 
-from outrider.agents.crew import Crew, unwatched
+from outrider.agents.crew import Crew, Seat, unwatched
 from outrider.agents.limits import Budget
 from outrider.agents.terms.hooks import Hooks
 from outrider.app.approvals.desk import Desk
 from outrider.app.approvals.gate import AskingGate, Judge, Rules, asking_at
+from outrider.app.approvals.grants import Grant
 from outrider.app.config.environment import filled_in
 from outrider.app.local.profile import suited
 from outrider.app.models.connections import connected
@@ -29,6 +30,7 @@ from outrider.providers.provider import ModelClient
 from outrider.sessions.journal import Journal, begin
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
+from outrider.tools.builtin.task import task_tool
 from outrider.types.agents import Agent, Limits
 from outrider.types.ids import now_ms
 from outrider.types.parts import ModelRef
@@ -111,7 +113,16 @@ class Staff:
 
     def toolbox(self, session: Session) -> Toolbox | None:
         """The built-in tools of a session; whoever takes them closes them."""
-        return Toolbox(session, self._options.surroundings, self.undo) if self._options.surroundings else None
+        around, find_secrets = self._options.surroundings, self._redactor.spans_of_bytes
+        return Toolbox(session, around, self.undo, find_secrets) if around else None
+
+    def _granted(self, seat: Seat) -> Grant:
+        """An answer for a session counts for those that its agents open, too."""
+        sessions, above = {seat.session.id}, seat.caller
+        while above is not None:
+            sessions.add(above.session.id)
+            above = above.caller
+        return self._desk.granted(sessions, str(seat.workspace))
 
     def crew(self, session: Session, toolbox: Toolbox | None) -> Crew:
         """A crew for one turn: its budget is its own, everything else is the engine's or the session's."""
@@ -120,6 +131,8 @@ class Staff:
         own = built_in.keys() - self.plan.tools.keys()
 
         async def open_journal(child: Session) -> Journal:
+            if toolbox is not None:
+                toolbox.tree.add(child)
             return await begin(child, self._store, self._bus)
 
         return Crew(
@@ -129,7 +142,7 @@ class Staff:
             gate=AskingGate(
                 Judge(options.rules, own, sandbox=confining(options.surroundings)),
                 asking_at(self._desk),
-                lambda seat: self._desk.granted(seat.session.id, str(seat.workspace)),
+                self._granted,
                 toolbox.admit if toolbox else lambda _: None,
             ),
             tariff=CatalogTariff(self._catalog, self.plan.providers),
@@ -139,6 +152,7 @@ class Staff:
             clock=now_ms,
             around=self.undo.watching(own) if self.undo else unwatched,
             hooks=options.hooks,
+            task_tool=task_tool if toolbox else None,
             **_told(session, toolbox),
         )
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from outrider.app.session_tree import SessionTree
 from outrider.app.undo.undo import Undo
 from outrider.app.workspace.belongings import Belongings
 from outrider.bus import EventBus
@@ -28,16 +29,15 @@ from outrider.tools.builtin.process import process_tool
 from outrider.tools.builtin.question import Ask, question_tool
 from outrider.tools.builtin.read import read_tool
 from outrider.tools.builtin.shell import shell_tool
-from outrider.tools.builtin.todo import Todo, todo_tool
+from outrider.tools.builtin.todo import Todo, recorded_todos, todo_tool
 from outrider.tools.builtin.web_fetch import web_fetch_tool
 from outrider.tools.builtin.write import write_tool
 from outrider.tools.files.editor import Editor, keep_nothing
 from outrider.tools.files.files import Files
 from outrider.tools.files.ledger import Ledger
 from outrider.tools.tool import Tool, named
+from outrider.types.events import SessionUpdatedEvent
 from outrider.types.parts import ToolPart
-
-CONFINED = ("plan", "background")  # modes in which nobody is asked about a command
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,18 +86,19 @@ class Toolbox:
         find_secrets: FindSecrets = find_none,
     ) -> None:
         self._session = session
+        self._bus = around.bus
         self._undo = undo
+        self.tree = SessionTree(session)
         workspace = Path(session.workspace_directory or ".")
         self.supervisor = Supervisor(
             folder=OutputFolder(around.data / "outputs", OutputLimits(), find_secrets),
             bus=around.bus,
-            wrap=_confined(session, workspace, around),
+            wrap=_confined(self.tree, workspace, around),
         )
         self.grants = Grants(workspace)
         files = Files(workspace, readable=[around.data / "outputs"], granted=self.grants.holds)
         ledger = Ledger()
         editor = Editor(files, undo.keep if undo else keep_nothing, ledger)
-        self._todos: dict[str, tuple[Todo, ...]] = {}
         self.tools: dict[str, Tool] = named(
             [
                 read_tool(files, ledger),
@@ -111,7 +112,7 @@ class Toolbox:
                 process_tool(self.supervisor),
                 todo_tool(self._recall, self._keep),
                 web_fetch_tool(),
-                question_tool(around.ask),
+                *([question_tool(around.ask)] if around.ask else ()),
                 *(around.belongings.skills(workspace) if around.belongings else ()),
             ]
         )
@@ -150,19 +151,24 @@ class Toolbox:
             await self._undo.settle(self._session.id)
 
     async def _recall(self, session_id: str) -> tuple[Todo, ...]:
-        return self._todos.get(session_id, ())
+        session = self.tree.find(session_id)
+        return recorded_todos(session.messages) if session else ()
 
     async def _keep(self, session_id: str, todos: tuple[Todo, ...]) -> None:
-        self._todos[session_id] = todos
+        """The list is kept in the transcript, as what the call says; here it is told."""
+        changes = {"todos": msgspec.to_builtins(list(todos))}
+        self._bus.publish(SessionUpdatedEvent(session_id=session_id, changes=changes))
 
 
-def _confined(session: Session, workspace: Path, around: Surroundings) -> Callable[[Launch], Launch]:
-    """Commands of modes in which nobody is asked run in the sandbox; plan mode may not write."""
+def _confined(tree: SessionTree, workspace: Path, around: Surroundings) -> Callable[[Launch], Launch]:
+    """Commands of modes in which nobody is asked run in the sandbox; only background mode may write. What counts is the
+    mode of the agent that starts them."""
 
     def wrap(launch: Launch) -> Launch:
-        if session.mode not in CONFINED:
+        mode = tree.mode_of(launch.session_id)
+        if mode == "agent":
             return launch
-        writable = session.mode == "background"
+        writable = mode == "background"
         policy = usual_policy(
             workspace, writable=writable, home=around.home, own_files=[around.data], network=around.network
         )

@@ -38,13 +38,15 @@ def nothing_to_say() -> str:
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """`afterwards` is asked when nothing of the command is alive: it tidies up, and says what must be known."""
+    """`afterwards` is asked when nothing of the command is alive: it tidies up, and says what must be known.
+    `session_id` names who starts it, for whoever wraps it."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     workdir: Path
     limits: ResourceLimits = ResourceLimits()
     afterwards: Callable[[], str] = nothing_to_say
+    session_id: str = ""
 
     def encode(self) -> bytes:
         """As the keeper reads it. What no system could start raises ProcessError."""

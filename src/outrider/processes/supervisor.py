@@ -196,7 +196,9 @@ class Supervisor:
     ) -> Supervised:
         if self._closed:
             raise ProcessError("no command can be started: the supervisor is closed")
-        launch = self._wrap(Launch(argv_of(command), self._environment, Path.cwd() / (workdir or ""), self._resources))
+        place = Path.cwd() / (workdir or "")
+        launch = Launch(argv_of(command), self._environment, place, self._resources, session_id=session_id)
+        launch = self._wrap(launch)
         text = command if isinstance(command, str) else shlex.join(command)
         name = self._known.free_id(call_id)
         found = Supervised(name, session_id, text, Output(self._folder, name), self._publish)

@@ -34,4 +34,5 @@ def task_tool(agents: Mapping[str, str], run_task: RunTask) -> Tool:
         return ToolResult(answer, title=description[:100], metadata={"agent": chosen})
 
     listed = "\n".join(f"- {name}: {words}" for name, words in agents.items())
-    return Tool(task, description=prompt_beside(__file__, agents=listed), preprocess_args=renamed(ALIASES))
+    description = prompt_beside(__file__, agents=listed)
+    return Tool(task, description=description, preprocess_args=renamed(ALIASES), delegates=True)

@@ -1,6 +1,6 @@
 """The model's own list of what is to be done, kept for the session."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -10,7 +10,11 @@ from outrider.tools.context import ToolContext
 from outrider.tools.prompt import prompt_beside
 from outrider.tools.tool import Tool, ToolResult
 from outrider.tools.words import renamed
+from outrider.types.messages import Message
+from outrider.types.parts import ToolPart
+from outrider.types.tool_state import ToolCompleted
 
+NAME = "todo"
 MOST = 200
 LONGEST = 1_000
 _MARKS = {"pending": "[ ]", "in_progress": "[>]", "completed": "[x]", "cancelled": "[-]"}
@@ -29,7 +33,7 @@ Keep = Callable[[str, tuple[Todo, ...]], Awaitable[None]]
 
 def todo_tool(recall: Recall, keep: Keep) -> Tool:
     async def todo(
-        context: ToolContext, todos: Annotated[list[Todo] | None, "the whole list; leave out to read it"] = None
+        context: ToolContext, todos: Annotated[list[Todo] | None, "leave out to read it"] = None
     ) -> ToolResult:
         if todos is None:
             return _told(await recall(context.session_id))
@@ -39,11 +43,21 @@ def todo_tool(recall: Recall, keep: Keep) -> Tool:
 
     return Tool(
         todo,
+        name=NAME,
         description=prompt_beside(__file__),
         read_only=True,  # it changes nothing but the session's own notes
         parallel=False,
         preprocess_args=_understood,
     )
+
+
+def recorded_todos(messages: Sequence[Message]) -> tuple[Todo, ...]:
+    """The list as the transcript has it: what the last call that changed or read it said."""
+    for message in reversed(messages):
+        for part in reversed(message.get_parts_by_type(ToolPart)):
+            if part.tool == NAME and isinstance(part.state, ToolCompleted) and "todos" in part.state.metadata:
+                return msgspec.convert(part.state.metadata["todos"], tuple[Todo, ...])
+    return ()
 
 
 def _understood(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -23,11 +23,13 @@ _PATCHED = re.compile(
 
 
 class Assessment(Protocol):
-    """`invalid` says why the call cannot be judged at all: such a call never runs."""
+    """`invalid` says why the call cannot be judged at all: such a call never runs. `changes` is True for tools that are
+    there to change files."""
 
     action: Action
     reason: str
     invalid: str
+    changes: bool
 
     def held_by(self, rule: Rule) -> bool:
         """Whether a rule that denies or asks speaks about this call."""
@@ -41,6 +43,8 @@ class Assessment(Protocol):
 def assess(tool: str, arguments: Mapping[str, Any], *, workspace: str, approved: Collection[str] = ()) -> Assessment:
     shape = shape_of(tool)
     match shape.kind:
+        case "shell" if canonical(tool) == "process" and subject_of(tool, arguments) is None:
+            return ProcessCall(tool, arguments)
         case "shell":
             return ShellCall(tool, arguments, workspace, approved)
         case "read" | "write":
@@ -54,7 +58,7 @@ def assess(tool: str, arguments: Mapping[str, Any], *, workspace: str, approved:
 class PlainCall:
     """A call known by its tool's name alone: a tool of a server, of the user's program, or one that only talks."""
 
-    invalid = ""
+    invalid, changes = "", False
 
     def __init__(self, tool: str, kind: str) -> None:
         self.tool, self.reason = tool, ""
@@ -69,11 +73,31 @@ class PlainCall:
         return [rule for rule in rules if rule.names(self.tool) and rule.pattern is None and not rule.broken][:1]
 
 
+class ProcessCall:
+    """A call that looks after a command which was allowed to start; what it does with input is not known."""
+
+    invalid, changes = "", False
+
+    def __init__(self, tool: str, arguments: Mapping[str, Any]) -> None:
+        self.tool, self.verb = tool, str(arguments.get("action") or "")
+        self.action: Action = "talk" if self.verb in {"list", "read", "wait", "kill"} else "shell"
+        self.reason = "" if self.action == "talk" else "what the process does with its input is not known"
+
+    def held_by(self, rule: Rule) -> bool:
+        return rule.names(self.tool) and (rule.broken is not None or not rule.words or rule.words[0] == self.verb)
+
+    def allowed_by(self, rules: Sequence[Rule]) -> list[Rule]:
+        return [rule for rule in rules if rule.names(self.tool) and self._allows(rule)][:1]
+
+    def _allows(self, rule: Rule) -> bool:
+        return not rule.broken and (not rule.words or rule.words == (self.verb,))
+
+
 class WebCall:
     """A call that reaches another machine."""
 
     action: Action = "beyond"
-    invalid = ""
+    invalid, changes = "", False
 
     def __init__(self, tool: str, arguments: Mapping[str, Any]) -> None:
         self.tool, self.url = tool, str(subject_of(tool, arguments) or "")
@@ -112,6 +136,7 @@ class FileCall:
         if not paths:
             self.invalid = "it names no file"
         self.action, self.reason = self._action(shape.kind)
+        self.changes = shape.kind == "write"
 
     action: Action
 
@@ -193,6 +218,8 @@ def patched_paths(patch: str) -> list[str]:
 
 class ShellCall:
     """A command line."""
+
+    changes = False
 
     def __init__(self, tool: str, arguments: Mapping[str, Any], workspace: str, approved: Collection[str]) -> None:
         self.tool, self.invalid = tool, ""

@@ -38,12 +38,13 @@ def stricter(caller: Mode, callee: Mode) -> Mode:
     return min(caller, callee, key=_ALLOWS.__getitem__)
 
 
-def offered(mode: Mode, action: Action) -> bool:
-    """Whether the mode has such tools at all; no rule brings back what a mode does not have."""
+def offered(mode: Mode, action: Action, *, changes: bool = False) -> bool:
+    """Whether the mode has such tools at all; no rule brings back what a mode does not have. `changes` says of a call
+    that it would change files, wherever they are."""
     match mode:
         case "chat":
             return False
         case "plan":
-            return action != "write"
+            return action != "write" and not changes
         case "agent" | "background":
             return True

@@ -66,7 +66,7 @@ def _by_rules(policy: Policy, found: Assessment, mode: Mode) -> Decision | None:
         return Decision("deny", "a rule forbids it", rule.text)
     if found.invalid:
         return Decision("deny", found.invalid)
-    if not offered(mode, found.action):
+    if not offered(mode, found.action, changes=found.changes):
         return Decision("deny", f"{mode} mode has no such tool: {WHY[found.action]}")
     if found.action == "protected":
         return Decision(MODE_TABLE[mode]["protected"], found.reason or WHY["protected"])

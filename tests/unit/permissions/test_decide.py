@@ -40,11 +40,11 @@ TABLE = [
     ("read", {"file_path": ".env"}, "deny ask ask deny"),
     ("write", {"file_path": "new.py", "content": ""}, "deny deny ask allow"),
     ("edit", {"file_path": "README.md", "old_string": "a", "new_string": "b"}, "deny deny ask allow"),
-    ("write", {"file_path": "../new.py", "content": ""}, "deny ask ask deny"),
-    ("write", {"file_path": ".git/config", "content": ""}, "deny ask ask deny"),
+    ("write", {"file_path": "../new.py", "content": ""}, "deny deny ask deny"),
+    ("write", {"file_path": ".git/config", "content": ""}, "deny deny ask deny"),
     ("apply_patch", {"patch": "*** Begin Patch\n*** Add File: a.py\n+x\n*** End Patch"}, "deny deny ask allow"),
-    ("apply_patch", {"patch": "*** Begin Patch\n*** Add File: .git/x\n+x\n*** End Patch"}, "deny ask ask deny"),
-    ("apply_patch", {"patch": "--- a/README.md\n+++ b/../x\n@@ -1 +1 @@\n-x\n+y\n"}, "deny ask ask deny"),
+    ("apply_patch", {"patch": "*** Begin Patch\n*** Add File: .git/x\n+x\n*** End Patch"}, "deny deny ask deny"),
+    ("apply_patch", {"patch": "--- a/README.md\n+++ b/../x\n@@ -1 +1 @@\n-x\n+y\n"}, "deny deny ask deny"),
     ("shell", {"command": "ls"}, "deny allow allow allow"),
     ("bash", {"command": "ls"}, "deny allow allow allow"),
     ("shell", {"command": "rm x"}, "deny deny ask deny"),
@@ -54,6 +54,14 @@ TABLE = [
     ("todo", {"items": []}, "deny allow allow allow"),
     ("task", {"prompt": "x"}, "deny allow allow allow"),
     ("mcp__server__tool", {"x": 1}, "deny ask ask deny"),
+    ("process", {"action": "list"}, "deny allow allow allow"),
+    ("process", {"action": "read", "process_id": "1"}, "deny allow allow allow"),
+    ("process", {"action": "wait", "process_id": "1"}, "deny allow allow allow"),
+    ("process", {"action": "kill", "process_id": "1"}, "deny allow allow allow"),
+    ("process", {"action": "write", "process_id": "1", "input": "x"}, "deny deny ask deny"),
+    ("process", {"action": "new"}, "deny deny ask deny"),
+    ("process", {}, "deny deny ask deny"),
+    ("process", {"command": "rm x"}, "deny deny ask deny"),
 ]
 
 
@@ -243,3 +251,92 @@ def test_a_rule_without_a_pattern_allows_what_is_understood(workspace: Path):
     assert judged(workspace, "shell", {"command": "make"}, allow=["shell"]) == "allow"
     assert judged(workspace, "shell", {"command": "make > x"}, allow=["shell"]) == "ask"
     assert judged(workspace, "shell", {"command": "${!x}"}, allow=["shell(*)"]) == "ask"
+
+
+@pytest.mark.parametrize(
+    ("rule", "action", "held"),
+    [
+        ("process", "write", True),
+        ("process(write)", "write", True),
+        ("process(write)", "kill", False),
+        ("process(kill)", "kill", True),
+        ("shell", "write", False),
+        ("process('", "kill", True),
+    ],
+)
+def test_rules_about_processes_name_what_is_done_with_them(rule: str, action: str, held: bool, workspace: Path):
+    denied = judged(workspace, "process", {"action": action, "process_id": "1"}, deny=[rule])
+    assert (denied == "deny") is held
+
+
+def test_an_allow_rule_lets_a_process_be_given_input(workspace: Path):
+    call = {"action": "write", "process_id": "1"}
+    assert judged(workspace, "process", call, allow=["process(write)"]) == "allow"
+    assert judged(workspace, "process", call, allow=["process"]) == "allow"
+    assert judged(workspace, "process", call, allow=["process(kill)"]) == "ask"
+    assert judged(workspace, "process", call, allow=["process(write x)"]) == "ask"
+    assert judged(workspace, "process", call, allow=["process('"]) == "ask"
+
+
+OPENING = [
+    "find . -name '*.py' -exec cat {} +",
+    "find . -name '*.py' -exec grep -l x {} ';'",
+    "find src -name '*.py' -print0 | xargs -0 wc -l",
+    "git ls-files -z | xargs -0 wc -l",
+    "diff -r src src",
+    "ls -LR",
+    "du -L",
+]
+
+
+@pytest.mark.parametrize("command", OPENING)
+def test_what_is_found_is_opened_only_where_no_link_leads_out(command: str, workspace: Path):
+    (workspace / "src" / "app.py").write_text("x")
+    (workspace / "src" / "inside.py").symlink_to("app.py")
+    assert judged(workspace, "shell", {"command": command}, "plan") == "allow"
+    (workspace / "src" / "leak.py").symlink_to("../../secret.txt")
+    assert judged(workspace, "shell", {"command": command}, "plan") == "deny"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "find . -type f -name '*.py' -exec cat {} +",
+        "find . -name '*.py' -type f -print0 | xargs -0 wc -l",
+        "find . -name '*.py' -exec ls -l {} +",
+        "diff -r --no-dereference src src",
+        "grep -r x .",
+        "ls -R",
+    ],
+)
+def test_a_link_that_is_not_followed_does_not_matter(command: str, workspace: Path):
+    (workspace / "src" / "leak.py").symlink_to("../../secret.txt")
+    assert judged(workspace, "shell", {"command": command}, "plan") == "allow"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "find . ! -type f -name '*.py' -exec cat {} +",
+        "find . -type d -name '*.py' -exec cat {} +",
+        "find . -name '*.py' -exec cat {} + -type f",
+        "find . -type f -o -name '*.py' -exec cat {} +",
+        "find . -name '*.py' -print0 -type f | xargs -0 wc -l",
+    ],
+)
+def test_only_a_test_that_counts_keeps_links_out(command: str, workspace: Path):
+    (workspace / "src" / "leak.py").symlink_to("../../secret.txt")
+    assert judged(workspace, "shell", {"command": command}, "plan") == "deny"
+
+
+def test_more_files_than_can_be_looked_at_may_hold_such_a_link(workspace: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("outrider.permissions.paths.links.MOST", 3)
+    assert judged(workspace, "shell", {"command": "find . -name '*.py' -exec cat {} +"}, "plan") == "deny"
+    assert judged(workspace, "shell", {"command": "find . -type f -name '*.py' -exec cat {} +"}, "plan") == "allow"
+
+
+def test_patterns_are_read_as_every_shell_may_read_them(workspace: Path):
+    """Older ones let `.?` stand for the folder above, and a range of capitals for small letters."""
+    assert judged(workspace, "shell", {"command": "cat .?/secret.txt"}, "plan") == "deny"
+    assert judged(workspace, "shell", {"command": "cat .[D-F]nv"}, "plan") == "deny"
+    assert judged(workspace, "shell", {"command": "cat [Q-S]EADME.md"}, "plan") == "allow"

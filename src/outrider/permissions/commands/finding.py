@@ -1,7 +1,7 @@
 """The expression language of find: tests that only look, and commands that it runs for what it finds."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -35,18 +35,23 @@ class Finding(Struct, frozen=True):
     runs: tuple[tuple[Arg, ...], ...] = ()
     names: tuple[str, ...] = ()  # patterns of which every found file matches one
     prints_names: bool = False  # separated by NUL bytes, and nothing else
+    links_below: tuple[str, ...] = ()  # folders below which links may be found too
 
 
 def read_find(args: Sequence[Arg], place: Place) -> Finding:
     rest = list(args)
     while rest and rest[0].text in _BEFORE_PATHS:
         rest.pop(0)
+    starts: list[str] = []
     while rest and not _begins_expression(rest[0]):
-        place.check(rest.pop(0))
+        place.check(rest[0])
+        starts += rest.pop(0).choices or ()
     expression = _Expression(rest, place)
     expression.read()
     names = () if expression.alternatives else tuple(expression.names)
-    return Finding(tuple(expression.runs), names, expression.prints == ["-print0"])
+    only_files = expression.only_files and not expression.alternatives
+    links_below = () if only_files else tuple(starts) or (".",)
+    return Finding(tuple(expression.runs), names, expression.prints == ["-print0"], links_below)
 
 
 def _begins_expression(arg: Arg) -> bool:
@@ -63,6 +68,7 @@ class _Expression:
         self.prints: list[str] = []
         self.alternatives = False  # a file may be found without matching the names
         self.negated = False
+        self.only_files = False
 
     def read(self) -> None:
         while self.rest:
@@ -90,6 +96,8 @@ class _Expression:
         value = self._next(name).text
         if name == "-printf":
             self.prints.append(name)
+        if name == "-type" and value == "f" and not self.negated and not self.runs and not self.prints:
+            self.only_files = True
         if name in {"-name", "-iname"} and value is not None:
             self.alternatives = self.alternatives or self.negated
             self.names.append(value)
@@ -116,7 +124,13 @@ _LOOKING = names(
 )
 
 
-def refuse_secrets(name: str, names: Sequence[str]) -> None:
+_NOT_OPENING = names("ls stat file du basename dirname realpath readlink echo test [")
+
+
+def refuse_found(name: str, names: Sequence[str], links_below: Iterable[str], place: Place) -> None:
+    """Refuses a program that would show secrets, or follow links out of the workspace, among what was found."""
+    if name not in _NOT_OPENING:
+        place.refuse_links(links_below)
     if name in _LOOKING:
         return
     if not names or any(matches_secret(pattern) or pattern in {"*", "*.*", ".*"} for pattern in names):

@@ -10,7 +10,7 @@ from msgspec import Struct
 from outrider.permissions.commands.builtins import BUILTINS, prove_double_bracket
 from outrider.permissions.commands.command import Command
 from outrider.permissions.commands.environment import refuse_exported, refuse_special
-from outrider.permissions.commands.finding import FOUND, read_find, refuse_secrets
+from outrider.permissions.commands.finding import FOUND, read_find, refuse_found
 from outrider.permissions.commands.flow import Flow
 from outrider.permissions.commands.redirects import refuse_redirect
 from outrider.permissions.commands.wrappers import OPAQUE, SHELLS, WRAPPERS, shell_text, unwrap_xargs
@@ -51,6 +51,7 @@ class Found(Struct, frozen=True):
     """What a command prints: names of files below the folder, separated by NUL bytes, or any text."""
 
     names: tuple[str, ...] | None = None
+    links_below: tuple[str, ...] = ()  # folders in which the names may be those of links
 
 
 class Walker(Protocol):
@@ -203,7 +204,7 @@ class _Call:
         given = FOUND if contained else Arg(None, many=True, shown="what xargs reads")
         found = self.run((*argv, given), (*wrappers, "xargs"), barriers)
         if self.stdin.names is not None:
-            refuse_secrets(argv[0].text or "", self.stdin.names)
+            refuse_found(argv[0].text or "", self.stdin.names, self.stdin.links_below, self.place)
         return found
 
     def find(self, args: tuple[Arg, ...], wrappers: tuple[str, ...], barriers: tuple[str, ...]) -> Found:
@@ -213,9 +214,10 @@ class _Call:
                 raise Unclear("find is told to run nothing")
             self.run(argv, (*wrappers, "find"), barriers)
             if FOUND in argv[1:]:
-                refuse_secrets(argv[0].text or "", finding.names)
+                refuse_found(argv[0].text or "", finding.names, finding.links_below, self.place)
         self.keep((Arg(("find",), shown="find"), *args), wrappers, barriers, None)
-        return Found(finding.names) if finding.prints_names and not finding.runs else Found()
+        named = finding.prints_names and not finding.runs
+        return Found(finding.names, finding.links_below) if named else Found()
 
     def shell(
         self, name: str, script: tuple[str, tuple[Arg, ...]], wrappers: tuple[str, ...], barriers: tuple[str, ...]
@@ -256,7 +258,7 @@ class _Call:
             return Found()
         prove_program(name, args, self.place)
         if prints_names(name, args):
-            return Found(())
+            return Found((), (".",))
         if name in TABLES and keeps_names(name, args):
             return self.stdin
         return Found()

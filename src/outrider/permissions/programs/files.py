@@ -5,6 +5,23 @@ from outrider.permissions.programs.table import Program, Use, program
 from outrider.permissions.shell.source import Unclear
 
 _HELP = "--help --version"
+
+
+def _followed_links(use: Use, place: Place) -> None:
+    """Going through folders and following every link may lead anywhere."""
+    if use.has("-L", "--dereference") and use.has("-R", "--recursive"):
+        place.refuse_links(_starts(use))
+
+
+def _measured_links(use: Use, place: Place) -> None:
+    if use.has("-L"):
+        place.refuse_links(_starts(use))
+
+
+def _starts(use: Use) -> list[str]:
+    return [text for arg in use.operands for text in arg.choices or ()] or ["."]
+
+
 _LS = program(
     "-aAbBcCdfFgGhHiklLmnNopqQrRsStuUvxXZ1 -I= -T= -w= --all --almost-all --author --escape --block-size= "
     "--ignore-backups --color[=] --directory --dired --classify[=] --file-type --format= --full-time "
@@ -14,6 +31,7 @@ _LS = program(
     "--quoting-style= "
     f"--reverse --recursive --size --sort= --time= --time-style= --tabsize= --width= --context --zero {_HELP}",
     inert=True,
+    check=_followed_links,
 )
 
 
@@ -64,6 +82,7 @@ FILES: dict[str, Program] = {
         "--max-depth= --human-readable --inodes --count-links --no-dereference --separate-dirs --si --summarize "
         f"--threshold= --time[=] --time-style= --one-file-system --null --exclude= -X=@ --exclude-from=@ {_HELP}",
         inert=True,
+        check=_measured_links,
     ),
     "df": program(
         "-ahHiklPTv -B= -t= -x= --all --block-size= --human-readable --si --inodes --local --portability --output[=] "

@@ -215,7 +215,7 @@ _VERBS: dict[str, dict[str, Program]] = {
     "stash": {"list": _LOG, "show": _git(f"{_DIFF} --include-untracked --only-untracked -u")},
     "worktree": {"list": _git("-vz --porcelain --verbose")},
     "notes": {"show": _LOG, "list": _LOG},
-    "bisect": {"log": _git(""), "view": _git("-h")},
+    "bisect": {"log": _git(""), "terms": _git("--term-good --term-bad --term-old --term-new")},
     "reflog": {"show": _LOG, "exists": _git("")},
 }
 _WRITING_VERBS = frozenset({"expire", "delete", "drop"})

@@ -1,9 +1,12 @@
 """Where a command runs: the workspace and the folders it can be in, and which files it may read there unasked."""
 
+import os
 import re
+from collections.abc import Iterable
 from functools import cached_property
 
 from outrider.permissions.paths.contain import Containment, contain
+from outrider.permissions.paths.links import link_out
 from outrider.permissions.shell.source import Unclear
 from outrider.permissions.shell.values import Arg
 
@@ -37,6 +40,13 @@ class Place:
             raise Unclear(f"which file {arg.shown or 'an argument'} names is unknown")
         for choice in arg.choices:
             self.check_text(choice)
+
+    def refuse_links(self, starts: Iterable[str]) -> None:
+        """Refuses to open what is found below these folders where a link among it leads out of the workspace."""
+        for start in starts:
+            for cwd in self.cwds:
+                if why := link_out(os.path.join(cwd, start), os.path.realpath(self.root)):  # noqa: PTH118
+                    raise Unclear(why)
 
     def check_text(self, path: str) -> None:
         if path in {"-", ""} or _HARMLESS_DEVICES.match(path):

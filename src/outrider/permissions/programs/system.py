@@ -158,7 +158,7 @@ SYSTEM: dict[str, Program] = {
 }
 _ASKED_FOR_VERSIONS = names(
     """gcc g++ cc c++ clang clang++ cpp ld as gdb cmake ninja meson autoconf automake pkg-config pip pip3 uv ruff
-    mypy black isort flake8 pylint poetry pipenv docker podman kubectl helm terraform psql sqlite3 mysql
+    mypy black isort flake8 pylint poetry pipenv docker podman kubectl helm psql sqlite3 mysql
     redis-server zsh dash fish vim nvim nano emacs deno bun tsc yq bzip2 xz zstd dotnet swift lua gh protoc bat
     eza shellcheck hadolint pandoc ffmpeg convert inkscape nginx git-lfs"""
 )

@@ -1,9 +1,22 @@
 """Programs that read text and print text."""
 
-from outrider.permissions.programs.table import Program, program
+from outrider.permissions.programs.place import Place
+from outrider.permissions.programs.table import Program, Use, program
+from outrider.permissions.shell.source import Unclear
 
 _HELP = "--help --version"
 _SUMS = f"-btz --binary --text --tag --zero {_HELP}"
+
+
+def _no_option_files(use: Use, _: Place) -> None:
+    """What begins with @ names a file with further arguments."""
+    if any(arg.choices is None or any(choice.startswith("@") for choice in arg.choices) for arg in use.operands):
+        raise Unclear("it could be told to read its arguments from a file")
+
+
+def _links_in_folders(use: Use, place: Place) -> None:
+    if use.has("-r", "--recursive") and not use.has("--no-dereference"):
+        place.refuse_links(text for arg in use.operands for text in arg.choices or ())
 
 
 _HEAD = program(
@@ -37,6 +50,7 @@ _DIFF = program(
     "--minimal --speed-large-files "
     f"--color[=] --horizon-lines= --line-format= --ifdef= -L= {_HELP}",
     numbers=True,
+    check=_links_in_folders,
 )
 _SORT = program(
     "-bdfgiMhnRrVcCmsuz -k= -t= -S= --ignore-leading-blanks --dictionary-order --ignore-case --general-numeric-sort "
@@ -105,6 +119,7 @@ TEXTS: dict[str, Program] = {
         "-adfw -n= -t= -e= -T= --all --bytes= --radix= --encoding= --print-file-name --help --version",
         inert=True,
         numbers=True,
+        check=_no_option_files,
     ),
     "base64": _BASE,
     "base32": _BASE,
@@ -116,7 +131,7 @@ TEXTS: dict[str, Program] = {
     "zcat": program("-fl", inert=True),
     "bzcat": program("-s", inert=True),
     "xzcat": program("-q", inert=True),
-    "look": program("-adf -t=", "text", inert=True),
+    "look": program("-adf -t=", "pattern, files", inert=True),
     # These write files by nature; what they are is known, so that no rule for "anything" reaches that.
     "split": program(_HELP, "none"),
     "csplit": program(_HELP, "none"),

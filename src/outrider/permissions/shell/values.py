@@ -238,8 +238,8 @@ def _below(folder: str, written: str, parts: list[str], budget: list[int]) -> It
         elif budget[0] > 0:
             yield from _below(path, f"{written}{part}/" if part or not written else written, rest, budget)
         return
-    for name in _entries(folder, budget):
-        if not fnmatchcase(name, part) or (name.startswith(".") and not part.startswith(".")):
+    for name in (*_entries(folder, budget), ".", ".."):  # older shells match the folder and the one above it too
+        if not _matches(name, part) or (name.startswith(".") and not part.startswith(".")):
             continue
         if not rest:
             yield written + name
@@ -247,6 +247,11 @@ def _below(folder: str, written: str, parts: list[str], budget: list[int]) -> It
             yield f"{written}{name}/"
         else:
             yield from _below(os.path.join(folder, name), f"{written}{name}/", rest, budget)  # noqa: PTH118
+
+
+def _matches(name: str, part: str) -> bool:
+    """In some languages a range of letters takes in capitals and small ones alike."""
+    return fnmatchcase(name, part) or ("[" in part and fnmatchcase(name.casefold(), part.casefold()))
 
 
 def _entries(folder: str, budget: list[int]) -> list[str]:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from functools import cache, lru_cache
-from types import NoneType
-from typing import Any, cast
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin
 from urllib.parse import quote, quote_plus
 
 import msgspec
@@ -16,6 +16,7 @@ from outrider.permissions.texts.formats import SHORTEST, Spans, marked_in, spans
 from outrider.permissions.texts.names import names
 from outrider.permissions.texts.unfinished import is_long_word, open_at
 from outrider.types.codec import UnknownPart
+from outrider.types.parts import PartBase
 
 HIDDEN = "[hidden secret]"
 _SHORTEST_WORD = 16  # one of letters alone is a word of the language below this length
@@ -36,6 +37,7 @@ _SECRET_FIELD = re.compile(
 _KEPT_FIELDS = names("id session_id message_id call_id parent_id part_id provider_state type")
 _BULKY = 4096
 _NAME_LENGTH = 64
+_CLEAN_PARTS = 16
 _TEXTLESS = (int, float, bool, NoneType, Decimal)
 _BULK = re.compile(r"(?:data:[^,\s]{0,200},)?[A-Za-z0-9+/=]{4096,}")  # a picture or the like, in letters
 _PATH = re.compile(r"^(?:~|\.{1,2})?(?:/[\w.@+-]{0,40})+$")
@@ -66,6 +68,7 @@ class Redactor:
         forms = {form for secret in secrets if len(secret) >= SHORTEST for form in _written(secret)}
         self.known = sorted(forms, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, self.known))) if forms else None
+        self._clean: dict[int, PartBase] = {}
         # Names of agents, tools and models, and words of states, come with every event.
         self._remembered = lru_cache(maxsize=4096)(self._redacted)
 
@@ -119,7 +122,16 @@ class Redactor:
 
     def value(self, value: Any) -> Any:
         """The value with every text in it redacted: the same object where there was nothing to hide."""
-        return _walked(value, self.text)
+        clean = _walked(value, self.text)
+        if clean is value and isinstance(value, PartBase):
+            self._clean[id(value)] = value
+            while len(self._clean) > _CLEAN_PARTS:
+                self._clean.pop(next(iter(self._clean)), None)
+        return clean
+
+    def is_clean(self, part: object) -> bool:
+        """Whether this very part was lately found to have nothing to hide: what is stored is told next."""
+        return self._clean.get(id(part)) is part
 
     def draft(self, value: Any) -> Any:
         return _walked(value, self.so_far)
@@ -216,4 +228,17 @@ def _struct(value: msgspec.Struct, hide: Callable[[str], str]) -> msgspec.Struct
 
 @cache
 def _told_fields(cls: type[msgspec.Struct]) -> tuple[str, ...]:
-    return tuple(name for name in cls.__struct_fields__ if name not in _KEPT_FIELDS)
+    """The fields that may hold text of anybody: not names of things, numbers, times, nor words of a fixed list."""
+    try:
+        kinds = {field.name: field.type for field in msgspec.structs.fields(cls)}
+    except NameError:  # a user's class that is annotated with names of elsewhere
+        kinds = dict.fromkeys(cls.__struct_fields__, Any)
+    return tuple(name for name, kind in kinds.items() if name not in _KEPT_FIELDS and not _is_textless(kind))
+
+
+def _is_textless(kind: Any) -> bool:
+    if get_origin(kind) in (Union, UnionType):
+        return all(map(_is_textless, get_args(kind)))
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return not _told_fields(kind)
+    return kind in _TEXTLESS or get_origin(kind) is Literal

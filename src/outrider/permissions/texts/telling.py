@@ -48,7 +48,7 @@ class DiscreetTeller:
                 yield from self._piece(event)
             case PartUpdatedEvent():
                 yield from self._rest((event.session_id, getattr(event.part, "id", "")))
-                yield self._redactor.value(event)
+                yield event if self._redactor.is_clean(event.part) else self._redactor.value(event)
             case ToolExecutionCompletedEvent():
                 yield from self._rest((event.session_id, f"{event.call_id} stdout"))
                 yield from self._rest((event.session_id, f"{event.call_id} stderr"))

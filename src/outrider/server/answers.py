@@ -1,0 +1,129 @@
+"""Between HTTP and the table of routes: reads what was asked, writes what was answered, gives errors their status."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from outrider.errors import (
+    ConfigurationError,
+    InvalidStateTransition,
+    LeaseLostError,
+    LimitReachedError,
+    OutriderError,
+    ProcessError,
+    ProviderError,
+    SessionInUseError,
+    SessionNotFoundError,
+    StorageFullError,
+    StoreError,
+    StoreUnavailableError,
+    ToolFailure,
+)
+from outrider.server.endpoint import Asked, Document, Endpoint, Nothing, Stream
+from outrider.server.guards.guard import BodyTooLargeError
+
+STATUS: dict[type[Exception], int] = {
+    SessionNotFoundError: 404,
+    SessionInUseError: 409,
+    LeaseLostError: 409,
+    InvalidStateTransition: 409,
+    LimitReachedError: 409,
+    StorageFullError: 507,
+    StoreUnavailableError: 503,
+    StoreError: 400,
+    ConfigurationError: 400,
+    ProcessError: 404,
+    ToolFailure: 400,
+    ProviderError: 502,
+    LookupError: 404,
+    ValueError: 400,
+}
+
+_log = logging.getLogger("outrider.server")
+_encode = msgspec.json.Encoder(enc_hook=lambda part: part.to_dict()).encode
+
+
+def answering(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+    """The endpoint as Starlette wants it."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            given = await endpoint.answer(await _asked(endpoint, request))
+        except BodyTooLargeError:
+            return refusal(413, "too_large", "the body is too large")
+        except (OutriderError, LookupError, ValueError) as error:
+            return _refused(error)
+        except asyncio.CancelledError:
+            raise
+        except Exception:  # noqa: BLE001  a defect of ours must not show a client its traceback
+            _log.exception("%s %s failed", endpoint.method, endpoint.path)
+            return refusal(500, "internal", "the server failed; its log says why")
+        return _response(endpoint, given)
+
+    return answer
+
+
+def refusal(status: int, kind: str, message: str, **details: Any) -> Response:
+    error: dict[str, Any] = {"type": kind, "message": message}
+    if details:
+        error["details"] = details
+    return Response(_encode({"error": error}), status, media_type="application/json")
+
+
+async def _asked(endpoint: Endpoint, request: Request) -> Asked[Any, Any]:
+    state = request.app.state
+    return Asked(
+        engine=state.engine,
+        feeds=state.feeds,
+        path=dict(request.path_params),
+        query=_query(endpoint, request),
+        body=await _body(endpoint, request),
+        version=state.version,
+        last_event_id=request.headers.get("last-event-id", ""),
+    )
+
+
+def _query(endpoint: Endpoint, request: Request) -> Any:
+    pairs = parse_qsl(request.url.query, keep_blank_values=True)
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        raise ValueError("a query parameter is given twice")
+    unknown = values.keys() - {field.name for field in msgspec.structs.fields(endpoint.query)}
+    if unknown:
+        raise ValueError(f"no such query parameter: {', '.join(sorted(unknown))}")
+    return msgspec.convert(values, endpoint.query, strict=False)
+
+
+async def _body(endpoint: Endpoint, request: Request) -> Any:
+    raw = await request.body()
+    if endpoint.body is Nothing:
+        return Nothing()
+    return msgspec.json.decode(raw, type=endpoint.body)
+
+
+def _response(endpoint: Endpoint, given: Any) -> Response:
+    match given:
+        case Stream(frames):
+            headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+            return StreamingResponse(frames, media_type="text/event-stream", headers=headers)
+        case Document(content, media_type, filename):
+            named = {"content-disposition": f'attachment; filename="{filename}"'} if filename else {}
+            return Response(content, media_type=media_type, headers={"cache-control": "no-store", **named})
+        case None:
+            return Response(status_code=204)
+        case _:
+            headers = {"cache-control": "no-store"}
+            return Response(_encode(given), endpoint.status, media_type="application/json", headers=headers)
+
+
+def _refused(error: Exception) -> Response:
+    status = next(status for kind, status in STATUS.items() if isinstance(error, kind))
+    details = error.details if isinstance(error, OutriderError) else {}
+    safe = {name: value for name, value in details.items() if isinstance(value, str | int | float | bool)}
+    return refusal(status, type(error).__name__, str(error), **safe)

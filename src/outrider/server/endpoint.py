@@ -1,0 +1,56 @@
+"""A route as a value: what it takes, what it gives, and who answers. The description of the API is made from these."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from outrider.app.engine import Engine
+from outrider.server.feeds.feed import Feeds
+
+Body = TypeVar("Body")
+Query = TypeVar("Query")
+
+
+class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a route takes no query or no body."""
+
+
+class Asked(msgspec.Struct, Generic[Query, Body], frozen=True):
+    """A request that has been read and checked."""
+
+    engine: Engine
+    feeds: Feeds
+    path: dict[str, str]
+    query: Query
+    body: Body
+    version: str
+    last_event_id: str = ""
+
+
+class Document(msgspec.Struct, frozen=True):
+    """An answer that is not JSON: a page, or an export to be kept as a file."""
+
+    content: bytes
+    media_type: str
+    filename: str = ""
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """An answer that goes on: server-sent events."""
+
+    frames: Any
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """`gives` is a type, or a media type for what is not JSON."""
+
+    method: str
+    path: str
+    name: str
+    summary: str
+    answer: Callable[[Any], Awaitable[Any]]
+    query: type[Any] = Nothing
+    body: type[Any] = Nothing
+    gives: Any = None
+    status: int = 200

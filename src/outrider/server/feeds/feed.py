@@ -1,0 +1,136 @@
+"""What happens in one session, read once and given to all who follow it."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+from outrider.app.engine import Engine
+from outrider.server.feeds.frames import HEARTBEAT, Frame, change_frame, live_frame
+from outrider.server.feeds.listener import Listener
+from outrider.types.events import Event, MessageAddedEvent, PartUpdatedEvent, SessionUpdatedEvent
+
+MOMENT = 0.03  # seconds; what is only shown is sent in moments
+SILENCE = 15.0  # seconds, after which a client hears that the server is still there
+
+
+class Feed:
+    """Runs while somebody follows."""
+
+    def __init__(self, session_id: str, engine: Engine) -> None:
+        self._session_id = session_id
+        self._engine = engine
+        self._listeners: set[Listener] = set()
+        self._shown: list[Event] = []
+        self._pump: asyncio.Task[None] | None = None
+
+    @property
+    def idle(self) -> bool:
+        return not self._listeners
+
+    async def follow(self, after: int) -> AsyncGenerator[bytes]:
+        """Everything newer than number `after`, then what happens; each kept value once, none missed."""
+        listener = Listener()
+        await self._join(listener)
+        try:
+            async with aclosing(self._engine.store.changes(self._session_id, after=after, follow=False)) as kept:
+                async for change in kept:
+                    after = change.seq
+                    yield change_frame(change).body
+            while (frames := await listener.take(SILENCE)) is not None:
+                news = [frame for frame in frames if frame.seq is None or frame.seq > after]
+                after = max((frame.seq for frame in news if frame.seq is not None), default=after)
+                yield b"".join(frame.body for frame in news) if frames else HEARTBEAT
+        finally:
+            await self._leave(listener)
+
+    async def close(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        await self._stop()
+
+    async def _join(self, listener: Listener) -> None:
+        """The listener hears all that is newer than what the store holds now, so the two overlap and leave no gap."""
+        if self._pump is None:
+            seq = (await self._engine.store.get(self._session_id)).seq
+            if self._pump is None:
+                self._pump = asyncio.create_task(self._run(seq))
+        self._listeners.add(listener)
+
+    async def _leave(self, listener: Listener) -> None:
+        self._listeners.discard(listener)
+        if self.idle:
+            await self._stop()
+
+    async def _stop(self) -> None:
+        pump, self._pump = self._pump, None
+        if pump is not None:
+            pump.cancel()
+            await asyncio.wait([pump])
+
+    async def _run(self, seq: int) -> None:
+        """Whatever ends the reading ends the following: clients come back and say where they were."""
+        unsubscribe = self._engine.bus.subscribe_all(self._hearing(asyncio.get_running_loop()))
+        try:
+            async with aclosing(self._engine.store.changes(self._session_id, after=seq)) as changes:
+                async for change in changes:
+                    self._send_shown()
+                    self._send(change_frame(change))
+        finally:
+            unsubscribe()
+            for listener in self._listeners:
+                listener.close()
+
+    def _hearing(self, loop: asyncio.AbstractEventLoop) -> Callable[[Event], None]:
+        def hear(event: Event) -> None:
+            if event.session_id == self._session_id and _only_shown(event):
+                loop.call_soon_threadsafe(self._show, event)
+
+        return hear
+
+    def _show(self, event: Event) -> None:
+        if not self._shown:
+            asyncio.get_running_loop().call_later(MOMENT, self._send_shown)
+        self._shown.append(event)
+
+    def _send_shown(self) -> None:
+        """In the order in which things happened: what was shown before a value was kept is sent before it."""
+        if self._shown:
+            shown, self._shown = self._shown, []
+            self._send(live_frame(shown))
+
+    def _send(self, frame: Frame) -> None:
+        for listener in self._listeners:
+            listener.put(frame)
+
+
+class Feeds:
+    """The feeds of one server, by session."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._feeds: dict[str, Feed] = {}
+
+    async def follow(self, session_id: str, after: int) -> AsyncGenerator[bytes]:
+        feed = self._feeds.setdefault(session_id, Feed(session_id, self._engine))
+        try:
+            async with aclosing(feed.follow(after)) as frames:
+                async for frame in frames:
+                    yield frame
+        finally:
+            if feed.idle:
+                self._feeds.pop(session_id, None)
+
+    async def close(self) -> None:
+        for feed in list(self._feeds.values()):
+            await feed.close()
+
+
+def _only_shown(event: Event) -> bool:
+    """Values that are kept come with their number from the store; here goes what nobody keeps."""
+    match event:
+        case PartUpdatedEvent(seq=seq):
+            return seq is None
+        case MessageAddedEvent() | SessionUpdatedEvent():
+            return False
+        case _:
+            return True

@@ -1,0 +1,168 @@
+"""Turns: input that steers or waits, plans, and questions that wait for an answer."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from outrider.app.archive.archive import Approval
+from outrider.app.engine import TurnEnd
+from outrider.app.inputs.plans import Plan
+from outrider.server.endpoint import Asked, Endpoint, Nothing
+from outrider.server.routes.sessions import ONE
+from outrider.types.codec import load_part
+from outrider.types.ids import new_id
+from outrider.types.parts import TextPart
+
+SENDER = "server"
+
+
+class Prompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`text`, or `parts` as they are stored, or both. `id` is the sender's own: the same prompt sent twice counts
+    once. With `wait` the answer comes at the end of the turn, otherwise as soon as the input is kept."""
+
+    text: str = ""
+    parts: tuple[dict[str, Any], ...] = ()
+    delivery: Literal["steer", "queue"] = "queue"
+    id: str = ""
+    wait: bool = False
+
+
+class Prompted(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`end` is that of the turn, where it was waited for."""
+
+    id: str
+    end: "Ended | None" = None
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How a turn ended, and its last words."""
+
+    reason: str
+    output: str = ""
+    error: str = ""
+
+    @classmethod
+    def of(cls, end: TurnEnd) -> "Ended":
+        return cls(end.reason, end.output, end.error.message if end.error else "")
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    id: str
+    text: str
+    delivery: str
+    sender: str
+
+
+class PlanAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Accept it, accept it as `changed`, or refuse it with `words` to the model."""
+
+    accept: bool
+    changed: str | None = None
+    words: str = ""
+
+
+class ApprovalsQuery(msgspec.Struct, frozen=True):
+    session_id: str | None = None
+
+
+class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`words` go to the model with a no."""
+
+    allow: bool
+    scope: Literal["once", "session", "project", "always"] = "once"
+    words: str = ""
+
+
+class Shortened(msgspec.Struct, frozen=True):
+    """Tokens before and after; none where there was nothing to shorten."""
+
+    tokens_before: int | None = None
+    tokens_after: int | None = None
+
+
+async def prompt(asked: Asked[Nothing, Prompt]) -> Prompted:
+    wanted = asked.body
+    content: list[Any] = [TextPart(wanted.text)] if wanted.text else []
+    content += [load_part(part) for part in wanted.parts]
+    if not content:
+        raise ValueError("a prompt needs text or parts")
+    chosen = wanted.id or new_id()
+    end = await asked.engine.put(
+        asked.path["session_id"], content, delivery=wanted.delivery, input_id=chosen, sender=SENDER
+    )
+    return Prompted(chosen, Ended.of(await end)) if wanted.wait else Prompted(chosen)
+
+
+async def go_on(asked: Asked[Nothing, Nothing]) -> Ended:
+    return Ended.of(await asked.engine.go_on(asked.path["session_id"]))
+
+
+async def abort(asked: Asked[Nothing, Nothing]) -> None:
+    await asked.engine.store.get(asked.path["session_id"])
+    await asked.engine.abort(asked.path["session_id"])
+
+
+async def compact(asked: Asked[Nothing, Nothing]) -> Shortened:
+    part = await asked.engine.compact(asked.path["session_id"])
+    return Shortened(part.tokens_before, part.tokens_after) if part else Shortened()
+
+
+async def queue(asked: Asked[Nothing, Nothing]) -> list[Waiting]:
+    await asked.engine.store.get(asked.path["session_id"])
+    items = await asked.engine.queued(asked.path["session_id"])
+    return [Waiting(item.id, item.message.get_text_content(), item.delivery, item.sender) for item in items]
+
+
+async def withdraw(asked: Asked[Nothing, Nothing]) -> None:
+    if not await asked.engine.withdraw(asked.path["session_id"], asked.path["input_id"]):
+        raise LookupError("no such input waits; a turn may have taken it")
+
+
+async def get_plan(asked: Asked[Nothing, Nothing]) -> Plan:
+    plan = await asked.engine.plan(asked.path["session_id"])
+    if plan is None:
+        raise LookupError("no plan waits for an answer in this session")
+    return plan
+
+
+async def answer_plan(asked: Asked[Nothing, PlanAnswer]) -> Ended:
+    session_id, answer = asked.path["session_id"], asked.body
+    if answer.accept:
+        return Ended.of(await asked.engine.accept_plan(session_id, answer.changed, by=SENDER))
+    return Ended.of(await asked.engine.refuse_plan(session_id, answer.words, by=SENDER))
+
+
+async def list_approvals(asked: Asked[ApprovalsQuery, Nothing]) -> list[Approval]:
+    return list(await asked.engine.approvals(asked.query.session_id))
+
+
+async def answer_approval(asked: Asked[Nothing, Answer]) -> Approval:
+    answer = asked.body
+    return await asked.engine.answer(
+        asked.path["approval_id"], allow=answer.allow, scope=answer.scope, by=SENDER, words=answer.words
+    )
+
+
+TURNS = (
+    Endpoint(method="POST", path=f"{ONE}/prompt", name="prompt", summary="Put input into a session",
+             answer=prompt, body=Prompt, gives=Prompted, status=202),
+    Endpoint(method="POST", path=f"{ONE}/continue", name="go_on", summary="Let a turn go on that was cut off",
+             answer=go_on, gives=Ended),
+    Endpoint(method="POST", path=f"{ONE}/abort", name="abort", summary="End the turn under way; everything is kept",
+             answer=abort, status=204),
+    Endpoint(method="POST", path=f"{ONE}/compact", name="compact", summary="Put a summary in place of old messages",
+             answer=compact, gives=Shortened),
+    Endpoint(method="GET", path=f"{ONE}/queue", name="queue", summary="Input that waits for its turn",
+             answer=queue, gives=list[Waiting]),
+    Endpoint(method="DELETE", path=f"{ONE}/queue/{{input_id}}", name="withdraw", summary="Take back input that waits",
+             answer=withdraw, status=204),
+    Endpoint(method="GET", path=f"{ONE}/plan", name="get_plan", summary="The plan that waits for an answer",
+             answer=get_plan, gives=Plan),
+    Endpoint(method="POST", path=f"{ONE}/plan", name="answer_plan", summary="Accept, change or refuse the plan",
+             answer=answer_plan, body=PlanAnswer, gives=Ended),
+    Endpoint(method="GET", path="/api/approvals", name="list_approvals", summary="Questions that wait for an answer",
+             answer=list_approvals, query=ApprovalsQuery, gives=list[Approval]),
+    Endpoint(method="POST", path="/api/approvals/{approval_id}", name="answer_approval",
+             summary="Answer a question about a call; the first answer counts",
+             answer=answer_approval, body=Answer, gives=Approval),
+)  # fmt: skip

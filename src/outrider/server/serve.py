@@ -1,0 +1,117 @@
+"""Runs the server: where it listens, who may come in, and how it ends."""
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import uvicorn
+
+from outrider.app.config.settings import Settings
+from outrider.app.standard import standard_engine
+from outrider.server.app import application
+from outrider.server.feeds.feed import Feeds
+from outrider.server.guards.address import Address, check
+from outrider.server.guards.guard import App
+from outrider.server.guards.token import keep_token
+
+WAITING = 512  # connections before they are taken
+GRACE = 3  # seconds in which answers under way may end
+
+
+class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Port 0 is any free one. `expose` says that other machines may come in, which needs TLS."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    socket: Path | None = None
+    names: tuple[str, ...] = ()
+    expose: bool = False
+    certificate: Path | None = None
+    key: Path | None = None
+
+
+async def serve(settings: Settings, options: ServeOptions, version: str, tell: Callable[[str], object]) -> None:
+    """Serves until it is interrupted. `tell` hears the address once it answers, with the link for a browser."""
+    wanted = Address(**{name: getattr(options, name) for name in Address.__struct_fields__})
+    check(wanted, beyond_this_machine=options.expose)
+    token = keep_token(settings.data / "server" / "token")
+    listening, address = bound(wanted)
+    async with standard_engine(settings, workspace=settings.workspace, attended=True) as engine:
+        feeds = Feeds(engine)
+        app = application(engine, feeds, address=address, token=token, version=version)
+        tell(f"Outrider listens on {address.url} (token in {settings.data / 'server' / 'token'})")
+        if address.socket is None:
+            tell(f"Open {address.url}/?token={token}")
+        try:
+            await Server(app, address, feeds).serve([listening])
+        finally:
+            listening.close()
+            if address.socket is not None:
+                address.socket.unlink(missing_ok=True)
+
+
+def bound(wanted: Address) -> tuple[socket.socket, Address]:
+    """The socket is ours before anybody is told of it; a Unix socket is for its owner only."""
+    if wanted.socket is not None:
+        return _unix_socket(wanted.socket), wanted
+    family = socket.AF_INET6 if ":" in wanted.host else socket.AF_INET
+    listening = socket.socket(family)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((wanted.host, wanted.port))
+        listening.listen(WAITING)
+    except OSError:
+        listening.close()
+        raise
+    return listening, msgspec.structs.replace(wanted, port=listening.getsockname()[1])
+
+
+def _unix_socket(path: Path) -> socket.socket:
+    """Whatever lies at the path stays there, unless it is a socket at which nobody answers any more."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    listening = socket.socket(socket.AF_UNIX)
+    if path.is_socket() and _nobody_answers(path):
+        path.unlink()
+    before = os.umask(0o177)
+    try:
+        listening.bind(str(path))
+        listening.listen(WAITING)
+    except OSError:
+        listening.close()
+        raise
+    finally:
+        os.umask(before)
+    return listening
+
+
+def _nobody_answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) != 0
+
+
+class Server(uvicorn.Server):
+    """Streams go on for ever, so they are ended before the server waits for its answers to end."""
+
+    def __init__(self, app: App, address: Address, feeds: Feeds) -> None:
+        self._feeds = feeds
+        super().__init__(
+            uvicorn.Config(
+                app,  # pyright: ignore[reportArgumentType]  an ASGI application, whatever its parameters are called
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                proxy_headers=False,
+                ws="none",
+                timeout_graceful_shutdown=GRACE,
+                ssl_certfile=address.certificate,
+                ssl_keyfile=address.key,
+            )
+        )
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._feeds.close()
+        await super().shutdown(sockets)

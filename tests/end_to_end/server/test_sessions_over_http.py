@@ -1,0 +1,147 @@
+"""Sessions over HTTP: made, prompted, followed, answered, carried away."""
+
+import asyncio
+
+import msgspec
+
+from outrider import Tool
+from outrider.providers.scripted import call
+from outrider.server.app import DESCRIPTION
+from tests.end_to_end.server.serving import served
+
+
+def is_idle(event) -> bool:
+    return event["event"] == "live" and any(one["type"] == "LoopCompletedEvent" for one in event["data"])
+
+
+def text_of(events) -> str:
+    pieces = [one for event in events if event["event"] == "live" for one in event["data"]]
+    return "".join(piece["delta"] for piece in pieces if piece["type"] == "PartDeltaEvent")
+
+
+async def test_a_prompt_streams_to_who_follows_and_is_kept(tmp_path):
+    async with served(tmp_path, ["The answer is forty-two."]) as client:
+        session_id = await client.create(title="sums")
+        async with client.follow(session_id) as events:
+            status, prompted = await client.ask("POST", f"/api/sessions/{session_id}/prompt", {"text": "how much?"})
+            assert (status, "end" in prompted) == (202, False)
+            await events.until(is_idle)
+            assert text_of(events.seen) == "The answer is forty-two."
+        status, transcript = await client.ask("GET", f"/api/sessions/{session_id}/messages")
+        assert [message["role"] for message in transcript["messages"]] == ["user", "assistant"]
+
+
+async def test_who_comes_back_misses_nothing_and_sees_nothing_twice(tmp_path):
+    async with served(tmp_path, ["one " * 50, "two " * 50], delay=0.001) as client:
+        session_id = await client.create()
+        seen = []
+        after = 0
+        turn = asyncio.create_task(
+            client.ask("POST", f"/api/sessions/{session_id}/prompt", {"text": "1", "wait": True})
+        )
+        while not turn.done():
+            async with client.follow(session_id, after) as events:
+                event = await events.until(lambda event: event["event"] == "change")
+                after = int(event["id"])
+                seen.append(after)
+        await client.ask("POST", f"/api/sessions/{session_id}/prompt", {"text": "2", "wait": True})
+        last = (await client.ask("GET", f"/api/sessions/{session_id}"))[1]["seq"]
+        async with client.follow(session_id, after) as events:
+            while after < last:
+                after = int((await events.until(lambda event: event["event"] == "change"))["id"])
+                seen.append(after)
+        assert seen == sorted(set(seen))
+        kept = [change async for change in client.engine.store.changes(session_id, follow=False)]
+        assert {change.seq for change in kept} <= set(seen) | {change.seq for change in kept if change.seq < seen[0]}
+        assert seen[-1] == last
+
+
+async def test_waiting_gives_the_end_of_the_turn(tmp_path):
+    async with served(tmp_path, ["done"]) as client:
+        session_id = await client.create()
+        prompt = {"text": "go", "wait": True, "id": "mine"}
+        status, prompted = await client.ask("POST", f"/api/sessions/{session_id}/prompt", prompt)
+        assert prompted == {"id": "mine", "end": {"reason": "completed", "output": "done", "error": ""}}
+        status, again = await client.ask("POST", f"/api/sessions/{session_id}/prompt", prompt)
+        assert (status, again["end"]["output"]) == (202, "done")
+
+
+async def test_a_call_waits_for_an_answer_over_http(tmp_path):
+    ran = []
+
+    @Tool(policy="ask")
+    def launch(where: str) -> str:
+        """Launch it."""
+        ran.append(where)
+        return "launched"
+
+    async with served(
+        tmp_path, [call("launch", where="moon"), "up", call("launch", where="mars"), "not"], [launch]
+    ) as client:
+        session_id = await client.create()
+        for allow in (True, False):
+            turn = asyncio.create_task(
+                client.ask("POST", f"/api/sessions/{session_id}/prompt", {"text": "go", "wait": True})
+            )
+            while not (waiting := (await client.ask("GET", f"/api/approvals?session_id={session_id}"))[1]):
+                await asyncio.sleep(0.01)
+            answer = {"allow": allow, "words": "" if allow else "too far"}
+            status, answered = await client.ask("POST", f"/api/approvals/{waiting[0]['id']}", answer)
+            assert (status, answered["answered_by"]) == (200, "server")
+            await turn
+        assert ran == ["moon"]
+
+
+async def test_a_session_is_exported_imported_forked_renamed_shared_and_deleted(tmp_path):
+    async with served(tmp_path, ["kept words"]) as client:
+        session_id = await client.create(title="first")
+        at = f"/api/sessions/{session_id}"
+        await client.ask("POST", f"{at}/prompt", {"text": "go", "wait": True})
+        document = (await client.ask("GET", f"{at}/export"))[1]
+        status, imported = await client.ask("POST", "/api/import", document)
+        assert (status, len(imported["sessions"])) == (201, 1)
+        assert (await client.ask("PATCH", at, {"title": "second"}))[1]["title"] == "second"
+        fork = (await client.ask("POST", f"{at}/fork", {}))[1]
+        assert fork["forked_from"]["session_id"] == session_id
+        found = (await client.ask("GET", "/api/search?query=kept"))[1]
+        assert {hit["session_id"] for hit in found} >= {session_id}
+        page = (await client.ask("GET", f"{at}/share"))[1]
+        assert b"kept words" in page
+        assert b"<html" in (await client.ask("GET", f"{at}/trace"))[1].lower()
+        assert (await client.ask("DELETE", at))[0] == 204
+        assert (await client.ask("GET", at))[0] == 404
+
+
+async def test_what_cannot_be_is_said_clearly(tmp_path):
+    async with served(tmp_path, []) as client:
+        session_id = await client.create()
+        at = f"/api/sessions/{session_id}"
+        wrong = [
+            ("POST", f"{at}/prompt", {}, 400),
+            ("POST", f"{at}/prompt", {"text": 3}, 400),
+            ("POST", f"{at}/prompt", {"words": "x"}, 400),
+            ("PATCH", at, {"mode": "wild"}, 400),
+            ("PATCH", at, {"agent": "nobody"}, 400),
+            ("GET", "/api/sessions?limit=0", None, 400),
+            ("GET", "/api/sessions?limit=x", None, 400),
+            ("GET", "/api/sessions?colour=red", None, 400),
+            ("GET", "/api/sessions/nobody", None, 404),
+            ("GET", f"{at}/plan", None, 404),
+            ("DELETE", f"{at}/queue/nothing", None, 404),
+            ("POST", "/api/approvals/nothing", {"allow": True}, 400),
+            ("POST", "/api/import", {"not": "an export"}, 400),
+        ]
+        for method, path, body, status in wrong:
+            got, answer = await client.ask(method, path, body)
+            assert got == status, (method, path, answer)
+            assert answer["error"]["message"]
+
+
+async def test_the_description_names_every_route(tmp_path):
+    async with served(tmp_path, []) as client:
+        description = (await client.ask("GET", DESCRIPTION))[1]
+        assert description["openapi"] == "3.1.0"
+        assert "/api/sessions/{session_id}/prompt" in description["paths"]
+        references = set(msgspec.json.encode(description["paths"]).decode().split('"#/components/schemas/'))
+        for reference in (found.partition('"')[0] for found in list(references)[1:]):
+            assert reference in description["components"]["schemas"] or "{" in reference

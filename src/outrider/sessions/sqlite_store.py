@@ -143,7 +143,7 @@ class SqliteStore:
         return await self._change(item.session_id, lambda db: requests.put_inbox(db, item, self._clock()))
 
     async def inbox(self, session_id: str) -> Sequence[InboxItem]:
-        return await self._readers.run(lambda db: requests.inbox(db, session_id))
+        return await self._readers.look(lambda db: requests.inbox(db, session_id))
 
     async def ask(self, approval: Approval) -> Approval:
         return await self._change(approval.session_id, lambda db: requests.ask(db, approval, self._clock()))

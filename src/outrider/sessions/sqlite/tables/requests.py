@@ -6,7 +6,7 @@ import msgspec
 
 from outrider.errors import StoreError
 from outrider.sessions.records import Approval, ApprovalAnswer, ApprovalScope, InboxItem
-from outrider.sessions.rows.rules import bound
+from outrider.sessions.rows.rules import bound, no_session
 from outrider.sessions.rows.transcript import approval, encode_record, inbox_item
 from outrider.sessions.sqlite.tables.reads import session_row
 from outrider.sessions.sqlite.tables.writes import advance
@@ -24,10 +24,18 @@ def put_inbox(db: sqlite3.Connection, item: InboxItem, now: int) -> InboxItem:
     return inbox_item(body)
 
 
+_INBOX = """
+    SELECT inbox.body FROM sessions LEFT JOIN inbox ON inbox.session = sessions.key AND inbox.taken = 0
+    WHERE sessions.id = ? AND sessions.deleted = 0 ORDER BY inbox.key
+"""
+
+
 def inbox(db: sqlite3.Connection, session_id: str) -> list[InboxItem]:
-    key = session_row(db, session_id)["key"]
-    rows = db.execute("SELECT body FROM inbox WHERE session = ? AND taken = 0 ORDER BY key", (key,))
-    return [inbox_item(body) for (body,) in rows]
+    """In one statement, since every step asks: a session without input is a row without a body."""
+    rows = db.execute(_INBOX, (session_id,)).fetchall()
+    if not rows:
+        no_session(session_id)
+    return [inbox_item(body) for (body,) in rows if body is not None]
 
 
 def ask(db: sqlite3.Connection, question: Approval, now: int) -> Approval:

@@ -1,5 +1,6 @@
 """Schemas in as few words as they can be said: they travel with every request, and cost attention besides money."""
 
+from collections.abc import Collection
 from typing import Any, cast
 
 Schema = dict[str, Any]
@@ -7,9 +8,11 @@ Schema = dict[str, Any]
 _REF = "#/$defs/"
 
 
-def terse(schema: Schema) -> Schema:
+def terse(schema: Schema, unsaid: Collection[str] = ()) -> Schema:
     """The same parameters in fewer words. What may be left out need not be allowed to be null, and a default that is
     nothing is what one expects. Nested types stand where they are used, unless they hold themselves."""
+    said = {name: hint for name, hint in schema.get("properties", {}).items() if name not in unsaid}
+    schema = {**schema, "properties": said}
     definitions: Schema = schema.get("$defs", {})
     short = _short({name: value for name, value in schema.items() if name != "$defs"}, definitions, ())
     left = {name: _short(value, definitions, (name,)) for name, value in definitions.items() if _holds(short, name)}

@@ -37,6 +37,7 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`read_only` tools run in plan mode; `parallel` ones beside others; `repeatable` ones again after a crash;
     `delegates` ones wait for calls of other agents, and so take no place among those that run; `strict` ones ask the
     provider to hold the model to the schema; `plan` ones are offered in plan mode too, where only some calls pass.
+    Models that know the parameters in `unsaid` may use them; the others are not told, since it is seldom worth it.
 
     `evaluate_policy(base, args)` may only tighten; `preprocess_args(args)` comes before anything is decided.
     """
@@ -51,6 +52,7 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     delegates: bool = False
     plan: bool = False
     strict: bool = False
+    unsaid: tuple[str, ...] = ()
 
 
 class Tool:
@@ -119,7 +121,7 @@ class Tool:
     def spec(self) -> ToolSpec:
         """As it is offered to a model. A schema that was given, or that a provider must hold it to, stays as it is."""
         kept = self._parameters is not None or self.options.strict
-        parameters = self.parameters if kept else terse(self.parameters)
+        parameters = self.parameters if kept else terse(self.parameters, self.options.unsaid)
         return ToolSpec(self.name, self.description, parameters, self.options.strict)
 
     def policy_for(self, arguments: dict[str, Any]) -> Policy:

@@ -85,3 +85,13 @@ def test_a_schema_that_is_held_to_strictly_or_was_given_stays_as_it_is():
     given = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
     assert exact.spec().parameters["additionalProperties"] is False
     assert Tool.from_schema("foreign", "", given, lambda: "x").spec().parameters == given
+
+
+async def test_what_is_unsaid_is_understood_all_the_same():
+    @Tool(unsaid=("shout",))
+    def say(word: str, shout: bool = False) -> str:
+        return word.upper() if shout else word
+
+    assert say.spec().parameters["properties"] == {"word": {"type": "string"}}
+    assert "shout" in say.to_schema()["parameters"]["properties"]
+    assert await say.execute(word="hey", shout=True) == "HEY"

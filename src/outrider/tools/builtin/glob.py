@@ -18,7 +18,7 @@ _threads = Threads(4)
 
 
 def glob_tool(files: Files) -> Tool:
-    async def glob(pattern: str, path: Annotated[str, "folder to search; default the workspace"] = ".") -> ToolResult:
+    async def glob(pattern: str, path: Annotated[str, "folder"] = ".") -> ToolResult:
         path, pattern = _split(path, pattern)
         regex = path_pattern(pattern)
         place: Place = await _threads.run(lambda: files.locate(path, "search"))

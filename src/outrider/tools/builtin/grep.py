@@ -40,13 +40,13 @@ _threads = Threads(4)
 
 def grep_tool(files: Files) -> Tool:
     async def grep(  # noqa: PLR0913  what models know to ask for
-        pattern: Annotated[str, "regular expression"],
-        path: Annotated[str, "file or folder; default the workspace"] = ".",
-        glob: Annotated[str | None, "only these files, e.g. `*.py`"] = None,
-        type: Annotated[str | None, "only this file type, e.g. `py`"] = None,
+        pattern: str,
+        path: Annotated[str, "file or folder"] = ".",
+        glob: Annotated[str | None, "e.g. `*.py`"] = None,
+        type: Annotated[str | None, "e.g. `py`"] = None,
         output_mode: OutputMode = "content",
         ignore_case: bool = False,  # noqa: FBT001, FBT002  as models write it
-        context: Annotated[int, "lines around each match"] = 0,
+        context: Annotated[int, "lines around"] = 0,
         multiline: bool = False,  # noqa: FBT001, FBT002
         limit: int = 200,
     ) -> ToolResult:
@@ -63,6 +63,7 @@ def grep_tool(files: Files) -> Tool:
         repeatable=True,
         timeout=60,
         preprocess_args=_understood,
+        unsaid=("type", "multiline", "limit"),
     )
 
 

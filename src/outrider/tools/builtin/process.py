@@ -33,9 +33,9 @@ def process_tool(supervisor: Supervisor) -> Tool:
     async def process(
         action: Action,
         context: ToolContext,
-        process_id: Annotated[str, "from `shell`; not for list"] = "",
+        process_id: Annotated[str, "from `shell`"] = "",
         input: str = "",
-        timeout: Annotated[float, "seconds for wait, at most 600"] = SECONDS,  # noqa: ASYNC109  as in shell
+        timeout: Annotated[float, "seconds, at most 600"] = SECONDS,  # noqa: ASYNC109  as in shell
         offset: int | None = None,
     ) -> ToolResult:
         if action == "list":
@@ -47,7 +47,7 @@ def process_tool(supervisor: Supervisor) -> Tool:
         except ProcessError as error:
             raise ToolFailure(error.message) from error
 
-    return Tool(process, description=prompt_beside(__file__), preprocess_args=prepared)
+    return Tool(process, description=prompt_beside(__file__), preprocess_args=prepared, unsaid=("offset",))
 
 
 def prepared(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def read_tool(files: Files, ledger: Ledger) -> Tool:
         file_path: str,
         context: ToolContext,
         offset: Annotated[int | None, "first line, from 1"] = None,
-        limit: Annotated[int | None, "number of lines"] = None,
+        limit: int | None = None,
     ) -> ToolResult:
         first, bounds = max(offset or 1, 1), _bounds(limit)
         place = files.locate(file_path, "read")

@@ -39,7 +39,7 @@ def shell_tool(supervisor: Supervisor, *, at_limit: AtLimit = "kill") -> Tool:
     async def shell(
         command: str,
         context: ToolContext,
-        description: Annotated[str, "what it does, in a few words"] = "",
+        description: Annotated[str, "in a few words"] = "",
         timeout: Annotated[float, "seconds, at most 600"] = SECONDS,  # noqa: ASYNC109  the word that models know
         workdir: str = "",
         background: bool = False,  # noqa: FBT001, FBT002  models fill it in by name
@@ -58,7 +58,7 @@ def shell_tool(supervisor: Supervisor, *, at_limit: AtLimit = "kill") -> Tool:
         return _told(outcome, title, limit)
 
     description = prompt_beside(__file__, at_limit=AT_LIMIT[at_limit])
-    return Tool(shell, description=description, preprocess_args=prepared, plan=True)
+    return Tool(shell, description=description, preprocess_args=prepared, plan=True, unsaid=("description",))
 
 
 def prepared(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The model's own list of what is to be done, kept for the session."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -32,9 +32,7 @@ Keep = Callable[[str, tuple[Todo, ...]], Awaitable[None]]
 
 
 def todo_tool(recall: Recall, keep: Keep) -> Tool:
-    async def todo(
-        context: ToolContext, todos: Annotated[list[Todo] | None, "leave out to read it"] = None
-    ) -> ToolResult:
+    async def todo(context: ToolContext, todos: list[Todo] | None = None) -> ToolResult:
         if todos is None:
             return _told(await recall(context.session_id))
         _require_bounded(todos)

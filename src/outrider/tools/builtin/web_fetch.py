@@ -38,6 +38,7 @@ def web_fetch_tool(allowed: Allowed = is_public, limits: FetchLimits | None = No
         timeout=bounds.seconds * 2,
         # Others ask a small model about the page; here the model reads it itself.
         preprocess_args=renamed({"uri": "url", "link": "url", "address": "url"}, drop=frozenset({"prompt"})),
+        unsaid=("format",),
     )
 
 

@@ -23,6 +23,7 @@ from outrider.tui.composer.completions import Completions
 from outrider.tui.composer.composer import Composer
 from outrider.tui.composer.files import FileNames
 from outrider.tui.composer.history import History
+from outrider.tui.composer.old_terminals import tell_alt_enter_from_enter
 from outrider.tui.drawing import FRAME, Drawing
 from outrider.tui.helm import Helm
 from outrider.tui.listening import Listener
@@ -48,6 +49,7 @@ def run_tui(settings: Callable[[], Settings], *, session: str = "", resume: bool
 
 
 async def _run(start: Start) -> int:
+    tell_alt_enter_from_enter()
     async with AsyncExitStack() as stack:
         app = OutriderApp(start, engines(stack))
         loop = asyncio.get_running_loop()
@@ -149,14 +151,14 @@ class OutriderApp(App[int]):
                 self._settings = self._start.settings()
         engine = await self._open_engine(self._settings, self._answer_question)
         helm = self.scene.opened = Helm(engine, self._settings)
-        self._listener = Listener(helm, self.scene.one(Asking), self.scene.redraw)
+        self._listener = Listener(self.scene, self.scene.one(Asking), self.work_on)
+        self.scene.ask_open = self._listener.ask_open
         self.run_worker(self._listener.run(), group="listener")
         composer = self.scene.one(Composer)
-        composer.files = FileNames(helm.workspace, self.work_on).names
+        composer.files = FileNames(helm.workspace, self.work_on, composer.look_again).names
         session_id = await first_session(helm, self._start)
         if session_id:
             await sessions.open_session(self.scene, session_id)
-            await self._listener.ask_open()
         if self._start.prompt:
             self.work_on(self._say(self._start.prompt, queue=False))
 
@@ -166,7 +168,8 @@ class OutriderApp(App[int]):
     def _draw(self) -> None:
         if self.scene.opened is not None and self.is_running:
             self._drawing.draw(self.scene.helm)
-            self.scene.one(Composer).busy = self.scene.helm.conversation.activity.busy
+            composer, helm = self.scene.one(Composer), self.scene.helm
+            composer.busy, composer.waits = helm.conversation.activity.busy, bool(helm.waiting)
 
     async def on_composer_sent(self, event: Composer.Sent) -> None:
         if self.scene.opened is None:
@@ -179,6 +182,14 @@ class OutriderApp(App[int]):
             self.work_on(self.scene.helm.run_command(text[1:].strip(), self.scene.redraw))
         else:
             self.work_on(self._say(text, queue=event.queue))
+
+    def on_composer_taken_back(self) -> None:
+        self.work_on(self._take_back())
+
+    async def _take_back(self) -> None:
+        text = await self.scene.helm.take_back()
+        if text is not None:
+            self.scene.one(Composer).set(text)
 
     async def _say(self, text: str, *, queue: bool) -> None:
         self.scene.one(Transcript).scroll_end(animate=False)

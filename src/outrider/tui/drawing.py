@@ -53,7 +53,7 @@ class Drawing:
         transcript.display, welcome.display = begun, not begun
         transcript.palette = palette_named(self._app.theme)
         transcript.show(entries)
-        self._one(WaitingLines).show(helm.waiting)
+        self._one(WaitingLines).show([(item.delivery, item.text) for item in helm.waiting])
         self._one(StatusLine).show(standing(helm))
 
     def _draw_side(self, helm: Helm) -> None:

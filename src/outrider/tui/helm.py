@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
 from outrider.app.archive.archive import Archive
 from outrider.app.config.settings import Settings
 from outrider.app.engine import Engine
@@ -23,6 +25,14 @@ MOST_ENTRIES = 1500
 _BY_HAND = 20_000  # characters of a command's output that go along with the next message
 
 
+class Waiting(msgspec.Struct, frozen=True):
+    """Input that has been said and not yet been taken."""
+
+    id: str
+    delivery: str
+    text: str
+
+
 class Helm:
     """A session is made when the first words are said, so that nobody collects empty ones."""
 
@@ -31,7 +41,7 @@ class Helm:
         self.settings = settings
         self.archive = Archive(engine.store)
         self.conversation = Conversation("")
-        self.waiting: list[tuple[str, str]] = []
+        self.waiting: list[Waiting] = []
         self.first = True  # whether the oldest entry is the session's first
         self._mode: Mode = settings.mode
         self._agent = settings.agents[0].name
@@ -117,10 +127,11 @@ class Helm:
         parts: list[str | FilePart | TextPart] = [*self._by_hand, text, *files]
         self._by_hand = []
         delivery = "queue" if queue else "steer"
+        input_id = new_id()
         if self.conversation.activity.busy:
-            self.waiting = [*self.waiting, (delivery, text)]
+            self.waiting = [*self.waiting, Waiting(input_id, delivery, text)]
             changed()
-        await self.engine.prompt(session_id, parts, delivery=delivery, sender="terminal")
+        await self.engine.prompt(session_id, parts, delivery=delivery, input_id=input_id, sender="terminal")
 
     async def run_command(self, command: str, changed: Callable[[], None]) -> None:
         """A command of the user's own; its output goes along with what is said next."""
@@ -152,8 +163,16 @@ class Helm:
     async def look_at_waiting(self) -> None:
         """What was said and has not been taken yet."""
         if self.session_id:
-            items = await self.engine.store.inbox(self.session_id)
-            self.waiting = [(item.delivery, item.message.get_text_content()) for item in items]
+            items = await self.engine.queued(self.session_id)
+            self.waiting = [Waiting(item.id, item.delivery, item.message.get_text_content()) for item in items]
+
+    async def take_back(self) -> str | None:
+        """The last thing that was said and has not been taken; it may be said again in other words."""
+        for item in reversed(self.waiting):
+            if await self.engine.withdraw(self.session_id, item.id):
+                await self.look_at_waiting()
+                return item.text
+        return None
 
     async def set_mode(self, mode: Mode) -> None:
         self._mode = mode
@@ -183,10 +202,14 @@ class Helm:
         return self.session_id
 
     async def _open(self, session_id: str, *, take_over: bool) -> None:
+        under_way = session_id in self.engine.live and self.engine.live[session_id].busy
         await self.engine.open(session_id, take_over=take_over)
         self._follow(session_id)
         live = self.engine.live[session_id]
+        self.conversation.refresh(live.journal.session.messages[-PAGE:])
         self.conversation.activity.recount(live.journal.session.messages)
+        if under_way:
+            self.conversation.activity.resume()
         last = next((m.model for m in reversed(live.journal.session.messages) if m.model is not None), None)
         known = {provider.name for provider in self.settings.providers}
         if self._model is not None or (last is not None and last.provider in known):

@@ -1,19 +1,20 @@
 """Hears the engine's events for the screen: what changes the conversation, and what somebody has to answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from outrider.app.engine import Engine
 from outrider.app.views.questions import Question, ToolContext, rules_for
 from outrider.errors import ListenerOverflow
-from outrider.tui.helm import Helm
+from outrider.tui.commands.plans import ask_about_plan
+from outrider.tui.commands.stage import Stage
 from outrider.tui.widgets.approval import ApprovalPanel
 from outrider.tui.widgets.asking import Asking
 from outrider.tui.widgets.questions import QuestionPanel
 from outrider.types.events import (
     Event,
     LoopCompletedEvent,
-    MessageAddedEvent,
+    SessionUpdatedEvent,
     ToolApprovalRequestedEvent,
     ToolApprovalResultEvent,
 )
@@ -22,10 +23,11 @@ BY = "terminal"
 
 
 class Listener:
-    def __init__(self, helm: Helm, asking: Asking, changed: Callable[[], None]) -> None:
-        self._helm = helm
+    def __init__(self, stage: Stage, asking: Asking, start: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+        self._stage = stage
+        self._helm = stage.helm
         self._asking = asking
-        self._changed = changed
+        self._start = start
 
     async def run(self) -> None:
         """Until it is cancelled. A screen that fell hopelessly behind begins again with what is stored."""
@@ -44,6 +46,8 @@ class Listener:
         """Questions that were asked before anybody looked."""
         for approval in await self._helm.engine.approvals(self._helm.session_id):
             await self._ask(approval.id, approval.tool, approval.input, reason=approval.description)
+        if await self._helm.engine.plan(self._helm.session_id) is not None:
+            self._start(ask_about_plan(self._stage))
 
     async def answer_question(self, question: Question, context: ToolContext) -> tuple[str, ...] | None:
         """The model asks; whoever sits here answers."""
@@ -66,11 +70,17 @@ class Listener:
             case LoopCompletedEvent() if event.session_id == self._helm.session_id:
                 await self._asking.drop_approvals()
                 await self._helm.look_at_waiting()
-            case MessageAddedEvent():
-                await self._helm.look_at_waiting()
+            case SessionUpdatedEvent() if event.session_id == self._helm.session_id:
+                await self._hear_session(event)
             case _:
                 pass
-        self._changed()
+        self._stage.redraw()
+
+    async def _hear_session(self, event: SessionUpdatedEvent) -> None:
+        if event.changes.keys() & {"queued", "taken", "withdrawn"}:
+            await self._helm.look_at_waiting()
+        if event.changes.get("plan"):
+            self._start(ask_about_plan(self._stage))
 
     async def _ask(self, approval_id: str, tool: str, given: dict[str, Any], *, reason: str, agent: str = "") -> None:
         engine = self._helm.engine
@@ -79,7 +89,7 @@ class Listener:
 
         async def taken(answer: str, words: str) -> None:
             await _answer(engine, approval_id, answer, words)
-            self._changed()
+            self._stage.redraw()
 
         if not self._asking.asks_about(approval_id):
             await self._asking.put(panel, taken)

@@ -1,6 +1,6 @@
 """What commands may do with the screen: choose from a list, show a page, tell, ask, leave."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from textual.app import App
@@ -11,6 +11,7 @@ from outrider.tui.drawing import Drawing
 from outrider.tui.helm import Helm
 from outrider.tui.rendering.palette import DARK, LIGHT, name_of
 from outrider.tui.widgets.asking import Asking
+from outrider.tui.widgets.editor import Editor
 from outrider.tui.widgets.panel import Key
 from outrider.tui.widgets.picker import Item, Picker
 from outrider.tui.widgets.questions import ChoicePanel
@@ -20,6 +21,10 @@ from outrider.tui.widgets.welcome import Welcome
 W = TypeVar("W", bound=Widget)
 
 
+async def _nothing() -> None:
+    """Nobody asks before the engine is open."""
+
+
 class Scene:
     """The `Stage` of the application. The helm comes once the engine is open."""
 
@@ -27,6 +32,7 @@ class Scene:
         self._app = app
         self._drawing = drawing
         self.opened: Helm | None = None
+        self.ask_open: Callable[[], Awaitable[None]] = _nothing
 
     @property
     def helm(self) -> Helm:
@@ -50,10 +56,21 @@ class Scene:
         self.opened.conversation.note(text, kind, body)
         self.redraw()
 
+    async def edit(self, title: str, text: str) -> str | None:
+        return await self._app.push_screen_wait(Editor(title, text))
+
+    async def choose(self, title: str, text: str, keys: Sequence[Key]) -> tuple[str, str]:
+        return await self.one(Asking).ask(ChoicePanel(title, text, keys))
+
     async def confirm(self, title: str, text: str, yes: str) -> bool:
-        panel = ChoicePanel(title, text, (Key("y", "yes", yes), Key("n", "no", "no")))
-        answer, _ = await self.one(Asking).ask(panel)
+        answer, _ = await self.choose(title, text, (Key("y", "yes", yes), Key("n", "no", "no")))
         return answer == "yes"
+
+    async def shown(self) -> None:
+        await self.one(Asking).drop(lambda _: True)
+        if self.helm.session_id:
+            await self.ask_open()
+        self.redraw()
 
     def redraw(self) -> None:
         self._drawing.dirty = True

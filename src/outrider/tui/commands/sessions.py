@@ -2,19 +2,21 @@
 
 from time import time
 
-from outrider.app.archive.archive import StoredSession, short_id
+from outrider.app.archive.archive import StoredSession
 from outrider.app.archive.sharing import shared_page
+from outrider.app.views.sessions import was_cut_off
 from outrider.errors import OutriderError, SessionInUseError
 from outrider.tui.commands.stage import Stage
 from outrider.tui.rendering.words import age
 from outrider.tui.widgets.picker import Item
 
 MOST = 100
+_SHORT = 8  # the end of an id tells sessions apart, its beginning is the time
 
 
 async def new(stage: Stage, _: str) -> None:
     stage.helm.begin_anew()
-    stage.redraw()
+    await stage.shown()
 
 
 async def resume(stage: Stage, name: str) -> None:
@@ -55,7 +57,10 @@ async def open_session(stage: Stage, session_id: str) -> None:
             await stage.helm.show(session_id, take_over=True)
         else:
             stage.helm.begin_anew()
-    stage.redraw()
+    await stage.shown()
+    busy = stage.helm.conversation.activity.busy
+    if stage.helm.session_id and not busy and was_cut_off(stage.helm.engine, session_id):
+        stage.tell("the last turn was cut off; /continue lets it go on, or say something else", "warn")
 
 
 async def fork(stage: Stage, title: str) -> None:
@@ -79,7 +84,7 @@ async def share(stage: Stage, _: str) -> None:
     if not helm.session_id:
         stage.tell("there is nothing to share yet", "warn")
         return
-    path = helm.workspace / f"outrider-{short_id(helm.session_id)}.html"
+    path = helm.workspace / f"outrider-{helm.session_id[-_SHORT:]}.html"
     path.write_text(await shared_page(helm.archive, helm.session_id), encoding="utf-8")
     stage.tell(f"the session as one page: {path}", "good")
 
@@ -89,7 +94,7 @@ async def export(stage: Stage, _: str) -> None:
     if not helm.session_id:
         stage.tell("there is nothing to export yet", "warn")
         return
-    path = helm.workspace / f"outrider-{short_id(helm.session_id)}.json"
+    path = helm.workspace / f"outrider-{helm.session_id[-_SHORT:]}.json"
     path.write_bytes(await helm.archive.export(helm.session_id))
     stage.tell(f"everything that is stored: {path}", "good")
 
@@ -108,5 +113,5 @@ def words_of(error: OutriderError) -> str:
 
 def _item(session: StoredSession, *, folder: bool = False) -> Item:
     used = session.time.updated / 1000 if session.time else 0
-    note = f"{age(max(time() - used, 0))} · {short_id(session.id)}"
+    note = f"{age(max(time() - used, 0))} · {session.id[-_SHORT:]}"
     return Item(session.id, session.title or "untitled", f"{note} · {session.workspace_directory}" if folder else note)

@@ -7,6 +7,7 @@ import msgspec
 
 from outrider.tui.conversation.entries import NoteKind
 from outrider.tui.helm import Helm
+from outrider.tui.widgets.panel import Key
 from outrider.tui.widgets.picker import Item
 
 
@@ -27,6 +28,18 @@ class Stage(Protocol):
         ...
 
     async def confirm(self, title: str, text: str, yes: str) -> bool: ...
+
+    async def edit(self, title: str, text: str) -> str | None:
+        """A text as somebody left it, or None."""
+        ...
+
+    async def choose(self, title: str, text: str, keys: Sequence[Key]) -> tuple[str, str]:
+        """The answer to a question in place of the composer, and words that came with it."""
+        ...
+
+    async def shown(self) -> None:
+        """Another session is on the screen: questions of the one before go, its own are asked."""
+        ...
 
     def redraw(self) -> None: ...
 

@@ -13,7 +13,8 @@ from outrider.tui.composer.mentions import dropped_path
 from outrider.tui.composer.pastes import Pastes
 from outrider.tui.rendering.lines import clean
 
-_NEW_LINE = frozenset({"shift+enter", "alt+enter", "ctrl+j", "ctrl+enter"})
+# The last two are what terminals send that tell modified keys apart in xterm's way.
+_NEW_LINE = frozenset({"shift+enter", "alt+enter", "ctrl+j", "ctrl+enter", "shift+\r", "\r"})
 
 
 class Composer(TextArea):
@@ -34,12 +35,16 @@ class Composer(TextArea):
             self.text = text
             self.queue = queue
 
+    class TakenBack(Message):
+        """What was said last shall not be taken yet."""
+
     def __init__(self, completions: Completions, history: History, commands: Sequence[Choice]) -> None:
         super().__init__(id="composer", soft_wrap=True, show_line_numbers=False, highlight_cursor_line=False)
         self.said = history
         self.commands = commands
         self.files: Callable[[], Sequence[str]] = lambda: ()
         self.busy = False
+        self.waits = False  # something that was said has not been taken yet
         self._completions = completions
         self._pastes = Pastes()
         self._completion: Completion | None = None
@@ -63,6 +68,10 @@ class Composer(TextArea):
         self.insert(text)
 
     def on_text_area_changed(self) -> None:
+        self.look_again()
+
+    def look_again(self) -> None:
+        """What could be meant by the word at the cursor."""
         row, column = self.cursor_location
         line = self.document.get_line(row)
         files = self.files() if "@" in line else ()
@@ -81,6 +90,9 @@ class Composer(TextArea):
             case "tab":
                 if self.busy and self.text.strip():
                     self._send(queue=True)
+                return True
+            case "up" if self.waits and not self.text:
+                self.post_message(self.TakenBack())
                 return True
             case "up" if self.cursor_at_first_line:
                 return self._recall(self.said.older(self.text))

@@ -11,9 +11,14 @@ OLD_AFTER = 10.0  # seconds
 
 
 class FileNames:
-    def __init__(self, workspace: Path, start: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+    """`found` is called when there are others than before."""
+
+    def __init__(
+        self, workspace: Path, start: Callable[[Coroutine[Any, Any, None]], None], found: Callable[[], None]
+    ) -> None:
         self._workspace = workspace
         self._start = start
+        self._found = found
         self._names: Sequence[str] = ()
         self._looked = float("-inf")
 
@@ -25,4 +30,7 @@ class FileNames:
         return self._names
 
     async def _look(self) -> None:
-        self._names = await workspace_files(self._workspace)
+        names = await workspace_files(self._workspace)
+        if names != self._names:
+            self._names = names
+            self._found()

@@ -85,6 +85,10 @@ class Activity:
         used = next((message.tokens for message in reversed(answers) if message.tokens.total), None)
         self.context = used.total if used else 0
 
+    def resume(self) -> None:
+        """A turn that began before anybody looked."""
+        self.busy, self.word, self._since = True, "working", self._clock()
+
     def _hear_delta(self, event: PartDeltaEvent | ToolInputDeltaEvent, *, own: bool) -> None:
         self.retrying = ""
         self.written += len(event.delta)

@@ -49,6 +49,13 @@ class Conversation:
             for entry in entries_of(message):
                 self.add(entry)
 
+    def refresh(self, messages: Iterable[Message]) -> None:
+        """What opening a session has changed: calls that a crash left open have ended."""
+        for message in messages:
+            for part in message.parts:
+                if part.id in self._known:
+                    self._hear_part(part)
+
     def prepend(self, messages: Iterable[Message]) -> int:
         """Older messages; says how many entries were added at the top."""
         older = [entry for message in messages for entry in entries_of(message) if entry.id not in self._known]

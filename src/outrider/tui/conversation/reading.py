@@ -7,6 +7,7 @@ from outrider.types.messages import Message
 from outrider.types.parts import CompactionPart, FilePart, ReasoningPart, RetryPart, TextPart, ToolPart
 
 ABORTED = "aborted"
+PLAN_ANSWER = "plan_answer"
 
 
 def entries_of(message: Message) -> Iterator[Entry]:
@@ -57,6 +58,8 @@ def compaction_note(part: CompactionPart) -> Note:
 
 
 def _said(message: Message) -> Iterator[Entry]:
+    if answer := message.metadata.get(PLAN_ANSWER):
+        yield Note(f"{message.id}-plan", f"the plan was {answer}", "good", message_id=message.id)
     files = tuple(message.get_parts_by_type(FilePart))
     shown = [part.text for part in message.get_parts_by_type(TextPart) if not part.synthetic]
     text = "\n".join(shown)

@@ -56,7 +56,7 @@ class WaitingLines(Static):
         super().__init__("", id="waiting", markup=False)
 
     def show(self, waiting: Sequence[tuple[str, str]]) -> None:
-        """Pairs of how it will be delivered and what it says."""
+        """Pairs of how it will be delivered and what it says; the last one can be taken back."""
         palette = palette_of(self)
         self.display = bool(waiting)
         text = Text(no_wrap=True, overflow="ellipsis", end="")
@@ -64,6 +64,7 @@ class WaitingLines(Static):
             text.append("\n" if number else "")
             text.append("↳ next step  " if delivery == "steer" else "↳ after this  ", palette.style("link"))
             text.append(clean_line(words, 200), palette.style("quiet"))
+            text.append("  ↑ takes it back" if number == len(waiting) - 1 else "", palette.style("faint"))
         self.update(text)
 
 
@@ -86,14 +87,19 @@ class StatusLine(Static):
 
     def __init__(self) -> None:
         super().__init__("", id="status", markup=False)
+        self._standing: Standing | None = None
         self._shown: tuple[Standing, int, str] | None = None
 
     def show(self, standing: Standing) -> None:
-        width = max(self.size.width, 10)
-        seen = (standing, width, theme_of(self))
-        if seen != self._shown:
+        self._standing = standing
+        seen = (standing, self.size.width, theme_of(self))
+        if self.size.width and seen != self._shown:
             self._shown = seen
-            self.update(status_text(standing, width, palette_of(self)))
+            self.update(status_text(standing, self.size.width, palette_of(self)))
+
+    def on_resize(self) -> None:
+        if self._standing is not None:
+            self.show(self._standing)
 
 
 def status_text(standing: Standing, width: int, palette: Palette) -> Text:

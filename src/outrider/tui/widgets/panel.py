@@ -15,6 +15,7 @@ from textual.widgets import Input, Static
 from outrider.tui.rendering.palette import Palette
 from outrider.tui.widgets.look import palette_of
 
+_GAP = 3
 ARMED_AFTER = 0.4  # seconds; whoever was typing when the question appeared has not answered it
 
 
@@ -37,8 +38,10 @@ class Panel(Vertical, can_focus=True):
     }
     Panel VerticalScroll { height: auto; max-height: 50vh; scrollbar-size-vertical: 1; background: $background; }
     Panel .keys { height: auto; margin-top: 1; }
-    Panel Input { display: none; border: none; height: 1; padding: 0; background: $panel; margin-top: 1; }
-    Panel.-writing Input { display: block; }
+    Panel Input, Panel Input:focus {
+        display: none; border: none; height: 1; padding: 0 1; background: $panel; margin-top: 1;
+    }
+    Panel.-writing Input, Panel.-writing Input:focus { display: block; }
     """
 
     class Answered(Message):
@@ -82,7 +85,7 @@ class Panel(Vertical, can_focus=True):
         palette = palette_of(self)
         width = max(self.size.width, 10)
         self.query_one(".body", Static).update(Text("\n").join(self.lines(width, palette)))
-        self.query_one(".keys", Static).update(_key_text(self.keys, palette))
+        self.query_one(".keys", Static).update(Text("\n").join(_key_lines(self.keys, width, palette)))
 
     def on_key(self, event: events.Key) -> None:
         if self._writing is not None:
@@ -129,13 +132,18 @@ class Panel(Vertical, can_focus=True):
         self.focus()
 
 
-def _key_text(keys: Sequence[Key], palette: Palette) -> Text:
-    text = Text()
-    for number, key in enumerate(keys):
-        text.append("   " if number else "")
+def _key_lines(keys: Sequence[Key], width: int, palette: Palette) -> list[Text]:
+    """As many keys on a line as fit; a key is never parted from what it means."""
+    lines: list[Text] = []
+    for key in (key for key in keys if key.label):
+        text = Text(no_wrap=True)
         text.append(f" {_name(key.key)} ", palette.on("panel", "accent", bold=True))
-        text.append(f"\u00a0{key.label}".replace(" ", "\u00a0"), palette.style("text"))
-    return text
+        text.append(f" {key.label}", palette.style("text"))
+        if lines and lines[-1].cell_len + _GAP + text.cell_len <= width:
+            lines[-1] = Text.assemble(lines[-1], " " * _GAP, text)
+        else:
+            lines.append(text)
+    return lines
 
 
 def _name(key: str) -> str:

@@ -1,0 +1,155 @@
+"""Keys, slash commands, files, commands of one's own, questions, plans and trust, in the real program."""
+
+import re
+from pathlib import Path
+
+from tests.end_to_end.tui.conftest import Open, call, write_script
+
+
+def test_modes_are_switched_by_a_key_and_commands_complete(home, open_terminal: Open):
+    write_script(home, ["Hello."])
+    terminal = open_terminal()
+    terminal.wait_for("agent  script/demo")
+    terminal.press("shift+tab")
+    terminal.wait_for("background  script/demo")
+    terminal.type("/mod")
+    terminal.wait_for("/mode", "/model", "choose the model")
+    terminal.press("enter")
+    terminal.wait_for("Mode", "reads and looks around")
+    terminal.type("plan")
+    terminal.press("enter")
+    terminal.wait_for("plan  script/demo", without="type to filter")
+    terminal.say("/help")
+    terminal.wait_for("Keys", "Shift+Tab", "esc closes")
+    terminal.press("escape")
+    terminal.wait_for("script/demo", without="esc closes")
+    terminal.say("/nonsense")
+    terminal.wait_for("no command is called /nonsense")
+    terminal.say("/quit")
+    assert terminal.wait() == 0
+
+
+def test_many_lines_are_one_message_however_they_come(home, open_terminal: Open):
+    write_script(home, ["Thanks.", "Thanks again."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.type("first")
+    terminal.press("ctrl+j")
+    terminal.type("second")
+    terminal.press("alt+enter")
+    terminal.type("third")
+    terminal.wait_for("third")
+    terminal.press("enter")
+    terminal.wait_for("▌ first", "▌ second", "▌ third", "Thanks.")
+    terminal.paste("\n".join(f"row {number}" for number in range(40)))
+    terminal.wait_for("[pasted #1: 40 lines]")
+    terminal.press("enter")
+    terminal.wait_for("Thanks again.", "▌ row 39")
+    terminal.press("up")
+    terminal.wait_for("row 39")
+
+
+def test_files_are_completed_and_images_go_along(home, workspace: Path, open_terminal: Open):
+    (workspace / "shot.png").write_bytes(bytes.fromhex("89504e470d0a1a0a"))
+    write_script(home, ["A fine picture."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.type("look at @sho")
+    terminal.wait_for("@shot.png")
+    terminal.press("tab")
+    terminal.wait_for("look at @shot.png ")
+    terminal.press("enter")
+    terminal.wait_for("◫ shot.png", "A fine picture.")
+
+
+def test_a_command_of_ones_own_runs_unasked_and_goes_along_with_the_next_message(home, open_terminal: Open):
+    write_script(home, ["I see."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.say("!echo by hand; exit 3")
+    terminal.wait_for("! echo by hand; exit 3", "by hand", "3")
+    terminal.say("what was that?")
+    terminal.wait_for("I see.")
+
+
+def test_a_question_of_the_model_is_answered_in_place(home, open_terminal: Open):
+    write_script(home, [[call("question", question="Which colour?", options=["red", "blue"])], "Blue it is."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.say("paint")
+    terminal.wait_for("A question", "Which colour?", "2", "blue")
+    terminal.answer("2")
+    terminal.wait_for("The user answered: blue", "Blue it is.")
+
+
+def test_a_plan_is_shown_and_accepting_it_switches_to_work(home, workspace: Path, open_terminal: Open):
+    write_script(
+        home, ["1. make a file\n2. be glad", [call("write", file_path="made.txt", content="x")], "Done as planned."]
+    )
+    terminal = open_terminal("--mode", "plan", "--allow", "write")
+    terminal.wait_for("plan  script/demo")
+    terminal.say("plan it")
+    terminal.wait_for("The plan is ready", "carry it out", "be glad")
+    terminal.answer("y")
+    terminal.wait_for("the plan was accepted", "Done as planned.", "agent  script/demo")
+    assert (workspace / "made.txt").exists()
+
+
+def test_a_folder_with_instructions_is_asked_about_before_they_count(home, workspace: Path, open_terminal: Open):
+    (workspace / "AGENTS.md").write_text("Always say moo.\n")
+    write_script(home, ["Hello."])
+    terminal = open_terminal()
+    terminal.wait_for("Do you trust this folder?", "AGENTS.md", "Always say moo.")
+    terminal.answer("t")
+    terminal.wait_for("script/demo", without="Do you trust")
+    terminal.say("/quit")
+    terminal.wait()
+    again = open_terminal()
+    again.wait_for("script/demo", without="Do you trust")
+
+
+def test_undo_shows_what_it_would_do_and_does_it(home, workspace: Path, open_terminal: Open):
+    write_script(home, [[call("write", file_path="made.txt", content="new\n")], "Made."])
+    terminal = open_terminal("--allow", "write")
+    terminal.wait_for("script/demo")
+    terminal.say("make it")
+    terminal.wait_for("Made.")
+    assert (workspace / "made.txt").exists()
+    terminal.say("/undo")
+    terminal.wait_for("Undo 1 file?", "made.txt")
+    terminal.answer("y")
+    terminal.wait_for("taken back: made.txt")
+    assert not (workspace / "made.txt").exists()
+
+
+def test_control_sequences_of_the_model_and_of_tools_never_reach_the_terminal(
+    home, workspace: Path, open_terminal: Open
+):
+    evil = "\x1b]0;STOLEN\x07\x1b[2J\x1b[31mred\x1b]52;c;ZXZpbA==\x07 [bold]markup[/bold]"
+    (workspace / "evil.txt").write_text(evil)
+    script = [
+        [evil, {"reasoning": evil}, call("shell", command="cat evil.txt", description=evil)],
+        f"# {evil}\n\n`{evil}`",
+    ]
+    write_script(home, script)
+    terminal = open_terminal("--allow", "shell")
+    terminal.wait_for("script/demo")
+    terminal.say("be evil")
+    terminal.wait_for("done", "[bold]markup[/bold]")
+    terminal.press("ctrl+r")
+    terminal.wait_for("▾")
+    for sequence in (b"STOLEN", b"\x1b]52", b"ZXZpbA"):
+        assert sequence not in bytes(terminal.raw)
+
+
+def test_no_colour_is_used_where_the_user_wants_none(home, open_terminal: Open):
+    write_script(home, ["**Plain** `words`."])
+    terminal = open_terminal(NO_COLOR="1")
+    terminal.wait_for("script/demo")
+    terminal.say("hello")
+    terminal.wait_for("Plain words.")
+    colours = {
+        tuple(match.split(b";")[2:])
+        for match in re.findall(rb"\x1b\[[\d;]*?((?:38|48);2;\d+;\d+;\d+)", bytes(terminal.raw))
+    }
+    assert all(len(set(colour)) == 1 for colour in colours), colours  # greys only

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from outrider.app.live import LiveSession
 from outrider.app.staff import Staff
+from outrider.app.watchers.titles import Titles
 from outrider.bus import EventBus
 from outrider.errors import SessionInUseError
 from outrider.sessions.journal import Journal, begin, resume
@@ -20,6 +21,7 @@ class OpenSessions:
         self._store = store
         self._bus = bus
         self._owner = this_process()
+        self._titles = Titles(staff, self.live, store, bus) if staff.titles else None
 
     async def begin(self, session: Session) -> None:
         self._add(await begin(session, self._store, self._bus, owner=self._owner))
@@ -45,6 +47,8 @@ class OpenSessions:
         await self._staff.leave(session_id)
 
     async def close_all(self) -> None:
+        if self._titles is not None:
+            await self._titles.close()
         for live in list(self.live.values()):
             await live.close()
         self.live.clear()

@@ -37,7 +37,8 @@ from outrider.types.parts import ModelRef
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be said about an engine besides its agents, providers and tools."""
+    """What may be said about an engine besides its agents, providers and tools. With `titles` sessions get their names
+    from a model: the session's own, unless that is a script, or the agent that is given."""
 
     attended: bool = True
     limits: Limits | None = None
@@ -47,6 +48,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     hooks: Hooks = Hooks()
     secrets: tuple[str, ...] = ()
     catalog: Catalog | None = None
+    titles: bool | Agent = False
 
     @classmethod
     def read(cls, given: dict[str, Any]) -> Self:
@@ -64,6 +66,7 @@ class Staff:
         self, plan: RunPlan, options: EngineOptions, store: Store, bus: EventBus, desk: Desk, redactor: Redactor
     ) -> None:
         self.plan = plan
+        self.titles = options.titles
         self._options = options
         self._store = store
         self._bus = bus

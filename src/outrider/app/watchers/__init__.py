@@ -1,0 +1,1 @@
+"""Watchers of an engine: they listen to its bus, and nothing waits for them."""

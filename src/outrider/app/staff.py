@@ -38,7 +38,7 @@ from outrider.types.parts import ModelRef
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What may be said about an engine besides its agents, providers and tools. With `titles` sessions get their names
-    from a model: the session's own, unless that is a script, or the agent that is given."""
+    from a model: the session's own, unless that is a script or runs here, or the agent that is given."""
 
     attended: bool = True
     limits: Limits | None = None

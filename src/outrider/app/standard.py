@@ -43,14 +43,15 @@ async def standard_engine(
     data, bus = make_private(settings.data), bus or EventBus()
     async with AsyncExitStack() as opened:
         store = await opened.enter_async_context(SqliteStore(settings.folders.store))
+        belongings = _belongings(settings, workspace, opened)
         around = Surroundings(
-            sandbox=FoundSandbox(data / "scratch", settings.environ.get("PATH", "")),
+            sandbox=FoundSandbox(data / "scratch", belongings.environment(workspace).get("PATH", "")),
             data=data,
             home=settings.home,
             bus=bus,
             ask=ask,
             network=await _network(settings, opened),
-            belongings=_belongings(settings, workspace, opened),
+            belongings=belongings,
         )
         engine = Engine(
             suited(settings.agents, settings.providers),
@@ -61,6 +62,7 @@ async def standard_engine(
             limits=settings.limits,
             rules=Rules(settings.rules.allow, settings.rules.ask, settings.rules.deny),
             surroundings=around,
+            titles=attended,
             catalog=Catalog.from_config(settings.models) if settings.models else None,
         )
         await opened.enter_async_context(engine)
@@ -75,7 +77,7 @@ def _belongings(settings: Settings, workspace: Path, opened: AsyncExitStack) -> 
     if servers is not None:
         servers.open(settings.environ)
         opened.push_async_callback(servers.close)
-    return Belongings(own, read_prompts(folders.prompts), servers)
+    return Belongings(own, settings.environ, read_prompts(folders.prompts), servers)
 
 
 def _servers(settings: Settings, workspace: Path) -> Servers | None:

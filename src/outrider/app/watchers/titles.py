@@ -88,10 +88,11 @@ class Titles:
         return _cleaned(end.output) if end.reason == "completed" else ""
 
     def _agent(self, live: LiveSession) -> Agent | None:
-        """The one that was named for it, else the session's own model; a script has no answer to spare."""
+        """The one that was named for it, else the session's own model: a script has no answer to spare, and a model on
+        this machine would keep the user waiting."""
         wanted = self._staff.titles
         agent = wanted if isinstance(wanted, Agent) else live.agent
-        if wanted is True and self._staff.plan.providers[agent.provider].kind == "scripted":
+        if wanted is True and self._staff.plan.providers[agent.provider].kind in ("scripted", "local"):
             return None
         return replace(
             agent,

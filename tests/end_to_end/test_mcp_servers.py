@@ -46,7 +46,7 @@ def is_alive(pid):
         return False
 
 
-async def test_a_server_that_dies_in_a_call_ends_it_with_its_last_words_and_is_started_again(tmp_path):
+async def test_sf_079_a_server_that_dies_in_a_call_ends_it_with_its_last_words_and_is_started_again(tmp_path):
     async with opened(plain(), tmp_path) as servers:
         first = await said(servers, "pid")
         died = await run(servers, "die")
@@ -91,7 +91,7 @@ async def test_a_message_that_is_too_large_costs_the_connection_only(tmp_path):
         assert await said(servers, "echo", text="fine") == "fine"
 
 
-async def test_a_server_that_never_answers_has_failed_after_the_start_up_limit(tmp_path):
+async def test_sf_078_a_server_that_never_answers_has_failed_after_the_start_up_limit(tmp_path):
     begun = time.monotonic()
     async with opened(plain("silent"), tmp_path, Limits(startup=0.5, shutdown=0.5)) as servers:
         status = server_of(servers).status
@@ -100,7 +100,7 @@ async def test_a_server_that_never_answers_has_failed_after_the_start_up_limit(t
 
 
 @pytest.mark.parametrize(("mode", "words"), [("garbage", "what is not MCP"), ("endless_line", "more than 8,388,608")])
-async def test_a_flood_of_garbage_is_bounded_and_the_server_marked_failed(tmp_path, mode, words):
+async def test_sf_078_a_flood_of_garbage_is_bounded_and_the_server_marked_failed(tmp_path, mode, words):
     async with opened(plain(), tmp_path):  # the SDK is loaded, so that only the flood is measured
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     async with opened(plain(mode), tmp_path) as servers:

@@ -29,7 +29,9 @@ class Clock:
 
 
 @pytest.mark.parametrize("jump", [-HOUR, 10 * 24 * HOUR], ids=["sf_062_back_one_hour", "sf_063_forward_ten_days"])
-async def test_sf_062_and_063_a_clock_that_jumps_changes_neither_order_nor_owner_nor_question(tmp_path: Path, jump: int):
+async def test_sf_062_and_063_a_clock_that_jumps_changes_neither_order_nor_owner_nor_question(
+    tmp_path: Path, jump: int
+):
     clock = Clock()
     async with SqliteStore(tmp_path / "sessions.db", clock=clock) as store:
         session = await store.create(StoredSession())

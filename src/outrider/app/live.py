@@ -162,6 +162,10 @@ class LiveSession:
             if plan := self.plan():
                 self._tell(plan=to_builtins(plan))
 
+    def visitor(self) -> Seat:
+        """A seat beside the one at work, for whoever wants to do or know something without a turn."""
+        return take_seat(self.agent, self.journal, self._new_crew())
+
     def _seated(self) -> Seat:
         """The seat of the session's agent, with a new crew. Its prompt is kept as long as agent and mode stay."""
         crew, agent, mode = self._new_crew(), self.agent, self.journal.session.mode

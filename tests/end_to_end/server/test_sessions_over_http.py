@@ -145,3 +145,23 @@ async def test_the_description_names_every_route(tmp_path):
         references = set(msgspec.json.encode(description["paths"]).decode().split('"#/components/schemas/'))
         for reference in (found.partition('"')[0] for found in list(references)[1:]):
             assert reference in description["components"]["schemas"] or "{" in reference
+
+
+async def test_a_call_by_hand_is_looked_at_run_and_kept_below_the_session(tmp_path):
+    @Tool(policy="allow", preprocess_args=lambda given: {"where": given["where"].strip()})
+    def launch(where: str) -> str:
+        """Launch it."""
+        return f"launched to {where}"
+
+    async with served(tmp_path, [], [launch]) as client:
+        session_id = await client.create()
+        at = f"/api/sessions/{session_id}"
+        assert [tool["name"] for tool in (await client.ask("GET", f"{at}/tools"))[1]] == ["launch"]
+        given = {"tool": "launch", "input": {"where": " moon "}}
+        looked = (await client.ask("POST", f"{at}/calls/look", given))[1]
+        assert (looked["input"], looked["decision"]["effect"]) == ({"where": "moon"}, "allow")
+        status, ended = await client.ask("POST", f"{at}/calls", given)
+        assert (status, ended["state"]["output"]) == (200, "launched to moon")
+        kept = (await client.ask("GET", f"/api/sessions/{ended['session_id']}"))[1]
+        assert kept["parent_id"] == session_id
+        assert (await client.ask("POST", f"{at}/calls", {"tool": "nothing"}))[0] == 400

@@ -112,8 +112,12 @@ class AskingGate:
             self._admitted(call)
         return verdict
 
+    def decide(self, call: ToolPart, tool: Tool, seat: Seat) -> Decision:
+        """What is said to a call without asking anybody."""
+        return self._judge.decide(call, tool, seat, self._granted(seat))
+
     async def _verdict(self, call: ToolPart, tool: Tool, seat: Seat) -> Verdict:
-        decision = self._judge.decide(call, tool, seat, self._granted(seat))
+        decision = self.decide(call, tool, seat)
         match decision.effect:
             case "allow":
                 return Verdict(_YES)

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any
 
 from outrider.types.parts import ToolUsePart
-from tests.fakes.vendors.vendor import Body, Frame, Piece, Refusal, Stop, Thought, events, halves, json_text
+from tests.fakes.vendors.vendor import Body, Frame, Piece, Refusal, Searched, Stop, Thought, events, halves, json_text
 
 USAGE = {"input_tokens": 20, "output_tokens": 10}
 
@@ -37,7 +37,7 @@ class AnthropicApi:
         return bool(body.get("stream"))
 
     def whole(self, pieces: list[Piece]) -> Body:
-        blocks = [_block(piece) for piece in pieces if isinstance(piece, str | Thought | ToolUsePart)]
+        blocks = [_block(piece) for piece in pieces if isinstance(piece, str | Thought | ToolUsePart | Searched)]
         return _message() | {"content": blocks, "stop_reason": _stop(pieces), "usage": USAGE}
 
     def stream(self, pieces: list[Piece]) -> Iterator[Frame]:
@@ -70,8 +70,8 @@ def _events(pieces: list[Piece]) -> Iterator[tuple[str, Body] | asyncio.Event]:
             continue
         index += 1
         block = _block(piece)
-        empty: Body = {"text": {"text": ""}, "thinking": {"thinking": "", "signature": ""}, "tool_use": {"input": {}}}
-        start = block | empty[block["type"]]
+        empty: Body = {"text": {"text": ""}, "thinking": {"thinking": "", "signature": ""}}
+        start = block | empty.get(block["type"], {"input": {}})
         yield "content_block_start", {"type": "content_block_start", "index": index, "content_block": start}
         for delta in _deltas(block):
             yield "content_block_delta", {"type": "content_block_delta", "index": index, "delta": delta}
@@ -100,6 +100,8 @@ def _block(piece: Any) -> Body:
             return {"type": "thinking", "thinking": text, "signature": seal}
         case ToolUsePart():
             return {"type": "tool_use", "id": piece.tool_id, "name": piece.tool_name, "input": piece.tool_input}
+        case Searched(query):
+            return {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": query}}
         case _:
             raise AssertionError(piece)
 
@@ -111,6 +113,8 @@ def _message() -> Body:
 def _stop(pieces: list[Piece]) -> str:
     if any(isinstance(piece, Stop) for piece in pieces):
         return "max_tokens"
+    if any(isinstance(piece, Searched) for piece in pieces):
+        return "pause_turn"
     return "tool_use" if any(isinstance(piece, ToolUsePart) for piece in pieces) else "end_turn"
 
 

@@ -24,7 +24,13 @@ class Stop(msgspec.Struct, frozen=True):
     """Ends an answer for want of room."""
 
 
-Piece = str | Thought | ToolUsePart | Stop | asyncio.Event
+class Searched(msgspec.Struct, frozen=True):
+    """Anthropic's own search at work: the answer is paused before its result is there."""
+
+    query: str
+
+
+Piece = str | Thought | ToolUsePart | Searched | Stop | asyncio.Event
 
 
 class Refusal(msgspec.Struct, frozen=True):

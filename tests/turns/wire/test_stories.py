@@ -28,7 +28,7 @@ from outrider.events import (
 )
 from outrider.providers.scripted import call
 from tests.fakes.vendors.serving import VENDORS
-from tests.fakes.vendors.vendor import Refusal, Stop, Thought
+from tests.fakes.vendors.vendor import Refusal, Searched, Stop, Thought
 from tests.turns.wire.telling import telling
 
 KINDS = list(VENDORS)
@@ -320,3 +320,17 @@ async def test_input_that_steers_is_heard_with_the_next_request(kind):
             assert (await first).output == (await steered).output == "as you wish"
         assert tale.vendor.results(tale.server.requests[1]) == ["done"]
         assert tale.vendor.texts(tale.server.requests[1]) == ["start", "be quick"]
+
+
+@pytest.mark.parametrize("way", ["run", "engine"])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_that_the_vendor_paused_for_a_tool_of_its_own_goes_on(way, stream):
+    script = [["Let me search.", Searched("cats")], "Cats purr."]
+    async with telling("anthropic", script, way, stream=stream) as tale:
+        searching = tale.agent(extra={"tools": [{"type": "web_search_20250305", "name": "web_search"}]})
+        ended = await tale.told(agents=[searching], tools=[add])
+        first, second = tale.server.requests
+        assert [tool["name"] for tool in first["tools"]] == ["add", "web_search"]
+        assert second["messages"][-1]["role"] == "assistant"
+        assert second["messages"][-1]["content"][-1]["type"] == "server_tool_use"
+        assert (ended.output, ended.reason) == ("Cats purr.", "completed")

@@ -93,6 +93,7 @@ class Toolbox:
         self.supervisor = Supervisor(
             folder=OutputFolder(around.data / "outputs", OutputLimits(), find_secrets),
             bus=around.bus,
+            environment=around.belongings.environment(workspace) if around.belongings else None,
             wrap=_confined(self.tree, workspace, around),
         )
         self.grants = Grants(workspace)

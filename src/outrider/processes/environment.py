@@ -1,7 +1,9 @@
 """The environment that commands get: what programs need to run, none of the engine's keys."""
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 ALLOWED = frozenset({
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TMP", "TEMP", "HOSTNAME",
@@ -35,11 +37,30 @@ FIXED = {
 _PASSWORD_IN_ADDRESS = re.compile(r"://[^/\s]*@")
 
 
-def child_environment(source: Mapping[str, str], extra: Mapping[str, str] | None = None) -> dict[str, str]:
+# Lists of places that programs and their parts are looked for in.
+SEARCHED = frozenset({
+    "PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONPATH", "NODE_PATH", "GEM_PATH", "PKG_CONFIG_PATH",
+})  # fmt: skip
+
+
+def child_environment(
+    source: Mapping[str, str], extra: Mapping[str, str] | None = None, *, outside: Path | None = None
+) -> dict[str, str]:
     """From an allow-list: a name that nobody thought of stays out, since it may be a key. `extra` is the user's own
-    choice and is taken as it is."""
+    choice and is taken as it is.
+
+    Programs are not looked for in the working directory, whatever the source says, nor in the folder that they are to
+    come from `outside` of."""
     allowed = {name: value for name, value in source.items() if _is_allowed(name, value)}
+    for name in SEARCHED & allowed.keys():
+        allowed[name] = os.pathsep.join(_places(allowed[name], outside))
     return allowed | FIXED | dict(extra or {})
+
+
+def _places(value: str, outside: Path | None) -> Iterator[str]:
+    for place in value.split(os.pathsep):
+        if os.path.isabs(place) and not (outside and Path(place).resolve().is_relative_to(outside)):  # noqa: PTH117
+            yield place
 
 
 def _is_allowed(name: str, value: str) -> bool:

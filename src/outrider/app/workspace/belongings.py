@@ -11,6 +11,7 @@ from outrider.app.workspace.project import find_project
 from outrider.app.workspace.servers import Servers
 from outrider.app.workspace.skills import find_skills
 from outrider.app.workspace.trust import WorkspaceTrust
+from outrider.processes.environment import child_environment
 from outrider.tools.builtin.skill import skill_tool
 from outrider.tools.tool import Tool
 from outrider.types.messages import Message
@@ -30,8 +31,15 @@ class OwnFiles(msgspec.Struct, frozen=True):
 class Belongings:
     """Asked once for each session. `prompts` are the user's own words by name, in the place of ours."""
 
-    def __init__(self, own: OwnFiles, prompts: Mapping[str, str], servers: Servers | None = None) -> None:
+    def __init__(
+        self,
+        own: OwnFiles,
+        environ: Mapping[str, str],
+        prompts: Mapping[str, str],
+        servers: Servers | None = None,
+    ) -> None:
         self._own = own
+        self._environ = environ
         self.prompts = prompts
         self.servers = servers
 
@@ -40,6 +48,11 @@ class Belongings:
         return notes_on(
             trust.project, self._own.instructions, trusted=trust.trusted, today=datetime.datetime.now().date()
         )
+
+    def environment(self, workspace: Path) -> dict[str, str]:
+        """What commands get. A workspace that is not trusted does not bring programs in the place of the system's."""
+        trust = self._trust(workspace)
+        return child_environment(self._environ, outside=None if trust.trusted else trust.project.root)
 
     def skills(self, workspace: Path) -> list[Tool]:
         trust = self._trust(workspace)

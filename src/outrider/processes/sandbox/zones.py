@@ -14,13 +14,23 @@ Zones = dict[str, Access]
 def zones_of(policy: Policy, shown: Iterable[str] = ()) -> Zones:
     """Only what exists and can be reached. `shown` is what the sandbox itself needs: never hidden, never writable."""
     zones: Zones = {}
+    hidden = [real for path in policy.hidden if (real := real_path(path))]
+    workspace = real_path(policy.workspace) or ""
     for path, access in policy.places():
         real = real_path(path)
-        if real and _STRICTNESS[access] >= _STRICTNESS.get(zones.get(real, "writable"), 0):
+        if not real or (access == "read-only" and _leads_to_secrets(real, workspace, hidden)):
+            continue
+        if _STRICTNESS[access] >= _STRICTNESS.get(zones.get(real, "writable"), 0):
             zones[real] = access
     for path in shown:
         zones[path] = "read-only"
     return dict(sorted(zones.items(), key=lambda zone: zone[0].count("/") if zone[0] != "/" else 0))
+
+
+def _leads_to_secrets(real: str, workspace: str, hidden: Iterable[str]) -> bool:
+    """A file of the workspace that is to be kept from changes may be a link, and must not bring into view what is
+    hidden: the deeper one would count."""
+    return not is_within(real, workspace) and any(is_within(real, secret) for secret in hidden)
 
 
 def real_path(path: Path) -> str | None:

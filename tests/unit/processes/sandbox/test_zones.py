@@ -166,3 +166,15 @@ def test_sockets_of_other_programs_are_covered_wherever_they_are_seen(home: Path
         listening.listen()
         found = mounts(usual_policy(home / "work", writable=True, home=home))
     assert found[str(home / "work" / "listener")] == "--ro-bind /dev/null"
+
+
+def test_a_link_in_a_steering_file_s_place_does_not_bring_a_secret_into_view(home: Path):
+    (home / ".ssh" / "key").write_text("secret")
+    (home / "work" / "AGENTS.md").symlink_to(home / ".ssh" / "key")
+    (home / "work" / ".mcp.json").symlink_to(home / ".netrc")
+    (home / "work" / "real.md").write_text("x")
+    (home / "work" / "CLAUDE.md").symlink_to(home / "work" / "real.md")
+    zones = zones_of(usual_policy(home / "work", writable=True, home=home))
+    assert str(home / ".ssh" / "key") not in zones
+    assert zones[str(home / ".netrc")] == "hidden"
+    assert zones[str(home / "work" / "real.md")] == "read-only"

@@ -1,0 +1,122 @@
+"""Hostile workspaces, opened, left idle, planned in and run headless: nothing of them runs, is sent or is obeyed.
+
+Each has real marks: a program that leaves a trace, a listener that would be hit, words that must not reach the system
+prompt. Where a careless program would spring the trap, it does so once, on a copy, to prove that the trap is set."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from outrider.providers.scripted import call
+from outrider.types.parts import ToolPart
+from tests.hostile import files_that_configure, git_that_obeys, programs_that_obey
+from tests.hostile.ground import SECRET, TRAPS, WORDS, Ground, Trap
+
+LISTED = (files_that_configure, git_that_obeys, programs_that_obey)  # each lists its traps when it is loaded
+LOOKING = (
+    "git status", "git status --porcelain", "git log --oneline -3", "git log -p", "git diff", "git diff HEAD",
+    "git show", "git branch -a", "git ls-files", "git blame file.txt", "git grep x", "git remote -v", "git stash list",
+    "ls -la", "cat README.md", "head -3 *", "grep -rn x .", "find . -maxdepth 2", "wc -l *", "file *", "rg x",
+)  # fmt: skip
+IDLE = 0.2
+PATIENCE = 3
+
+
+@pytest.fixture
+async def hits() -> AsyncIterator[tuple[str, list[str]]]:
+    """A listener on loopback, and what it heard."""
+    heard: list[str] = []
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            heard.append((await reader.read(10_000)).decode("utf-8", "replace"))
+        writer.close()
+
+    async with await asyncio.start_server(listen, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", heard
+
+
+def calls_for(ground: Ground, trap: Trap) -> list[list[object]]:
+    """What a curious model does in a workspace that it does not know."""
+    names = sorted(path.name for path in ground.workspace.iterdir())
+    files = [os.fsencode(name).decode("utf-8", "replace") for name in names][:20]
+    reading = [call("read", file_path=name) for name in (*files, "AGENTS.md", ".outrider/config.toml")]
+    searching = [call("list", path="."), call("glob", pattern="**/*"), call("grep", pattern="x|hunter")]
+    shells = [call("shell", command=command, timeout=PATIENCE) for command in (*LOOKING, *trap.commands)]
+    return [[*searching], reading, shells]
+
+
+async def session_in(ground: Ground, trap: Trap, mode: str) -> list[ToolPart]:
+    async with ground.engine(calls_for(ground, trap), mode=mode) as engine:
+        session = await engine.create(workspace=ground.workspace)
+        await asyncio.sleep(IDLE)
+        await engine.prompt(session, "Look around.")
+        loaded = await engine.store.load(session)
+    return [part for message in loaded.messages for part in message.get_parts_by_type(ToolPart)]
+
+
+def spring(trap: Trap, ground: Ground) -> None:
+    """The trap works: a program that takes no care runs into it."""
+    path = f"{ground.canary.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    if shutil.which(trap.control[0], path=path) is None:
+        return
+    copy = ground.workspace.with_name("copy")
+    environ = {**os.environ, **ground.extra, "PATH": f"{ground.environ['PATH']}:{path}"}
+    shutil.copytree(ground.workspace, copy, symlinks=True)
+    subprocess.run(trap.control, cwd=copy, env=environ, capture_output=True, timeout=20, check=False)
+    assert ground.mark.exists(), f"{trap.name} is no trap: {trap.control} runs into nothing"
+    ground.mark.unlink()
+    shutil.rmtree(copy)
+
+
+def assert_unharmed(ground: Ground, heard: list[str], stage: str) -> None:
+    assert not ground.mark.exists(), f"{stage}: something ran: {ground.mark.read_text()}"
+    assert not heard, f"{stage}: something was sent: {heard}"
+    for request in ground.requests:
+        told = f"{request.system} {[tool.description for tool in request.tools]}"
+        assert WORDS not in told, f"{stage}: an order was passed on: {told}"
+        assert SECRET not in told, f"{stage}: a secret was passed on"
+
+
+def assert_nothing_counts(ground: Ground) -> None:
+    """The settings are those of an empty folder."""
+    empty = ground.elsewhere / "empty"
+    empty.mkdir()
+    plain, found = ground.settings(empty), ground.settings()
+    for field in plain.__struct_fields__:
+        if field not in ("workspace", "notices"):
+            assert getattr(found, field) == getattr(plain, field), field
+
+
+def test_there_are_enough_of_them():
+    assert len(TRAPS) >= 40
+    assert len({trap.name for trap in TRAPS}) == len(TRAPS)
+
+
+@pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.name)
+async def test_a_hostile_workspace_does_nothing_before_trust(trap: Trap, tmp_path: Path, hits, monkeypatch):
+    url, heard = hits
+    ground = Ground(tmp_path, url, name=trap.folder)
+    trap.build(ground)
+    ground.extra = trap.environ(ground)
+    if trap.control:
+        spring(trap, ground)
+    for name, value in ground.extra.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(ground.workspace)
+    assert_nothing_counts(ground)
+    assert_unharmed(ground, heard, "settings")
+    for mode in ("plan", "agent", "background"):
+        parts = await session_in(ground, trap, mode)
+        assert_unharmed(ground, heard, mode)
+        told = [part for part in parts if SECRET in msgspec.json.encode(part.to_dict()).decode()]
+        assert not told, f"{mode}: a secret was read: {told}"
+        assert len(parts) >= len(LOOKING), "the model was not curious"

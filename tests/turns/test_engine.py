@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from outrider import ConfigurationError, Engine, SessionInUseError, Tool, ToolCompleted, ToolPart
-from outrider.events import LoopCompletedEvent, PartDeltaEvent, ToolApprovalRequestedEvent, TurnStartedEvent
+from outrider import ConfigurationError, Engine, Limits, SessionInUseError, Tool, ToolCompleted, ToolPart
+from outrider.events import (
+    LoopCompletedEvent,
+    PartDeltaEvent,
+    ToolApprovalRequestedEvent,
+    ToolApprovalResultEvent,
+    TurnStartedEvent,
+)
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.sqlite_store import SqliteStore
 from tests.turns.stories import agent, call, scripted
@@ -223,3 +229,55 @@ def test_an_engine_says_what_it_lacks():
         Engine([], [])
     with pytest.raises(ConfigurationError, match="has no option colour"):
         engine([], colour="red")
+
+
+async def test_a_question_survives_the_end_of_its_engine_and_is_asked_again_once():
+    store, ran = MemoryStore(), []
+    risky = Tool(lambda: str(ran.append(1)), name="risky", policy="ask")
+    async with engine([[call("risky"), call("quick")]], risky, Tool(lambda: "q", name="quick"), store=store) as first:
+        session = await first.create()
+        async with first.events(session) as events:
+            prompting = asyncio.ensure_future(first.prompt(session, "go"))
+            question = await asked(events)
+    assert (await prompting).reason == "aborted"
+    async with engine(["done"], risky, Tool(lambda: "q", name="quick"), store=store) as second:
+        async with second.events(session) as events:
+            await second.open(session)
+            again = await asked(events)
+            assert again.approval_id == question.approval_id
+            assert ran == []
+            await second.answer(again.approval_id, allow=True)
+            ended = await anext(event async for event in events if isinstance(event, LoopCompletedEvent))
+        assert ended.output == "done"
+        assert len(await store.approvals(session)) == 1
+    assert ran == [1]
+
+
+async def test_after_an_abort_nobody_is_asked_any_more():
+    risky = Tool(lambda: "ran", name="risky", policy="ask")
+    async with engine([[call("risky")], "fresh"], risky) as held:
+        session = await held.create()
+        async with held.events(session) as events:
+            prompting = asyncio.ensure_future(held.prompt(session, "go"))
+            question = await asked(events)
+            await asyncio.wait_for(held.abort(session), 1)
+            assert (await prompting).reason == "aborted"
+            told = await anext(event async for event in events if isinstance(event, ToolApprovalResultEvent))
+        assert (told.approval_id, told.approved) == (question.approval_id, False)
+        assert not await held.approvals(session)
+        late = await held.answer(question.approval_id, allow=True)
+        assert late.answer == "revoked"
+        (part,) = calls_in(await held.open(session))
+        assert part.state.reason == "canceled"  # pyright: ignore
+        assert (await held.prompt(session, "again")).output == "fresh"
+
+
+async def test_a_turn_that_a_limit_ended_goes_on_when_it_is_told_to():
+    look = Tool(lambda number: f"seen {number}", name="look")
+    script = [[call("look", number=1)], [call("look", number=2)], "done"]
+    async with engine(script, look, limits=Limits(turns=2)) as held:
+        session = await held.create()
+        assert (await held.prompt(session, "go")).reason == "limit"
+        end = await held.go_on(session)
+        assert (end.reason, end.output) == ("completed", "done")
+        assert [part.state.output for part in calls_in(await held.open(session))] == ["seen 1", "seen 2"]  # pyright: ignore

@@ -160,9 +160,10 @@ class Calls:
             self._seat.journal.draft(part_id, characters, current)
 
     async def _cancel(self, part_id: str) -> None:
-        """A call that was cancelled before its tool started ends here; one that ran was ended by the runner."""
+        """A call that was cancelled before its tool started ends here; one that ran was ended by the runner. One that
+        somebody was asked about waits for the answer until the session is opened again."""
         call = next(part for part in self._message.parts if part.id == part_id)
-        if isinstance(call.state, ToolPending):
+        if isinstance(call.state, ToolPending) and not (self._seat.leaving and call.state.phase == "awaiting_approval"):
             await self._record(
                 call.with_state(call.state.fail("canceled before it started", self._crew.clock(), reason="canceled"))
             )

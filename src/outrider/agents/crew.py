@@ -94,7 +94,7 @@ class Crew(msgspec.Struct, kw_only=True):
 class Seat(msgspec.Struct, kw_only=True):
     """One agent at work in one session. `call_id` is the call that brought it here, "" for the first agent. `mode` is
     what its tools and its system prompt were chosen for. `ask` and `deny` are its own rules and those of everybody
-    above it: no agent has more rights than who called it."""
+    above it: no agent has more rights than who called it. One that is `leaving` comes back: what was asked stays."""
 
     agent: Agent
     crew: Crew
@@ -111,6 +111,7 @@ class Seat(msgspec.Struct, kw_only=True):
     deny: tuple[str, ...] = ()
     output: OutputSchema | None = None
     finished: str | None = None
+    leaving: bool = False
     take_input: TakeInput | None = None
     caller: "Seat | None" = None
     states: States = msgspec.field(default_factory=States)

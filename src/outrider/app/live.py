@@ -110,6 +110,8 @@ class LiveSession:
             await asyncio.wait([self._worker])
 
     async def close(self) -> None:
+        if self._seat is not None:
+            self._seat.leaving = True
         await self.abort()
         if self.toolbox is not None:
             await self.toolbox.aclose()

@@ -67,6 +67,12 @@ class Desk:
             waiting.set()
         return approval
 
+    async def withdraw(self, question: Approval) -> None:
+        """The call that it is about was given up: nobody is asked any more."""
+        asked = await self._store.ask(question)
+        if asked.answer == "open":
+            self._tell(await self._store.answer(asked.id, "revoked"))
+
     async def revoke(self, approval_id: str) -> Approval:
         self._lasting.pop(approval_id, None)
         return await self._store.answer(approval_id, "revoked")
@@ -90,6 +96,10 @@ class Desk:
                 asked = next((approval for approval in known if approval.id == asked.id), asked)
         finally:
             self._waiting.pop(asked.id, None)
+        self._tell(asked)
+        return asked
+
+    def _tell(self, asked: Approval) -> None:
         self._bus.publish(
             ToolApprovalResultEvent(
                 session_id=asked.session_id,
@@ -101,7 +111,6 @@ class Desk:
                 answered_by=asked.answered_by,
             )
         )
-        return asked
 
     def _remember(self, approval: Approval) -> None:
         if approval.answer == "allowed" and approval.scope in LASTING:

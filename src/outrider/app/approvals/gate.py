@@ -1,5 +1,6 @@
 """The gate that calls pass: a tool's own policy, the rules and the mode, and somebody to ask where they say ask."""
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Collection
@@ -181,8 +182,13 @@ def asking_at(desk: Desk) -> Ask:
             offers=offer.rules,
             contents=offer.contents,
         )
-        with seat.states.awaiting_approval():
-            allowed, words = await desk.ask(question, seat.agent.name, seat.call_id)
+        try:
+            with seat.states.awaiting_approval():
+                allowed, words = await desk.ask(question, seat.agent.name, seat.call_id)
+        except asyncio.CancelledError:
+            if not seat.leaving:
+                await asyncio.shield(desk.withdraw(question))
+            raise
         return _verdict(allowed=allowed, words=words)
 
     return ask

@@ -1,5 +1,6 @@
 """The order of decisions: deny, protected, ask, allow, mode; in every mode, for every kind of tool."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -340,3 +341,27 @@ def test_patterns_are_read_as_every_shell_may_read_them(workspace: Path):
     assert judged(workspace, "shell", {"command": "cat .?/secret.txt"}, "plan") == "deny"
     assert judged(workspace, "shell", {"command": "cat .[D-F]nv"}, "plan") == "deny"
     assert judged(workspace, "shell", {"command": "cat [Q-S]EADME.md"}, "plan") == "allow"
+
+
+HARD = [
+    "x=a; " + "x=$x$x; " * 40 + "echo $x",
+    "cd src; " * 200 + "ls",
+    "git " + "-C . " * 900 + "status",
+    "cat " + "src/*/*.py " * 200,
+    "grep " + "-e x " * 1500 + "README.md",
+    "echo " + "$(echo " * 20 + ")" * 20,
+    "ls " + "{a,b}" * 500,
+]
+
+
+@pytest.mark.parametrize("command", HARD)
+def test_no_command_line_takes_long_to_judge(command: str, workspace: Path):
+    start = time.process_time()
+    decide("shell", {"command": command}, mode="plan", workspace=workspace)
+    assert time.process_time() - start < 0.5
+
+
+def test_what_is_too_much_to_look_at_is_asked_about_whatever_a_rule_says(workspace: Path):
+    for command in ("grep " + "-e x " * 600 + "README.md", "cd src; " * 20 + "ls"):
+        assert judged(workspace, "shell", {"command": command}, "plan") == "deny"
+    assert judged(workspace, "shell", {"command": "make " + "x " * 600}, allow=["shell(make *)"]) == "ask"

@@ -1,6 +1,7 @@
 """No secret passes the one place where texts are redacted."""
 
 import json
+import time
 
 import pytest
 
@@ -143,3 +144,25 @@ def test_a_field_named_like_a_secret_loses_its_text_and_nothing_else():
 def test_nothing_known_means_only_patterns_are_hidden():
     assert Redactor().text("plain") == "plain"
     assert Redactor(["tiny"]).text("tiny") == "tiny"
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "_key=",
+        "token:",
+        "authorization:",
+        "sk-",
+        "eyJaaaaaaaa.",
+        "-----BEGIN A PRIVATE KEY-----",
+        "hooks.",
+        "a://b:",
+        " -u a:",
+    ],
+)
+def test_no_text_takes_long_to_redact(hostile: str):
+    text = hostile * (30_000 // len(hostile))
+    start = time.process_time()
+    Redactor().text(text)
+    Redactor().so_far(text)
+    assert time.process_time() - start < 1.5

@@ -23,6 +23,8 @@ from outrider.permissions.shell.values import Arg, Known, Scope, expand
 from outrider.permissions.shell.words import Word
 
 DEEPEST_WRAPPING = 8
+MOST_FOLDERS = 12  # in which a command can be, after every `cd` that may or may not work
+MOST_WORDS = 500
 _PROGRAMS_TOO = frozenset({"echo", "printf", "test", "["})
 # Signs that a plain shell takes for something else, so that what was read is not what would run.
 _ONLY_BASH = (
@@ -94,6 +96,8 @@ class Judge:
         barriers = self.assign(simple, walk, scope, exported=bool(argv))
         if not argv:
             return Found()
+        if len(argv) > MOST_WORDS:
+            raise Unclear("a command with too many words")
         shown = " ".join(shown for _, shown in simple.words)
         call = _Call(self, walk, scope, shown, stdin)
         return call.run(tuple(argv), (), tuple(barriers))
@@ -226,7 +230,8 @@ class _Call:
         text, args = script
         if name != "bash":
             _refuse_bash_only(text)
-        scope = Scope(self.scope.cwds, {str(number): known for number, known in enumerate(_positions(args))})
+        given = {str(number): known for number, known in enumerate(_positions(args))}
+        scope = Scope(self.scope.cwds, given, unseen=self.scope.unseen)
         start = len(self.judge.commands)
         if len(wrappers) > DEEPEST_WRAPPING:
             raise Unclear("shells inside shells")
@@ -275,5 +280,8 @@ class _Call:
                 raise Unclear(f"{words[0].text}: {found.reason}")
             if found.real_path != folder and os.path.realpath(self.place.root) == self.place.root:
                 raise Unclear(f"{words[0].text} is reached through a link")
+        possible = tuple(dict.fromkeys((*self.scope.cwds, *entered)))
+        if len(possible) > MOST_FOLDERS:
+            raise Unclear("it can be in too many folders")
         self.scope.entered = tuple(dict.fromkeys(entered))
-        self.scope.cwds = tuple(dict.fromkeys((*self.scope.cwds, *entered)))
+        self.scope.cwds = possible

@@ -7,14 +7,15 @@ import re
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from outrider.permissions.shell.source import Unclear
 from outrider.permissions.shell.words import Arithmetic, Home, Piece, Substitution, Text, Variable, Wildcard, Word
 
 MOST = 300  # possible texts of one word
 MOST_BRACES = 4
-MOST_SEEN = 20_000  # names of files that are looked at for one pattern
+LONGEST = 20_000  # characters of all possible texts of one word together
+MOST_SEEN = 20_000  # names of files that are looked at for all patterns of one command line
 _BRACES = re.compile(r"^(?P<before>[^{}]*)\{(?P<inside>[^{}]*)\}(?P<after>.*)$", re.DOTALL)
 _NUMBERS = re.compile(r"^-?[0-9]+$")
 _ASSIGNS = re.compile(r"\+\+|--|(?<![=!<>])=(?!=)|<<=|>>=")
@@ -57,9 +58,10 @@ class Scope(Struct):
     cwds: tuple[str, ...]
     variables: dict[str, Known]
     entered: tuple[str, ...] | None = None  # the folders after a `cd` that worked
+    unseen: list[int] = field(default_factory=lambda: [MOST_SEEN])  # shared by all scopes of one command line
 
     def copy(self) -> "Scope":
-        return Scope(self.cwds, dict(self.variables), self.entered)
+        return Scope(self.cwds, dict(self.variables), self.entered, self.unseen)
 
 
 def expand(word: Word, scope: Scope, shown: str = "") -> list[Arg]:
@@ -190,8 +192,9 @@ def _product(values: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
     size = 1
     for value in listed:
         size *= len(value)
-    if size > MOST:
-        raise Unclear("a word with too many possible values")
+    longest = sum(max(map(len, value), default=0) for value in listed)
+    if size > MOST or size * longest > LONGEST:
+        raise Unclear("a word with too many possible values, or too long ones")
     return itertools.product(*listed)
 
 
@@ -205,7 +208,7 @@ def _matching(word: Word, scope: Scope, shown: str) -> Arg:
     unmatched = "".join(plain for _, plain in parts)
     if not any(isinstance(piece, Wildcard) and piece.text in "*?" for piece in word) and "]" not in unmatched:
         return Arg((unmatched,), shown=shown)
-    found = _names(pattern, scope.cwds)
+    found = _names(pattern, scope.cwds, scope.unseen)
     if found == [] and lead.startswith("-"):
         return Arg((unmatched,), shown=shown)  # an option with a pattern as its value, which nothing matches
     if found is None:
@@ -213,11 +216,10 @@ def _matching(word: Word, scope: Scope, shown: str) -> Arg:
     return Arg(tuple(dict.fromkeys((unmatched, *found))), many=True, loose=not lead, shown=shown)
 
 
-def _names(pattern: str, cwds: Iterable[str]) -> list[str] | None:
+def _names(pattern: str, cwds: Iterable[str], budget: list[int]) -> list[str] | None:
     """What the pattern matches now; None: too much to look at."""
     # The shell takes `[^…]` for `[!…]`.
     parts = pattern.replace("[^", "[!").split("/")
-    budget = [MOST_SEEN]
     start = "/" if pattern.startswith("/") else ""
     found: list[str] = []
     for cwd in cwds:

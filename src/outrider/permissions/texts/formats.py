@@ -34,10 +34,13 @@ def _compiled(written: str, *, folded: bool) -> Pattern[str]:
 
 # A letter or digit before a key makes it part of another word; the n of an escaped line end does not.
 _BEGIN = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrtbf]))"
-_WITH_DIGIT = r"(?=[A-Za-z_-]*[0-9])"
-_RANDOM = r"(?=[^\s\"',;&]*[0-9])(?=[^\s\"',;&]*[A-Za-z])[^\s\"',;&()\[\]{}$<>`\\]{8,}(?![^\s\"',;&}\\])"
-_QUOTED = r"(?=[^\"'\\]*[^a-z_.\"'\\])[^\s\"'\\$<>{}()]{8,}"
-_NAME_ENDS = r"[A-Za-z0-9_]*\\?[\"']?\s*(?:=>?|:)\s*"
+_WITH_DIGIT = r"(?=[A-Za-z_-]{0,64}[0-9])"
+_RANDOM = (
+    r"(?=[^\s\"',;&]{0,64}[0-9])(?=[^\s\"',;&]{0,64}[A-Za-z])"
+    r"[^\s\"',;&()\[\]{}$<>`\\]{8,1000}+(?![^\s\"',;&}\\])"
+)
+_QUOTED = r"(?=[^\"'\\]{0,64}[^a-z_.\"'\\])[^\s\"'\\$<>{}()]{8,1000}+"
+_NAME_ENDS = r"[A-Za-z0-9_]{0,64}\\?[\"']?\s{0,20}(?:=>?|:)\s{0,20}"
 _SCHEMES = r"(?:bearer|basic|token)\s"
 
 # By mark: how a key goes on after it, where no word of any language does.
@@ -79,7 +82,7 @@ def _after(marks: str | Iterable[str], pattern: str) -> Iterator[Format]:
 
 def _named() -> Iterator[Format]:
     """After the name of a secret: what looks random, any quoted word that is no name, and all of a shell variable."""
-    variable = r"(?-i:[A-Z0-9_]*)=(?P<secret>(?![$({<])[^\s\"'`;&|()<>\\]{8,})"
+    variable = r"(?-i:[A-Z0-9_]{0,64})=(?P<secret>(?![$({<])[^\s\"'`;&|()<>\\]{8,}+)"
     for mark, name in _NAMES.items():
         yield from _after(mark, rf"{name}{_NAME_ENDS}[\"']?(?P<secret>{_RANDOM})")
         yield from _after(mark, rf"{name}{_NAME_ENDS}(?P<quote>\\?[\"'])(?P<secret>{_QUOTED})(?P=quote)")
@@ -107,21 +110,21 @@ FORMATS: tuple[Format, ...] = (
     ),
     *_after(
         ("bearer", "basic", "token"),
-        rf"(?<![a-z]){_SCHEMES}+(?P<secret>(?=[^\s]*[0-9=])[A-Za-z0-9._~+/=-]{{12,}})",
+        rf"(?<![a-z]){_SCHEMES}+(?P<secret>(?=[^\s]{{0,64}}[0-9=])[A-Za-z0-9._~+/=-]{{12,}}+)",
     ),
-    *_after("bearer", r"bearer\s+(?P<secret>[A-Za-z0-9._~+/=-]{16,})"),
+    *_after("bearer", r"bearer\s{1,20}(?P<secret>[A-Za-z0-9._~+/=-]{16,}+)"),
     *_after(
         ("authorization", "cookie"),
-        rf"(?:authorization|cookie)\\?[\"']?\s*[:=](?!=)\s*\\?[\"']?(?P<secret>(?!{_SCHEMES})(?=[^\r\n\"']*[0-9])"
-        r"[^\r\n\"'\\]{8,})",
+        rf"(?:authorization|cookie)\\?[\"']?\s*[:=](?!=)\s*\\?[\"']?(?P<secret>(?!{_SCHEMES})(?=[^\r\n\"']{{0,200}}[0-9])"
+        r"[^\r\n\"'\\]{8,4000}+)",
     ),
-    *_after("://", r"(?<=[a-z0-9])://[^\s/:@\"']*:(?P<secret>[^\s/@\"']+)(?=@)"),
-    *_after("://", r"(?<=[a-z0-9])://(?P<secret>(?=[^\s/:@\"']*[0-9])[^\s/:@\"']{16,})(?=@)"),
-    *_after("hooks.", r"hooks\.[a-z.]+/(?:services|workflows)/(?P<secret>[A-Za-z0-9/_-]{16,})"),
+    *_after("://", r"(?<=[a-z0-9])://[^\s/:@\"']{0,200}:(?P<secret>[^\s/@\"']{1,1000}+)(?=@)"),
+    *_after("://", r"(?<=[a-z0-9])://(?P<secret>(?=[^\s/:@\"']{0,200}[0-9])[^\s/:@\"']{16,1000}+)(?=@)"),
+    *_after("hooks.", r"hooks\.[a-z.]{1,40}/(?:services|workflows)/(?P<secret>[A-Za-z0-9/_-]{16,})"),
     *_after("/api/webhooks/", r"/api/webhooks/[0-9]+/(?P<secret>[\w-]{16,})"),
     *_after(_QUERY, rf"(?<=[?&;_-])(?:signature|sig|key|code|auth|pwd)=(?P<secret>{_RANDOM})"),
-    *_after("passw", r"passw(?:or)?d\s+(?P<secret>(?=[^\s]*[0-9])(?=[^\s]*[a-z])[^\s\"',;()]{8,})"),
-    *_after((" -u", " --user"), r" (?:-u|--user)[ =][\"']?[^\s:\"']+:(?P<secret>[^\s\"']{4,})"),
+    *_after("passw", r"passw(?:or)?d\s+(?P<secret>(?=[^\s]{0,64}[0-9])(?=[^\s]{0,64}[a-z])[^\s\"',;()]{8,1000}+)"),
+    *_after((" -u", " --user"), r" (?:-u|--user)[ =][\"']?[^\s:\"']{1,200}:(?P<secret>[^\s\"']{4,1000}+)"),
     *_named(),
 )
 # Three random words between dots: nothing in it is a mark.
@@ -168,9 +171,10 @@ def _spans_of(form: Format, text: str) -> Iterator[tuple[int, int]]:
     place = folded(text) if form.folded else text
     at = place.find(form.mark)
     while at >= 0:
-        if (match := form.pattern.match(text, at)) is not None:
+        match = form.pattern.match(text, at)
+        if match is not None:
             yield match.span("secret")
-        at = place.find(form.mark, at + 1)
+        at = place.find(form.mark, at + 1 if match is None else max(at + 1, match.end()))
 
 
 def folded(text: str) -> str:

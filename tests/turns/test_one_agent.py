@@ -14,6 +14,7 @@ from outrider import (
     NetworkError,
     OutriderError,
     RetryPart,
+    ServerError,
     Session,
     StepFinishPart,
     Tokens,
@@ -492,3 +493,48 @@ async def test_an_answer_that_the_provider_paused_goes_on_with_what_was_said():
     result = await story.run()
     assert result.termination_reason == "completed"
     assert result.output == "and on after 'searching'"
+
+
+async def test_no_more_calls_run_at_once_than_the_limit_allows():
+    running, most = 0, 0
+
+    async def work() -> str:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.005)
+        running -= 1
+        return "done"
+
+    story = Story([[call("work", f"c{number}") for number in range(6)], "fine"])
+    await story.run(tools=[Tool(work)], limits=Limits(parallel_calls=2))
+    assert most == 2
+
+
+async def test_tokens_are_limited_and_an_answer_is_asked_for_no_longer_than_what_is_left():
+    rooms: list[int | None] = []
+
+    def answer(request):
+        rooms.append(request.settings.max_output_tokens)
+        return [call("add", a=len(rooms), b=1), Tokens(1_000, 1_000)]
+
+    result = await Story(answer).run(tools=[add], limits=Limits(tokens=5_000))
+    assert result.termination_reason == "limit"
+    assert result.usage.tokens.total <= 5_000
+    assert rooms == sorted(rooms, reverse=True)
+    assert all(room is not None for room in rooms)
+
+
+async def test_a_turn_that_fails_or_is_aborted_ends_in_a_state_that_says_so():
+    story = Story([ServerError("no", status=500)])
+    with pytest.raises(ServerError):
+        await story.run()
+    assert story.heard(StateChangedEvent)[-1].new_state == "failed"
+    never = asyncio.Event()
+    story = Story([[never, "x"]])
+    task = asyncio.ensure_future(story.run())
+    while not story.heard(LLMRequestEvent):
+        await asyncio.sleep(0.001)
+    task.cancel()
+    await asyncio.wait([task])
+    assert story.heard(StateChangedEvent)[-1].new_state == "aborted"

@@ -1,6 +1,8 @@
 """A run as a stream, from plain code, in a notebook, and given up half-way."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 
 import pytest
 
@@ -100,3 +102,26 @@ def test_debug_prints_what_happens(capsys):
     run(WRITER, "go", [WRITER], [], [scripted(["hello"])], debug=True)
     printed = capsys.readouterr()
     assert "writer" in printed.out + printed.err
+
+
+def test_runs_in_several_threads_keep_apart_and_see_their_own_context():
+    name = ContextVar("name", default="nobody")
+    look = Tool(lambda: name.get(), name="look")  # noqa: PLW0108  it is asked for when it is called
+
+    def one(who: str) -> str:
+        name.set(who)
+        script = [[call("look")], lambda request: request.prompt[-1].content[0].content]
+        return run(WRITER, "go", [WRITER], [look], [scripted(script)]).output
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(one, ["ada", "bob", "cy", "dee"])) == ["ada", "bob", "cy", "dee"]
+
+
+async def test_run_leaves_the_callers_loop_and_context_alone():
+    name = ContextVar("name", default="nobody")
+    name.set("ada")
+    loop, tasks = asyncio.get_running_loop(), asyncio.all_tasks()
+    script = [[call("look")], lambda request: request.prompt[-1].content[0].content]
+    assert run(WRITER, "go", [WRITER], [Tool(lambda: name.get(), name="look")], [scripted(script)]).output == "ada"  # noqa: PLW0108
+    assert asyncio.get_running_loop() is loop
+    assert asyncio.all_tasks() == tasks

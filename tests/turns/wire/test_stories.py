@@ -3,6 +3,7 @@
 import asyncio
 import time
 from dataclasses import dataclass
+from decimal import Decimal
 
 import pytest
 
@@ -10,6 +11,7 @@ from outrider import (
     CompactionPart,
     ContextOverflowError,
     InvalidRequestError,
+    Limits,
     OutriderError,
     RetryPart,
     Session,
@@ -18,12 +20,14 @@ from outrider import (
     ToolError,
     ToolPart,
     async_run,
+    new_id,
 )
 from outrider.events import (
     AgentReturnedEvent,
     ContextCompactionEvent,
     PartDeltaEvent,
     RetryScheduledEvent,
+    StateChangedEvent,
     ToolInputDeltaEvent,
 )
 from outrider.providers.scripted import call
@@ -334,3 +338,37 @@ async def test_an_answer_that_the_vendor_paused_for_a_tool_of_its_own_goes_on(wa
         assert second["messages"][-1]["role"] == "assistant"
         assert second["messages"][-1]["content"][-1]["type"] == "server_tool_use"
         assert (ended.output, ended.reason) == ("Cats purr.", "completed")
+
+
+async def test_a_context_that_fills_is_compacted_before_it_overflows():
+    session = Session()
+    for number in range(8):
+        session.add_user_message(f"question {number}")
+        session.add_assistant_message(f"answer {number} " + "word " * 20_000)
+
+    def answer(body):
+        return "## Goal\nto answer" if "about to be shortened" in str(body["messages"][-1]) else "short again"
+
+    async with telling("anthropic", answer) as tale:
+        ended = await tale.told("and now?", session=session)
+        summarising, asking = tale.server.requests
+        assert ended.output == "short again"
+        assert len(str(asking)) < len(str(summarising)) / 3
+        (told,) = tale.heard(ContextCompactionEvent)
+        assert told.tokens_after < told.tokens_before / 3
+        states = [event.new_state for event in tale.heard(StateChangedEvent)]
+        assert states == ["compacting", "calling_model", "done"]
+
+
+async def test_money_is_limited_before_it_is_spent():
+    """The answer may be no longer than what is left pays for."""
+    async with telling("anthropic", lambda body: [call("add", f"c{new_id()}", a=len(body["messages"]), b=1)]) as tale:
+        result = await async_run(
+            tale.agent(), "go", [], [add], [tale.provider], limits=Limits(cost=Decimal("0.006"), turns=20)
+        )
+        rooms = [body["max_tokens"] for body in tale.server.requests]
+        assert result.termination_reason == "limit"
+        assert result.usage.total_cost is not None
+        assert result.usage.total_cost <= Decimal("0.006")
+        assert rooms[1:] == sorted(rooms[1:], reverse=True)
+        assert max(rooms) <= 400

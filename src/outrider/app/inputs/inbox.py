@@ -39,7 +39,9 @@ class Inbox:
         return kept, end
 
     def promise(self, name: str) -> asyncio.Future[TurnEnd]:
-        return self._ends.setdefault(name, asyncio.get_running_loop().create_future())
+        """The end of the turn that works on this. Whoever stops waiting for it takes it from nobody else."""
+        end = self._ends.setdefault(name, asyncio.get_running_loop().create_future())
+        return asyncio.shield(end)
 
     def work_on(self, name: str) -> None:
         """The turn that comes next is the one of which this was promised the end."""

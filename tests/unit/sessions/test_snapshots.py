@@ -14,7 +14,7 @@ import pytest
 
 from outrider.errors import ConfigurationError, StorageFullError, StoreError
 from outrider.sessions.snapshots.changes import Caller, ChangeSet, Origin
-from outrider.sessions.snapshots.ignore import Rules, parse
+from outrider.permissions.paths.ignore import Rules, parse
 from outrider.sessions.snapshots.images import Limits
 from outrider.sessions.snapshots.snapshot import Snapshots
 from outrider.sessions.snapshots.undoing import FileAction

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from functools import cache
 
 from outrider.errors import StoreError
+from outrider.permissions.paths.ignore import IGNORE_FILES, is_ignored
 from outrider.sessions.snapshots.changes import FileChange
-from outrider.sessions.snapshots.ignore import IGNORE_FILES, is_ignored
 from outrider.sessions.snapshots.images import Camera, Snapshot
 from outrider.sessions.snapshots.objects import Objects
 

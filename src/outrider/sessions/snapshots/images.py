@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
+from outrider.permissions.paths.ignore import IGNORE_FILES
 from outrider.sessions.records import sayable
-from outrider.sessions.snapshots.ignore import IGNORE_FILES
 from outrider.sessions.snapshots.objects import Objects, name_of
 from outrider.sessions.snapshots.walk import walk
 from outrider.types.ids import new_id

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 
-from outrider.sessions.snapshots.ignore import ALWAYS, IGNORE_FILES, Rules, parse
+from outrider.permissions.paths.ignore import IGNORE_FILES, REPOSITORIES, Rules, parse
 
 
 def walk(root: str) -> Iterator[tuple[str, os.stat_result]]:
@@ -17,7 +17,7 @@ def walk(root: str) -> Iterator[tuple[str, os.stat_result]]:
         for entry in entries:
             path = folder + entry.name
             is_folder = entry.is_dir(follow_symlinks=False)
-            if entry.name in ALWAYS or (rules is not None and rules.ignores(path, is_folder=is_folder)):
+            if entry.name in REPOSITORIES or (rules is not None and rules.ignores(path, is_folder=is_folder)):
                 continue
             if is_folder:
                 inner.append((f"{path}/", rules))

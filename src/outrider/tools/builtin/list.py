@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Annotated
 
 from outrider.errors import ToolFailure
+from outrider.permissions.paths.ignore import REPOSITORIES
 from outrider.tools.files.files import Files, printable
 from outrider.tools.files.folders import FOLDER
 from outrider.tools.prompt import prompt_beside
-from outrider.tools.search.ignore import REPOSITORIES
 from outrider.tools.tool import Tool, ToolResult
 from outrider.tools.words import renamed
 

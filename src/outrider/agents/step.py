@@ -46,7 +46,7 @@ class Step:
     async def run(self) -> Message:
         """The whole answer. An error or a cancellation is raised after everything that arrived is kept."""
         self._tell(LLMRequestEvent, message_count=len(self._request.prompt), has_tools=bool(self._request.tools))
-        await self._seat.journal.add_message(self.message)
+        self._seat.journal.open_message(self.message)
         faults.reach("FP-before-request")
         try:
             async with aclosing(self._crew.client(self._seat.agent).stream(self._request)) as deltas:

@@ -73,6 +73,17 @@ class Journal:
             faults.reach("FP-mid-compaction")
         return message
 
+    def open_message(self, message: Message) -> Message:
+        """Begin an answer. It is told of at once, like a delta, and kept with the first of its parts or within 250 ms:
+        with an empty one nothing would be lost."""
+        message.join(self.session.id)
+        message.time = message.time or MessageTime(self._clock())
+        self.session.add_message(message)
+        self._tell(MessageAddedEvent(role=message.role, part_count=len(message.parts), message_id=message.id))
+        self._changes.add(Entry([message], lambda _: None), watched=False)
+        self._drafts.wake()
+        return message
+
     async def take(self, item: InboxItem) -> Message:
         """Bring an inbox item into the transcript, exactly once whoever tries."""
         return await self.add_message(item.message, takes=[item.id])

@@ -25,7 +25,12 @@ class Drafts:
         self._characters += characters
         if self._characters >= FLUSH_CHARACTERS:
             self._ring()
-        elif self._timer is None:
+        else:
+            self.wake()
+
+    def wake(self) -> None:
+        """Something was shown: see to it that it is kept in time."""
+        if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._ring)
 
     def drop(self, part_id: str) -> None:

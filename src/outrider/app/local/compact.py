@@ -4,13 +4,20 @@ import re
 from typing import Final
 
 from outrider.providers.local.dialect import CompactTool, Dialect
+from outrider.providers.local.transcript import hint, reminder
 
+_PAINT = "colour = blue\nowner = Kim"
+_RED = "Make the paint red and run the tests."
 _NUMBERED = re.compile(r"^ *\d+\t", re.MULTILINE)
 
 
 def without_numbers(content: str) -> str:
     """A file's text as it is: a small model writes the line numbers back into the file."""
     return _NUMBERED.sub("", content)
+
+
+def _gave(tool: str, content: str, asked: str) -> str:
+    return f"{tool} gave:\n{content}\n\n{reminder(asked)}"
 
 
 DIALECT: Final = Dialect(
@@ -35,20 +42,24 @@ DIALECT: Final = Dialect(
     examples=(
         ("Hello!", {"tool": "answer", "text": "Hello! What shall I look at?"}),
         ("Which files are there?", {"tool": "list", "path": "."}),
-        ("What does app.py do?", {"tool": "read", "file_path": "app.py"}),
+        (f"What does the app do?\n\n{hint(['src/app.py'])}", {"tool": "read", "file_path": "src/app.py"}),
         ("Where is the port set?", {"tool": "grep", "pattern": "port"}),
-        ("Run the tests.", {"tool": "shell", "command": "python -m pytest -q"}),
+        ("Which version of node is this?", {"tool": "shell", "command": "node --version"}),
+        ("Create notes.txt with the line hello.", {"tool": "write", "file_path": "notes.txt", "content": "hello\n"}),
+        (f"Who owns the paint?\n\n{hint(['paint.txt'])}", {"tool": "read", "file_path": "paint.txt"}),
+        (_gave("read", _PAINT, "Who owns the paint?"), {"tool": "answer", "text": "Kim owns it."}),
+        (f"{_RED}\n\n{hint(['paint.txt'])}", {"tool": "read", "file_path": "paint.txt"}),
         (
-            "Create notes.txt with the line hello.",
-            {"tool": "write", "file_path": "notes.txt", "content": "hello\n"},
-        ),
-        (
-            "read gave:\ncolour = blue\nowner = Kim\n\nThe request was: Who owns it?\nWhat is the next step?",
-            {"tool": "answer", "text": "Kim owns it."},
-        ),
-        (
-            "read gave:\ncolour = blue\nowner = Kim\n\nThe request was: Make it red.\nWhat is the next step?",
+            _gave("read", _PAINT, _RED),
             {"tool": "write", "file_path": "paint.txt", "content": "colour = red\nowner = Kim\n"},
+        ),
+        (
+            _gave("write", "Overwrote paint.txt (2 lines).", _RED),
+            {"tool": "shell", "command": "python -m pytest -q"},
+        ),
+        (
+            _gave("shell", "3 passed in 0.02s", _RED),
+            {"tool": "answer", "text": "The paint is red now; the tests pass."},
         ),
     ),
 )

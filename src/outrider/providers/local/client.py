@@ -103,14 +103,13 @@ class Asked:
 
     def __init__(self, request: Request, dialect: Dialect, names: FileNames) -> None:
         self._schema = CallSchema(request.tools, dialect)
-        self.beginning = beginning_of(request.system or "", request.tools, dialect)
+        self.beginning, place = beginning_of(request.system or "", request.tools, dialect)
         words = self._schema.words if request.tools else None
         self.reader = AnswerReader(words)
-        transcript = Transcript(words, dialect, lambda text: names.meant(request, text))
+        transcript = Transcript(words, dialect, lambda text: names.meant(request, text), place)
         messages = transcript.messages(request.prompt)
         if self.beginning is not None:
-            system = {"role": "system", "content": self.beginning.system}
-            messages = msgspec.json.encode(system) + b"," + messages
+            messages = msgspec.json.encode(self.beginning.as_chat())[1:-1] + b"," + messages
         options = msgspec.json.encode(_options(request.settings) | self._constraint(request, names))
         self.body = f'{{"messages":[{messages.decode()}],{options.decode()[1:]}'
 

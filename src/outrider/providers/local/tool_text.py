@@ -1,6 +1,7 @@
 """The tools of a request in the few lines that a small model is told about them."""
 
 import json
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,23 +11,23 @@ from outrider.providers.local.runtimes.states import Beginning
 from outrider.types.request import ToolSpec
 
 
-def beginning_of(system: str, tools: tuple[ToolSpec, ...], dialect: Dialect) -> Beginning | None:
-    """The tools come first, then the agent's instructions: what tells of the place comes last, so that all workspaces
-    share what is before it."""
-    told = _tools(tools, dialect) if tools else ""
-    system = clipped(system.strip(), dialect.longest_system)
-    instructions = system.partition("\n\n")[0]
-    shared = "\n\n".join(filter(None, (told, instructions)))
-    whole = "\n\n".join(filter(None, (told, system)))
-    return Beginning(whole, len(shared)) if whole else None
+def beginning_of(system: str, tools: tuple[ToolSpec, ...], dialect: Dialect) -> tuple[Beginning | None, str]:
+    """What all sessions of an agent share, and the rest of its system text, which tells of the place.
 
-
-def _tools(tools: tuple[ToolSpec, ...], dialect: Dialect) -> str:
+    Examples are turns of a conversation: a small model follows those better than any description."""
+    instructions, _, place = clipped(system.strip(), dialect.longest_system).partition("\n\n")
+    if not tools:
+        whole = system.strip()
+        return (Beginning((("system", whole),)) if whole else None), ""
     words = Words.for_tools(tools)
+    told = "\n\n".join(filter(None, (instructions, _tools(tools, dialect, words))))
+    return Beginning((("system", told), *_examples(tools, dialect, words))), place
+
+
+def _tools(tools: tuple[ToolSpec, ...], dialect: Dialect, words: Words) -> str:
     lines = [_line(spec, dialect, words) for spec in tools]
     lines.append(f"{written({words.tool: words.answer, 'text': '…'})} says something to the user and ends your work")
-    protocol = _protocol().format(tools="\n".join(lines), answer=words.answer)
-    return "\n\n".join(filter(None, (protocol, _examples(tools, dialect, words))))
+    return _protocol().format(tools="\n".join(lines), answer=words.answer)
 
 
 def _line(spec: ToolSpec, dialect: Dialect, words: Words) -> str:
@@ -34,12 +35,12 @@ def _line(spec: ToolSpec, dialect: Dialect, words: Words) -> str:
     return f"{written({words.tool: spec.name, **shape})} {dialect.description(spec)}"
 
 
-def _examples(tools: tuple[ToolSpec, ...], dialect: Dialect, words: Words) -> str:
+def _examples(tools: tuple[ToolSpec, ...], dialect: Dialect, words: Words) -> Iterator[tuple[str, str]]:
     offered = {spec.name for spec in tools} | {words.answer}
-    fitting = [(said, call) for said, call in dialect.examples if call[TOOL] in offered]
-    if not fitting:
-        return ""
-    return "Examples:\n" + "\n".join(f"{said}\n{written({words.tool: call[TOOL], **call})}" for said, call in fitting)
+    for said, call in dialect.examples:
+        if call[TOOL] in offered:
+            arguments = {name: value for name, value in call.items() if name != TOOL}
+            yield from (("user", said), ("assistant", written({words.tool: call[TOOL], **arguments})))
 
 
 def written(value: dict[str, Any]) -> str:

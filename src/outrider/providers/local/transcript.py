@@ -18,14 +18,16 @@ Meant = Callable[[str], Sequence[str]]
 
 class Transcript:
     """`words` is None where no tools are offered. A small model loses sight of what was asked when a result is long, so
-    each result ends with the request again."""
+    each result ends with the request again. `place` is said before everything else."""
 
-    def __init__(self, words: Words | None, dialect: Dialect, meant: Meant) -> None:
+    def __init__(self, words: Words | None, dialect: Dialect, meant: Meant, place: str = "") -> None:
         self._words = words
         self._dialect = dialect
         self._meant = meant
+        self._place = place
         self._tools: dict[str, str] = {}
         self._asked: dict[int, str] = {}
+        self._first = 0
 
     def messages(self, prompt: Prompt) -> bytes:
         """All messages, comma-separated. What was written for an earlier request is used again, so that files that come
@@ -36,12 +38,15 @@ class Transcript:
             asked = "\n".join(texts) if message.role == "user" and texts else asked
             self._asked[id(message)] = asked
             self._tools |= {part.tool_id: part.tool_name for part in message.content if isinstance(part, ToolUsePart)}
+        self._first = id(prompt[0]) if len(prompt) else 0
         words = self._words
         form = f"local {words.tool} {words.answer}" if words else "local"
         return bytes(prompt.encoded(form, self._encode))
 
     def _encode(self, message: ModelMessage) -> bytes:
         said = self._answer(message) if message.role == "assistant" else "\n\n".join(self._user_texts(message))
+        if self._place and id(message) == self._first:
+            said = f"{self._place}\n\n{said}"
         return msgspec.json.encode({"role": message.role, "content": said})
 
     def _answer(self, message: ModelMessage) -> str:
@@ -76,9 +81,19 @@ class Transcript:
         if any(isinstance(part, TextPart) for part in message.content):
             names = self._meant(asked)
             if names:
-                yield f"(Files that may be meant: {', '.join(names)})"
+                yield hint(names)
         else:
-            yield f"The request was: {asked[:_REPEATED]}\nWhat is the next step?"
+            yield reminder(asked)
+
+
+def hint(names: Sequence[str]) -> str:
+    """What stands below a request that seems to be about files."""
+    return f"(Files that may be meant: {', '.join(names)})"
+
+
+def reminder(asked: str) -> str:
+    """What stands below each result."""
+    return f"The request was: {asked[:_REPEATED]}\nIf all of it is done, answer. Otherwise: what is the next step?"
 
 
 def _call(use: ToolUsePart, words: Words) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from outrider.providers.assemble import Assembler
 from outrider.providers.local.client import LocalClient
 from outrider.providers.local.dialect import CompactTool, Dialect
 from outrider.providers.local.runtimes.loaded import LoadedModel
+from outrider.providers.local.transcript import reminder
 from outrider.types.parts import FilePart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Prompt, Request, ToolSpec
 from outrider.types.stream import TextDelta
@@ -101,7 +102,7 @@ async def test_the_model_is_told_of_its_tools_in_few_words_and_held_to_them(mode
     await folded(client(one), asking())
     (body,) = one.runtime.bodies
     system = body["messages"][0]["content"]
-    assert system.endswith("Be short.")
+    assert system.startswith("Be short.")
     assert '{"tool": "read", "path": "…"} Reads a file\n' in system
     assert [branch["properties"]["tool"]["const"] for branch in body["json_schema"]["anyOf"]] == ["read", "answer"]
     assert (body["temperature"], body["stream"]) == (0.0, True)
@@ -138,7 +139,7 @@ async def test_calls_and_results_are_written_as_the_model_writes_them(models):
     assert call == {"role": "assistant", "content": '{"tool": "read", "path": "a.txt"}'}
     assert gave["content"].startswith("read gave:\nMILK MILK")
     assert "characters left out" in gave["content"]
-    assert gave["content"].endswith("The request was: What is in the first one?\nWhat is the next step?")
+    assert gave["content"].endswith(reminder("What is in the first one?"))
     read = one.runtime.bodies[0]["json_schema"]["anyOf"][0]
     assert read["properties"]["path"] == {"enum": ["a.txt", "b.txt"]}
 
@@ -153,6 +154,23 @@ async def test_what_was_sent_is_sent_again_byte_for_byte(models):
     sent = [json.dumps(body["messages"])[:-1] for body in one.runtime.bodies]
     assert sent[1].startswith(sent[0])
     assert sent[2].startswith(sent[1])
+
+
+async def test_what_tells_of_the_place_stands_before_the_first_request_so_that_all_places_share_the_rest(models):
+    one = models()
+    dialect = Dialect(examples=(("Hi!", {"tool": "answer", "text": "Hello!"}), ("Go!", {"tool": "run"})))
+    for place in ("/a", "/b"):
+        await folded(client(one, dialect=dialect), asking(system=f"Be short.\n\nThe workspace is {place}."))
+    first, second = ([(said["role"], said["content"]) for said in body["messages"]] for body in one.runtime.bodies)
+    assert first[1:3] == [("user", "Hi!"), ("assistant", '{"tool": "answer", "text": "Hello!"}')]
+    assert first[3] == ("user", "The workspace is /a.\n\nHello.")
+    assert first[:3] == second[:3]
+
+
+async def test_instructions_that_would_fill_the_context_are_cut(models):
+    one = models()
+    await folded(client(one), asking(system="Be short.\n\n" + "rules " * 5000))
+    assert len(one.runtime.bodies[0]["messages"][1]["content"]) < 7000
 
 
 async def test_a_file_that_a_small_model_cannot_see_is_mentioned(models):

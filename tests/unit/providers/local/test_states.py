@@ -8,7 +8,7 @@ import pytest
 from outrider.providers.local.runtimes.states import Beginning, PrefixStates
 from tests.fakes.local_runtime import FakeRuntime
 
-SYSTEM = Beginning("Be short.", 9)
+SYSTEM = Beginning((("system", "Be short."),))
 
 
 @pytest.fixture
@@ -37,13 +37,15 @@ def test_the_second_start_reads_nothing(folder, weights):
     assert (second.read_prompts, len(second.restored)) == ([], 1)
 
 
-def test_another_workspace_reads_only_what_is_its_own(folder, weights):
-    first = start(folder, weights, Beginning("Be short. You are in /a.", 9))
-    assert first.read_prompts == ["<system>Be short.", "<system>Be short. You are in /a.<user>"]
-    other = start(folder, weights, Beginning("Be short. You are in /b.", 9))
-    assert (len(other.restored), other.read_prompts) == (1, ["<system>Be short. You are in /b.<user>"])
-    again = start(folder, weights, Beginning("Be short. You are in /a.", 9))
-    assert (len(again.restored), again.read_prompts) == (1, [])
+def test_examples_belong_to_the_beginning(folder, weights):
+    taught = Beginning((("system", "Be short."), ("user", "Hello!"), ("assistant", "Hi.")))
+    assert start(folder, weights, taught).read_prompts == ["<system>Be short.<user>Hello!<assistant>Hi.<user>"]
+
+
+def test_a_state_that_cannot_be_kept_costs_nothing_but_time(tmp_path, weights):
+    runtime = FakeRuntime(lambda _: "", states=None)
+    PrefixStates(tmp_path, weights).prepare(runtime, SYSTEM, lambda _: False)
+    assert len(runtime.read_prompts) == 1
 
 
 def test_within_a_process_a_beginning_is_prepared_once(folder, weights):
@@ -66,7 +68,7 @@ def test_other_weights_and_other_words_have_other_states(folder, weights):
     start(folder, weights)
     weights.write_bytes(b"GGUF, newer")
     assert start(folder, weights).restored == []
-    assert start(folder, weights, Beginning("Be long.", 8)).restored == []
+    assert start(folder, weights, Beginning((("system", "Be long."),))).restored == []
 
 
 def test_a_beginning_that_was_given_up_is_not_kept(folder, weights):
@@ -76,7 +78,7 @@ def test_a_beginning_that_was_given_up_is_not_kept(folder, weights):
 
 def test_only_the_latest_states_stay(folder, weights):
     for number in range(12):
-        start(folder, weights, Beginning(str(number), 1))
+        start(folder, weights, Beginning((("system", str(number)),)))
         for age, path in enumerate(sorted(folder.iterdir(), key=lambda path: -path.stat().st_mtime)):
             os.utime(path, (2_000_000_000 - age, 2_000_000_000 - age))
     assert len([*folder.iterdir()]) == 8

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from outrider.errors import ServerError
 from outrider.providers.local.runtimes.runtime import Runtime, Told
 
 _MARK = "\N{BLACK STAR}"
@@ -13,10 +14,12 @@ _KEPT = 8  # the most recently used ones; each has some 30 KB a token
 
 
 class Beginning(msgspec.Struct, frozen=True):
-    """The system text of a conversation. Its first `shared` characters are the same in every workspace."""
+    """What many conversations have in common: pairs of role and text."""
 
-    system: str
-    shared: int
+    messages: tuple[tuple[str, str], ...]
+
+    def as_chat(self) -> list[dict[str, str]]:
+        return [{"role": role, "content": text} for role, text in self.messages]
 
 
 class PrefixStates:
@@ -30,14 +33,13 @@ class PrefixStates:
         self._ready: set[Beginning] = set()
 
     def prepare(self, runtime: Runtime, beginning: Beginning, told: Told) -> None:
-        """Have the runtime know the beginning of a conversation: from disk as far as that goes, the rest is read and
-        kept. `told` may give it up between two batches."""
+        """Have the runtime know the beginning of a conversation: from disk, or it is read, and kept there. `told` may
+        give that up between two batches."""
         if beginning in self._ready:
             return
-        texts = _texts(runtime, beginning)
-        keys = [self._key(runtime, text) for text in texts]
-        known = next((place for place in reversed(range(len(keys))) if self._restored(runtime, keys[place])), -1)
-        for text, key in zip(texts[known + 1 :], keys[known + 1 :], strict=True):
+        text = runtime.prefix([*beginning.as_chat(), {"role": "user", "content": _MARK}]).partition(_MARK)[0]
+        key = self._key(runtime, text)
+        if not self._restored(runtime, key):
             if not _has_read(runtime, text, told):
                 return
             self._keep(runtime, key)
@@ -61,7 +63,10 @@ class PrefixStates:
             new.chmod(0o600)
             new.replace(self._folder / f"{key}-{_digest(new)}.bin")
             self._tidy()
-        except OSError:  # a disk that is full or read-only costs time at the next start, and nothing else
+        except (
+            OSError,
+            ServerError,
+        ):  # a disk that is full or read-only costs time at the next start, and nothing else
             new.unlink(missing_ok=True)
 
     def _tidy(self) -> None:
@@ -73,16 +78,6 @@ class PrefixStates:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:32]
-
-
-def _texts(runtime: Runtime, beginning: Beginning) -> list[str]:
-    """The beginning as the model reads it: up to the end of what all sessions share, and whole."""
-    messages = [{"role": "system", "content": beginning.system}, {"role": "user", "content": _MARK}]
-    whole = runtime.prefix(messages).partition(_MARK)[0]
-    start = whole.find(beginning.system)
-    if start < 0 or not 0 < beginning.shared < len(beginning.system):
-        return [whole]
-    return [whole[: start + beginning.shared], whole]
 
 
 def _has_read(runtime: Runtime, text: str, told: Told) -> bool:

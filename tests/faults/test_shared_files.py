@@ -24,7 +24,7 @@ def test_sf_032_five_programs_change_the_list_of_trusted_folders_and_no_entry_is
                 reads += 1
         assert [heard(child) for child in children] == [{"done": True}] * 5
     listed = TrustList(path).listed()
-    assert set(listed) == {f"/work/p{program}/{number}" for program in range(5) for number in range(20)}
+    assert set(listed) == {f"/projects/p{program}/{number}" for program in range(5) for number in range(20)}
     assert all(entry.items for entry in listed.values())
     assert reads
     assert {file.name for file in path.parent.iterdir()} == {"trusted.json", "trusted.json.lock"}

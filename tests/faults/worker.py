@@ -163,8 +163,8 @@ async def trusting(path: str, name: str) -> None:
     say(ready=True)
     sys.stdin.readline()
     for number in range(20):
-        trusted.trust(f"/work/{name}/{number}", time=now_ms())
-        trusted.approve(f"/work/{name}/{number}", "item", b"content")
+        trusted.trust(f"/projects/{name}/{number}", time=now_ms())
+        trusted.approve(f"/projects/{name}/{number}", "item", b"content")
     say(done=True)
 
 

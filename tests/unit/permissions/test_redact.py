@@ -1,11 +1,15 @@
 """No secret passes the one place where texts are redacted."""
 
+import html
 import json
 import time
+from urllib.parse import quote, quote_plus
 
+import msgspec
 import pytest
 
 from outrider.permissions.texts.redact import HIDDEN, Redactor, hide_patterns, is_secret_name, secret_values
+from outrider.types.codec import UnknownPart
 
 LONG = "a1B2" * 10
 
@@ -166,3 +170,166 @@ def test_no_text_takes_long_to_redact(hostile: str):
     Redactor().text(text)
     Redactor().so_far(text)
     assert time.process_time() - start < 1.5
+
+
+class Note(msgspec.Struct, frozen=True):
+    id: str
+    text: str
+    inner: "Note | None" = None
+    provider_state: dict[str, str] = {}
+
+
+class Mine:
+    """A part kind as a user may write it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def to_dict(self) -> dict[str, str]:
+        return {"text": self.text}
+
+    @classmethod
+    def from_dict(cls, value: dict[str, str]) -> "Mine":
+        return cls(value["text"])
+
+
+def test_values_are_redacted_as_deep_as_they_go_and_stay_the_same_objects_elsewhere():
+    redactor = Redactor(["correct horse battery"])
+    plain = {"a": [1, "x", Note("1", "y")], "b": ("z",)}
+    assert redactor.value(plain) is plain
+    note = Note("1", "x", Note("2", "the correct horse battery"), {"signature": "correct horse battery"})
+    clean = redactor.value({"a": (note,)})
+    assert clean == {"a": (Note("1", "x", Note("2", f"the {HIDDEN}"), {"signature": "correct horse battery"}),)}
+    assert note.inner is not None
+    assert note.inner.text == "the correct horse battery"
+
+
+def test_parts_of_unknown_and_own_kinds_are_redacted_too():
+    redactor = Redactor(["correct horse battery"])
+    unknown = UnknownPart({"type": "new", "said": ["correct horse battery"]})
+    assert redactor.value(unknown) == UnknownPart({"type": "new", "said": [HIDDEN]})
+    same = UnknownPart({"type": "new"})
+    assert redactor.value(same) is same
+    assert redactor.value(Mine("correct horse battery")).text == HIDDEN
+    mine = Mine("x")
+    assert redactor.value(mine) is mine
+
+
+def test_a_picture_in_letters_is_left_alone_and_text_that_begins_like_one_is_not():
+    picture = "data:image/png;base64," + "QUtJQUFBQUFBQUFBQUFB" * 400
+    assert Redactor().value(picture) is picture
+    assert Redactor().value("QUtJ" * 2000) == "QUtJ" * 2000
+    assert HIDDEN in Redactor().value("data: {'key': 'ghp_" + "a1B2" * 9 + "'}" + " " * 5000)
+
+
+def test_a_secret_is_hidden_however_it_is_written():
+    secret = 'päss "word" & \\ more'
+    redactor = Redactor([secret])
+    for form in (
+        secret,
+        json.dumps(secret),
+        json.dumps(secret, ensure_ascii=False),
+        quote(secret),
+        quote(secret, safe=""),
+        quote_plus(secret),
+        html.escape(secret),
+    ):
+        assert "word" not in redactor.text(f"x {form} y"), form
+
+
+def test_each_long_line_of_a_secret_is_one():
+    redactor = Redactor(["-- begin --\nMIIEvQIBADANBgkqhkiG9w0B\nshort\n-- end --"])
+    assert redactor.text("got MIIEvQIBADANBgkqhkiG9w0B only") == f"got {HIDDEN} only"
+    assert redactor.text("a short one") == "a short one"
+
+
+@pytest.mark.parametrize(
+    ("value", "telling"),
+    [
+        ("postgres", False),
+        ("development", False),
+        ("disabled", False),
+        ("averylongwordindeed", True),
+        ("postgres1", True),
+        ("/home/me/keys/id_rsa", False),
+        ("~/keys/key.json", False),
+        ("/" + "x" * 60, True),
+        ("short1", False),
+    ],
+)
+def test_words_paths_and_switches_are_no_secrets_though_their_variables_sound_like_it(value: str, telling: bool):
+    assert bool(secret_values({"DB_PASSWORD": value})) is telling
+
+
+def test_bytes_are_searched_where_they_are():
+    raw = b"\xff\xfe ghp_" + b"a1B2" * 9 + b" p\xc3\xa4ssword one " + b"\x00"
+    spans = Redactor(["pässword one"]).spans_of_bytes(raw)
+    assert [raw[start:end] for start, end in spans] == [b"ghp_" + b"a1B2" * 9, b"p\xc3\xa4ssword one"]
+
+
+def test_a_text_that_goes_on_is_told_without_what_may_begin_a_secret():
+    redactor = Redactor(["correct horse battery"])
+    assert redactor.so_far("say correct ho") == "say "
+    assert redactor.so_far("say correct horses") == "say correct horses"
+    assert redactor.so_far("say cor") == "say cor"
+    assert redactor.so_far("token: ghp_abc") == "token: "
+    assert redactor.so_far("-----BEGIN RSA PRIVATE KEY-----\nMII") == ""
+    assert redactor.draft(Note("correct ho", "say correct ho")) == Note("correct ho", "say ")
+
+
+def test_what_was_redacted_once_is_left_alone():
+    for text in ("password = hunter2hunter2", "API_KEY=abcdefgh12", 'token: "abcdefgh12"', "https://u:pw1234567@h/"):
+        clean = hide_patterns(text)
+        assert HIDDEN in clean
+        assert hide_patterns(clean) == clean
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "api_key = os.environ['X']",
+        "token = get_token(1)",
+        "password: str = Field(min_length=8)",
+        "def key(self): return self._key[0]",
+        "Basic authentication is required",
+        "the Bearer of this letter",
+        "key-value-store-implementation",
+        "sk-learn-compatible-estimators",
+        "npm_config_registry_and_more",
+        "http://localhost:8000/path",
+        "git@github.com:owner/repo.git",
+        "TOKEN_TYPE = 'gen_ai.token.type'",
+        "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----",
+        "keyboard=qwerty1234",
+        "secretary: Jane Doe 1234",
+    ],
+)
+def test_code_and_prose_are_left_alone(text: str):
+    assert hide_patterns(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("mysql -u root:hunter2!", "hunter2!"),
+        ("curl --user me:s3cr3tpass https://x", "s3cr3tpass"),
+        ("https://abcdefghij0123456789@host/x", "abcdefghij0123456789"),
+        ("machine x login y password abc12345", "abc12345"),
+        ("Set-Cookie: session=abc12345; Path=/", "abc12345"),
+        ("Authorization: ApiKey abc12345def", "abc12345def"),
+        ("https://hooks.slack.com/services/T0AAAAAAA/B0BBBBBBB/abcdefghijklmnop", "abcdefghijklmnop"),
+        ("https://discord.com/api/webhooks/123456/abcdefghijklmnopqrst", "abcdefghijklmnopqrst"),
+        ("https://x.example/?X-Amz-Signature=abcdef0123456789", "abcdef0123456789"),
+        ("?sig=abcdefgh0123", "abcdefgh0123"),
+        ("AccountKey=abcdefgh0123==", "abcdefgh0123"),
+        ("export DB_PASSWORD=hunterhunter", "hunterhunter"),
+        ("private_key: 'abcd-efgh-ijkl'", "abcd-efgh-ijkl"),
+        ('{"password": "correct-horse-battery"}', "correct-horse-battery"),
+        ('{\\"password\\": \\"correct-horse-1\\"}', "correct-horse-1"),
+        ("-----BEGIN OPENSSH PRIVATE KEY-----\\nabcdef\\n-----END OPENSSH PRIVATE KEY-----", "abcdef"),
+    ],
+)
+def test_secrets_are_known_by_the_words_before_them(text: str, secret: str):
+    clean = hide_patterns(text)
+    assert secret not in clean
+    assert HIDDEN in clean

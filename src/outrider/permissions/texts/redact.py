@@ -94,7 +94,8 @@ class Redactor:
         return _merged(found)
 
     def text(self, text: str) -> str:
-        return self._remembered(text) if len(text) <= _NAME_LENGTH else self._redacted(text)
+        clean = self._remembered(text) if len(text) <= _NAME_LENGTH else self._redacted(text)
+        return text if clean == text else clean  # what is remembered may be another object
 
     def _redacted(self, text: str) -> str:
         return _hidden(text, self.spans(text))
@@ -236,9 +237,10 @@ def _told_fields(cls: type[msgspec.Struct]) -> tuple[str, ...]:
     return tuple(name for name, kind in kinds.items() if name not in _KEPT_FIELDS and not _is_textless(kind))
 
 
-def _is_textless(kind: Any) -> bool:
+def _is_textless(kind: Any, within: tuple[Any, ...] = ()) -> bool:
     if get_origin(kind) in (Union, UnionType):
-        return all(map(_is_textless, get_args(kind)))
+        return all(_is_textless(option, within) for option in get_args(kind))
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return not _told_fields(kind)
+        fields = msgspec.structs.fields(kind) if kind not in within else ()
+        return all(field.name in _KEPT_FIELDS or _is_textless(field.type, (*within, kind)) for field in fields)
     return kind in _TEXTLESS or get_origin(kind) is Literal

@@ -1,5 +1,6 @@
 """What the screen holds of the engine: one session at a time, and everything that people do with it."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from outrider.types.messages import Message
 from outrider.types.parts import FilePart, ModelRef, TextPart
 
 PAGE = 60
+PAINT = 0.1  # seconds; what was loaded is on the screen by then
 MOST_ENTRIES = 1500
 _BY_HAND = 20_000  # characters of a command's output that go along with the next message
 
@@ -96,13 +98,17 @@ class Helm:
         self.conversation = Conversation("")
         self.waiting, self.first, self._by_hand = [], True, []
 
-    async def show(self, session_id: str, *, take_over: bool = False) -> None:
+    async def show(
+        self, session_id: str, *, take_over: bool = False, changed: Callable[[], None] = lambda: None
+    ) -> None:
         """The end of a stored session at once; then it is opened, which may take longer."""
         page = await self.engine.store.load(session_id, limit=PAGE)
         conversation = Conversation(session_id)
         conversation.load(page.messages)
         conversation.activity.recount(page.messages)
         self.conversation, self.first, self.waiting = conversation, page.first, []
+        changed()
+        await asyncio.sleep(PAINT)
         await self._open(session_id, take_over=take_over)
 
     async def older(self) -> bool:

@@ -49,7 +49,7 @@ async def sessions(stage: Stage, words: str) -> None:
 async def open_session(stage: Stage, session_id: str) -> None:
     """One that is open elsewhere is taken over only if the user says so."""
     try:
-        await stage.helm.show(session_id)
+        await stage.helm.show(session_id, changed=stage.redraw)
     except SessionInUseError as error:
         stage.redraw()
         text = f"{error.message}\n\nTaking it over ends what runs there."

@@ -44,9 +44,8 @@ class Block:
 
     def _flowing(self, entry: Written, width: int, palette: Palette) -> list[Strip]:
         if self._flow is None:
-            self._flow = Flow(max(width - MARGIN, 8), palette)
-        gap = Strip.blank(MARGIN)
-        strips = [Strip.join([gap, strip]) for strip in self._flow.lines(entry.text)]
+            self._flow = Flow(width, palette, MARGIN)
+        strips = self._flow.lines(entry.text)
         if not entry.open:
             self._flow = None
         return strips

@@ -58,6 +58,17 @@ def ends(left: Text, right: Text, width: int) -> Text:
     return Text.assemble(left, " " * (width - left.cell_len - right.cell_len), right, end="")
 
 
+def side_by_side(pieces: Iterable[Text], width: int, gap: int = 3) -> list[Text]:
+    """As many on a line as fit; none of them is broken."""
+    lines: list[Text] = []
+    for piece in pieces:
+        if lines and lines[-1].cell_len + gap + piece.cell_len <= width:
+            lines[-1] = Text.assemble(lines[-1], " " * gap, piece, end="")
+        else:
+            lines.append(piece)
+    return lines
+
+
 def padded(text: Text, width: int, style: Style) -> Text:
     """A line on a ground of its own, as wide as all of it."""
     padding = max(width - text.cell_len, 0)

@@ -26,8 +26,9 @@ def markdown(text: str, width: int, palette: Palette) -> list[Text]:
 class Flow:
     """A text that grows. What stands before the last block is rendered once and then kept."""
 
-    def __init__(self, width: int, palette: Palette) -> None:
-        self._width = width
+    def __init__(self, width: int, palette: Palette, margin: int = 0) -> None:
+        self._width = max(width - margin, 8)
+        self._margin = line(" " * margin)
         self._palette = palette
         self._text = ""
         self._settled = 0
@@ -70,7 +71,8 @@ class Flow:
         self._settled = place
 
     def _spaced(self, lines: list[Text]) -> list[Text]:
-        return [line(), *lines] if self._strips and lines and not self._fence else lines
+        spaced = [line(), *lines] if self._strips and lines and not self._fence else lines
+        return indented(spaced, self._margin) if self._margin else spaced
 
 
 def _parse(text: str) -> SyntaxTreeNode:

@@ -12,10 +12,10 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, Static
 
+from outrider.tui.rendering.lines import side_by_side
 from outrider.tui.rendering.palette import Palette
 from outrider.tui.widgets.look import palette_of
 
-_GAP = 3
 ARMED_AFTER = 0.4  # seconds; whoever was typing when the question appeared has not answered it
 
 
@@ -133,17 +133,14 @@ class Panel(Vertical, can_focus=True):
 
 
 def _key_lines(keys: Sequence[Key], width: int, palette: Palette) -> list[Text]:
-    """As many keys on a line as fit; a key is never parted from what it means."""
-    lines: list[Text] = []
-    for key in (key for key in keys if key.label):
-        text = Text(no_wrap=True)
-        text.append(f" {_name(key.key)} ", palette.on("panel", "accent", bold=True))
-        text.append(f" {key.label}", palette.style("text"))
-        if lines and lines[-1].cell_len + _GAP + text.cell_len <= width:
-            lines[-1] = Text.assemble(lines[-1], " " * _GAP, text)
-        else:
-            lines.append(text)
-    return lines
+    shown = [
+        Text.assemble(
+            (f" {_name(key.key)} ", palette.on("panel", "accent", bold=True)), (f" {key.label}", palette.style("text"))
+        )
+        for key in keys
+        if key.label
+    ]
+    return side_by_side(shown, width)
 
 
 def _name(key: str) -> str:

@@ -24,7 +24,7 @@ class Transcript(ScrollView, can_focus=True):
 
     DEFAULT_CSS = """
     Transcript {
-        height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; overflow-y: scroll;
+        display: none; height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; overflow-y: scroll;
         overflow-x: hidden; background: $background;
     }
     """
@@ -41,6 +41,7 @@ class Transcript(ScrollView, can_focus=True):
         self._bottoms: list[int] = []
         self._entries: list[Entry] = []
         self._width = 0
+        self._ground = Style()
 
     @property
     def room(self) -> int:
@@ -68,6 +69,11 @@ class Transcript(ScrollView, can_focus=True):
             entry.unfolded = unfold
             entry.touch()
 
+    def notify_style_update(self) -> None:
+        """The ground is looked up once and not for every line."""
+        super().notify_style_update()
+        self._ground = self.rich_style
+
     def watch_palette(self) -> None:
         self.show(self._entries)
 
@@ -88,7 +94,7 @@ class Transcript(ScrollView, can_focus=True):
     def render_line(self, y: int) -> Strip:
         place = self.scroll_offset.y + y
         width = self.size.width
-        style = self.rich_style
+        style = self._ground
         strip = self._strip_at(place)
         if strip is None:
             return Strip.blank(width, style)

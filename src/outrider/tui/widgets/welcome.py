@@ -3,7 +3,7 @@
 from rich.text import Text
 from textual.widgets import Static
 
-from outrider.tui.rendering.lines import clean, line, wrapped
+from outrider.tui.rendering.lines import clean, line, side_by_side, wrapped
 from outrider.tui.rendering.palette import Palette
 from outrider.tui.widgets.look import palette_of
 
@@ -52,12 +52,8 @@ def welcome_lines(notices: tuple[str, ...], missing: str, width: int, palette: P
         both = Text.assemble(text, (f"   {note}", palette.style("quiet")))
         lines += [both] if both.cell_len <= width else wrapped(text, width)
     lines.append(line())
-    keys = Text()
-    for number, (key, note) in enumerate(_KEYS):
-        keys.append("   " if number else "")
-        keys.append(key, palette.style("accent"))
-        keys.append(f"\u00a0{note}", palette.style("quiet"))
-    return [*lines, *wrapped(keys, width), *_notices(notices, width, palette)]
+    keys = [Text.assemble((key, palette.style("accent")), (f" {note}", palette.style("quiet"))) for key, note in _KEYS]
+    return [*lines, *side_by_side(keys, width), *_notices(notices, width, palette)]
 
 
 def _paragraph(text: str, width: int, palette: Palette, style: str) -> list[Text]:

@@ -105,6 +105,9 @@ async def test_a_session_is_compacted_on_request_and_nothing_is_deleted():
         assert (part.summary, part.auto, part.overflow) == ("## Goal\nto talk", False, False)
         assert part.tokens_after < part.tokens_before  # pyright: ignore
         assert len((await held.open(session)).messages) == 7
+        (used,) = await held.store.statistics("model")
+        assert (used.key, used.messages) == ("scripted/model-1", 4)
+        assert used.tokens == (await held.open(session)).usage.tokens
         assert (await held.prompt(session, "and now?")).reason == "completed"
 
 

@@ -13,7 +13,7 @@ from outrider.errors import ContextOverflowError, ProviderError
 from outrider.providers.assemble import Assembler
 from outrider.types.events import ContextCompactionEvent
 from outrider.types.messages import Message, text_message
-from outrider.types.parts import CompactionPart, ToolPart
+from outrider.types.parts import CompactionPart, ModelRef, ToolPart
 from outrider.types.request import Request, ToolChoice
 from outrider.types.tool_state import ToolCompleted
 
@@ -53,13 +53,19 @@ class Compactor:
         )
         after = prompt_tokens(self._seat, [*history, Message("user", [part])])
         part = replace(part, tokens_after=after, message_id="")
-        await self._seat.journal.add_message(Message("user", [part], tokens=answer.tokens, cost=answer.cost))
+        await self._seat.journal.add_message(self._message(part, answer))
         self._crew.bus.publish(
             self._seat.labelled(
                 ContextCompactionEvent, tokens_before=before, tokens_after=after, messages_removed=start
             )
         )
         return part
+
+    def _message(self, part: CompactionPart, answer: Message) -> Message:
+        """It stands where the user's words were, and carries what it cost to find them."""
+        agent = self._seat.agent
+        model = ModelRef(agent.provider, agent.model)
+        return Message("user", [part], agent=agent.name, model=model, tokens=answer.tokens, cost=answer.cost)
 
     def _tail_start(self, *, auto: bool) -> int:
         """Who asks for it wants all but the last turn summarised."""

@@ -164,7 +164,7 @@ class MemoryStore:
         if by == "tool":
             return statistics.by_tool(call for shelf in shelves for call in calls(shelf, inside))
         rows = (row for shelf in shelves for _, row in shelf.messages.values() if row.created in inside)
-        answers = (statistics.read_answer(row.body) for row in rows if row.role == "assistant")
+        answers = (statistics.read_answer(row.body) for row in rows)
         return statistics.by_answer((answer for answer in answers if answer), by)
 
     async def acquire(self, session_id: str, owner: Owner, *, ttl_ms: int = 30_000, take_over: bool = False) -> Lease:

@@ -71,7 +71,8 @@ async def usage(
         rows = await fetch(db, f"{query} AND {when} AND (%s::bigint IS NULL OR session = %s)", *inside)
         calls = (statistics.CallUsage(row["tool"], row["outcome"], row["started"], row["ended"]) for row in rows)
         return statistics.by_tool(calls)
-    query = "SELECT body FROM messages WHERE role = 'assistant' AND created >= %s AND created < %s"
-    rows = await fetch(db, f"{query} AND (%s::bigint IS NULL OR session = %s)", *inside)
+    query = "SELECT body FROM messages WHERE (role = 'assistant' OR position(%s in body) > 0)"
+    when = "created >= %s AND created < %s AND (%s::bigint IS NULL OR session = %s)"
+    rows = await fetch(db, f"{query} AND {when}", statistics.USED, *inside)
     answers = (statistics.read_answer(row["body"]) for row in rows)
     return statistics.by_answer((answer for answer in answers if answer), by)

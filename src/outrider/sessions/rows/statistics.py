@@ -13,8 +13,10 @@ from outrider.types.usage import Tokens
 
 
 class AnswerUsage(msgspec.Struct, frozen=True):
-    """What counts in the row of an answer; everything else in it is skipped while reading."""
+    """What counts in the row of an answer, or of a summary that takes the place of messages; everything else in it is
+    skipped while reading."""
 
+    role: str = "assistant"
     agent: str = ""
     model: ModelRef | None = None
     cost: Decimal | None = None
@@ -29,15 +31,17 @@ class CallUsage(msgspec.Struct, frozen=True):
     end: int
 
 
+USED = b'"tokens"'  # stands in the row of a message that used something
 _decoder = msgspec.json.Decoder(AnswerUsage)
 
 
 def read_answer(body: bytes) -> AnswerUsage | None:
-    """None for a damaged row."""
+    """None for a damaged row, and for what a user said: it used nothing."""
     try:
-        return _decoder.decode(body)
+        answer = _decoder.decode(body)
     except msgspec.DecodeError:
         return None
+    return answer if answer.role == "assistant" or answer.tokens.total else None
 
 
 def by_tool(calls: Iterable[CallUsage]) -> list[UsageRow]:

@@ -31,9 +31,9 @@ def _calls(db: sqlite3.Connection, inside: tuple[Any, ...]) -> Iterator[statisti
 def _answers(db: sqlite3.Connection, inside: tuple[Any, ...]) -> Iterator[statistics.AnswerUsage]:
     rows = db.execute(
         """SELECT body FROM messages
-        WHERE role = 'assistant' AND created >= ? AND created < ? AND (? IS NULL OR session = ?)
-        AND session NOT IN (SELECT key FROM sessions WHERE deleted = 1)""",
-        inside,
+        WHERE (role = 'assistant' OR instr(body, ?) > 0) AND created >= ? AND created < ?
+        AND (? IS NULL OR session = ?) AND session NOT IN (SELECT key FROM sessions WHERE deleted = 1)""",
+        (statistics.USED, *inside),
     )
     for (body,) in rows:
         answer = statistics.read_answer(body)

@@ -2,17 +2,20 @@
 the cost of somebody else's work."""
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from outrider import Engine, EventBus, PatchPart, SessionInUseError, TextPart, Tool, ToolCompleted, ToolPart
+from outrider.app.archive.archive import open_archive
 from outrider.app.toolbox import Surroundings
 from outrider.events import ErrorEvent, FilesRestoredEvent, ToolApprovalRequestedEvent
 from outrider.processes.sandbox.none import NoSandbox
+from outrider.sessions.snapshots.tidying import sessions_in
 from outrider.sessions.sqlite_store import SqliteStore
 from tests.turns.stories import agent, call, scripted
 
@@ -359,6 +362,24 @@ async def test_a_fork_does_not_undo_what_its_parent_did(workspace, tmp_path):
         await held.prompt(session_id, "go")
         fork = await held.store.fork(session_id)
         assert (await held.file_changes(fork.id).undo()).off == "there is nothing to undo"
+
+
+async def test_what_a_deleted_session_had_kept_goes_with_it(workspace, tmp_path):
+    script = [[shell("printf 'of the first session' > made.txt")], "one", [shell("printf 2 > other.txt")], "two"]
+    async with engine(script, tmp_path) as held:
+        first = await held.create(workspace=workspace)
+        await held.prompt(first, "go")
+        second = await held.create(workspace=workspace)
+        await held.prompt(second, "go")
+    (kept,) = (tmp_path / "data" / "undo").glob("*/snapshots.db")
+    async with open_archive(tmp_path / "data" / "sessions.db") as archive:
+        await archive.delete(first)
+    assert sessions_in(kept.parent) == {second}
+    with closing(sqlite3.connect(kept)) as db:
+        assert db.execute("SELECT count(*) FROM objects").fetchone() == (1,)
+    async with engine(["fine"], tmp_path) as held:
+        assert (await held.file_changes(second).undo()).changed == ("other.txt",)
+        assert (workspace / "made.txt").exists()
 
 
 async def test_a_model_that_goes_on_after_an_undo_has_to_look_at_the_files_again(workspace, tmp_path):

@@ -13,6 +13,7 @@ from outrider.app.config.settings import Settings
 from outrider.app.engine import Engine
 from outrider.app.local.profile import suited
 from outrider.app.toolbox import Surroundings
+from outrider.app.undo.forgetting import forget_lost
 from outrider.app.workspace.belongings import Belongings, OwnFiles
 from outrider.app.workspace.choice import choose_servers
 from outrider.app.workspace.confinement import FoundSandbox
@@ -99,5 +100,10 @@ def _forget_old(settings: Settings, store: SqliteStore, opened: AsyncExitStack) 
     days = settings.retention.days
     if days is None:
         return
-    task = asyncio.create_task(forget(store, inactive_since=now_ms() - days * DAY), name="forgetting old sessions")
+
+    async def forget_all() -> None:
+        if await forget(store, inactive_since=now_ms() - days * DAY):
+            await forget_lost(settings.data, store)
+
+    task = asyncio.create_task(forget_all(), name="forgetting old sessions")
     opened.push_async_callback(asyncio.wait, [task])

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from outrider.app.runs.workshop import in_memory
+from outrider.app.undo.forgetting import forget_lost
 from outrider.errors import SessionNotFoundError, StoreError
 from outrider.sessions.records import (
     Approval,
@@ -34,10 +35,12 @@ _ANY = SessionFilter()
 
 
 class Archive:
-    """A session is named by its id, by enough of the id's beginning or end, or by `last`."""
+    """A session is named by its id, by enough of the id's beginning or end, or by `last`. With `data`, the folder where
+    Outrider keeps its things, what was kept for an undo goes with its session."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, data: Path | None = None) -> None:
         self.store = store
+        self._data = data
 
     async def find(self, name: str) -> StoredSession:
         if name == LAST:
@@ -98,9 +101,12 @@ class Archive:
 
     async def delete(self, session_id: str) -> None:
         await self.store.delete(session_id)
+        await self._forget_changes()
 
     async def clear(self) -> int:
-        return await self.store.clear()
+        count = await self.store.clear()
+        await self._forget_changes()
+        return count
 
     async def export(self, session_id: str) -> bytes:
         return await export_session(self.store, session_id)
@@ -127,12 +133,16 @@ class Archive:
     async def revoke(self, approval_id: str) -> Approval:
         return await self.store.answer(approval_id, "revoked")
 
+    async def _forget_changes(self) -> None:
+        if self._data is not None:
+            await forget_lost(self._data, self.store)
+
 
 @asynccontextmanager
 async def open_archive(path: Path, *, make: bool = False) -> AsyncGenerator[Archive, None]:
     """Looking makes no file: where nothing was ever kept there is an empty archive, unless it is to be made."""
     async with _opened(path, make=make) as store:
-        yield Archive(store)
+        yield Archive(store, path.parent)
 
 
 def _opened(path: Path, *, make: bool) -> Store:

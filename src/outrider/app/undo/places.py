@@ -12,13 +12,14 @@ from outrider.sessions.snapshots.snapshot import Snapshots
 from outrider.tools.threads import Threads
 
 T = TypeVar("T")
+FOLDER = "undo"
 
 
 class Places:
     """One folder below `data` for each workspace, opened when it is first needed."""
 
     def __init__(self, data: Path) -> None:
-        self._data = data / "undo"
+        self._data = data / FOLDER
         self._opened: dict[Path, Snapshots | str] = {}
         self._lock = asyncio.Lock()
         self._threads = Threads(8)

@@ -116,6 +116,12 @@ class Changes:
     def since(self, mark: int = 0) -> list[ChangeSet]:
         return _read(self._database.read("SELECT body FROM changes WHERE number > ? ORDER BY number", (mark,)))
 
+    def needed(self) -> set[str]:
+        """The contents without which something could not be undone or redone."""
+        begun = {image.hash for one in self.under_way() for image in one.snapshot.images.values()}
+        sides = (image for one in self.since() for file in one.files for image in (file.before, file.after))
+        return begun | {image.hash for image in sides if image is not None}
+
     def forget(self, change_ids: Iterable[str]) -> None:
         with self._database.writing() as db:
             for change_id in change_ids:

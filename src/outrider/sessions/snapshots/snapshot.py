@@ -11,10 +11,11 @@ from outrider.sessions import faults
 from outrider.sessions.snapshots.changes import Changes, ChangeSet, FileChange, Origin, UnderWay
 from outrider.sessions.snapshots.comparing import compare
 from outrider.sessions.snapshots.database import Database
-from outrider.sessions.snapshots.images import Camera, Image, Limits, Snapshot
+from outrider.sessions.snapshots.images import Camera, Limits, Snapshot
 from outrider.sessions.snapshots.memory import Memory
 from outrider.sessions.snapshots.objects import Objects
 from outrider.sessions.snapshots.restore import Step, clear, restore
+from outrider.sessions.snapshots.tidying import FILE
 from outrider.sessions.snapshots.undoing import Direction, Inspector, Report, steps_of
 
 UNSAVED = 500  # files that are read before what is known of them is written down
@@ -32,7 +33,7 @@ class Snapshots:
         if folder.resolve().is_relative_to(self.workspace):
             raise ConfigurationError(f"snapshots of {workspace} cannot be kept inside it ({folder})")
         self._limits = limits
-        self._database = Database(folder / "snapshots.db")
+        self._database = Database(folder / FILE)
         self._objects = Objects(self._database)
         self._changes = Changes(self._database)
         self._lock = threading.RLock()
@@ -192,17 +193,14 @@ class Snapshots:
         """Forget contents that no change needs, then the oldest changes, until the rest fits."""
         if self._database.size() <= self._limits.quota_bytes:
             return
-        kept = self._changes.since()
-        while self._database.size() > self._limits.quota_bytes and kept:
+        oldest = [one.id for one in self._changes.since()]
+        while self._database.size() > self._limits.quota_bytes and oldest:
             self._memory.forget()
-            begun = self._changes.under_way()
-            needed = {image.hash for one in begun for image in one.snapshot.images.values()}
-            needed |= {image.hash for one in self._open.values() for image in one.snapshot.images.values()}
-            needed |= {image.hash for one in kept for file in one.files for image in _sides(file)}
-            self._objects.keep_only(needed)
-            if self._database.size() > self._limits.quota_bytes and len(kept) > 1:
-                self._changes.forget([kept[0].id])
-            kept.pop(0)
+            rebased = {image.hash for one in self._open.values() for image in one.snapshot.images.values()}
+            self._objects.keep_only(self._changes.needed() | rebased)
+            if self._database.size() > self._limits.quota_bytes and len(oldest) > 1:
+                self._changes.forget([oldest[0]])
+            oldest.pop(0)
 
 
 def trackable(workspace: Path) -> Path:
@@ -226,7 +224,3 @@ def _rebase(snapshot: Snapshot, files: Iterable[FileChange]) -> None:
 
 def _as_planned(file: FileChange, begun: UnderWay) -> bool:
     return begun.planned is not None and begun.planned.get(file.path, "") == (file.after.hash if file.after else None)
-
-
-def _sides(file: FileChange) -> Iterable[Image]:
-    return (image for image in (file.before, file.after) if image)

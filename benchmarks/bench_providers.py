@@ -4,13 +4,10 @@ import asyncio
 import gc
 import json
 import os
-import socket
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ import anthropic
 import openai
 
 from benchmarks.figure import Figure
+from benchmarks.mock_server import PEERBENCH, mock_server
 from outrider.app.build import model_client
 from outrider.app.models.complete import async_complete
 from outrider.providers.assemble import Assembler
@@ -28,7 +26,6 @@ from outrider.types.parts import TextPart
 from outrider.types.request import ModelMessage, Prompt, Request
 from outrider.types.stream import TextDelta
 
-PEERBENCH = Path(os.environ.get("OUTRIDER_SHARED") or Path(__file__).parents[2] / "shared") / "peerbench"
 ROUNDS, TURNS, CHUNKS, ANSWERS = 5, 60, 20_000, 1_000
 KEY = "sk-bench"
 QUESTION = "What is the sum of all of these?"
@@ -248,27 +245,3 @@ async def anthropic_stream(sdk: anthropic.AsyncAnthropic) -> int:
 
 def resident_megabytes() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-@contextmanager
-def mock_server() -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "mockllm.server", "--port", str(port)]
-    server = subprocess.Popen(command, cwd=PEERBENCH, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        wait_for(port)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.wait()
-
-
-def wait_for(port: int) -> None:
-    for _ in range(200):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.05)
-    raise TimeoutError("the mock server did not start")

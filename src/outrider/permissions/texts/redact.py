@@ -37,7 +37,7 @@ _SECRET_FIELD = re.compile(
 _KEPT_FIELDS = names("id session_id message_id call_id parent_id part_id provider_state type")
 _BULKY = 4096
 _NAME_LENGTH = 64
-_CLEAN_PARTS = 16
+_CLEAN_PARTS = 512
 _TEXTLESS = (int, float, bool, NoneType, Decimal)
 _BULK = re.compile(r"(?:data:[^,\s]{0,200},)?[A-Za-z0-9+/=]{4096,}")  # a picture or the like, in letters
 _PATH = re.compile(r"^(?:~|\.{1,2})?(?:/[\w.@+-]{0,40})+$")

@@ -5,17 +5,22 @@ prompt. Where a careless program would spring the trap, it does so once, on a co
 
 import asyncio
 import contextlib
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from outrider.providers.scripted import call
+from outrider.sessions.records import Transcript
+from outrider.sessions.sqlite_store import SqliteStore
 from outrider.types.parts import ToolPart
 from tests.hostile import files_that_configure, git_that_obeys, programs_that_obey
 from tests.hostile.ground import SECRET, TRAPS, WORDS, Ground, Trap
@@ -44,14 +49,14 @@ async def hits() -> AsyncIterator[tuple[str, list[str]]]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", heard
 
 
-def calls_for(ground: Ground, trap: Trap) -> list[list[object]]:
-    """What a curious model does in a workspace that it does not know."""
+def calls_for(ground: Ground, trap: Trap) -> list[list[dict[str, Any]]]:
+    """What a curious model does in a workspace that it does not know, as a script can say it."""
     names = sorted(path.name for path in ground.workspace.iterdir())
     files = [os.fsencode(name).decode("utf-8", "replace") for name in names][:20]
-    reading = [call("read", file_path=name) for name in (*files, "AGENTS.md", ".outrider/config.toml")]
-    searching = [call("list", path="."), call("glob", pattern="**/*"), call("grep", pattern="x|hunter")]
-    shells = [call("shell", command=command, timeout=PATIENCE) for command in (*LOOKING, *trap.commands)]
-    return [[*searching], reading, shells]
+    reading = [("read", {"file_path": name}) for name in (*files, "AGENTS.md", ".outrider/config.toml")]
+    searching = [("list", {"path": "."}), ("glob", {"pattern": "**/*"}), ("grep", {"pattern": "x|hunter"})]
+    shells = [("shell", {"command": command, "timeout": PATIENCE}) for command in (*LOOKING, *trap.commands)]
+    return [[{"tool": tool, "input": given} for tool, given in calls] for calls in (searching, reading, shells)]
 
 
 async def session_in(ground: Ground, trap: Trap, mode: str) -> list[ToolPart]:
@@ -59,7 +64,35 @@ async def session_in(ground: Ground, trap: Trap, mode: str) -> list[ToolPart]:
         session = await engine.create(workspace=ground.workspace)
         await asyncio.sleep(IDLE)
         await engine.prompt(session, "Look around.")
-        loaded = await engine.store.load(session)
+        return _calls(await engine.store.load(session))
+
+
+async def headless(ground: Ground, trap: Trap) -> list[ToolPart]:
+    """The program itself, as somebody starts it in that folder."""
+    script = json.dumps([*calls_for(ground, trap), "done"])
+    (ground.own / "config.toml").write_text(
+        f"[providers.demo]\nkind = 'scripted'\noptions = {{ script = {toml(script)} }}"
+    )
+    program = ground.elsewhere / "start.py"
+    program.write_text("import sys\nfrom outrider.cli.main import main\nsys.exit(main())\n")
+    arguments = (str(program), "run", "--model", "demo/m", "--mode", "agent", "Look around.")
+    environ = {**os.environ, **ground.environ}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *arguments, cwd=ground.workspace, env=environ, stdin=DEVNULL, stdout=PIPE, stderr=PIPE
+    )
+    _, errors = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode in (0, 3), errors.decode()
+    async with SqliteStore(ground.own / "sessions.db") as store:
+        newest = (await store.list(limit=1)).sessions[0]
+        return _calls(await store.load(newest.id))
+
+
+def toml(script: str) -> str:
+    """A script as TOML writes it: JSON, except for the colons of its tables."""
+    return re.sub(r'("(?:[^"\\]|\\.)*"): ', r"\1 = ", script)
+
+
+def _calls(loaded: Transcript) -> list[ToolPart]:
     return [part for message in loaded.messages for part in message.get_parts_by_type(ToolPart)]
 
 
@@ -114,9 +147,9 @@ async def test_a_hostile_workspace_does_nothing_before_trust(trap: Trap, tmp_pat
     monkeypatch.chdir(ground.workspace)
     assert_nothing_counts(ground)
     assert_unharmed(ground, heard, "settings")
-    for mode in ("plan", "agent", "background"):
-        parts = await session_in(ground, trap, mode)
-        assert_unharmed(ground, heard, mode)
+    for stage in ("plan", "background", "headless"):
+        parts = await (headless(ground, trap) if stage == "headless" else session_in(ground, trap, stage))
+        assert_unharmed(ground, heard, stage)
         told = [part for part in parts if SECRET in msgspec.json.encode(part.to_dict()).decode()]
-        assert not told, f"{mode}: a secret was read: {told}"
+        assert not told, f"{stage}: a secret was read: {told}"
         assert len(parts) >= len(LOOKING), "the model was not curious"

@@ -2,7 +2,7 @@
 
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
@@ -21,7 +21,6 @@ from outrider.app.runs.workshop import RunPlan
 from outrider.app.toolbox import Surroundings, Toolbox, confining
 from outrider.app.undo.undo import Undo
 from outrider.app.workspace.belongings import noted
-from outrider.app.workspace.servers import Servers
 from outrider.bus import EventBus
 from outrider.errors import ConfigurationError
 from outrider.permissions.texts.redact import Redactor
@@ -34,6 +33,9 @@ from outrider.tools.builtin.task import task_tool
 from outrider.types.agents import Agent, Limits
 from outrider.types.ids import now_ms
 from outrider.types.parts import ModelRef
+
+if TYPE_CHECKING:
+    from outrider.app.workspace.servers import Servers
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,7 +111,7 @@ class Staff:
         return suited([chosen], self.plan.providers.values())[0]
 
     @property
-    def servers(self) -> Servers | None:
+    def servers(self) -> "Servers | None":
         """The MCP servers, for front ends: how they stand, what they offer to read and to say."""
         around = self._options.surroundings
         return around.belongings.servers if around and around.belongings else None

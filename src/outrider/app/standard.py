@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from outrider.app.approvals.gate import Rules
 from outrider.app.config.environment import KEY_VARIABLES
@@ -15,20 +16,20 @@ from outrider.app.local.profile import suited
 from outrider.app.toolbox import Surroundings
 from outrider.app.undo.forgetting import forget_lost
 from outrider.app.workspace.belongings import Belongings, OwnFiles
-from outrider.app.workspace.choice import choose_servers
 from outrider.app.workspace.confinement import FoundSandbox
 from outrider.app.workspace.project import find_project
-from outrider.app.workspace.servers import Servers
-from outrider.app.workspace.trust import WorkspaceTrust
+from outrider.app.workspace.trust import WorkspaceTrust, server_items
 from outrider.bus import EventBus
 from outrider.errors import ConfigurationError
-from outrider.processes.sandbox.doorman import open_door
 from outrider.processes.sandbox.policy import Network
 from outrider.providers.catalog import Catalog
 from outrider.sessions.retention import forget
 from outrider.sessions.sqlite_store import SqliteStore
 from outrider.tools.builtin.question import Ask
 from outrider.types.ids import now_ms
+
+if TYPE_CHECKING:
+    from outrider.app.workspace.servers import Servers
 
 DAY = 24 * 3600 * 1000
 
@@ -81,18 +82,24 @@ def _belongings(settings: Settings, workspace: Path, opened: AsyncExitStack) -> 
     return Belongings(own, settings.environ, read_prompts(folders.prompts), servers)
 
 
-def _servers(settings: Settings, workspace: Path) -> Servers | None:
+def _servers(settings: Settings, workspace: Path) -> "Servers | None":
     trust = WorkspaceTrust(find_project(workspace, settings.home), settings.folders.trust)
+    if not settings.mcp and not server_items(trust.project):
+        return None
+    from outrider.app.workspace.choice import choose_servers
+    from outrider.app.workspace.servers import Servers
+
     source = str(settings.folders.config_file)
     chosen = choose_servers(settings.mcp, source, trust, settings.environ, KEY_VARIABLES)
-    if not chosen.servers and not chosen.notices:
-        return None
     return Servers(chosen, trust.project.root, settings.data / "mcp_tools.json")
 
 
 async def _network(settings: Settings, opened: AsyncExitStack) -> Network:
-    hosts = settings.sandbox.hosts
-    return await opened.enter_async_context(open_door(hosts)) if hosts else "off"
+    if not settings.sandbox.hosts:
+        return "off"
+    from outrider.processes.sandbox.doorman import open_door
+
+    return await opened.enter_async_context(open_door(settings.sandbox.hosts))
 
 
 def _forget_old(settings: Settings, store: SqliteStore, opened: AsyncExitStack) -> None:

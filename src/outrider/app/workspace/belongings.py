@@ -3,18 +3,20 @@
 import datetime
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from outrider.app.workspace.instructions import notes_on
 from outrider.app.workspace.project import find_project
-from outrider.app.workspace.servers import Servers
 from outrider.app.workspace.skills import find_skills
 from outrider.app.workspace.trust import WorkspaceTrust
 from outrider.processes.environment import child_environment
-from outrider.tools.builtin.skill import skill_tool
 from outrider.tools.tool import Tool
 from outrider.types.messages import Message
+
+if TYPE_CHECKING:
+    from outrider.app.workspace.servers import Servers
 
 OURS = "{ours}"
 
@@ -36,7 +38,7 @@ class Belongings:
         own: OwnFiles,
         environ: Mapping[str, str],
         prompts: Mapping[str, str],
-        servers: Servers | None = None,
+        servers: "Servers | None" = None,
     ) -> None:
         self._own = own
         self._environ = environ
@@ -57,7 +59,11 @@ class Belongings:
     def skills(self, workspace: Path) -> list[Tool]:
         trust = self._trust(workspace)
         skills = find_skills(trust.project, self._own.skills, self._own.home, trusted=trust.trusted)
-        return [skill_tool(skills)] if skills else []
+        if not skills:
+            return []
+        from outrider.tools.builtin.skill import skill_tool
+
+        return [skill_tool(skills)]
 
     def reword(self, tools: Iterable[Tool]) -> None:
         """A prompt of the user's that has a tool's name is what models read of it; `{ours}` in it is what we say."""

@@ -4,7 +4,7 @@ The text is made once, when a session begins, and kept with it: a system prompt 
 
 import datetime
 import json
-import platform
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,12 +27,17 @@ def notes_on(project: Project, own: Path, *, trusted: bool, today: datetime.date
 
 
 def _surroundings(project: Project, *, trusted: bool, today: datetime.date) -> str:
-    lines = [f"Today is {today.isoformat()}; the system is {platform.system()} {platform.machine()}."]
+    lines = [f"Today is {today.isoformat()}; the system is {_system()}."]
     folder = str(project.folder)
     if len(folder) <= LONGEST_PATH and (trusted or _HARMLESS_PATH.fullmatch(folder)):
         branch = _branch(project) if trusted else ""
         lines.append(f"The workspace is {json.dumps(folder)}{f', on the git branch {branch}' if branch else ''}.")
     return "\n".join(lines)
+
+
+def _system() -> str:
+    found = os.uname()  # what `platform` says too, though that takes longer to load than everything else here
+    return f"{found.sysname} {found.machine}"
 
 
 def _instructions(project: Project, own: Path, *, trusted: bool) -> Iterator[str]:

@@ -4,10 +4,13 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from outrider.app.workspace.project import Project
 from outrider.app.workspace.trust import SKILL_FILE, skill_files
-from outrider.tools.builtin.skill import Skill
+
+if TYPE_CHECKING:
+    from outrider.tools.builtin.skill import Skill
 
 MOST = 50
 LONGEST = 500  # characters of a description: every request carries them all
@@ -17,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
 _KEY = re.compile(r"^(name|description):[ \t]*(.*)$")
 
 
-def find_skills(project: Project, own: Path, home: Path, *, trusted: bool) -> tuple[Skill, ...]:
+def find_skills(project: Project, own: Path, home: Path, *, trusted: bool) -> "tuple[Skill, ...]":
     """The user's own first: a project cannot put its own in the place of one of them."""
     found: dict[str, Skill] = {}
     for skill in (*_users(own, home), *(_projects(project) if trusted else ())):
@@ -25,26 +28,28 @@ def find_skills(project: Project, own: Path, home: Path, *, trusted: bool) -> tu
     return tuple(found.values())[:MOST]
 
 
-def _users(own: Path, home: Path) -> Iterator[Skill]:
+def _users(own: Path, home: Path) -> "Iterator[Skill]":
     folders = (own, *(home / name for name in USERS_FOLDERS))
     for path in (path for folder in folders for path in sorted(folder.glob(f"*/{SKILL_FILE}"))):
         with suppress(OSError), path.open("rb") as file:
             yield from _skill(path, file.read(FRONT))
 
 
-def _projects(project: Project) -> Iterator[Skill]:
+def _projects(project: Project) -> "Iterator[Skill]":
     for path in skill_files(project):
         content = project.read(path, FRONT)
         if content is not None:
             yield from _skill(path, content, project.root)
 
 
-def _skill(path: Path, content: bytes, root: Path | None = None) -> Iterator[Skill]:
+def _skill(path: Path, content: bytes, root: Path | None = None) -> "Iterator[Skill]":
     """None where the front matter does not say what the skill is good for."""
     said = front_matter(content.decode("utf-8", "replace"))
     name = said.get("name") or path.parent.name
     description = " ".join(said.get("description", "").split())[:LONGEST]
     if description and _NAME.fullmatch(name):
+        from outrider.tools.builtin.skill import Skill
+
         yield Skill(name, description, path, root)
 
 

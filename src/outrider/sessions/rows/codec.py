@@ -1,6 +1,7 @@
 """Messages and parts as stored bytes, and back: what is unknown is kept, what is damaged is reported."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ from outrider.sessions.records import Damaged, Kept
 from outrider.sessions.rows.blobs import walk
 from outrider.types.codec import AnyPart, UnknownPart, decode_part, encode_part, plain, validate_part
 from outrider.types.messages import Message, Role
-from outrider.types.parts import ToolPart
+from outrider.types.parts import PartBase, ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolError
 from outrider.types.validate import convert
 
@@ -61,7 +62,7 @@ def message_row(message: Message) -> MessageRow:
 
 def part_row(part: AnyPart) -> PartRow:
     validate_part(part)
-    body = _without_owners(part, _encode(part, encode_part))
+    body = _encode(part, _encode_part)
     if not isinstance(part, ToolPart):
         return PartRow(part.id, part.message_id, body)
     match part.state:
@@ -73,24 +74,37 @@ def part_row(part: AnyPart) -> PartRow:
             return PartRow(part.id, part.message_id, body, part.tool)
 
 
-def _without_owners(part: AnyPart, body: bytes) -> bytes:
-    """Session and message are known from the row; in the JSON they would be a tenth of it, and wrong in a fork."""
-    if isinstance(part, UnknownPart):
-        return body
-    owners = f',"session_id":"{part.session_id}","message_id":"{part.message_id}"'.encode()
-    start = body.find(b',"session_id":')
-    return body[:start] + body[start + len(owners) :] if body.startswith(owners, start) else body
+def _encode_part(part: AnyPart) -> bytes:
+    """Without session and message, which the row knows (and which would be wrong in a fork), and without fields that
+    say nothing. What is not a part of ours is kept in its own words."""
+    if type(part).__module__ != PartBase.__module__ or not isinstance(part, PartBase):
+        return encode_part(part)
+    return _encoder.encode({"type": part.type, **_told(part, _OWNERS)})
+
+
+def _told(value: msgspec.Struct, known: tuple[str, ...]) -> dict[str, Any]:
+    """The fields that say something, and that are not known from elsewhere."""
+    silent = _silent(type(value))
+    return {
+        name: field
+        for name, field in msgspec.structs.asdict(value).items()
+        if name not in known and (name not in silent or field != silent[name])
+    }
+
+
+@cache
+def _silent(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """What fields hold when nothing was said. An id is made up anew each time, and so always says something."""
+    return {
+        field.name: field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+        for field in msgspec.structs.fields(kind)
+        if not field.required and field.name != "id"
+    }
 
 
 def encode_message(message: Message) -> bytes:
-    """The message without its parts, which have rows of their own, without its session, which the row knows (and which
-    would be wrong in a fork), and without fields that say nothing: most of them, and more than half of the bytes."""
-    told = {
-        name: value
-        for name, value in msgspec.structs.asdict(message).items()
-        if name not in _OF_THE_ROW and value != _SILENT.get(name, _SOMETHING)
-    }
-    return _encode(told, _encoder.encode)
+    """The message without its parts, which have rows of their own."""
+    return _encode(_told(message, ("parts", "session_id")), _encoder.encode)
 
 
 def _encode(value: Any, encode: Callable[[Any], bytes]) -> bytes:
@@ -141,12 +155,6 @@ def _decode_message(body: bytes) -> Message:
         return convert(msgspec.json.decode(body), Message)
 
 
-_OF_THE_ROW = ("parts", "session_id")
-_SOMETHING = object()
-_SILENT = {
-    field.name: field.default_factory() if field.default is msgspec.NODEFAULT else field.default
-    for field in msgspec.structs.fields(Message)
-    if not field.required and field.name not in (*_OF_THE_ROW, "id")
-}
+_OWNERS = ("session_id", "message_id")
 _encoder = msgspec.json.Encoder()
 _message_decoder = msgspec.json.Decoder(Message)

@@ -1,7 +1,7 @@
 """An open session: its journal, and the one task that works through its inbox, turn by turn."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import to_builtins
@@ -12,7 +12,7 @@ from outrider.agents.ends import TurnEnd, has_pending_calls, is_cut_off
 from outrider.agents.seating import take_seat
 from outrider.agents.turn import Turn
 from outrider.app.inputs.inbox import Inbox
-from outrider.app.inputs.plans import Answer, Plan, answered, open_plan, require_same
+from outrider.app.inputs.plans import Answer, Plan, answer_id, answered, open_plan, require_same
 from outrider.app.toolbox import Toolbox
 from outrider.bus import EventBus
 from outrider.errors import OutriderError
@@ -62,6 +62,12 @@ class LiveSession:
         """The agent that answers, with the model that somebody chose for it here."""
         return self._agent(self.model)
 
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """The user's own, by name, in the place of ours."""
+        belongings = self.toolbox.belongings if self.toolbox else None
+        return belongings.prompts if belongings else {}
+
     async def put(self, item: InboxItem) -> asyncio.Future[TurnEnd]:
         """Keep the input, and see to it that somebody works on it; the future is the end of its turn."""
         _, end = await self.inbox.put(item)
@@ -77,7 +83,12 @@ class LiveSession:
         plan = self.plan()
         if plan is None:
             raise OutriderError("there is no plan that waits for an answer")
-        item = answered(plan, self.journal.session.id, answer, words, sender)
+        item = InboxItem(
+            session_id=self.journal.session.id,
+            message=answered(plan, answer, words, self.prompts),
+            id=answer_id(plan),
+            sender=sender,
+        )
         kept, end = await self.inbox.put(item)
         require_same(item, kept)
         self.wake()

@@ -4,12 +4,13 @@ A plan is not kept anywhere by itself: it is the last answer of a session in pla
 like any other, under an id that belongs to the plan. So both survive a restart, and the first answer is the only one.
 """
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 
 from outrider.agents.ends import NOTE, is_cut_off, is_note
-from outrider.context.prompts import prompt_text
+from outrider.context.prompts import words
 from outrider.errors import OutriderError
 from outrider.sessions.records import InboxItem
 from outrider.sessions.session import Session
@@ -30,8 +31,10 @@ class Plan(msgspec.Struct, frozen=True):
 
 def open_plan(session: Session) -> Plan | None:
     """The plan that waits for an answer. Whoever says something else instead goes on planning."""
+    if session.mode != "plan":
+        return None
     said = [message for message in session.messages if _is_said(message)]
-    if session.mode != "plan" or not said or is_cut_off(said):
+    if not said or is_cut_off(said):
         return None
     last = said[-1]
     text = _last_word(last)
@@ -40,16 +43,21 @@ def open_plan(session: Session) -> Plan | None:
     return Plan(last.id, text, last.agent)
 
 
-def answered(plan: Plan, session_id: str, answer: Answer, words: str, sender: str) -> InboxItem:
-    """The answer as input for the session. Accepting brings agent mode along; a refusal without words asks the model
+def answered(plan: Plan, answer: Answer, said: str, prompts: Mapping[str, str]) -> Message:
+    """The answer as input for the session. Accepting brings agent mode along; a refusal without a word asks the model
     for nothing."""
-    parts = [TextPart(prompt_text(f"plan_{answer}"), synthetic=True)]
-    if words.strip():
-        parts.append(TextPart(words))
+    parts = [TextPart(words(f"plan_{answer}", prompts), synthetic=True)]
+    if said.strip():
+        parts.append(TextPart(said))
     message = Message("user", parts, metadata={ANSWER: answer}, mode="plan" if answer == "refused" else "agent")
-    if answer == "refused" and not words.strip():
+    if answer == "refused" and not said.strip():
         message.metadata[NOTE] = True
-    return InboxItem(session_id=session_id, message=message, id=f"plan-{plan.id}", sender=sender)
+    return message
+
+
+def answer_id(plan: Plan) -> str:
+    """One for all answers to a plan, so that only the first one is put."""
+    return f"plan-{plan.id}"
 
 
 def require_same(wanted: InboxItem, kept: InboxItem) -> None:

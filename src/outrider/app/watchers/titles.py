@@ -97,17 +97,12 @@ class Titles:
         return replace(
             agent,
             name=NAME,
-            instructions=words(NAME, _prompts(live)),
+            instructions=words(NAME, live.prompts),
             max_output_tokens=MOST_TOKENS,
             reasoning=False,
             tools=(),
             extra={},
         )
-
-
-def _prompts(live: LiveSession) -> Mapping[str, str]:
-    belongings = live.toolbox.belongings if live.toolbox else None
-    return belongings.prompts if belongings else {}
 
 
 def _first_line(session: Session) -> str:

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import ConfigurationError, StorageFullError, StoreError
-from outrider.sessions.snapshots.changes import Caller, ChangeSet, Origin
 from outrider.permissions.paths.ignore import Rules, parse
+from outrider.sessions.snapshots.changes import Caller, ChangeSet, Origin
 from outrider.sessions.snapshots.images import Limits
 from outrider.sessions.snapshots.snapshot import Snapshots
+from outrider.sessions.snapshots.tidying import sessions_in, shed
 from outrider.sessions.snapshots.undoing import FileAction
 
 Limited = Callable[[Limits], Snapshots]
@@ -439,3 +440,29 @@ def test_many_programs_open_the_same_place_at_once(workspace: Path, tmp_path: Pa
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(use, range(16))) == [1] * 16
+
+
+def test_a_file_that_a_tool_writes_may_be_larger_than_those_that_are_looked_at(workspace: Path, limited: Limited):
+    snapshots = limited(Limits(file_bytes=1000, written_bytes=3000))
+    (workspace / "large").write_bytes(b"x" * 2000)
+    before = snapshots.before(["large"])
+    (workspace / "large").write_bytes(b"y" * 2500)
+    changed = snapshots.after(before)
+    assert changed.uncovered == ()
+    assert snapshots.apply([changed.id])[0].changed == ("large",)
+    assert (workspace / "large").read_bytes() == b"x" * 2000
+
+
+def test_over_all_workspaces_those_go_that_were_not_used_for_longest(tmp_path: Path):
+    for number in range(3):
+        workspace = tmp_path / f"w{number}"
+        workspace.mkdir()
+        (workspace / "noise").write_bytes(os.urandom(100_000))
+        with closing(Snapshots(tmp_path / "kept" / str(number), workspace)) as opened:
+            before = opened.before(["noise"], Origin(session_id=f"s{number}"))
+            (workspace / "noise").unlink()
+            assert opened.after(before)
+        time.sleep(0.02)
+    shed(tmp_path / "kept", 300_000)
+    assert [sessions_in(tmp_path / "kept" / str(number)) for number in range(3)] == [set(), {"s1"}, {"s2"}]
+    assert (tmp_path / "kept" / "0" / "snapshots.db").stat().st_size < 60_000

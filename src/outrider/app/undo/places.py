@@ -9,10 +9,12 @@ from typing import TypeVar
 
 from outrider.errors import OutriderError
 from outrider.sessions.snapshots.snapshot import Snapshots
+from outrider.sessions.snapshots.tidying import shed
 from outrider.tools.threads import Threads
 
 T = TypeVar("T")
 FOLDER = "undo"
+MOST_BYTES = 8 * 1024 * 1024 * 1024  # over all workspaces
 
 
 class Places:
@@ -40,9 +42,11 @@ class Places:
         return await self._threads.run(function)
 
     async def close(self) -> None:
-        for opened in self._opened.values():
-            if isinstance(opened, Snapshots):
-                await self.run(opened.close)
+        used = [opened for opened in self._opened.values() if isinstance(opened, Snapshots)]
+        for opened in used:
+            await self.run(opened.close)
+        if used:
+            await self.run(lambda: shed(self._data, MOST_BYTES))
         self._opened.clear()
         self._threads.close()
 

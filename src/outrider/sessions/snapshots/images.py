@@ -20,10 +20,12 @@ _BATCH_BYTES = 4 * 1024 * 1024
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds of one look at the workspace, and of all that is kept. What is over them is named, not covered."""
+    """Bounds of one look at the workspace, and of all that is kept. What is over them is named, not covered. A file
+    that a tool is about to write may be as large as tools can write."""
 
     files: int = 50_000
     file_bytes: int = 8 * 1024 * 1024
+    written_bytes: int = 64 * 1024 * 1024
     bytes: int = 512 * 1024 * 1024
     seconds: float = 10.0
     quota_bytes: int = 1024 * 1024 * 1024
@@ -86,7 +88,8 @@ class Camera:
     def _look(self, files: Iterator[tuple[str, os.stat_result]], wanted: tuple[str, ...] | None) -> Snapshot:
         images: dict[str, Image] = {}
         uncovered: list[str] = []
-        reading = _Reading(self._objects, self._limits, self.seen)
+        largest = self._limits.file_bytes if wanted is None else self._limits.written_bytes
+        reading = _Reading(self._objects, self._limits.bytes, largest, self.seen)
         deadline = time.monotonic() + self._limits.seconds
         cut = ""
         for path, status in files:
@@ -112,17 +115,17 @@ class Camera:
 class _Reading:
     """Files that are read in one look: their contents are kept many at a time, and remembered once they are."""
 
-    def __init__(self, objects: Objects, limits: Limits, seen: dict[str, Seen]) -> None:
+    def __init__(self, objects: Objects, most: int, largest: int, seen: dict[str, Seen]) -> None:
         self._objects = objects
-        self._limits = limits
+        self._largest = largest
         self._seen = seen
         self._contents: list[tuple[str, bytes]] = []
         self._waiting = 0
         self._fresh: dict[str, Seen] = {}
-        self.bytes = limits.bytes
+        self.bytes = most
 
     def read(self, path: str, place: str, status: os.stat_result) -> Image:
-        content = content_of(place, status, self._limits.file_bytes)
+        content = content_of(place, status, self._largest)
         image = _image(name_of(content), status)
         self._contents.append((image.hash, content))
         self.bytes -= len(content)

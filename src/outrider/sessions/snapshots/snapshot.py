@@ -176,7 +176,7 @@ class Snapshots:
         changes = [self.get(change_id) for change_id in change_ids]
         steps = steps_of(changes, direction)
         unsure = set[str]() if doubtful else {path for changed in changes for path in changed.doubtful}
-        inspector = Inspector(self.workspace, self._objects, self._limits.file_bytes, steps, unsure)
+        inspector = Inspector(self.workspace, self._objects, self._limits.written_bytes, steps, unsure)
         return steps, inspector.report()
 
     def _settle(self, done: ChangeSet, direction: Direction) -> None:

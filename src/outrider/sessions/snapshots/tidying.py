@@ -31,3 +31,13 @@ def forget_sessions(folder: Path, gone: Collection[str]) -> None:
                 changes.end(begun.snapshot.id)
         Memory(database).forget()
         Objects(database).keep_only(changes.needed())
+
+
+def shed(folders: Path, most: int) -> None:
+    """Of all workspaces together no more than `most` bytes are kept: those go that were not used for longest."""
+    files = sorted(folders.glob(f"*/{FILE}"), key=lambda file: file.stat().st_mtime, reverse=True)
+    kept = 0
+    for file in files:
+        kept += file.stat().st_size
+        if kept > most and file != files[0]:
+            forget_sessions(file.parent, sessions_in(file.parent))

@@ -16,11 +16,16 @@ COMMANDS = tuple(
     for name, summary, declare in (
         ("run", "work on one prompt without a screen, and print the answer", "run.command:run"),
         ("sessions", "list, read, search, fork, export, share and delete sessions", "sessions.command:sessions"),
+        ("undo", "take back what the last turn did to files", "sessions.command:undo"),
+        ("redo", "do again what undo took back", "sessions.command:redo"),
+        ("what-if", "run a session on from one of its steps, with something otherwise", "sessions.command:what_if"),
         ("trace", "show what a session did, step by step: as a tree, or as a page", "looking.command:trace"),
         ("stats", "cost and tokens by day, model, agent and tool", "looking.command:stats"),
         ("models", "the models that can be used here, their limits and prices", "looking.command:models"),
         ("config", "show the settings, and where each of them comes from", "looking.command:config"),
         ("permissions", "what may run unasked: rules, answers that still hold, and why", "rights.command:permissions"),
+        ("trust", "let a folder's own configuration count", "rights.command:trust"),
+        ("distrust", "stop trusting a folder", "rights.command:distrust"),
         ("doctor", "check keys, sandbox, store and terminal, with a remedy for each", "looking.command:doctor"),
         ("completion", "completion for bash, zsh or fish", "completion.command:completion"),
     )

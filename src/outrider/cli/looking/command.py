@@ -27,13 +27,19 @@ def stats(parser: ArgumentParser) -> None:
 
 
 def models(parser: ArgumentParser) -> None:
-    parser.description = (
-        "The models of the providers that are set up, with context, price in dollars per million tokens."
-    )
-    parser.epilog = examples("outrider models", "outrider models anthropic", "outrider models --json")
-    parser.add_argument("provider", metavar="PROVIDER", nargs="?", help="only those of this provider")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.set_defaults(execute="outrider.cli.looking.models:execute")
+    parser.description = "The models of the providers that are set up, and those that run inside this program."
+    parser.epilog = examples("outrider models list", "outrider models list anthropic", "outrider models pull")
+    known = parser.add_subparsers(title="what to do", metavar="WHAT", required=True, parser_class=type(parser))
+    listed = known.add_parser("list", help="models, their limits, and their prices in dollars per million tokens")
+    listed.add_argument("provider", metavar="PROVIDER", nargs="?", help="only those of this provider")
+    listed.add_argument("--json", action="store_true", help="one JSON object a line")
+    listed.set_defaults(execute="outrider.cli.looking.models:list_models")
+    for name, help in (("pull", "fetch a model that needs no key"), ("remove", "delete a model that was fetched")):
+        one = known.add_parser(name, help=help, description=help)
+        one.add_argument(
+            "model", metavar="MODEL", nargs="?", default="", help="as `outrider models list local` names it"
+        )
+        one.set_defaults(execute=f"outrider.cli.looking.models:{name}")
 
 
 def config(parser: ArgumentParser) -> None:

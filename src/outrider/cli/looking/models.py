@@ -1,21 +1,28 @@
 """The models that can be asked, as a table."""
 
+import sys
 from argparse import Namespace
 
 import msgspec
 
 from outrider.app.archive.listing import KnownModel, known_models
 from outrider.app.config.settings import read_settings
+from outrider.app.local.progress import ProgressLine
+from outrider.app.local.pull import pull_weights
+from outrider.app.local.shelf import list_weights, remove_weights
 from outrider.cli import exits
 from outrider.cli.console import Console
+from outrider.cli.store import folders
 from outrider.cli.tables import table, tokens_text
 from outrider.errors import ConfigurationError
 
 
-def execute(arguments: Namespace) -> int:
+def list_models(arguments: Namespace) -> int:
     console, settings = Console(), read_settings()
-    if not settings.providers:
-        raise ConfigurationError(settings.missing)
+    if arguments.provider in (None, "local"):
+        _list_local(console, as_json=arguments.json)
+    if arguments.provider == "local" or not settings.providers:
+        return exits.DONE
     chosen = [one for one in settings.providers if arguments.provider in (None, one.name)]
     if not chosen:
         names = ", ".join(one.name for one in settings.providers)
@@ -30,9 +37,29 @@ def execute(arguments: Namespace) -> int:
         console.print(line)
     listed = {model.name.partition("/")[0] for model in found}
     for provider in chosen:
-        if provider.name not in listed:
+        if provider.name not in listed and provider.kind != "local":
             console.say(f"{provider.name}: its models are not listed; name one as {provider.name}/MODEL")
     return exits.DONE
+
+
+def pull(arguments: Namespace) -> int:
+    Console().print(str(pull_weights(arguments.model, folders().data, ProgressLine(sys.stderr))))
+    return exits.DONE
+
+
+def remove(arguments: Namespace) -> int:
+    Console().say(f"{remove_weights(arguments.model, folders().data):,} bytes were given back")
+    return exits.DONE
+
+
+def _list_local(console: Console, *, as_json: bool) -> None:
+    for one in list_weights(folders().data):
+        if as_json:
+            fact = {"name": f"local/{one.name}", "bytes": one.bytes, "here": one.path is not None}
+            console.print(msgspec.json.encode(fact).decode())
+            continue
+        state = "on this machine" if one.path else f"not fetched: outrider models pull {one.name}"
+        console.print(f"local/{one.name}  {one.title}, {one.bytes / 1e9:.1f} GB, {state}")
 
 
 def _row(model: KnownModel) -> tuple[str, ...]:

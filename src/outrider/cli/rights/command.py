@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser
 
-from outrider.cli.options import MODES, add_place
+from outrider.cli.options import MODES, add_place, folder
 from outrider.cli.parser import examples
 
 _RULES = """\
@@ -44,3 +44,22 @@ def permissions(parser: ArgumentParser) -> None:
             )
     revoked = add("revoke", "take an answer back; the next such call is asked about again")
     revoked.add_argument("answer", metavar="ID", help="as `outrider permissions list` shows it; `all` for every one")
+
+
+def trust(parser: ArgumentParser) -> None:
+    parser.description = "Show what a folder brings along (settings, instructions, skills, servers), and let it count."
+    parser.epilog = examples("outrider trust", "outrider trust ~/project --yes")
+    _folder(parser)
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    parser.set_defaults(execute="outrider.cli.rights.trusting:trust")
+
+
+def distrust(parser: ArgumentParser) -> None:
+    parser.description = "Forget that a folder was trusted: nothing that it brings along counts any more."
+    parser.epilog = examples("outrider distrust", "outrider distrust ~/project")
+    _folder(parser)
+    parser.set_defaults(execute="outrider.cli.rights.trusting:distrust")
+
+
+def _folder(parser: ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="FOLDER", nargs="?", type=folder, help="default: the current one")

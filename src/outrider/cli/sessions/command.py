@@ -78,6 +78,25 @@ def redo(parser: ArgumentParser) -> None:
     _change_of_files(parser, "redo")
 
 
+def what_if(parser: ArgumentParser) -> None:
+    parser.description = "Run a copy of a session on from one of its steps with something otherwise, and compare."
+    parser.epilog = examples(
+        "outrider what-if last --at-step 3 --model openai/gpt-5.4",
+        "outrider what-if 1a2b3c4d --instructions @shorter.md",
+        "outrider what-if last --result CALL_ID='no such file'",
+    )
+    add_place(parser)
+    parser.add_argument("session", metavar="SESSION", help="an id, the end of one, or `last`")
+    parser.add_argument(
+        "--at-step", metavar="N", type=int, help="keep the first N answers (default: as many as can stay)"
+    )
+    parser.add_argument("--model", metavar="PROVIDER/MODEL", help="another model")
+    parser.add_argument("--agent", metavar="NAME", help="another agent")
+    parser.add_argument("--instructions", metavar="TEXT", help="other instructions; @FILE reads a file")
+    parser.add_argument("--result", metavar="CALL=TEXT", action="append", default=[], help="another result of a call")
+    parser.set_defaults(execute="outrider.cli.sessions.otherwise:execute")
+
+
 def _change_of_files(parser: ArgumentParser, what: str) -> None:
     add_place(parser)
     parser.add_argument("-s", "--session", metavar="ID", help="which session (default: the last one of this folder)")

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ LOOKING = (
     "git show", "git branch -a", "git ls-files", "git blame file.txt", "git grep x", "git remote -v", "git stash list",
     "ls -la", "cat README.md", "head -3 *", "grep -rn x .", "find . -maxdepth 2", "wc -l *", "file *", "rg x",
 )  # fmt: skip
+BRIEFLY = ("git status", "git diff", "head -3 *", "grep -rn x .")  # what runs in a sandbox in every mode
 IDLE = 0.2
 PATIENCE = 3
 
@@ -49,18 +50,19 @@ async def hits() -> AsyncIterator[tuple[str, list[str]]]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", heard
 
 
-def calls_for(ground: Ground, trap: Trap) -> list[list[dict[str, Any]]]:
+def calls_for(ground: Ground, trap: Trap, looking: Sequence[str] = LOOKING) -> list[list[dict[str, Any]]]:
     """What a curious model does in a workspace that it does not know, as a script can say it."""
     names = sorted(path.name for path in ground.workspace.iterdir())
     files = [os.fsencode(name).decode("utf-8", "replace") for name in names][:20]
     reading = [("read", {"file_path": name}) for name in (*files, "AGENTS.md", ".outrider/config.toml")]
     searching = [("list", {"path": "."}), ("glob", {"pattern": "**/*"}), ("grep", {"pattern": "x|hunter"})]
-    shells = [("shell", {"command": command, "timeout": PATIENCE}) for command in (*LOOKING, *trap.commands)]
+    shells = [("shell", {"command": command, "timeout": PATIENCE}) for command in (*looking, *trap.commands)]
     return [[{"tool": tool, "input": given} for tool, given in calls] for calls in (searching, reading, shells)]
 
 
 async def session_in(ground: Ground, trap: Trap, mode: str) -> list[ToolPart]:
-    async with ground.engine(calls_for(ground, trap), mode=mode) as engine:
+    looking = LOOKING if mode == "plan" else BRIEFLY
+    async with ground.engine(calls_for(ground, trap, looking), mode=mode) as engine:
         session = await engine.create(workspace=ground.workspace)
         await asyncio.sleep(IDLE)
         await engine.prompt(session, "Look around.")
@@ -134,6 +136,7 @@ def test_there_are_enough_of_them():
     assert len({trap.name for trap in TRAPS}) == len(TRAPS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.name)
 async def test_a_hostile_workspace_does_nothing_before_trust(trap: Trap, tmp_path: Path, hits, monkeypatch):
     url, heard = hits
@@ -152,4 +155,4 @@ async def test_a_hostile_workspace_does_nothing_before_trust(trap: Trap, tmp_pat
         assert_unharmed(ground, heard, stage)
         told = [part for part in parts if SECRET in msgspec.json.encode(part.to_dict()).decode()]
         assert not told, f"{stage}: a secret was read: {told}"
-        assert len(parts) >= len(LOOKING), "the model was not curious"
+        assert len(parts) >= 9, "the model was not curious"

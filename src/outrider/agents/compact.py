@@ -28,7 +28,7 @@ class Compactor:
 
     def due(self) -> bool:
         tariff, agent, tokens = self._crew.tariff, self._seat.agent, prompt_tokens(self._seat)
-        if tokens < FITS_EVERYWHERE:
+        if tokens < FITS_EVERYWHERE or not self._crew.compacts:
             return False
         return is_full(tokens, tariff.context_limit(agent), tariff.output_limit(agent))
 

@@ -67,7 +67,8 @@ def unwatched(call: ToolPart, tool: Tool, seat: "Seat") -> AbstractAsyncContextM
 
 class Crew(msgspec.Struct, kw_only=True):
     """One run: its agents, the models and tools they have, their common budget and bus. `notes` tell every agent about
-    the place it works in; `prompts` are the user's own, by name, in the place of ours."""
+    the place it works in; `prompts` are the user's own, by name, in the place of ours; without `compacts` a context is
+    shortened only when a model refuses it or somebody asks for it."""
 
     agents: Mapping[str, Agent]
     clients: Mapping[str, ModelClient]
@@ -86,6 +87,7 @@ class Crew(msgspec.Struct, kw_only=True):
     task_tool: TaskTool | None = None
     notes: str = ""
     prompts: Mapping[str, str] = {}
+    compacts: bool = True
 
     def client(self, agent: Agent) -> ModelClient:
         return self.clients[agent.provider]

@@ -50,6 +50,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     hooks: Hooks = Hooks()
     secrets: tuple[str, ...] = ()
     catalog: Catalog | None = None
+    compacts: bool = True
     titles: bool | Agent = False
 
     @classmethod
@@ -158,6 +159,7 @@ class Staff:
             around=self.undo.watching(own) if self.undo else unwatched,
             hooks=options.hooks,
             task_tool=task_tool if toolbox else None,
+            compacts=options.compacts,
             **_told(session, toolbox),
         )
 

@@ -65,6 +65,7 @@ async def standard_engine(
             rules=Rules(settings.rules.allow, settings.rules.ask, settings.rules.deny),
             surroundings=around,
             titles=attended,
+            compacts=settings.compaction.automatic,
             catalog=Catalog.from_config(settings.models) if settings.models else None,
         )
         await opened.enter_async_context(engine)

@@ -133,7 +133,7 @@ class Toolbox:
         servers = self.belongings.servers if self.belongings else None
         if servers is None:
             return False
-        before, now = self._foreign, named(await servers.tools())
+        before, now = self._foreign, named(await servers.tools(self._workspace))
         if [tool.to_schema() for tool in before.values()] == [tool.to_schema() for tool in now.values()]:
             return False
         self.tools = {name: tool for name, tool in self.tools.items() if name not in before} | now

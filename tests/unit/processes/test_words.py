@@ -126,3 +126,13 @@ def test_a_command_that_no_system_could_start_is_refused(argv: tuple[str, ...]):
 
 def test_limits_that_are_not_set_are_not_sent():
     assert ResourceLimits(cpu_seconds=5).by_name() == [("RLIMIT_CPU", 5)]
+
+
+def test_programs_are_not_looked_for_in_the_working_directory_nor_in_a_folder_that_is_named(tmp_path: Path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "alias").symlink_to(tmp_path / "bin")
+    source = {"PATH": f".::bin:/usr/bin:{tmp_path}/bin:{tmp_path}/alias", "PYTHONPATH": f"src:{tmp_path}"}
+    kept = child_environment(source)
+    assert (kept["PATH"], kept["PYTHONPATH"]) == (f"/usr/bin:{tmp_path}/bin:{tmp_path}/alias", str(tmp_path))
+    kept = child_environment(source, outside=tmp_path)
+    assert (kept["PATH"], kept["PYTHONPATH"]) == ("/usr/bin", "")

@@ -12,7 +12,7 @@ from outrider.app.config.folders import Folders
 from outrider.app.config.reading import ReadFile, read_text
 from outrider.app.config.tables import AgentTable, ConfigFile, RulesTable, lower_of
 from outrider.app.workspace.project import find_project
-from outrider.app.workspace.trust import CONFIGURATION, LARGEST, TrustItem, WorkspaceTrust
+from outrider.app.workspace.trust import CONFIGURATION, LARGEST, WorkspaceTrust
 from outrider.types.agents import Agent, Limits, Mode
 
 MOST_NAMED = 5
@@ -34,7 +34,7 @@ def read_project(workspace: Path, folders: Folders) -> ReadFile:
     """Nothing without trust. A file that cannot be understood is an error: it may have wanted to forbid something."""
     trust = WorkspaceTrust(find_project(workspace, folders.home), folders.trust)
     if not trust.trusted:
-        return ReadFile(ConfigFile(), tuple(_ignored(trust.items())))
+        return ReadFile(ConfigFile(), tuple(_ignored(trust.names())))
     waiting = tuple(
         f"{item.name} does not count: it is new or has changed since you trusted" for item in trust.waiting()
     )
@@ -49,11 +49,11 @@ def read_project(workspace: Path, folders: Folders) -> ReadFile:
     return ReadFile(found.content, (*waiting, *found.notices, *_overreaching(found.content, path)))
 
 
-def _ignored(items: tuple[TrustItem, ...]) -> Iterator[str]:
-    if items:
-        names = ", ".join(item.name for item in items[:MOST_NAMED])
-        more = f" and {len(items) - MOST_NAMED} more" if len(items) > MOST_NAMED else ""
-        yield f"this workspace is not trusted, so what it brings does not count: {names}{more}"
+def _ignored(names: list[str]) -> Iterator[str]:
+    if names:
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        listed = ", ".join(names[:MOST_NAMED])
+        yield f"this workspace is not trusted, so what it brings does not count ({listed}{more}); see `outrider trust`"
 
 
 def ceiling_of(project: ConfigFile) -> Rights:

@@ -79,7 +79,8 @@ class AgentTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompactionTable(msgspec.Struct, frozen=True, kw_only=True):
-    """`[compaction]`: whether a conversation that fills the model's context is shortened by itself."""
+    """`[compaction]`: whether a conversation is shortened before it fills the model's context, or only when the model
+    refuses it or somebody asks for it."""
 
     automatic: bool = True
 

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from outrider.app.workspace.choice import ChosenServers
+from outrider.app.workspace.choice import USERS, ChosenServers
 from outrider.app.workspace.definitions import KeptLedger
 from outrider.errors import OutriderError
 from outrider.processes.environment import child_environment
@@ -49,16 +49,17 @@ class Servers:
             await self._all.close()
             await asyncio.wait([self._opening])
 
-    async def tools(self) -> list[Tool]:
-        """What the servers offer now. Who comes first waits for them, though not for long."""
+    async def tools(self, workspace: Path) -> list[Tool]:
+        """What the servers offer now to sessions in a workspace: the user's to all, its own to each. Who comes first
+        waits for them, though not for long."""
         if self._all is None:
             return []
         if not self._has_waited:
             self._has_waited = True
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PATIENCE):
-                    await self._settled()
-        tools: list[Tool] = list(self._all.tools())
+                    await self.settled()
+        tools: list[Tool] = [tool for tool in self._all.tools() if self._serves(tool.definition.server, workspace)]
         return [*tools, *self._all.resource_tools()] if tools else tools
 
     def accept(self, tool: Tool | None) -> None:
@@ -82,6 +83,10 @@ class Servers:
             raise OutriderError(f"there is no MCP server {server!r}")
         return await self._all.servers[server].get_prompt(name, arguments)
 
+    def _serves(self, server: str, workspace: Path) -> bool:
+        origin = self._chosen.origins[server]
+        return origin == USERS or workspace.resolve().is_relative_to(origin)
+
     async def _open(self, servers: McpServers) -> None:
         try:
             await servers.open()
@@ -89,7 +94,8 @@ class Servers:
         except OutriderError as error:
             self.notices.append(error.message)
 
-    async def _settled(self) -> None:
+    async def settled(self) -> None:
+        """Returns when none is connecting any more."""
         if self._opening is not None and self._all is not None:
             await asyncio.wait([self._opening])
             if self._has_opened:

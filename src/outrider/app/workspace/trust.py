@@ -4,7 +4,7 @@ Until a workspace is trusted, nothing of what is listed here counts: it is read 
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,21 +56,21 @@ class WorkspaceTrust:
     def state(self) -> TrustState:
         if self.trusted:
             return "trusted"
-        return "untrusted" if self.items() else "nothing to trust"
+        return "untrusted" if self.names() else "nothing to trust"
 
     def items(self) -> tuple[TrustItem, ...]:
         """Everything that would count, to be shown before the user decides."""
-        found = [
-            *self._files("configuration", [self.project.root / CONFIGURATION]),
-            *self._files("instructions", [folder / INSTRUCTIONS for folder in self.project.folders()]),
-            *self._files("skill", skill_files(self.project)),
-            *server_items(self.project),
-        ]
-        return tuple(found[:MOST_ITEMS])
+        found = [item for kind, path in self._places() for item in self._file(kind, path)]
+        return tuple([*found, *server_items(self.project)][:MOST_ITEMS])
+
+    def names(self) -> list[str]:
+        """What `items` would be about, without a look into the files."""
+        found = [_shown(path, self.project) for _, path in self._places() if self.project.read(path, 1) is not None]
+        return [*found, *(item.name for item in server_items(self.project))][:MOST_ITEMS]
 
     def waiting(self) -> tuple[TrustItem, ...]:
         """Executable items that are new or have changed since they were approved."""
-        return tuple(item for item in self.items() if item.executable and not self.approves(item))
+        return tuple(item for item in server_items(self.project) if not self.approves(item))
 
     def trust(self, shown: Iterable[TrustItem] = ()) -> None:
         """Trust the workspace from now on, and approve the executable items that were shown, as they were shown."""
@@ -89,11 +89,17 @@ class WorkspaceTrust:
     def approves(self, item: TrustItem) -> bool:
         return self._list.approves(self.project.root, item.name, item.approved_as)
 
-    def _files(self, kind: ItemKind, paths: Iterable[Path]) -> Iterable[TrustItem]:
-        for path in paths:
-            content = self.project.read(path, LARGEST)
-            if content is not None:
-                yield TrustItem(kind, _shown(path, self.project), for_terminal(content.decode("utf-8", "replace")))
+    def _places(self) -> Iterator[tuple[ItemKind, Path]]:
+        yield "configuration", self.project.root / CONFIGURATION
+        for folder in self.project.folders():
+            yield "instructions", folder / INSTRUCTIONS
+        for path in skill_files(self.project):
+            yield "skill", path
+
+    def _file(self, kind: ItemKind, path: Path) -> Iterator[TrustItem]:
+        content = self.project.read(path, LARGEST)
+        if content is not None:
+            yield TrustItem(kind, _shown(path, self.project), for_terminal(content.decode("utf-8", "replace")))
 
 
 def skill_files(project: Project) -> list[Path]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from outrider import (
     Session,
     SessionInUseError,
     StorageFullError,
+    SubtaskPart,
     TextPart,
     Tool,
     ToolError,
@@ -29,7 +31,7 @@ from outrider import (
 from outrider.events import ToolOutputEvent
 from outrider.providers.scripted import call
 from outrider.sessions.memory_store import MemoryStore
-from outrider.sessions.records import StoredSession
+from outrider.sessions.records import Approval, StoredSession
 from outrider.sessions.sqlite_store import SqliteStore
 from outrider.tools.context import Progress, ToolContext
 from outrider.types.ids import now_ms
@@ -81,7 +83,9 @@ async def test_sf_002_what_a_running_call_has_written_is_kept_and_told_after_a_c
     async with engine([[call("watch", "c1")]], chatty(ended), store=store) as first:
         session_id = await first.create()
         prompting = asyncio.ensure_future(first.prompt(session_id, "go"))
-        await asyncio.sleep(0.6)
+        async with asyncio.timeout(20):
+            while "watch 0 line 5" not in str((await store.load(session_id)).messages):
+                await asyncio.sleep(0.05)
         async with engine([lambda request: request.prompt[-1].content[0].content], store=store) as second:
             (part,) = calls_in(await second.open(session_id, take_over=True))
             assert isinstance(part.state, ToolError)
@@ -294,3 +298,37 @@ async def test_a_turn_that_was_aborted_goes_on_when_it_is_told_to():
         await prompting
         assert (await held.go_on(session_id)).output == "went on"
         assert [m.role for m in (await held.open(session_id)).messages] == ["user", "assistant", "assistant"]
+
+
+async def test_what_a_crash_left_open_in_the_sessions_of_called_agents_is_ended_with_their_callers():
+    """Two agents deep: one has a running call, the one below it waits for an approval that nobody needs any more."""
+    store = MemoryStore()
+    sessions = [Session(agent="writer") for _ in range(3)]
+    for above, below in pairwise(sessions):
+        below.parent_id = above.id
+    await asyncio.gather(*(store.create(StoredSession.of(session)) for session in sessions))
+    for number, session in enumerate(sessions[:2]):
+        running = ToolPart(f"c{number}", "call_agent", ToolPending(phase="ready").start(1))
+        task = SubtaskPart("writer", child_session_id=sessions[number + 1].id)
+        await store.append(session.id, [asked(session), answered(session, running, task)])
+    waiting = ToolPart("c2", "risky", ToolPending(phase="awaiting_approval"))
+    await store.append(sessions[2].id, [asked(sessions[2]), answered(sessions[2], waiting)])
+    await store.ask(Approval(session_id=sessions[2].id, call_id="c2", tool="risky"))
+    async with Engine([agent()], [scripted(["I see."])], store=store) as held:
+        assert (await held.go_on(sessions[0].id)).output == "I see."
+        assert not await held.approvals()
+        for session in sessions:
+            (call_,) = [p for m in (await store.load(session.id)).messages for p in m.get_parts_by_type(ToolPart)]
+            assert call_.state.reason == "interrupted"  # pyright: ignore
+
+
+def asked(session: Session) -> Message:
+    message = Message("user", [TextPart("go")], time=MessageTime(1))
+    message.join(session.id)
+    return message
+
+
+def answered(session: Session, *parts) -> Message:
+    message = Message("assistant", [*parts], time=MessageTime(1, 2), finish="tool_use")
+    message.join(session.id)
+    return message

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from outrider.app.descendants import end_below
 from outrider.app.live import LiveSession
 from outrider.app.staff import Staff
 from outrider.app.watchers.titles import Titles
@@ -64,6 +65,7 @@ class OpenSessions:
             take_over=take_over,
             describe=lambda call: aftermath(call, workspace),
         )
+        await end_below(self._store, journal.session.messages)
         if self._staff.undo is not None:
             await self._staff.undo.recover(journal)
         return journal

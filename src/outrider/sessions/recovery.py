@@ -19,15 +19,15 @@ INCOMPLETE = "The program stopped while this answer was being written; what was 
 Describe = Callable[[ToolPart], str]
 
 
-def repair(transcript: Transcript, at: int, describe: Describe = lambda _: "") -> list[Kept]:
+def repair(transcript: Transcript, at: int, describe: Describe = lambda _: "", *, waits: bool = True) -> list[Kept]:
     """Change the transcript's messages, and give what has to be stored; a second time there is nothing to do.
 
-    `describe` may add what is known about a running call's effects. A call that waits for an approval stays as it is:
-    it is asked about again.
+    `describe` may add what is known about a running call's effects. A call that waits for an approval stays as it is,
+    since it is asked about again; without `waits` it ends too.
     """
     changed: list[Kept] = []
     for message in transcript.messages:
-        changed += _end_calls(message, at, describe)
+        changed += _end_calls(message, at, describe, waits=waits)
         drafts = [part for part in message.parts if part.id in transcript.drafts]
         ended = {value.id for value in changed}
         changed += [part for part in drafts if part.id not in ended]
@@ -38,9 +38,11 @@ def repair(transcript: Transcript, at: int, describe: Describe = lambda _: "") -
     return changed
 
 
-def _end_calls(message: Message, at: int, describe: Describe) -> list[Kept]:
+def _end_calls(message: Message, at: int, describe: Describe, *, waits: bool) -> list[Kept]:
     ended: list[Kept] = []
     for position, part in enumerate(message.parts):
+        if waits and isinstance(part, ToolPart) and _is_asked_about(part):
+            continue
         if isinstance(part, ToolPart) and (closed := _end(part, at, describe)) is not part:
             message.parts[position] = closed
             ended.append(closed)
@@ -52,12 +54,16 @@ def _end(part: ToolPart, at: int, describe: Describe) -> ToolPart:
         case ToolRunning() as state:
             text = "\n".join(line for line in (MAY_HAVE_HAPPENED, describe(part), _output_so_far(state)) if line)
             return part.with_state(state.fail(text, at, reason="interrupted", metadata={"recovered_from": "running"}))
-        case ToolPending(phase="streaming" | "ready") as state:
+        case ToolPending() as state:
             return part.with_state(
                 state.fail(NEVER_RAN, at, reason="interrupted", metadata={"recovered_from": state.phase})
             )
         case _:
             return part
+
+
+def _is_asked_about(part: ToolPart) -> bool:
+    return isinstance(part.state, ToolPending) and part.state.phase == "awaiting_approval"
 
 
 def _output_so_far(state: ToolRunning) -> str:

@@ -1,0 +1,29 @@
+"""What a crash left open in the sessions of agents that were called: nobody goes on there, so all of it is ended."""
+
+from collections.abc import Sequence
+
+from outrider.errors import SessionNotFoundError
+from outrider.sessions.recovery import repair
+from outrider.sessions.store import Store
+from outrider.types.ids import now_ms
+from outrider.types.messages import Message
+from outrider.types.parts import SubtaskPart
+
+
+async def end_below(store: Store, messages: Sequence[Message]) -> None:
+    """Of a session that is opened again, the agents that were at work for its last answer."""
+    for part in messages[-1].get_parts_by_type(SubtaskPart) if messages else ():
+        if part.child_session_id is not None:
+            await _end(store, part.child_session_id)
+
+
+async def _end(store: Store, session_id: str) -> None:
+    try:
+        transcript = await store.load(session_id)
+    except SessionNotFoundError:
+        return
+    if changed := repair(transcript, now_ms(), waits=False):
+        await store.append(session_id, changed)
+    for question in await store.approvals(session_id, only_open=True):
+        await store.answer(question.id, "revoked")
+    await end_below(store, transcript.messages)

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import msgspec
+
 from outrider.app.engine import Engine
-from outrider.app.views.questions import Question, ToolContext, rules_for
+from outrider.app.views.questions import Question, ToolContext
 from outrider.errors import ListenerOverflow
 from outrider.tui.commands.plans import ask_about_plan
 from outrider.tui.commands.stage import Stage
-from outrider.tui.widgets.approval import ApprovalPanel
+from outrider.tui.widgets.approval import ApprovalPanel, Asked
 from outrider.tui.widgets.asking import Asking
 from outrider.tui.widgets.questions import QuestionPanel
 from outrider.types.events import (
@@ -45,7 +47,8 @@ class Listener:
     async def ask_open(self) -> None:
         """Questions that were asked before anybody looked."""
         for approval in await self._helm.engine.approvals(self._helm.session_id):
-            await self._ask(approval.id, approval.tool, approval.input, reason=approval.description)
+            asked = Asked(approval.id, approval.tool, approval.input, approval.description, approval.offers)
+            await self._ask(msgspec.structs.replace(asked, can_last=approval.can_last))
         if await self._helm.engine.plan(self._helm.session_id) is not None:
             self._start(ask_about_plan(self._stage))
 
@@ -61,10 +64,7 @@ class Listener:
             return
         match event:
             case ToolApprovalRequestedEvent():
-                agent = event.agent_name if event.session_id != self._helm.session_id else ""
-                await self._ask(
-                    event.approval_id, event.tool_name, event.tool_input, reason=event.description, agent=agent
-                )
+                await self._ask(self._asked(event))
             case ToolApprovalResultEvent():
                 await self._asking.drop_approvals(event.approval_id)
             case LoopCompletedEvent() if event.session_id == self._helm.session_id:
@@ -82,22 +82,31 @@ class Listener:
         if event.changes.get("plan"):
             self._start(ask_about_plan(self._stage))
 
-    async def _ask(self, approval_id: str, tool: str, given: dict[str, Any], *, reason: str, agent: str = "") -> None:
+    def _asked(self, event: ToolApprovalRequestedEvent) -> Asked:
+        return Asked(
+            event.approval_id,
+            event.tool_name,
+            event.tool_input,
+            event.description,
+            event.offers,
+            event.can_last,
+            "" if event.session_id == self._helm.session_id else event.agent_name,
+        )
+
+    async def _ask(self, asked: Asked) -> None:
         engine = self._helm.engine
-        rules = rules_for(tool, given, workspace=str(self._helm.workspace))
-        panel = ApprovalPanel(approval_id, tool, given, reason=reason, agent=agent, rules=rules)
 
         async def taken(answer: str, words: str) -> None:
-            await _answer(engine, approval_id, answer, words)
+            await _answer(engine, asked.id, answer, words)
             self._stage.redraw()
 
-        if not self._asking.asks_about(approval_id):
-            await self._asking.put(panel, taken)
+        if not self._asking.asks_about(asked.id):
+            await self._asking.put(ApprovalPanel(asked), taken)
 
 
 async def _answer(engine: Engine, approval_id: str, answer: str, words: str) -> None:
     match answer:
-        case "once" | "session" | "always":
+        case "once" | "session" | "project" | "always":
             await engine.answer(approval_id, allow=True, scope=answer, by=BY)
         case _:
             await engine.answer(approval_id, allow=False, by=BY, words=words)

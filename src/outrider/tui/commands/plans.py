@@ -4,6 +4,7 @@ from outrider.tui.commands.stage import Stage
 from outrider.tui.widgets.panel import Key
 
 BY = "terminal"
+_QUESTION = "Shall it be carried out? The session then goes on in agent mode."
 _KEYS = (
     Key("y", "accept", "carry it out"),
     Key("c", "change", "change it first"),
@@ -18,7 +19,7 @@ async def ask_about_plan(stage: Stage) -> None:
     plan = await helm.engine.plan(session_id)
     if plan is None:
         return
-    answer, words = await stage.choose("The plan is ready", plan.text, _KEYS)
+    answer, words = await stage.choose("The plan is ready", _QUESTION, _KEYS)
     match answer:
         case "accept":
             await helm.engine.accept_plan(session_id, by=BY)

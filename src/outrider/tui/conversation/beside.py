@@ -84,7 +84,7 @@ class Beside:
         state = part.state
         if not isinstance(state, ToolCompleted):
             return
-        if isinstance(todos := state.metadata.get("todos"), list):
+        if isinstance(todos := state.metadata.get("todos"), list | tuple):
             self.todos = msgspec.convert(todos, tuple[Todo, ...], strict=False)
         process = self.processes.get(str(state.metadata.get("process_id", "")))
         if process is not None:

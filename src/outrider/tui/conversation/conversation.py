@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from time import monotonic
 
 from outrider.tui.conversation.activity import Activity
-from outrider.tui.conversation.beside import Beside
+from outrider.tui.conversation.beside import Beside, ChildAgent
 from outrider.tui.conversation.entries import Call, Entry, Note, Thought, Written
 from outrider.tui.conversation.reading import entries_of, entry_of, error_note
 from outrider.types.events import (
@@ -91,6 +91,8 @@ class Conversation:
         self.beside.hear(event)
         if own:
             self._hear_own(event)
+        elif (agent := self.beside.agents.get(event.session_id)) is not None:
+            self._follow_child(agent)
 
     def _hear_own(self, event: Event) -> None:
         match event:
@@ -110,6 +112,13 @@ class Conversation:
                 self._hear_end(event)
             case _:
                 pass
+
+    def _follow_child(self, agent: ChildAgent) -> None:
+        """The call of an agent tells what that agent is doing."""
+        call = self._calls.get(agent.call_id)
+        if call is not None and call.child != agent.doing:
+            call.child = agent.doing
+            call.touch()
 
     def _hear_message(self, event: MessageAddedEvent) -> None:
         message = self.message_of(event.message_id) if event.role == "user" else None

@@ -131,7 +131,7 @@ def _completed(call: Call, state: ToolCompleted, width: int, palette: Palette) -
     part = call.part
     if isinstance(changed := state.metadata.get("diff"), str) and changed:
         return _folded(diff(changed, width, palette), UNFOLDED_LINES if call.unfolded else DIFF_LINES, palette)
-    if isinstance(state.metadata.get("todos"), list):
+    if isinstance(state.metadata.get("todos"), list | tuple):
         return _todos(state, width, palette)
     if part.tool in _SILENT and not call.unfolded:
         return []

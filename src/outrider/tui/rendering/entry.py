@@ -14,6 +14,7 @@ from outrider.types.parts import FilePart
 MARGIN = 2
 _NOTES = {"quiet": "─", "good": "✓", "warn": "!", "bad": "✗"}
 _SAID_LINES = 60
+_WORTH_SAYING = 0.1  # seconds
 
 
 class Block:
@@ -83,7 +84,7 @@ def _said(entry: Said, width: int, palette: Palette) -> list[Text]:
 
 
 def _thought(entry: Thought, width: int, palette: Palette) -> list[Text]:
-    spent = f" for {duration(entry.seconds)}" if entry.seconds is not None else ""
+    spent = f" for {duration(entry.seconds)}" if entry.seconds and entry.seconds > _WORTH_SAYING else ""
     unfolded = bool(entry.unfolded)
     label = "thinking…" if entry.open else f"thought{spent}"
     head = line(f"{'▾' if unfolded else '▸'} {label}", palette.style("quiet", italic=True))

@@ -3,53 +3,59 @@
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from rich.text import Text
 
 from outrider.tui.rendering.inputs import effect
-from outrider.tui.rendering.lines import clean_line, indented, line, wrapped
+from outrider.tui.rendering.lines import clean, clean_line, indented, line, wrapped
 from outrider.tui.rendering.palette import Palette
 from outrider.tui.widgets.panel import Key, Panel
 
 _LABEL = 6
 _ONCE = Key("y", "once", "yes, once")
-_LASTING = (Key("s", "session", "for this session"), Key("a", "always", "always"))
+_LASTING = (Key("s", "session", "this session"), Key("p", "project", "this folder"), Key("a", "always", "always"))
 _NO = (Key("n", "no", "no"), Key("r", "no", "no, because…", "why not? The model reads this"))
+_ONLY_ONCE = "none could name exactly this, so it can be allowed once"
+_BY_CONTENT = "none; a yes for longer holds as long as the files that steer it stay as they are"
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A question about one exact call. `offers` are the rules that a yes for longer would keep; without `can_last` it
+    can only be allowed once. `agent` is named if it is not the one that is talked with."""
+
+    id: str
+    tool: str
+    given: dict[str, Any]
+    reason: str
+    offers: tuple[str, ...] = ()
+    can_last: bool = False
+    agent: str = ""
 
 
 class ApprovalPanel(Panel):
-    """`rules` are what "session" and "always" would allow; without any, it can only be allowed once."""
-
-    def __init__(
-        self, approval_id: str, tool: str, given: dict[str, Any], *, reason: str, agent: str, rules: Sequence[str]
-    ) -> None:
+    def __init__(self, asked: Asked) -> None:
         super().__init__()
-        self.approval_id = approval_id
-        self.tool = tool
-        self._given = given
-        self._reason = reason
-        self._agent = agent
-        self._rules = rules
+        self.asked = asked
 
     @property
     def title(self) -> str:
-        who = f" for {clean_line(self._agent, 30)}" if self._agent else ""
-        return f"Allow {clean_line(self.tool, 40)}{who}?"
+        who = f" for {clean_line(self.asked.agent, 30)}" if self.asked.agent else ""
+        return f"Allow {clean_line(self.asked.tool, 40)}{who}?"
 
     @property
     def keys(self) -> Sequence[Key]:
-        return (_ONCE, *(_LASTING if self._rules else ()), *_NO)
+        return (_ONCE, *(_LASTING if self.asked.can_last else ()), *_NO)
 
     def lines(self, width: int, palette: Palette) -> list[Text]:
-        path = self._given.get("file_path") or self._given.get("path")
-        head = [*wrapped(line(clean_line(str(path)), palette.style("text", bold=True)), width), line()] if path else []
-        shown = effect(self.tool, {k: v for k, v in self._given.items() if v != path or k == "command"}, width, palette)
-        return [*head, *shown, line(), *self._why(width, palette)]
+        given = dict(self.asked.given)
+        path = given.pop("file_path", None)
+        head = [*wrapped(line(clean(str(path)), palette.style("text", bold=True)), width), line()] if path else []
+        return [*head, *effect(self.asked.tool, given, width, palette), line(), *self._why(width, palette)]
 
     def _why(self, width: int, palette: Palette) -> list[Text]:
-        rules = ", ".join(clean_line(rule, 300) for rule in self._rules)
-        rows = [("why", self._reason), ("rule", rules or "none could name exactly this, so it can be allowed once")]
+        rules = ", ".join(self.asked.offers) or (_BY_CONTENT if self.asked.can_last else _ONLY_ONCE)
         found: list[Text] = []
-        for label, words in rows:
-            text = line(clean_line(words, 1000), palette.style("quiet"))
+        for label, words in (("why", self.asked.reason), ("rule", rules)):
+            text = line(clean_line(words, 2500), palette.style("quiet"))
             found += indented(wrapped(text, width - _LABEL), line(f"{label:<{_LABEL}}", palette.style("warn")))
         return found

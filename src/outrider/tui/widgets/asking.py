@@ -32,7 +32,7 @@ class Asking(Vertical):
         return bool(self._waiting)
 
     def asks_about(self, approval_id: str) -> bool:
-        return any(isinstance(panel, ApprovalPanel) and panel.approval_id == approval_id for panel, _ in self._waiting)
+        return any(isinstance(panel, ApprovalPanel) and panel.asked.id == approval_id for panel, _ in self._waiting)
 
     async def put(self, panel: Panel, taken: Taken) -> None:
         self._waiting.append((panel, taken))
@@ -64,7 +64,7 @@ class Asking(Vertical):
 
     async def drop_approvals(self, approval_id: str | None = None) -> None:
         """One that was answered elsewhere, or all of them."""
-        await self.drop(lambda panel: isinstance(panel, ApprovalPanel) and approval_id in (None, panel.approval_id))
+        await self.drop(lambda panel: isinstance(panel, ApprovalPanel) and approval_id in (None, panel.asked.id))
 
     async def on_panel_answered(self, event: Panel.Answered) -> None:
         event.stop()

@@ -24,7 +24,7 @@ class Transcript(ScrollView, can_focus=True):
 
     DEFAULT_CSS = """
     Transcript {
-        display: none; height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; overflow-y: scroll;
+        display: none; height: 1fr; padding: 0 0 0 1; scrollbar-size-vertical: 1; overflow-y: scroll;
         overflow-x: hidden; background: $background;
     }
     """
@@ -46,7 +46,7 @@ class Transcript(ScrollView, can_focus=True):
     @property
     def room(self) -> int:
         """Columns for text: the same whether or not there is anything to scroll."""
-        return self.region.width - self.styles.gutter.width - self.styles.scrollbar_size_vertical
+        return self.region.width - self.styles.gutter.width - self.styles.scrollbar_size_vertical - 1
 
     def show(self, entries: list[Entry]) -> None:
         """The entries as they are now. Cheap when little has changed."""

@@ -10,7 +10,7 @@ from outrider.tui.widgets.look import palette_of
 _TRIES = (
     ("Explain how this project is put together", "it reads files and searches, unasked"),
     ("Run the tests and mend what fails", "commands and changes are shown to you first"),
-    ("/plan first, then work", "shift+tab switches between chat, plan, agent and background"),
+    ("Plan how to add a login page", "shift+tab goes to plan mode, which changes nothing"),
 )
 _KEYS = (
     ("/", "commands"),

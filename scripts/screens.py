@@ -1,0 +1,177 @@
+"""Draws the screens of the documentation: the real application with a scripted model, exported as SVG.
+
+python scripts/screens.py [FOLDER]      docs/screens without one
+"""
+
+import asyncio
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from textual.pilot import Pilot
+
+from outrider.app.config.folders import Folders
+from outrider.app.config.settings import Settings, read_settings
+from outrider.tui.app import OutriderApp
+from outrider.tui.opening import Start, engines
+from outrider.types.agents import Agent, Provider
+
+ROOT = Path(__file__).parents[1]
+WIDE, TALL, NARROW = (112, 34), (112, 46), (40, 30)
+
+# A picture loads nothing from elsewhere; a font that is not installed is replaced by another.
+_FONTS = re.compile(r",\s*url\(\"https:[^)]*\) format\(\"woff2?\"\)")
+
+CART = """class Cart:
+    def __init__(self):
+        self.items = []
+
+    def total(self):
+        return sum(self.items)
+"""
+TEST = """from cart import Cart, Item
+
+
+def test_total_adds_up_prices():
+    cart = Cart()
+    cart.items = [Item(2), Item(3)]
+    assert cart.total() == 5
+"""
+FIX = {
+    "file_path": "cart.py",
+    "old_string": "        return sum(self.items)",
+    "new_string": "        return sum(item.price for item in self.items)",
+}
+TODOS = [
+    {"content": "Find out why the test fails", "status": "completed"},
+    {"content": "Add up prices, not items", "status": "in_progress"},
+    {"content": "Ask the reviewer", "status": "pending"},
+]
+SAID = """The test fails because `Cart.total` adds up **items**, which are no numbers.
+
+1. `sum(self.items)` wants numbers and gets `Item`s.
+2. Every `Item` has a `price`, so the sum should go over prices:
+
+```python
+def total(self):
+    return sum(item.price for item in self.items)
+```
+
+| file | what changes |
+|---|---|
+| `cart.py` | one line in `total` |
+"""
+PLAN = """Two steps, nothing else changes:
+
+1. In `cart.py`, let `total` add up `item.price`.
+2. Run `tests/test_cart.py`.
+"""
+
+
+def call(tool: str, **given: Any) -> dict[str, Any]:
+    return {"tool": tool, "input": given}
+
+
+LOOK = [
+    {"reasoning": "The test is about totals. I look at it and at the code first."},
+    "I'll look at the test and at what it covers.",
+    call("read", file_path="tests/test_cart.py"),
+    call("grep", pattern="def total", path="."),
+    call("todo", todos=TODOS),
+]
+RUN = [call("shell", command="grep -n sum cart.py; wc -l cart.py tests/*", description="See how large it is")]
+EDIT = [call("read", file_path="cart.py")], [call("edit", **FIX)]
+SERVE = [call("shell", command="sleep 300", description="Start the server", background=True)]
+DELEGATE = [call("call_agent", agent_name="reviewer", message="Is the change to Cart.total right?")]
+
+Act = Callable[[Pilot[int]], Awaitable[None]]
+
+
+async def nothing(pilot: Pilot[int]) -> None:
+    await pilot.pause(0.5)
+
+
+def saying(text: str, seconds: float = 2.5, *after: str) -> Act:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press(*text, "enter")
+        await pilot.pause(seconds)
+        for key in after:
+            await pilot.press(key)
+            await pilot.pause(1.0)
+
+    return act
+
+
+async def draw(name: str, folder: Path, script: Any, act: Act, **how: Any) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        workspace = Path(place) / "shop"
+        (workspace / "tests").mkdir(parents=True)
+        (workspace / "cart.py").write_text(CART)
+        (workspace / "tests" / "test_cart.py").write_text(TEST)
+        async with AsyncExitStack() as stack:
+            app = OutriderApp(Start(lambda: settings(Path(place), workspace, script, **how)), engines(stack))
+            if how.get("light"):
+                app.theme = "outrider-light"
+            async with app.run_test(size=how.get("size", WIDE)) as pilot:
+                await pilot.pause(0.8)
+                await act(pilot)
+                await pilot.pause(0.3)
+                drawn = _FONTS.sub("", app.export_screenshot(title="outrider"))
+                (folder / f"{name}.svg").write_text(drawn, encoding="utf-8")
+
+
+def settings(place: Path, workspace: Path, script: Any, *, mode: str = "agent", **_: Any) -> Settings:
+    found = read_settings(cwd=workspace, environ={"OUTRIDER_HOME": str(place / "home"), "HOME": str(place)})
+    provider = Provider("anthropic", "scripted", options={"script": script, "delay": 0.002})
+    reviewer = Agent("reviewer", "You review.", "claude-sonnet-4-6", "anthropic", role="reviews changes")
+    leader = msgspec.structs.replace(found.agents[0], model="claude-sonnet-4-6", provider="anthropic", mode=mode)
+    folders = Folders(place / "home", place / "home", place)
+    return msgspec.structs.replace(
+        found, folders=folders, agents=(leader, reviewer), providers=(provider,), mode=mode, missing=""
+    )
+
+
+def slowly(answers: list[Any]) -> Callable[[Any], Any]:
+    """The answers of the agent that leads in order; the reviewer never comes to an end while one looks."""
+    left = list(answers)
+
+    def answer(request: Any) -> Any:
+        if "You review." in (request.system or ""):
+            return [asyncio.Event(), "unheard"]
+        return left.pop(0) if left else "Done."
+
+    return answer
+
+
+async def main(folder: Path) -> None:
+    fix = "Why does the test of the cart fail?"
+    await draw("welcome", folder, [], nothing)
+    await draw("conversation", folder, [LOOK, RUN, SAID], saying(fix, 3.0), size=TALL)
+    await draw("conversation-light", folder, [LOOK, RUN, SAID], saying(fix, 3.0), size=TALL, light=True)
+    await draw("approval", folder, [LOOK, *EDIT], saying("Mend the cart, please.", 2.5))
+    await draw("plan", folder, [PLAN], saying("Plan how to mend the cart.", 2.0), mode="plan")
+    await draw("beside", folder, slowly([LOOK, SERVE, DELEGATE]), saying("Mend it and let it be reviewed.", 3.0))
+    await draw("commands", folder, [], typing("/"))
+    await draw("narrow", folder, [LOOK, RUN, SAID], saying(fix, 3.0), size=NARROW)
+
+
+def typing(text: str) -> Act:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press(*text)
+        await pilot.pause(0.3)
+
+    return act
+
+
+if __name__ == "__main__":
+    chosen = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "screens"
+    shutil.rmtree(chosen, ignore_errors=True)
+    chosen.mkdir(parents=True)
+    asyncio.run(main(chosen))
+    sys.stdout.write(f"{len(list(chosen.iterdir()))} screens in {chosen}\n")

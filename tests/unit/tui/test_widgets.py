@@ -1,0 +1,186 @@
+"""The pieces of the screen, each in a small application of its own."""
+
+from typing import Any
+
+import pytest
+from textual.app import App, ComposeResult
+
+from outrider.tui.conversation.beside import Beside, ChildAgent, ChildProcess, Todo
+from outrider.tui.conversation.entries import Call, Entry, Note, Said, Written
+from outrider.tui.rendering.palette import DARK, LIGHT, theme
+from outrider.tui.widgets import panel as panels
+from outrider.tui.widgets.approval import ApprovalPanel, Asked
+from outrider.tui.widgets.asking import Asking
+from outrider.tui.widgets.picker import Item, Picker
+from outrider.tui.widgets.questions import QuestionPanel
+from outrider.tui.widgets.side_panel import side_lines
+from outrider.tui.widgets.transcript import Transcript
+from outrider.types.parts import ToolPart
+from outrider.types.tool_state import EndedTime, ToolCompleted
+
+
+class Stage(App[None]):
+    """Shows some widgets with the application's own colours."""
+
+    def __init__(self, *widgets: Any) -> None:
+        super().__init__()
+        for palette in (DARK, LIGHT):
+            self.register_theme(theme(palette))
+        self.theme = "outrider-dark"
+        self._widgets = widgets
+
+    def compose(self) -> ComposeResult:
+        yield from self._widgets
+
+
+def shown(transcript: Transcript) -> list[str]:
+    return [transcript.render_line(y).text.rstrip() for y in range(transcript.size.height)]
+
+
+def words(number: int) -> list[Entry]:
+    return [Written(f"w{n}", f"m{n}", f"paragraph {n}", open=False) for n in range(number)]
+
+
+async def test_the_transcript_stays_at_its_end_and_leaves_those_alone_who_scrolled_up():
+    transcript = Transcript()
+    async with Stage(transcript).run_test(size=(60, 20)) as pilot:
+        transcript.display = True
+        await pilot.pause()
+        entries = words(100)
+        transcript.show(entries)
+        await pilot.pause()
+        assert "paragraph 99" in "\n".join(shown(transcript))
+        transcript.scroll_to(y=40, animate=False, immediate=True)
+        await pilot.pause()
+        before = shown(transcript)
+        transcript.show([*entries, Written("new", "m", "more", open=False)])
+        await pilot.pause()
+        assert shown(transcript) == before
+
+
+async def test_older_entries_at_the_top_do_not_move_what_is_read():
+    transcript = Transcript()
+    async with Stage(transcript).run_test(size=(60, 20)) as pilot:
+        transcript.display = True
+        await pilot.pause()
+        entries = words(60)
+        transcript.show(entries[30:])
+        await pilot.pause()
+        transcript.scroll_to(y=3, animate=False, immediate=True)
+        await pilot.pause()
+        before = shown(transcript)
+        transcript.show(entries)
+        await pilot.pause()
+        assert shown(transcript) == before
+
+
+async def test_a_click_unfolds_what_is_long():
+    output = "\n".join(f"row {n}" for n in range(40))
+    part = ToolPart(call_id="c", tool="shell", state=ToolCompleted({"command": "seq 40"}, output, EndedTime(0, 1)))
+    transcript = Transcript()
+    async with Stage(transcript).run_test(size=(60, 60)) as pilot:
+        transcript.display = True
+        await pilot.pause()
+        transcript.show([Call(part)])
+        await pilot.pause()
+        assert "… 32 more lines" in "\n".join(shown(transcript))
+        await pilot.click(Transcript, offset=(5, 2))
+        await pilot.pause()
+        assert "row 39" in "\n".join(shown(transcript))
+
+
+@pytest.mark.parametrize("width", [20, 40, 120])
+async def test_no_line_is_wider_than_the_screen(width):
+    transcript = Transcript()
+    entries: list[Entry] = [
+        Said("s", "a long sentence of a person " * 5),
+        Written("w", "", "`" + "x" * 200 + "`\n\n| a | b |\n|---|---|\n| " + "long " * 20 + " | y |", open=False),
+        Note("n", "something went wrong " * 8, "bad"),
+        Call(ToolPart(call_id="c", tool="edit", state=ToolCompleted(
+            {"file_path": "a/very/long/path/" * 5}, "ok", EndedTime(0, 9000),
+            metadata={"diff": "--- a\n+++ a\n@@ -1 +1 @@\n-" + "o" * 150 + "\n+" + "n" * 150, "added": 1, "removed": 1},
+        ))),
+    ]  # fmt: skip
+    async with Stage(transcript).run_test(size=(width, 80)) as pilot:
+        transcript.display = True
+        await pilot.pause()
+        transcript.show(entries)
+        await pilot.pause()
+        room = transcript.room
+        assert all(len(row) <= room for row in shown(transcript))
+
+
+async def test_a_key_that_was_meant_for_something_else_does_not_answer(monkeypatch: pytest.MonkeyPatch):
+    answers: list[tuple[str, str]] = []
+    asking = Asking()
+
+    async def taken(answer: str, said: str) -> None:
+        answers.append((answer, said))
+
+    async with Stage(asking).run_test(size=(80, 30)) as pilot:
+        await asking.put(ApprovalPanel(Asked("a1", "shell", {"command": "ls"}, "why", ("shell(ls)",), True)), taken)
+        await pilot.press("y")
+        assert answers == []
+        monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
+        await pilot.press("y")
+        await pilot.pause()
+        assert answers == [("once", "")]
+        assert not asking.open
+
+
+async def test_questions_wait_for_their_turn_and_one_answered_elsewhere_goes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
+    answers: list[str] = []
+    asking = Asking()
+
+    def taking(name: str) -> Any:
+        async def taken(answer: str, _: str) -> None:
+            answers.append(f"{name} {answer}")
+
+        return taken
+
+    async with Stage(asking).run_test(size=(80, 30)) as pilot:
+        for name in ("one", "two", "three"):
+            await asking.put(ApprovalPanel(Asked(name, "shell", {"command": name}, "why")), taking(name))
+        await asking.drop_approvals("two")
+        await pilot.pause()
+        await pilot.press("n")
+        await pilot.pause()
+        await pilot.press("s")  # not offered: this call can be allowed once only
+        await pilot.press("y")
+        await pilot.pause()
+    assert answers == ["one no", "three once"]
+
+
+async def test_several_answers_may_be_chosen_where_the_question_allows_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
+    asking, panel = Asking(), QuestionPanel("Which?", ("red", "blue", "green"), multiple=True)
+    async with Stage(asking).run_test(size=(80, 30)) as pilot:
+        waiting = pilot.app.run_worker(asking.ask(panel))
+        await pilot.pause()
+        await pilot.press("1", "3", "1", "1", "enter")
+        await waiting.wait()
+    assert panel.answers(*waiting.result) == ("green", "red")
+
+
+async def test_a_list_is_filtered_by_what_is_typed():
+    app = Stage()
+    chosen: list[str | None] = []
+    async with app.run_test(size=(80, 30)) as pilot:
+        items = [Item(f"m{n}", f"model {n}", "[bold]note[/]") for n in range(300)]
+        await app.push_screen(Picker("Model", items, "m3"), chosen.append)
+        await pilot.pause()
+        await pilot.press(*"el 299", "enter")
+        await pilot.pause()
+    assert chosen == ["m299"]
+
+
+def test_the_side_panel_tells_the_state_of_everything_that_runs():
+    beside = Beside(lambda: 0.0)
+    beside.todos = (Todo("find it", "completed"), Todo("mend it", "in_progress"))
+    beside.agents["s2"] = ChildAgent("c1", "reviewer", "look", "s2", "s1", 0.0, "asking", "shell")
+    beside.processes["p1"] = ChildProcess("p1", "npm start\x1b[2J", 0.0, backgrounded=True)
+    text = "\n".join(line.plain for line in side_lines(beside, 30, DARK, 65.0))
+    for expected in ("● find it", "◐ mend it", "? reviewer  asking 1m 05s", "npm start", "running 1m 05s"):
+        assert expected in text
+    assert "\x1b" not in text

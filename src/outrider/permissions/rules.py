@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Struct
@@ -28,6 +29,7 @@ class Rule(Struct, frozen=True):
         return fnmatchcase(canonical(tool), canonical(self.tool))
 
 
+@lru_cache(maxsize=1024)
 def parse_rule(text: str) -> Rule:
     """Never raises: a rule that cannot be read is broken, and whoever uses it decides what is safe then."""
     found = _RULE.match(text)

@@ -94,7 +94,8 @@ class Journal:
 
     async def put_message(self, message: Message) -> None:
         """Keep what became known about a message: how it finished, what it used. Its parts have their own way."""
-        await self._record(Entry([replace(message, parts=[])], lambda _: None))
+        values = [] if self._changes.holds(message) else [replace(message, parts=[])]
+        await self._record(Entry(values, lambda _: None))
 
     async def put_part(self, part: AnyPart, message: Message) -> AnyPart:
         """Add a part to a message of the session, or give it its new value. A call only makes legal moves."""

@@ -6,7 +6,12 @@ Everything else takes the time as an argument.
 import os
 import re
 import time
+from collections import deque
 
+_AT_ONCE = 64
+_VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+_randoms: deque[str] = deque()
+os.register_at_fork(after_in_child=_randoms.clear)  # a child must not use those of its parent
 _CANONICAL = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 
 
@@ -17,16 +22,19 @@ def now_ms() -> int:
 
 def new_id() -> str:
     """A fresh UUIDv7. Ids sort roughly by time; order within a session is its sequence number, never an id."""
-    random = int.from_bytes(os.urandom(10), "big")
-    value = (
-        (now_ms() & 0xFFFF_FFFF_FFFF) << 80
-        | 0x7 << 76
-        | (random >> 68) << 64
-        | 0b10 << 62
-        | (random & 0x3FFF_FFFF_FFFF_FFFF)
-    )
-    text = f"{value:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    try:
+        random = _randoms.pop()
+    except IndexError:
+        random = _more_randoms()
+    moment = f"{now_ms() & 0xFFFF_FFFF_FFFF:012x}"
+    return f"{moment[:8]}-{moment[8:]}-7{random[:3]}-{_VARIANT[random[3]]}{random[4:7]}-{random[7:19]}"
+
+
+def _more_randoms() -> str:
+    """Random digits for many ids: a system call for each would take longer than all the rest."""
+    digits = os.urandom(10 * _AT_ONCE).hex()
+    _randoms.extend(digits[start : start + 20] for start in range(20, len(digits), 20))
+    return digits[:20]
 
 
 def is_id(value: object) -> bool:

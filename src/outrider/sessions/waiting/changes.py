@@ -40,6 +40,10 @@ class Changes:
         if not watched:
             self._unwatched.append(entry)
 
+    def holds(self, value: Kept) -> bool:
+        """Whether this very value waits, and so will be kept as it is then."""
+        return any(value is waiting for entry in self._waiting for waiting in entry.values)
+
     def check(self, entry: Entry) -> None:
         """Raises what went wrong with an entry that was waited for, or with one before it that was not."""
         unwatched, self._unwatched = self._unwatched, [one for one in self._unwatched if one in self._waiting]

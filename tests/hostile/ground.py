@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 import subprocess
 from collections.abc import Callable, Sequence
@@ -118,3 +119,8 @@ def trap(
         return build
 
     return keep
+
+
+def as_toml(script: str) -> str:
+    """A script in JSON as TOML writes it: the colons of its tables are equals signs."""
+    return re.sub(r'("(?:[^"\\]|\\.)*"): ', r"\1 = ", script)

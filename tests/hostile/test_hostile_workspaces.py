@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -19,11 +18,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from outrider.app.views.files import workspace_files
 from outrider.sessions.records import Transcript
 from outrider.sessions.sqlite_store import SqliteStore
 from outrider.types.parts import ToolPart
 from tests.hostile import files_that_configure, git_that_obeys, programs_that_obey
-from tests.hostile.ground import SECRET, TRAPS, WORDS, Ground, Trap
+from tests.hostile.ground import SECRET, TRAPS, WORDS, Ground, Trap, as_toml
 
 LISTED = (files_that_configure, git_that_obeys, programs_that_obey)  # each lists its traps when it is loaded
 LOOKING = (
@@ -64,6 +64,7 @@ async def session_in(ground: Ground, trap: Trap, mode: str) -> list[ToolPart]:
     looking = LOOKING if mode == "plan" else BRIEFLY
     async with ground.engine(calls_for(ground, trap, looking), mode=mode) as engine:
         session = await engine.create(workspace=ground.workspace)
+        await workspace_files(ground.workspace)  # as a screen does that offers their names
         await asyncio.sleep(IDLE)
         await engine.prompt(session, "Look around.")
         return _calls(await engine.store.load(session))
@@ -73,7 +74,7 @@ async def headless(ground: Ground, trap: Trap) -> list[ToolPart]:
     """The program itself, as somebody starts it in that folder."""
     script = json.dumps([*calls_for(ground, trap), "done"])
     (ground.own / "config.toml").write_text(
-        f"[providers.demo]\nkind = 'scripted'\noptions = {{ script = {toml(script)} }}"
+        f"[providers.demo]\nkind = 'scripted'\noptions = {{ script = {as_toml(script)} }}"
     )
     program = ground.elsewhere / "start.py"
     program.write_text("import sys\nfrom outrider.cli.main import main\nsys.exit(main())\n")
@@ -87,11 +88,6 @@ async def headless(ground: Ground, trap: Trap) -> list[ToolPart]:
     async with SqliteStore(ground.own / "sessions.db") as store:
         newest = (await store.list(limit=1)).sessions[0]
         return _calls(await store.load(newest.id))
-
-
-def toml(script: str) -> str:
-    """A script as TOML writes it: JSON, except for the colons of its tables."""
-    return re.sub(r'("(?:[^"\\]|\\.)*"): ', r"\1 = ", script)
 
 
 def _calls(loaded: Transcript) -> list[ToolPart]:

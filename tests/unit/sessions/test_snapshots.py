@@ -163,6 +163,15 @@ def test_ignored_files_do_not_count(workspace: Path, snapshots: Snapshots):
     assert [file.path for file in changed.files] == ["keep.log", "sub/z"]
 
 
+def test_what_programs_make_from_elsewhere_is_not_looked_at_even_if_nobody_ignores_it(
+    workspace: Path, snapshots: Snapshots
+):
+    changed = command(
+        workspace, snapshots, "mkdir -p node_modules/x src/__pycache__; touch node_modules/x/y node_modules.txt"
+    )
+    assert changed.paths == ("node_modules.txt",)
+
+
 def test_each_content_is_kept_once(workspace: Path, snapshots: Snapshots, tmp_path: Path):
     noise = os.urandom(100_000)
     for number in range(5):

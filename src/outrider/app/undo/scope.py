@@ -8,14 +8,20 @@ from outrider.types.parts import ToolPart
 
 
 def may_change_anything(call: ToolPart, tool: Tool, workspace: Path, *, built_in: bool) -> bool:
-    """Built-in tools that write tell which files; commands and foreign tools do not, unless they are known to read
-    only. What a process in the background does belongs to the call that started it."""
+    """Built-in tools that write tell which files; commands, one's own and foreign tools do not, unless they are
+    known to read only. What a process in the background does belongs to the call that started it."""
     if tool.read_only or tool.options.delegates:
         return False
-    if not built_in:
-        return True
-    if shape_of(tool.name).kind != "shell" or tool.name == "process":
-        return False
+    match shape_of(tool.name).kind if built_in else "unknown":
+        case "unknown":
+            return True
+        case "shell" if tool.name != "process":
+            return not _only_reads(call, workspace)
+        case _:
+            return False
+
+
+def _only_reads(call: ToolPart, workspace: Path) -> bool:
     from outrider.permissions.assess import assess  # with the first command: a shell's grammar takes long to load
 
-    return assess(tool.name, call.state.input, workspace=str(workspace)).action != "shell that reads"
+    return assess(call.tool, call.state.input, workspace=str(workspace)).action == "shell that reads"

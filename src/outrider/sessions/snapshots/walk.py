@@ -5,6 +5,11 @@ from collections.abc import Iterator
 
 from outrider.permissions.paths.ignore import IGNORE_FILES, REPOSITORIES, Rules, parse
 
+# Made by programs from what is elsewhere, large, and often left to ignore files that are not written yet.
+GENERATED = frozenset(
+    {"node_modules", "__pycache__", ".venv", ".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".gradle"}
+)
+
 
 def walk(root: str) -> Iterator[tuple[str, os.stat_result]]:
     """Paths below the root, each with its status; the same order every time."""
@@ -17,7 +22,9 @@ def walk(root: str) -> Iterator[tuple[str, os.stat_result]]:
         for entry in entries:
             path = folder + entry.name
             is_folder = entry.is_dir(follow_symlinks=False)
-            if entry.name in REPOSITORIES or (rules is not None and rules.ignores(path, is_folder=is_folder)):
+            if entry.name in REPOSITORIES or (is_folder and entry.name in GENERATED):
+                continue
+            if rules is not None and rules.ignores(path, is_folder=is_folder):
                 continue
             if is_folder:
                 inner.append((f"{path}/", rules))

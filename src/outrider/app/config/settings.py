@@ -1,7 +1,7 @@
 """Everything that the user said before the engine starts: files, environment and flags, read once into one value."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, get_args
@@ -14,6 +14,7 @@ from outrider.app.config.folders import Folders, find_folders
 from outrider.app.config.models import NO_PROVIDER, Providers
 from outrider.app.config.project import Rights, ceiling_of, held, project_agents, read_project, tightened
 from outrider.app.config.reading import closest, read_file
+from outrider.app.config.rules import check_rules
 from outrider.app.config.tables import (
     AgentTable,
     CompactionTable,
@@ -124,8 +125,15 @@ def read_settings(
         mcp=file.mcp,
         models=file.models,
         missing=missing,
-        notices=(*own.notices, *project.notices),
+        notices=(*own.notices, *project.notices, *_checked(flags, file, source)),
     )
+
+
+def _checked(flags: Flags, file: ConfigFile, source: str) -> Iterator[str]:
+    yield from check_rules(RulesTable(allow=flags.allow, ask=flags.ask, deny=flags.deny), "flags")
+    yield from check_rules(file.rules, f"{source}: rules")
+    for name, table in file.agents.items():
+        yield from check_rules(table.permissions, f"{source}: agents.{name}.permissions")
 
 
 def _workspace(cwd: str | Path | None) -> Path:

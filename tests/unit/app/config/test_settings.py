@@ -220,3 +220,23 @@ def test_a_workspace_that_is_no_folder_is_refused(home):
 def test_a_wrong_mode_flag_is_explained(home):
     with pytest.raises(ConfigurationError, match="did you mean plan"):
         settings(home, mode="plann")
+
+
+@pytest.mark.parametrize(
+    ("toml", "flags", "words"),
+    [
+        ("[rules]\ndeny = ['shell(rm']", {}, r"config\.toml: rules\.deny: 'shell\(rm' is not a rule"),
+        ("[agents.a.permissions]\nask = ['']", {}, r"agents\.a\.permissions\.ask: '' is not a rule"),
+        ("", {"allow": ('shell("a)',)}, r"flags\.allow: .* its quotes are not closed"),
+    ],
+)
+def test_a_rule_that_cannot_be_read_is_an_error(home, toml, flags, words):
+    with pytest.raises(ConfigurationError, match=words):
+        settings(home, toml, **flags)
+
+
+def test_a_rule_for_a_tool_that_is_misspelt_is_noticed(home):
+    toml = "[rules]\ndeny = ['shel(rm *)', 'mcp__files__*', 'bash(ls)', 'own_tool']"
+    assert [notice.partition(": ")[2] for notice in settings(home, toml).notices] == [
+        "rules.deny: 'shel(rm *)' is for a tool that Outrider does not bring along; did you mean shell?"
+    ]

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Self
+from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -30,7 +31,7 @@ from outrider.types.messages import Message, MessageTime
 from outrider.types.parts import CompactionPart, ToolPart
 
 
-class Journal:
+class Journal(AbstractAsyncContextManager["Journal"]):
     """Writes for one session, as its owner. `lost` is set once somebody else has taken the session over.
 
     When the disk is full a change raises StorageFullError, is told of as an error, and stays in memory: it is kept,
@@ -62,13 +63,7 @@ class Journal:
         """`takes` are the inbox items that this message came from."""
         message.join(self.session.id)
         message.time = message.time or MessageTime(self._clock())
-
-        def apply(_: int) -> None:
-            self.session.add_message(message)
-            role, count = message.role, len(message.parts)
-            self._tell(MessageAddedEvent(role=role, part_count=count, message_id=message.id))
-
-        await self._record(Entry([message], apply, takes))
+        await self._record(Entry([message], lambda _: self._add(message), takes))
         if any(isinstance(part, CompactionPart) for part in message.parts):
             faults.reach("FP-mid-compaction")
         return message
@@ -78,8 +73,7 @@ class Journal:
         with an empty one nothing would be lost."""
         message.join(self.session.id)
         message.time = message.time or MessageTime(self._clock())
-        self.session.add_message(message)
-        self._tell(MessageAddedEvent(role=message.role, part_count=len(message.parts), message_id=message.id))
+        self._add(message)
         self._changes.add(Entry([message], lambda _: None), watched=False)
         self._drafts.wake()
         return message
@@ -155,11 +149,12 @@ class Journal:
             if self.lease is not None:
                 await self._store.release(self.lease)
 
-    async def __aenter__(self) -> Self:
-        return self
-
     async def __aexit__(self, *_: Any) -> None:
         await self.close()
+
+    def _add(self, message: Message) -> None:
+        self.session.add_message(message)
+        self._tell(MessageAddedEvent(role=message.role, part_count=len(message.parts), message_id=message.id))
 
     def _part_entry(self, part: AnyPart, message: Message) -> Entry:
         part.adopt(message.id, self.session.id)

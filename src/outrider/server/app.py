@@ -13,6 +13,7 @@ from outrider.server.feeds.feed import Feeds
 from outrider.server.guards.address import Address
 from outrider.server.guards.guard import App, Guard
 from outrider.server.openapi import describe
+from outrider.server.page_files import page_routes
 from outrider.server.routes.catalogue import CATALOGUE
 from outrider.server.routes.files import FILES
 from outrider.server.routes.sessions import SESSIONS
@@ -31,7 +32,7 @@ def application(engine: Engine, feeds: Feeds, *, address: Address, token: str, v
         return Response(description, media_type="application/json")
 
     routes = [Route(one.path, answering(one), methods=[one.method], name=one.name) for one in ENDPOINTS]
-    routes.append(Route(DESCRIPTION, describing))
+    routes += [Route(DESCRIPTION, describing), *page_routes()]
     app = Starlette(routes=routes, exception_handlers={404: _no_such, 405: _no_such})
     app.state.engine, app.state.feeds, app.state.version = engine, feeds, version
     return Guard(app, address=address, token=token)

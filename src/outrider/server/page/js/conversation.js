@@ -1,0 +1,119 @@
+// Draws the conversation. Only the part that changed is drawn anew, and at most once a frame.
+import { call } from "./calls.js";
+import { h } from "./dom.js";
+import { markdown } from "./markdown.js";
+
+export class Conversation {
+  constructor(place, transcript, onEarlier) {
+    this.place = place;
+    this.transcript = transcript;
+    this.onEarlier = onEarlier;
+    this.outputs = new Map();
+    this.waiting = new Map();
+    this.place.replaceChildren();
+    this.drawAll();
+    this.toEnd();
+    this.following = true;
+    this.place.onscroll = () => (this.following = this.atEnd());
+    new ResizeObserver(() => this.following && this.toEnd()).observe(this.place);
+  }
+
+  drawAll() {
+    const top = this.transcript.first ? [] : [h("button", { class: "earlier quiet", onclick: this.onEarlier }, "Show earlier messages")];
+    const empty = this.transcript.messages.length ? [] : [h("div", { class: "empty" }, h("p", {}, "Nothing has been said yet."))];
+    this.place.replaceChildren(...top, ...empty, ...this.transcript.messages.map((message) => this.message(message)));
+  }
+
+  drawEarlier() {
+    const height = this.place.scrollHeight;
+    this.drawAll();
+    this.place.scrollTop += this.place.scrollHeight - height;
+  }
+
+  // Ask for a message or one of its parts to be drawn with the next frame.
+  soon(message, part) {
+    if (!this.waiting.size) requestAnimationFrame(() => this.flush());
+    const parts = this.waiting.get(message) ?? new Set();
+    if (part) parts.add(part);
+    else parts.add(null);
+    this.waiting.set(message, parts);
+  }
+
+  flush() {
+    const follow = this.following;
+    const waiting = this.waiting;
+    this.waiting = new Map();
+    for (const [message, parts] of waiting) {
+      const shown = this.place.querySelector(`[data-message="${CSS.escape(message.id)}"]`);
+      if (!shown) {
+        this.place.querySelector(".empty")?.remove();
+        this.place.append(this.message(message));
+      } else if (parts.has(null)) shown.replaceWith(this.message(message));
+      else for (const part of parts) this.redraw(shown, message, part);
+    }
+    if (follow) this.toEnd();
+  }
+
+  redraw(shown, message, part) {
+    const old = shown.querySelector(`[data-part="${CSS.escape(part.id)}"]`);
+    const made = this.part(part, message, old?.open);
+    if (!made) return;
+    if (old) old.replaceWith(made);
+    else shown.append(made);
+  }
+
+  message(message) {
+    const who = message.role === "user" ? "you" : message.agent || "assistant";
+    const model = message.model ? ` · ${message.model.model}` : "";
+    const parts = message.parts.map((part) => this.part(part, message)).filter(Boolean);
+    const failed = message.error ? h("p", { class: "failure" }, `${message.error.type}: ${message.error.message}`) : null;
+    return h("article", { class: `message ${message.role}`, "data-message": message.id, "aria-label": who },
+      h("div", { class: "who" }, who + (message.role === "user" ? "" : model)), ...parts, failed);
+  }
+
+  part(part, message, open = false) {
+    switch (part.type) {
+      case "text":
+        if (part.ignored) return null;
+        if (message.role === "user") return h("div", { class: "text", "data-part": part.id }, part.text);
+        return this.marked(markdown(part.text ?? ""), part);
+      case "reasoning":
+        if (!part.text) return null;
+        return h("details", { class: "reasoning", "data-part": part.id, open }, h("summary", {}, "thought"), markdown(part.text));
+      case "tool":
+        return call(part, this.outputs.get(part.call_id), open);
+      case "file":
+        return h("p", { class: "note", "data-part": part.id }, part.url?.startsWith("data:image/") ? h("img", { src: part.url, alt: part.filename || "an image" }) : `📎 ${part.filename || part.mime}`);
+      case "compaction":
+        return h("details", { class: "reasoning", "data-part": part.id, open }, h("summary", {}, `older messages were summed up: ${part.tokens_before} → ${part.tokens_after} tokens`), markdown(part.summary ?? ""));
+      case "retry":
+        return h("p", { class: "note", "data-part": part.id }, `tried again (${part.attempt}): ${part.error?.message ?? part.error}`);
+      case "patch":
+        return h("p", { class: "note", "data-part": part.id }, `changed ${part.files?.length === 1 ? part.files[0] : `${part.files?.length ?? 0} files`}`);
+      default:
+        return null;
+    }
+  }
+
+  marked(element, part) {
+    element.setAttribute("data-part", part.id);
+    return element;
+  }
+
+  output(event) {
+    const text = ((this.outputs.get(event.call_id) ?? "") + event.output).slice(-20_000);
+    this.outputs.set(event.call_id, text);
+    for (const message of this.transcript.messages.slice(-4)) {
+      const part = message.parts.find((one) => one.type === "tool" && one.call_id === event.call_id);
+      if (part) this.soon(message, part);
+    }
+  }
+
+  atEnd() {
+    return this.place.scrollHeight - this.place.scrollTop - this.place.clientHeight < 80;
+  }
+
+  toEnd() {
+    this.place.scrollTop = this.place.scrollHeight;
+  }
+}

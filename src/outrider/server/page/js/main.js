@@ -1,0 +1,267 @@
+// Puts the page together: which session is shown, what is heard of it, what the keys do.
+import { get, patch, post, remove } from "./api.js";
+import { Conversation } from "./conversation.js";
+import { $, count, dollars, h } from "./dom.js";
+import { Feed } from "./feed.js";
+import { TABS, facts, processes, usage, waterfall } from "./panel.js";
+import { Questions } from "./questions.js";
+import { Transcript } from "./transcript.js";
+
+const PAGE = 60;
+const MODES = ["chat", "plan", "agent", "background"];
+const STATES = { calling_model: "thinking", running_tools: "running tools", awaiting_approval: "waiting for your answer", compacting: "summing up", done: "", idle: "", failed: "failed", aborted: "stopped" };
+
+let view = null; // what belongs to the session that is shown
+let tab = "session";
+
+function complain(error) {
+  $("notice").textContent = error.message;
+  $("notice").hidden = false;
+}
+
+function calm() {
+  $("notice").hidden = true;
+}
+
+async function listSessions() {
+  const words = $("search").value.trim();
+  const current = view?.id;
+  const link = (id, name, about) => h("a", { href: `#/${id}`, "aria-current": id === current ? "page" : null }, h("span", { class: "name" }, name || "Untitled"), h("span", { class: "about" }, about));
+  try {
+    if (words) {
+      const hits = await get("/search", { query: words, limit: 40 });
+      $("sessions").replaceChildren(...(hits.length ? hits.map((hit) => link(hit.session_id, hit.title, hit.snippet)) : [h("p", { class: "note" }, "Nothing found.")]));
+      return;
+    }
+    const { sessions } = await get("/sessions", { limit: 100 });
+    const made = [];
+    let day = "";
+    for (const session of sessions) {
+      const at = new Date(session.time?.updated ?? 0);
+      const named = at.toLocaleDateString(undefined, { weekday: "long", month: "short", day: "numeric" });
+      if (named !== day) made.push(h("h3", {}, (day = named)));
+      made.push(link(session.id, session.title, `${session.mode} · ${session.workspace_directory.split("/").pop()}`));
+    }
+    $("sessions").replaceChildren(...(made.length ? made : [h("p", { class: "note" }, "No sessions yet.")]));
+  } catch (error) {
+    complain(error);
+  }
+}
+
+async function show(id) {
+  view?.feed?.close();
+  view = { id, transcript: new Transcript(), busy: false };
+  const mine = view;
+  calm();
+  $("questions").replaceChildren();
+  $("queue").replaceChildren();
+  try {
+    const page = await get(`/sessions/${id}/messages`, { limit: PAGE });
+    if (view !== mine) return;
+    mine.transcript.load(page);
+    mine.conversation = new Conversation($("conversation"), mine.transcript, earlier);
+    mine.questions = new Questions(id, complain);
+    mine.feed = new Feed(id, page.session.seq, { change: (change) => changed(mine, change), live: (events) => lived(mine, events), connected: (yes) => connected(mine, yes) });
+    await mine.questions.load();
+    await waiting(mine);
+  } catch (error) {
+    if (view === mine) complain(error);
+  }
+  drawBar();
+  drawPanel();
+  listSessions();
+  document.body.classList.remove("with-menu");
+  $("input").focus();
+}
+
+async function earlier() {
+  const mine = view;
+  const page = await get(`/sessions/${mine.id}/messages`, { limit: PAGE, before: mine.transcript.messages[0].id });
+  mine.transcript.load(page, { before: true });
+  mine.conversation.drawEarlier();
+}
+
+function changed(mine, change) {
+  if (mine !== view) return;
+  if (change.type === "approval") return mine.questions.put(change.approval);
+  if (change.type === "inbox") return void waiting(mine);
+  if (change.type === "deleted") return void (location.hash = "");
+  const { session, message, part } = mine.transcript.change(change);
+  if (message) mine.conversation.soon(message, part);
+  if (session) listSessions();
+  drawBar();
+  soonPanel();
+}
+
+function lived(mine, events) {
+  if (mine !== view) return;
+  for (const event of events) {
+    switch (event.type) {
+      case "PartDeltaEvent": {
+        const { message, part } = mine.transcript.delta(event);
+        if (message) mine.conversation.soon(message, part);
+        break;
+      }
+      case "PartUpdatedEvent": {
+        const { message, part } = mine.transcript.put(event.part);
+        if (message) mine.conversation.soon(message, part);
+        break;
+      }
+      case "ToolOutputEvent":
+        mine.conversation.output(event);
+        break;
+      case "StateChangedEvent":
+        mine.state = event.new_state;
+        mine.busy = !["idle", "done", "failed", "aborted"].includes(event.new_state);
+        break;
+      case "LoopStartedEvent":
+        mine.busy = true;
+        break;
+      case "LoopCompletedEvent":
+        mine.busy = false;
+        mine.state = event.termination_reason === "completed" ? "done" : "failed";
+        mine.ended = event.termination_reason;
+        mine.questions.loadPlan().catch(complain);
+        break;
+      default:
+        break;
+    }
+  }
+  drawBar();
+}
+
+function connected(mine, yes) {
+  if (mine !== view) return;
+  mine.away = !yes;
+  drawBar();
+  if (yes) calm();
+}
+
+function drawBar() {
+  const session = view?.transcript.session;
+  $("composer").hidden = !session;
+  $("title").textContent = session ? session.title || "Untitled" : "";
+  document.title = session?.title ? `${session.title} · Outrider` : "Outrider";
+  $("mode").hidden = !session;
+  if (session) $("mode").value = session.mode;
+  const words = view?.away ? "the server is away, waiting for it" : view?.busy ? STATES[view.state] || "working" : view?.ended && view.ended !== "completed" ? view.ended.replaceAll("_", " ") : "";
+  if ($("state").textContent !== words) $("state").textContent = words;
+  $("state").classList.toggle("busy", Boolean(view?.busy));
+  $("abort").hidden = !view?.busy;
+  const used = view?.transcript.usage;
+  $("facts").textContent = used && used.input ? `${count(used.input + used.output)} tokens${used.priced ? ` · ${dollars(used.cost)}` : ""}` : "";
+}
+
+async function waiting(mine) {
+  const items = await get(`/sessions/${mine.id}/queue`);
+  if (mine !== view) return;
+  $("queue").replaceChildren(...items.map((item) => h("div", { class: "waiting" }, h("span", {}, `waits: ${item.text}`),
+    h("button", { class: "quiet", "aria-label": `Take back: ${item.text}`, onclick: () => remove(`/sessions/${mine.id}/queue/${encodeURIComponent(item.id)}`).then(() => waiting(mine), complain) }, "✕"))));
+}
+
+let panelTimer = null;
+function soonPanel() {
+  if ($("panel").hidden || panelTimer) return;
+  panelTimer = setTimeout(() => {
+    panelTimer = null;
+    if (tab === "session" || tab === "trace") drawPanel();
+  }, 500);
+}
+
+async function drawPanel() {
+  if ($("panel").hidden) return;
+  const all = view?.transcript.session ? Object.entries(TABS) : [["usage", TABS.usage]];
+  if (!all.some(([name]) => name === tab)) tab = "usage";
+  $("tabs").replaceChildren(...all.map(([name, label]) => h("button", { role: "tab", id: `tab-${name}`, "aria-selected": String(name === tab), "aria-controls": "panel-body", onclick: () => { tab = name; drawPanel(); } }, label)));
+  const drawn = { session: () => facts(view.transcript), trace: () => waterfall(view.transcript), processes: () => processes(view.id, complain, drawPanel), usage: () => usage() }[tab];
+  try {
+    $("panel-body").replaceChildren(...(await drawn()));
+  } catch (error) {
+    complain(error);
+  }
+}
+
+function togglePanel(open = $("panel").hidden, name = tab) {
+  tab = name;
+  $("panel").hidden = !open;
+  document.body.classList.toggle("with-panel", open);
+  $("panel-toggle").setAttribute("aria-expanded", String(open));
+  drawPanel();
+}
+
+async function send() {
+  const text = $("input").value;
+  if (!text.trim() || !view) return;
+  $("input").value = "";
+  grow();
+  try {
+    await post(`/sessions/${view.id}/prompt`, { text, id: crypto.randomUUID(), delivery: view.busy ? "steer" : "queue" });
+    calm();
+  } catch (error) {
+    $("input").value = text;
+    complain(error);
+  }
+}
+
+function grow() {
+  const input = $("input");
+  input.style.height = "auto";
+  input.style.height = `${input.scrollHeight + 2}px`;
+}
+
+function theme() {
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const now = document.documentElement.dataset.theme ?? (dark ? "dark" : "light");
+  document.documentElement.dataset.theme = now === "dark" ? "light" : "dark";
+  localStorage.setItem("theme", document.documentElement.dataset.theme);
+}
+
+function goTo() {
+  const id = location.hash.replace(/^#\//, "");
+  if (id) show(id);
+  else {
+    view?.feed?.close();
+    view = null;
+    $("conversation").replaceChildren(h("div", { class: "empty" }, h("h2", {}, "What should be done?"), h("p", {}, "Start a session, or choose one. Everything you see here is kept on the machine that serves this page.")));
+    $("questions").replaceChildren();
+    drawBar();
+    drawPanel();
+    listSessions();
+  }
+}
+
+function start() {
+  const chosen = localStorage.getItem("theme");
+  if (chosen) document.documentElement.dataset.theme = chosen;
+  $("mode").replaceChildren(...MODES.map((mode) => h("option", { value: mode }, mode)));
+  $("mode").addEventListener("change", () => patch(`/sessions/${view.id}`, { mode: $("mode").value }).catch(complain));
+  $("new-session").addEventListener("click", async () => {
+    try {
+      location.hash = `#/${(await post("/sessions", {})).id}`;
+    } catch (error) {
+      complain(error);
+    }
+  });
+  let typing = null;
+  $("search").addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(listSessions, 200); });
+  $("composer").addEventListener("submit", (event) => { event.preventDefault(); send(); });
+  $("input").addEventListener("input", grow);
+  $("input").addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); send(); }
+  });
+  $("abort").addEventListener("click", () => post(`/sessions/${view.id}/abort`).catch(complain));
+  $("menu").addEventListener("click", () => $("menu").setAttribute("aria-expanded", String(document.body.classList.toggle("with-menu"))));
+  $("panel-toggle").addEventListener("click", () => togglePanel());
+  $("show-usage").addEventListener("click", () => togglePanel(true, "usage"));
+  $("theme").addEventListener("click", theme);
+  document.addEventListener("keydown", (event) => {
+    const writing = /^(input|textarea|select)$/i.test(event.target.tagName);
+    if (event.key === "/" && !writing) { event.preventDefault(); $("search").focus(); }
+    else if (event.key === "Escape" && view?.busy) post(`/sessions/${view.id}/abort`).catch(complain);
+  });
+  addEventListener("hashchange", goTo);
+  setInterval(() => { if (!document.hidden && !$("search").value) listSessions(); }, 15_000);
+  goTo();
+}
+
+start();

@@ -1,0 +1,81 @@
+// A session as this page knows it: what was kept, by id, and what is being written now.
+
+export class Transcript {
+  constructor() {
+    this.session = null;
+    this.messages = [];
+    this.byId = new Map();
+    this.parts = new Map();
+    this.first = true;
+  }
+
+  load(page, { before = false } = {}) {
+    this.session = page.session;
+    const added = page.messages.filter((message) => !this.byId.has(message.id));
+    for (const message of added) {
+      this.byId.set(message.id, message);
+      for (const part of message.parts) this.parts.set(part.id, part);
+    }
+    this.messages = before ? [...added, ...this.messages] : [...this.messages, ...added];
+    this.first = page.first;
+    return added;
+  }
+
+  change(change) {
+    switch (change.type) {
+      case "session":
+        this.session = change.session;
+        return { session: true };
+      case "message": {
+        const known = this.byId.get(change.message.id);
+        if (known) {
+          Object.assign(known, { ...change.message, parts: known.parts });
+          return { message: known };
+        }
+        const message = { ...change.message, parts: [] };
+        this.byId.set(message.id, message);
+        this.messages.push(message);
+        return { message, added: true };
+      }
+      case "part":
+        return this.put(change.part);
+      default:
+        return {};
+    }
+  }
+
+  put(part) {
+    const message = this.byId.get(part.message_id);
+    if (!message) return {};
+    const at = message.parts.findIndex((known) => known.id === part.id);
+    if (at < 0) message.parts.push(part);
+    else message.parts[at] = part;
+    this.parts.set(part.id, part);
+    return { message, part };
+  }
+
+  // A delta of a part that may not have been kept yet: it shows at once, and its full value follows.
+  delta(event) {
+    const message = this.byId.get(event.message_id);
+    if (!message) return {};
+    let part = this.parts.get(event.part_id);
+    if (!part) {
+      part = { type: event.field === "reasoning" ? "reasoning" : "text", id: event.part_id, message_id: event.message_id, text: "" };
+      this.put(part);
+    }
+    if (part.type === "text" || part.type === "reasoning") part.text = (part.text ?? "") + event.delta;
+    return { message, part };
+  }
+
+  get usage() {
+    const used = { input: 0, output: 0, cost: 0, priced: true };
+    for (const { tokens, cost, role } of this.messages) {
+      if (role !== "assistant" || !tokens) continue;
+      used.input += (tokens.input ?? 0) + (tokens.cache?.read ?? 0) + (tokens.cache?.write ?? 0);
+      used.output += (tokens.output ?? 0) + (tokens.reasoning ?? 0);
+      if (cost === null || cost === undefined) used.priced = false;
+      else used.cost += Number(cost);
+    }
+    return used;
+  }
+}

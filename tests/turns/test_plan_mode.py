@@ -185,3 +185,18 @@ async def test_nothing_is_written_before_the_plan_is_accepted():
         parts = [part for message in (await held.open(session)).messages for part in message.parts]
         (part,) = [part for part in parts if part.type == "tool"]
         assert part.state.status == "error"
+
+
+async def test_a_plan_is_shown_without_secrets_and_carried_out_with_what_the_model_said():
+    secret = "hunter2-hunter2-hunter2"
+
+    def carry_out(request):
+        return "knows it" if secret in request.prompt[1].content[0].text else "was lied to"
+
+    provider = scripted([f"1. log in with {secret}", carry_out])
+    async with Engine([agent(mode="plan")], [provider], secrets=(secret,)) as held:
+        session = await planned(held)
+        plan = await held.plan(session)
+        assert plan is not None
+        assert secret not in plan.text
+        assert (await held.accept_plan(session)).output == "knows it"

@@ -150,7 +150,7 @@ class Engine:
     async def plan(self, session_id: str) -> Plan | None:
         """What a turn in plan mode ended in, as long as nobody has answered it or said something else. A
         SessionUpdatedEvent with `changes["plan"]` tells of it."""
-        return (await self._sessions.at(session_id)).plan()
+        return self._redactor.value((await self._sessions.at(session_id)).plan())
 
     async def accept_plan(self, session_id: str, changed: str | None = None, *, by: str = "") -> TurnEnd:
         """Let the plan be carried out, as it is or as `changed`: the session goes on in agent mode, and the end is that
@@ -175,7 +175,7 @@ class Engine:
 
     async def todos(self, session_id: str) -> Sequence[Todo]:
         """What the session's agent noted to be done. A SessionUpdatedEvent with `changes["todos"]` tells of changes."""
-        return recorded_todos((await self.open(session_id)).messages)
+        return self._redactor.value(recorded_todos((await self.open(session_id)).messages))
 
     async def rename(self, session_id: str, title: str) -> None:
         """Also a session that somebody else owns may be given a name."""

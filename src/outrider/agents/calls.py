@@ -44,9 +44,18 @@ class Calls:
 
     async def run(self) -> list[ToolPart]:
         """Every open call of the message, ended. Cancelling ends them all, as canceled."""
-        for group in self._groups():
-            await self._run_together(group)
+        try:
+            for group in self._groups():
+                await self._run_together(group)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._cancel_the_rest())
+            raise
         return self._message.get_parts_by_type(ToolPart)
+
+    async def _cancel_the_rest(self) -> None:
+        """Calls whose turn had not come: a task that is cancelled before its first step does nothing at all."""
+        for call in self._message.get_parts_by_type(ToolPart):
+            await self._cancel(call.id)
 
     async def _run_together(self, group: list[ToolPart]) -> None:
         """A call ends in a result, whatever it does; errors that get out are the journal's, and one stands for all."""

@@ -59,8 +59,17 @@ class Step:
         except asyncio.CancelledError:
             await asyncio.shield(self._finish(MessageError("aborted", "the answer was cut off on request")))
             raise
-        await self._finish(None)
+        try:
+            await self._finish(None)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._stop_calls())
+            raise
         return self.message
+
+    async def _stop_calls(self) -> None:
+        """The answer is whole, and its calls must not run: not now, and not when the session is opened again."""
+        await self._seat.journal.put_message(self.message)
+        await self._end_calls(self._crew.clock())
 
     @property
     def cost(self) -> Decimal | None:

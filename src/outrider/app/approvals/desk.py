@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from time import monotonic
 
 from outrider.app.approvals.grants import LASTING, Grant, holds_here
 from outrider.bus import EventBus
@@ -12,6 +13,7 @@ from outrider.sessions.store import Store
 from outrider.types.events import ToolApprovalRequestedEvent, ToolApprovalResultEvent
 
 POLL_SECONDS = 0.5  # for answers that another process puts into the store
+STALE_SECONDS = 2.0  # after which it is looked whether another process took one back
 
 
 class Desk:
@@ -23,9 +25,11 @@ class Desk:
         self.attended = attended
         self._waiting: dict[str, asyncio.Event] = {}
         self._lasting: dict[str, Approval] = {}
+        self._loaded = 0.0
 
     async def load(self) -> None:
         """Answers that still hold: those for good, and those for sessions that may go on."""
+        self._loaded = monotonic()
         for approval in await self._store.approvals():
             self._remember(approval)
 
@@ -77,6 +81,11 @@ class Desk:
         self._lasting.pop(approval_id, None)
         return await self._store.answer(approval_id, "revoked")
 
+    async def renew(self) -> None:
+        """Somebody may have taken an answer back in another process."""
+        if self._lasting and monotonic() - self._loaded > STALE_SECONDS:
+            await self.load()
+
     def granted(self, sessions: Collection[str], workspace: str) -> Grant:
         """What answers stand for, here and now: in these sessions, in this workspace."""
         held = [approval for approval in self._lasting.values() if holds_here(approval, sessions, workspace)]
@@ -96,6 +105,7 @@ class Desk:
                 asked = next((approval for approval in known if approval.id == asked.id), asked)
         finally:
             self._waiting.pop(asked.id, None)
+        self._remember(asked)
         self._tell(asked)
         return asked
 

@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 import msgspec
@@ -92,8 +92,13 @@ class Judge:
         return Decision(policy, f"the tool {tool.name} says {policy} for this call")
 
 
+async def _nothing_new() -> None:
+    """For gates that nobody else can change the answers of."""
+
+
 class AskingGate:
-    """Where the judge says ask, `ask` finds out; what is asked about is what will run."""
+    """Where the judge says ask, `ask` finds out; what is asked about is what will run. `renew` looks for answers that
+    were taken back elsewhere."""
 
     def __init__(
         self,
@@ -101,13 +106,16 @@ class AskingGate:
         ask: "Ask",
         granted: Callable[[Seat], Grant] = lambda _: NOTHING_GRANTED,
         admitted: Callable[[ToolPart], None] = lambda _: None,
+        renew: Callable[[], Awaitable[None]] = _nothing_new,
     ) -> None:
         self._judge = judge
         self._ask = ask
         self._granted = granted
         self._admitted = admitted
+        self._renew = renew
 
     async def admit(self, call: ToolPart, tool: Tool, seat: Seat) -> Verdict:
+        await self._renew()
         verdict = await self._verdict(call, tool, seat)
         if verdict.allowed:
             self._admitted(call)

@@ -150,6 +150,7 @@ class Staff:
                 asking_at(self._desk),
                 self._granted,
                 toolbox.admit if toolbox else lambda _: None,
+                self._desk.renew,
             ),
             tariff=CatalogTariff(self._catalog, self.plan.providers),
             budget=Budget(options.limits or self.plan.entry.limits),

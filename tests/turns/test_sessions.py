@@ -6,6 +6,7 @@ import pytest
 
 from outrider import Engine, Limits, OutriderError, ProviderError, Tool
 from outrider.events import SessionUpdatedEvent
+from outrider.sessions.memory_store import MemoryStore
 from tests.turns.stories import agent, call, scripted
 
 
@@ -186,3 +187,26 @@ async def test_a_session_is_renamed_whether_it_is_open_or_not():
         await held.close(session)
         await held.rename(session, "Farewells")
         assert (await held.store.get(session)).title == "Farewells"
+
+
+async def test_a_compaction_does_not_come_between_a_question_and_its_answer():
+    store = MemoryStore()
+    risky = Tool(lambda: "ran", name="risky", policy="ask")
+    async with engine(["zero", [call("risky")]], risky, store=store) as first:
+        session = await first.create()
+        await first.prompt(session, "first")
+        prompting = asyncio.ensure_future(first.prompt(session, "second"))
+        while not await first.approvals(session):
+            await asyncio.sleep(0.005)
+    await prompting
+    async with engine(["done", "## Goal\nto talk"], risky, store=store) as second:
+        compacting = asyncio.ensure_future(second.compact(session))
+        async with asyncio.timeout(10):
+            while not second.live or not second.live[session].in_turn:
+                await asyncio.sleep(0.005)
+        (question,) = await second.approvals(session)
+        await second.answer(question.id, allow=True)
+        part = await compacting
+        assert part is not None
+        said = [message.get_text_content() for message in (await second.open(session)).messages]
+    assert "done" in said

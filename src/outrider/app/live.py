@@ -188,7 +188,8 @@ class LiveSession:
         return self._seat
 
     async def _compact(self) -> None:
-        if self._compaction is None:
+        """What was asked for, but not between a call that waits for an answer and its end."""
+        if self._compaction is None or self._waits():
             return
         seat = self._seated()
         compactor = Compactor(seat, seat.crew)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+import sys
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from time import monotonic
@@ -17,6 +18,7 @@ from outrider.app.config.settings import Settings
 from outrider.app.config.terminal import has_light_background
 from outrider.app.views.questions import Question, ToolContext
 from outrider.errors import OutriderError
+from outrider.tui.asking.asking import Asking
 from outrider.tui.commands import choices, sessions
 from outrider.tui.commands.table import CHOICES, find
 from outrider.tui.composer.completions import Completions
@@ -27,11 +29,11 @@ from outrider.tui.composer.old_terminals import tell_alt_enter_from_enter
 from outrider.tui.drawing import FRAME, Drawing
 from outrider.tui.helm import Helm
 from outrider.tui.listening import Listener
-from outrider.tui.opening import OpenEngine, Start, engines, first_session, trust_panel, trust_wanted
+from outrider.tui.opening import OpenEngine, Start, ask_about_trust, engines, first_session
 from outrider.tui.rendering.palette import DARK, LIGHT, name_of, theme
 from outrider.tui.scene import Scene
-from outrider.tui.widgets.asking import Asking
 from outrider.tui.widgets.footers import ActivityLine, StatusLine, WaitingLines
+from outrider.tui.widgets.frame import Frame
 from outrider.tui.widgets.side_panel import SidePanel
 from outrider.tui.widgets.transcript import Transcript
 from outrider.tui.widgets.welcome import Welcome
@@ -55,11 +57,12 @@ async def _run(start: Start) -> int:
         loop = asyncio.get_running_loop()
         for name in (signal.SIGHUP, signal.SIGTERM):  # a closed terminal: everything is stored, then it ends
             loop.add_signal_handler(name, app.scene.leave)
-        return await app.run_async() or 0
-
-
-class Frame(Horizontal):
-    """Around the field in which one writes; it gives way to questions."""
+        code = await app.run_async() or 0
+        if app.scene.opened is not None and app.scene.opened.session_id:
+            sys.stdout.write(
+                f"Everything is stored. Go on with: outrider --session {app.scene.opened.session_id[-8:]}\n"
+            )
+        return code
 
 
 class OutriderApp(App[int]):
@@ -140,15 +143,12 @@ class OutriderApp(App[int]):
     async def _begin(self) -> None:
         if self._settings.missing:
             return
-        trust = trust_wanted(self._settings)
-        if trust is not None:
-            answer, _ = await self.scene.one(Asking).ask(trust_panel(*trust))
-            if answer == "quit":
-                self.scene.leave()
-                return
-            if answer == "trust":
-                trust[0].trust(trust[1])
-                self._settings = self._start.settings()
+        answer = await ask_about_trust(self._settings, self.scene.one(Asking))
+        if answer == "quit":
+            self.scene.leave()
+            return
+        if answer == "trust":
+            self._settings = self._start.settings()
         engine = await self._open_engine(self._settings, self._answer_question)
         helm = self.scene.opened = Helm(engine, self._settings)
         self._listener = Listener(self.scene, self.scene.one(Asking), self.work_on)
@@ -159,6 +159,8 @@ class OutriderApp(App[int]):
         session_id = await first_session(helm, self._start)
         if session_id:
             await sessions.open_session(self.scene, session_id)
+        else:
+            self.scene.one(Welcome).tell_earlier(await helm.earlier())
         if self._start.prompt:
             self.work_on(self._say(self._start.prompt, queue=False))
 

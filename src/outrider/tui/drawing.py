@@ -9,6 +9,7 @@ from textual.widget import Widget
 from outrider.tui.helm import Helm
 from outrider.tui.rendering.palette import palette_named
 from outrider.tui.widgets.footers import ActivityLine, Standing, StatusLine, WaitingLines
+from outrider.tui.widgets.frame import Frame
 from outrider.tui.widgets.side_panel import SidePanel, has_something
 from outrider.tui.widgets.transcript import Transcript
 from outrider.tui.widgets.welcome import Welcome
@@ -55,6 +56,7 @@ class Drawing:
         transcript.show(entries)
         self._one(WaitingLines).show([(item.delivery, item.text) for item in helm.waiting])
         self._one(StatusLine).show(standing(helm))
+        self._one(Frame).show(helm.mode)
 
     def _draw_side(self, helm: Helm) -> None:
         beside, panel = helm.conversation.beside, self._one(SidePanel)

@@ -24,6 +24,7 @@ from outrider.types.parts import FilePart, ModelRef, TextPart
 PAGE = 60
 PAINT = 0.1  # seconds; what was loaded is on the screen by then
 MOST_ENTRIES = 1500
+MOST_COUNTED = 99
 _BY_HAND = 20_000  # characters of a command's output that go along with the next message
 
 
@@ -179,6 +180,10 @@ class Helm:
                 await self.look_at_waiting()
                 return item.text
         return None
+
+    async def earlier(self) -> int:
+        """How many sessions there are of this folder, as far as it matters."""
+        return len(await self.archive.sessions(MOST_COUNTED, workspace=self.workspace))
 
     async def set_mode(self, mode: Mode) -> None:
         self._mode = mode

@@ -8,11 +8,11 @@ import msgspec
 from outrider.app.engine import Engine
 from outrider.app.views.questions import Question, ToolContext
 from outrider.errors import ListenerOverflow
+from outrider.tui.asking.approval import ApprovalPanel, Asked
+from outrider.tui.asking.asking import Asking
+from outrider.tui.asking.questions import QuestionPanel
 from outrider.tui.commands.plans import ask_about_plan
 from outrider.tui.commands.stage import Stage
-from outrider.tui.widgets.approval import ApprovalPanel, Asked
-from outrider.tui.widgets.asking import Asking
-from outrider.tui.widgets.questions import QuestionPanel
 from outrider.types.events import (
     Event,
     LoopCompletedEvent,

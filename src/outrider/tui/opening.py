@@ -11,9 +11,10 @@ from outrider.app.standard import standard_engine
 from outrider.app.views.questions import Ask
 from outrider.app.workspace.project import find_project
 from outrider.app.workspace.trust import TrustItem, WorkspaceTrust
+from outrider.tui.asking.asking import Asking
+from outrider.tui.asking.panel import Key
+from outrider.tui.asking.questions import ChoicePanel
 from outrider.tui.helm import Helm
-from outrider.tui.widgets.panel import Key
-from outrider.tui.widgets.questions import ChoicePanel
 
 MOST_SHOWN = 1200
 _KEYS = (
@@ -44,6 +45,18 @@ def engines(stack: AsyncExitStack) -> OpenEngine:
     return open_engine
 
 
+async def ask_about_trust(settings: Settings, asking: Asking) -> str:
+    """What was said about a workspace whose files would count; "" where nothing had to be asked."""
+    trust = WorkspaceTrust(find_project(settings.workspace, settings.home), settings.folders.trust)
+    items = trust.waiting() if trust.trusted else trust.items()
+    if not items:
+        return ""
+    answer, _ = await asking.ask(trust_panel(trust, items))
+    if answer == "trust":
+        trust.trust(items)
+    return answer
+
+
 def trust_panel(trust: WorkspaceTrust, items: tuple[TrustItem, ...]) -> ChoicePanel:
     """Everything that would count is shown before it does."""
     shown = "\n\n".join(_described(item) for item in items)
@@ -67,13 +80,6 @@ def _longest_run(text: str) -> int:
         run = run + 1 if character == "`" else 0
         longest = max(longest, run)
     return longest
-
-
-def trust_wanted(settings: Settings) -> tuple[WorkspaceTrust, tuple[TrustItem, ...]] | None:
-    """What has to be asked about before anything of the workspace counts; None where nothing has."""
-    trust = WorkspaceTrust(find_project(settings.workspace, settings.home), settings.folders.trust)
-    items = trust.waiting() if trust.trusted else trust.items()
-    return (trust, items) if items else None
 
 
 async def first_session(helm: Helm, start: Start) -> str:

@@ -6,15 +6,15 @@ from typing import TypeVar
 from textual.app import App
 from textual.widget import Widget
 
+from outrider.tui.asking.asking import Asking
+from outrider.tui.asking.panel import Key
+from outrider.tui.asking.questions import ChoicePanel
 from outrider.tui.conversation.entries import NoteKind
 from outrider.tui.drawing import Drawing
 from outrider.tui.helm import Helm
 from outrider.tui.rendering.palette import DARK, LIGHT, name_of
-from outrider.tui.widgets.asking import Asking
 from outrider.tui.widgets.editor import Editor
-from outrider.tui.widgets.panel import Key
 from outrider.tui.widgets.picker import Item, Picker
-from outrider.tui.widgets.questions import ChoicePanel
 from outrider.tui.widgets.reader import Reader
 from outrider.tui.widgets.welcome import Welcome
 

@@ -140,3 +140,17 @@ def test_a_closed_window_ends_the_program_with_everything_stored(home, open_term
     write_script(home, ["unused"])
     again = open_terminal("--continue")
     again.wait_for("A long story.", "interrupted")
+
+
+def test_a_session_that_is_open_elsewhere_is_taken_over_only_if_one_says_so(home, open_terminal: Open):
+    write_script(home, ["I am the first."])
+    first = open_terminal()
+    first.wait_for("script/demo")
+    first.say("hello")
+    first.wait_for("I am the first.")
+    second = open_terminal("--continue")
+    second.wait_for("I am the first.", "This session is open elsewhere", "take it over")
+    second.answer("y")
+    second.wait_for("I am the first.", "script/demo", without="open elsewhere")
+    second.say("again")
+    second.wait_for("▌ again", "I am the first.")

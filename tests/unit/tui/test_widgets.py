@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 from textual.app import App, ComposeResult
 
+from outrider.tui.asking import panel as panels
+from outrider.tui.asking.approval import ApprovalPanel, Asked
+from outrider.tui.asking.asking import Asking
+from outrider.tui.asking.questions import QuestionPanel
 from outrider.tui.conversation.beside import Beside, ChildAgent, ChildProcess, Todo
 from outrider.tui.conversation.entries import Call, Entry, Note, Said, Written
 from outrider.tui.rendering.palette import DARK, LIGHT, theme
-from outrider.tui.widgets import panel as panels
-from outrider.tui.widgets.approval import ApprovalPanel, Asked
-from outrider.tui.widgets.asking import Asking
 from outrider.tui.widgets.picker import Item, Picker
-from outrider.tui.widgets.questions import QuestionPanel
 from outrider.tui.widgets.side_panel import side_lines
 from outrider.tui.widgets.transcript import Transcript
 from outrider.types.parts import ToolPart
@@ -178,7 +178,7 @@ async def test_a_list_is_filtered_by_what_is_typed():
 def test_the_side_panel_tells_the_state_of_everything_that_runs():
     beside = Beside(lambda: 0.0)
     beside.todos = (Todo("find it", "completed"), Todo("mend it", "in_progress"))
-    beside.agents["s2"] = ChildAgent("c1", "reviewer", "look", "s2", "s1", 0.0, "asking", "shell")
+    beside.agents["s2"] = ChildAgent("c1", "reviewer", "look", "s2", 0.0, "asking", "shell")
     beside.processes["p1"] = ChildProcess("p1", "npm start\x1b[2J", 0.0, backgrounded=True)
     text = "\n".join(line.plain for line in side_lines(beside, 30, DARK, 65.0))
     for expected in ("● find it", "◐ mend it", "? reviewer  asking 1m 05s", "npm start", "running 1m 05s"):

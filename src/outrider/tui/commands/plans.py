@@ -1,7 +1,7 @@
 """What becomes of a plan: it is carried out, changed first, refused, or talked about."""
 
+from outrider.tui.asking.panel import Key
 from outrider.tui.commands.stage import Stage
-from outrider.tui.widgets.panel import Key
 
 BY = "terminal"
 _QUESTION = "Shall it be carried out? The session then goes on in agent mode."

@@ -3,7 +3,7 @@
 from outrider.app.archive.traces import stored_trace
 from outrider.app.views.commands import end_process, processes
 from outrider.tui.commands.stage import Command, Stage
-from outrider.tui.rendering.words import count, duration, money
+from outrider.tui.rendering.words import count, money
 from outrider.tui.widgets.picker import Item
 
 KEYS = (
@@ -87,7 +87,3 @@ async def permissions(stage: Stage, _: str) -> None:
 
 def _subject(given: dict[str, object]) -> str:
     return next((str(value) for name in ("command", "file_path", "url") if (value := given.get(name))), str(given))
-
-
-def took(milliseconds: int) -> str:
-    return duration(milliseconds / 1000)

@@ -5,9 +5,9 @@ from typing import Any, Protocol
 
 import msgspec
 
+from outrider.tui.asking.panel import Key
 from outrider.tui.conversation.entries import NoteKind
 from outrider.tui.helm import Helm
-from outrider.tui.widgets.panel import Key
 from outrider.tui.widgets.picker import Item
 
 

@@ -39,7 +39,13 @@ class Composer(TextArea):
         """What was said last shall not be taken yet."""
 
     def __init__(self, completions: Completions, history: History, commands: Sequence[Choice]) -> None:
-        super().__init__(id="composer", soft_wrap=True, show_line_numbers=False, highlight_cursor_line=False)
+        super().__init__(
+            id="composer",
+            soft_wrap=True,
+            show_line_numbers=False,
+            highlight_cursor_line=False,
+            placeholder="Ask something, or say what to do",
+        )
         self.said = history
         self.commands = commands
         self.files: Callable[[], Sequence[str]] = lambda: ()

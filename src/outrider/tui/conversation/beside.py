@@ -27,7 +27,6 @@ class ChildAgent(msgspec.Struct):
     name: str
     message: str
     session_id: str
-    parent_id: str
     since: float
     state: AgentState = "working"
     doing: str = "starting"
@@ -63,7 +62,7 @@ class Beside:
         match event:
             case AgentCalledEvent():
                 self.agents[event.child_session_id] = ChildAgent(
-                    event.call_id, event.callee, event.message, event.child_session_id, event.session_id, self._clock()
+                    event.call_id, event.callee, event.message, event.child_session_id, self._clock()
                 )
                 _forget(self.agents, lambda agent: agent.state in {"done", "failed"})
             case AgentReturnedEvent() if event.child_session_id in self.agents:

@@ -70,7 +70,6 @@ class Call(Entry):
         self.raw = ""
         self.live: deque[str] = deque([""], maxlen=LIVE_LINES)
         self.child = ""  # what an agent that was called is doing
-        self.seen = 0  # frames since it runs, for the mark that moves
 
     def write(self, delta: str) -> None:
         self.raw += delta

@@ -6,6 +6,7 @@ from outrider.tui.conversation.entries import Call
 from outrider.tui.rendering.diffs import diff
 from outrider.tui.rendering.inputs import command_of, effect, given_so_far, subject
 from outrider.tui.rendering.lines import clean, clean_line, cut, ends, indented, line, tail, wrapped
+from outrider.tui.rendering.markdown import markdown
 from outrider.tui.rendering.palette import Palette
 from outrider.tui.rendering.words import duration
 from outrider.types.parts import DisplayStatus, ToolPart
@@ -19,15 +20,23 @@ MARKS: dict[DisplayStatus, tuple[str, str]] = {
     "canceled": ("⊘", "warn"),
     "errored": ("✗", "bad"),
 }
+FINISH = "finish"
 _SILENT = frozenset({"read", "list", "glob", "grep", "skill", "web_fetch", "process"})  # output is for the model
 _TODO = {"pending": "○", "in_progress": "◐", "completed": "●", "cancelled": "⊘"}
 OUTPUT_LINES, ERROR_LINES, DIFF_LINES, UNFOLDED_LINES = 8, 4, 24, 500
 
 
 def call_lines(call: Call, width: int, palette: Palette) -> list[Text]:
+    if call.part.tool == FINISH:
+        return indented(markdown(_last_words(call), max(width - 2, 8), palette), line("  "))
     head = _head(call, width, palette)
     body = _body(call, max(width - 2, 8), palette)
     return [head, *indented(body, line("  "), line("  "))]
+
+
+def _last_words(call: Call) -> str:
+    """An agent that works with others ends with a call; what it says there is its answer."""
+    return str(given_so_far(call.part, call.raw).get("message", ""))
 
 
 def _head(call: Call, width: int, palette: Palette) -> Text:

@@ -8,13 +8,12 @@ from rich.text import Text
 
 from outrider.tui.rendering.code import coloured
 from outrider.tui.rendering.diffs import patch, replaced
-from outrider.tui.rendering.lines import clean, clean_line, line, wrapped
+from outrider.tui.rendering.lines import clean, clean_line, wrapped
 from outrider.tui.rendering.palette import Palette
 from outrider.types.parts import ToolPart
 from outrider.types.tool_state import ToolPending
 
 _SUBJECTS = ("description", "file_path", "path", "pattern", "command", "url", "query", "name", "agent_name", "question")
-_LANGUAGES = {"shell": "bash"}
 
 
 def subject(part: ToolPart, raw: str = "") -> str:
@@ -103,7 +102,3 @@ def _compact(given: dict[str, Any]) -> str:
 
 def _json(value: Any) -> str:
     return msgspec.json.encode(value, enc_hook=str).decode()
-
-
-def blank(palette: Palette) -> Text:
-    return line("(no input)", palette.style("quiet"))

@@ -5,6 +5,7 @@ from textual.widgets import Static
 
 from outrider.tui.rendering.lines import clean, line, side_by_side, wrapped
 from outrider.tui.rendering.palette import Palette
+from outrider.tui.rendering.words import plural
 from outrider.tui.widgets.look import palette_of
 
 _TRIES = (
@@ -29,17 +30,24 @@ class Welcome(Static):
         super().__init__("", id="welcome", markup=False)
         self.notices = notices
         self.missing = missing
+        self.earlier = 0
 
     def on_resize(self) -> None:
         self.draw()
 
+    def tell_earlier(self, number: int) -> None:
+        self.earlier = number
+        self.draw()
+
     def draw(self) -> None:
         palette = palette_of(self)
-        lines = welcome_lines(self.notices, self.missing, max(self.size.width, 20), palette)
+        lines = welcome_lines(self.notices, self.missing, max(self.size.width, 20), palette, earlier=self.earlier)
         self.update(Text("\n").join(lines))
 
 
-def welcome_lines(notices: tuple[str, ...], missing: str, width: int, palette: Palette) -> list[Text]:
+def welcome_lines(
+    notices: tuple[str, ...], missing: str, width: int, palette: Palette, *, earlier: int = 0
+) -> list[Text]:
     lines = [line("◆ outrider", palette.style("accent", bold=True)), line()]
     if missing:
         lines += _paragraph(missing[:1].upper() + missing[1:], width, palette, "text")
@@ -47,7 +55,8 @@ def welcome_lines(notices: tuple[str, ...], missing: str, width: int, palette: P
     intro = "An agent that works in this folder. It asks before it changes anything or runs what could do harm."
     lines += _paragraph(intro, width, palette, "text")
     lines.append(line())
-    for words, note in _TRIES:
+    known = f"{plural(earlier, 'session')} of this folder"
+    for words, note in (*_TRIES, *((("/resume", known),) if earlier else ())):
         text = Text.assemble(("› ", palette.style("accent")), (words, palette.style("text")))
         both = Text.assemble(text, (f"   {note}", palette.style("quiet")))
         lines += [both] if both.cell_len <= width else wrapped(text, width)

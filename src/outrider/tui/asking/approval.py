@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
+from outrider.tui.asking.panel import Key, Panel
 from outrider.tui.rendering.inputs import effect
 from outrider.tui.rendering.lines import clean, clean_line, indented, line, wrapped
 from outrider.tui.rendering.palette import Palette
-from outrider.tui.widgets.panel import Key, Panel
 
 _LABEL = 6
 _ONCE = Key("y", "once", "yes, once")

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from textual.containers import Vertical
 from textual.message import Message
 
-from outrider.tui.widgets.approval import ApprovalPanel
-from outrider.tui.widgets.panel import Panel
+from outrider.tui.asking.approval import ApprovalPanel
+from outrider.tui.asking.panel import Panel
 
 Taken = Callable[[str, str], Awaitable[None]]
 """What is done with an answer and its words."""

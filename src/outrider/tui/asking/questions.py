@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from outrider.tui.asking.panel import Key, Panel
 from outrider.tui.rendering.lines import clean, clean_line, indented, line, wrapped
 from outrider.tui.rendering.markdown import markdown
 from outrider.tui.rendering.palette import Palette
-from outrider.tui.widgets.panel import Key, Panel
 
 _OWN = Key("w", "", "write an answer", "your answer")
 _DIGITS = "123456789"

@@ -1,0 +1,1 @@
+"""Questions in place of the composer: about calls, of the model, of the program itself."""

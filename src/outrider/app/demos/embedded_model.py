@@ -1,4 +1,4 @@
-"""A real task for the embedded model, from nothing: `python -m outrider.app.demos.embedded_model [1.5b | 0.5b | PATH.gguf]`.
+"""A real task for the embedded model: `python -m outrider.app.demos.embedded_model [1.5b | 0.5b | PATH.gguf]`.
 
 It makes a small workspace with a bug, lets the agent look, mend and test, and shows the conversation and the trace."""
 

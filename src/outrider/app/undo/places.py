@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
 
-from outrider.errors import OutriderError
+from outrider.errors import ConfigurationError
 from outrider.sessions.snapshots.snapshot import Snapshots
 from outrider.sessions.snapshots.tidying import shed
 from outrider.tools.threads import Threads
@@ -27,7 +27,7 @@ class Places:
         self._threads = Threads(8)
 
     async def find(self, workspace: Path) -> Snapshots | str:
-        """The workspace's changes, or the reason why none are kept."""
+        """The workspace's changes, or the reason why none are kept. Raises StoreError if that does not work now."""
         async with self._lock:
             if workspace not in self._opened:
                 self._opened[workspace] = await self.run(lambda: self._open(workspace))
@@ -53,7 +53,7 @@ class Places:
     def _open(self, workspace: Path) -> Snapshots | str:
         try:
             return Snapshots(self._folder(workspace), workspace)
-        except OutriderError as error:
+        except ConfigurationError as error:
             return error.message
 
     def _folder(self, workspace: Path) -> Path:

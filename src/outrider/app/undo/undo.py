@@ -26,6 +26,7 @@ from outrider.types.events import ErrorEvent, ProcessExitedEvent, ProcessStarted
 from outrider.types.parts import ToolPart
 
 Key = tuple[str, str]  # a session and one of its calls
+Planned = dict[Path, str | None]  # files, and the hashes that they shall have
 
 
 class _Call(msgspec.Struct, frozen=True):
@@ -76,35 +77,31 @@ class Undo:
             if not may_change_anything(part, tool, seat.workspace, built_in=built_in):
                 yield
                 return
-            async with self._watched(call):
+            async with self._between(call, None):
                 yield
         finally:
-            del self._calls[call.key]
+            self._calls.pop(call.key, None)
 
     @asynccontextmanager
     async def keep(self, context: ToolContext, changes: Sequence[Change]) -> AsyncGenerator[None, None]:
         """Files outside the workspace are written without an undo; whoever allowed that knew the path."""
         call = self._calls.get((context.session_id, context.call_id))
-        found = await self.places.find(call.seat.workspace) if call else ""
-        if call is None or isinstance(found, str):
+        if call is None:
             yield
             return
-        root = found.workspace
-        planned = {
-            Path(change.place.real): None if change.after is None else name_of(change.after)
-            for change in changes
-            if Path(change.place.real).is_relative_to(root)
-        }
-        async with self._between(call, found, planned):
+        planned = {Path(one.place.real): None if one.after is None else name_of(one.after) for one in changes}
+        async with self._between(call, planned):
             yield
 
     async def recover(self, journal: Journal) -> None:
         """What a killed program left under way is written down, and what the transcript does not know yet is added."""
         workspace, session_id = Path(journal.session.workspace_directory or "."), journal.session.id
-        found = await self.places.find(workspace) if self.places.has(workspace) else ""
-        if isinstance(found, str):
+        if not self.places.has(workspace):
             return
         with suppress(StoreError):
+            found = await self.places.find(workspace)
+            if isinstance(found, str):
+                return
             await self.places.run(lambda: found.recover(session_id))
             for changed in await self.places.run(lambda: found.of_session(session_id)):
                 if changed.origin.session_id == session_id:
@@ -118,7 +115,8 @@ class Undo:
 
     async def settle(self, session_id: str) -> None:
         """The session closes, and its processes have ended: write down what is left to."""
-        await asyncio.gather(*(task for task, owner in self._tasks.items() if owner == session_id))
+        for task in [task for task, owner in self._tasks.items() if owner == session_id]:
+            await task
         family = _family(session_id, self._callers)
         for key in [key for key in self._lasting if key[0] in family]:
             await self._finish(self._lasting.pop(key), goes_on=False)
@@ -128,29 +126,16 @@ class Undo:
     async def close(self) -> None:
         for stop in self._stop:
             stop()
-        await asyncio.gather(*self._tasks)
+        for task in list(self._tasks):
+            await task
         for key in list(self._lasting):
             await self._finish(self._lasting.pop(key), goes_on=False)
         await self.places.close()
 
     @asynccontextmanager
-    async def _watched(self, call: _Call) -> AsyncGenerator[None, None]:
-        found = await self.places.find(call.seat.workspace)
-        if isinstance(found, str):
-            yield
-            return
-        async with self._between(call, found, None):
-            yield
-
-    @asynccontextmanager
-    async def _between(
-        self, call: _Call, snapshots: Snapshots, planned: dict[Path, str | None] | None
-    ) -> AsyncGenerator[None, None]:
+    async def _between(self, call: _Call, planned: Planned | None) -> AsyncGenerator[None, None]:
         """With the files as they were before kept, and what changed written down afterwards, whatever happens."""
-        if planned is not None and not planned:
-            yield
-            return
-        before = await self._before(call, snapshots, planned)
+        begun = await self._begin(call, planned)
         cut_short = False
         try:
             yield
@@ -158,21 +143,30 @@ class Undo:
             cut_short = True
             raise
         finally:
-            if before is not None:
-                await self._ending(_Lasting(call, snapshots, before, not cut_short))
+            if begun is not None:
+                await self._ending(msgspec.structs.replace(begun, doubtful=not cut_short))
 
-    async def _before(
-        self, call: _Call, snapshots: Snapshots, planned: dict[Path, str | None] | None
-    ) -> Snapshot | None:
-        """Where undo was promised, a call that cannot be undone is not run; elsewhere it is, and somebody is told."""
-        looking = asyncio.ensure_future(self.places.run(lambda: snapshots.before(planned, call.origin, planned)))
+    async def _begin(self, call: _Call, planned: Planned | None) -> _Lasting | None:
+        """None where nothing is kept. Where undo was promised, a call that cannot be undone for want of space is not
+        run; elsewhere it is, and somebody is told."""
         try:
-            return await asyncio.shield(looking)
+            found = await self.places.find(call.seat.workspace)
+            if isinstance(found, str):
+                return None
+            inside = _inside(planned, found.workspace)
+            if inside is not None and not inside:
+                return None
+            return _Lasting(call, found, await self._look(found, call.origin, inside), doubtful=False)
         except StoreError as error:
             if call.seat.session.mode == "background":
                 raise ToolFailure(f"what it changes could not be undone ({error.message}). It was not run") from error
             self._warn(call, f"{call.part.tool} runs without an undo: {error.message}")
             return None
+
+    async def _look(self, snapshots: Snapshots, origin: Origin, planned: Planned | None) -> Snapshot:
+        looking = asyncio.ensure_future(self.places.run(lambda: snapshots.before(planned, origin, planned)))
+        try:
+            return await asyncio.shield(looking)
         except asyncio.CancelledError:
             await asyncio.wait([looking])
             if not looking.exception():
@@ -225,6 +219,10 @@ class Undo:
         self._bus.publish(
             call.seat.labelled(ErrorEvent, call_id=call.part.call_id, error_type="UndoUnavailable", message=message)
         )
+
+
+def _inside(planned: Planned | None, root: Path) -> Planned | None:
+    return None if planned is None else {path: name for path, name in planned.items() if path.is_relative_to(root)}
 
 
 def _family(session_id: str, callers: dict[str, Caller]) -> set[str]:

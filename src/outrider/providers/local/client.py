@@ -12,7 +12,7 @@ from outrider.providers.local.answer import AnswerReader
 from outrider.providers.local.chunks import read_chunks
 from outrider.providers.local.dialect import Dialect
 from outrider.providers.local.runtimes.loaded import LoadedModel
-from outrider.providers.local.schema import CallSchema, output_schema
+from outrider.providers.local.schema import CallSchema, grammar, output_schema
 from outrider.providers.local.tool_text import beginning_of
 from outrider.providers.local.transcript import Transcript
 from outrider.types.request import ModelSettings, Request
@@ -116,10 +116,9 @@ class Asked:
     def _constraint(self, request: Request, names: FileNames) -> dict[str, Any]:
         settings = request.settings
         if request.tools:
-            return {
-                "json_schema": self._schema.for_answer(settings.tool_choice, names.existing(request), settings.output)
-            }
-        return {"json_schema": output_schema(settings.output)} if settings.output else {}
+            schema = self._schema.for_answer(settings.tool_choice, names.existing(request), settings.output)
+            return {"grammar": grammar(schema)}
+        return {"grammar": grammar(output_schema(settings.output))} if settings.output else {}
 
 
 def _options(settings: ModelSettings) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, cast
 
+import msgspec
+
 from outrider.providers.local.dialect import SAY, Dialect, Words, required_of
 from outrider.types.request import OutputSchema, ToolChoice, ToolSpec
 
@@ -60,6 +62,12 @@ class CallSchema:
 
     def _words_first(self, name: str) -> dict[str, Any]:
         return {SAY: {"type": "string"}} if self._dialect.says and name != self.words.answer else {}
+
+
+def grammar(schema: dict[str, Any]) -> str:
+    """For llguidance, which keeps to the separators; given as a plain schema, it would be put into a grammar that lets
+    the model write as much white space as it likes."""
+    return f"%llguidance {{}}\nstart: %json {msgspec.json.encode(schema).decode()}"
 
 
 def output_schema(output: OutputSchema) -> dict[str, Any]:

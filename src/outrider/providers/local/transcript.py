@@ -88,7 +88,7 @@ class Transcript:
 
 def hint(names: Sequence[str]) -> str:
     """What stands below a request that seems to be about files."""
-    return f"(Files that may be meant: {', '.join(names)})"
+    return f"(These files exist, and must be read before they are changed: {', '.join(names)})"
 
 
 def reminder(asked: str) -> str:

@@ -19,7 +19,7 @@ from outrider.providers.assemble import Assembler
 from outrider.providers.local.client import LocalClient
 from outrider.providers.local.dialect import CompactTool, Dialect
 from outrider.providers.local.runtimes.loaded import LoadedModel
-from outrider.providers.local.transcript import reminder
+from outrider.providers.local.transcript import hint, reminder
 from outrider.types.parts import FilePart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Prompt, Request, ToolSpec
 from outrider.types.stream import TextDelta
@@ -82,6 +82,10 @@ def asking(*messages: ModelMessage, **fields) -> Request:
     return Request("tiny", Prompt(said), fields.pop("system", "Be short."), fields.pop("tools", (READ,)), **fields)
 
 
+def schema_of(body: dict) -> dict:
+    return json.loads(body["grammar"].partition("%json ")[2])
+
+
 async def folded(held: LocalClient, request: Request) -> Assembler:
     assembler = Assembler("local")
     async for delta in held.stream(request):
@@ -104,7 +108,7 @@ async def test_the_model_is_told_of_its_tools_in_few_words_and_held_to_them(mode
     system = body["messages"][0]["content"]
     assert system.startswith("Be short.")
     assert '{"tool": "read", "path": "…"} Reads a file\n' in system
-    assert [branch["properties"]["tool"]["const"] for branch in body["json_schema"]["anyOf"]] == ["read", "answer"]
+    assert [branch["properties"]["tool"]["const"] for branch in schema_of(body)["anyOf"]] == ["read", "answer"]
     assert (body["temperature"], body["stream"]) == (0.0, True)
 
 
@@ -112,7 +116,7 @@ async def test_without_tools_the_model_is_left_to_speak(models):
     one = models("Plain words.")
     (text,) = (await folded(client(one), asking(tools=()))).parts()
     assert text.text == "Plain words."
-    assert "json_schema" not in one.runtime.bodies[0]
+    assert "grammar" not in one.runtime.bodies[0]
 
 
 async def test_a_value_that_was_asked_for_is_held_to_its_schema(models):
@@ -121,7 +125,7 @@ async def test_a_value_that_was_asked_for_is_held_to_its_schema(models):
     request = asking(tools=(), settings=ModelSettings(output=wanted))
     (text,) = (await folded(client(one), request)).parts()
     assert text.text == '{"n": 4}'
-    assert one.runtime.bodies[0]["json_schema"]["required"] == ["n"]
+    assert schema_of(one.runtime.bodies[0])["required"] == ["n"]
 
 
 async def test_calls_and_results_are_written_as_the_model_writes_them(models):
@@ -135,12 +139,12 @@ async def test_calls_and_results_are_written_as_the_model_writes_them(models):
     result = ModelMessage("user", (ToolResultPart("1", "milk " * 100),))
     await folded(client(one, dialect=dialect, names=Names()), asking(said, called, result))
     _, first, call, gave = one.runtime.bodies[0]["messages"]
-    assert first["content"].endswith("(Files that may be meant: a.txt)")
+    assert first["content"].endswith(hint(["a.txt"]))
     assert call == {"role": "assistant", "content": '{"tool": "read", "path": "a.txt"}'}
     assert gave["content"].startswith("read gave:\nMILK MILK")
     assert "characters left out" in gave["content"]
     assert gave["content"].endswith(reminder("What is in the first one?"))
-    read = one.runtime.bodies[0]["json_schema"]["anyOf"][0]
+    read = schema_of(one.runtime.bodies[0])["anyOf"][0]
     assert read["properties"]["path"] == {"enum": ["a.txt", "b.txt"]}
 
 

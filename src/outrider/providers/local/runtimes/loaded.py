@@ -1,6 +1,7 @@
 """A loaded model and the one thread that works for everybody who asks it, fairly."""
 
 import asyncio
+import atexit
 import threading
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
@@ -39,6 +40,7 @@ class LoadedModel:
         self._runtime = runtime
         self._states = states
         self._queue: FairQueue[Job] = FairQueue()
+        self._served: Job | None = None
         self._worker = threading.Thread(target=self._work, name="outrider-local-model", daemon=True)
         self._worker.start()
 
@@ -59,14 +61,19 @@ class LoadedModel:
             self._queue.discard(conversation, job)
 
     def close(self) -> None:
-        """Blocks until the answer under way has stopped."""
+        """Gives up the answer under way, and blocks until it has stopped."""
+        closed = ServerError("the local model was closed")
         for job in self._queue.close():
-            job.end(ServerError("the local model was closed"))
+            job.end(closed)
+        if (job := self._served) is not None:
+            job.end(closed)
+            job.given_up = True
         self._worker.join()
         self._runtime.close()
 
     def _work(self) -> None:
         while (job := self._queue.take()) is not None:
+            self._served = job
             try:
                 if self._states is not None and job.beginning is not None:
                     self._states.prepare(self._runtime, job.beginning, lambda _, job=job: job.given_up)
@@ -92,9 +99,18 @@ class Pool:
             self._loaded[weights, limits] = (model, (known[1] if known else 0) + 1)
             return model
 
+    def close(self) -> None:
+        """At the end of the process: a runtime that still computes then would take the process down with it."""
+        with self._lock:
+            while self._loaded:
+                _, (model, _) = self._loaded.popitem()
+                model.close()
+
     def give_back(self, weights: Path, limits: RuntimeLimits) -> None:
         with self._lock:
-            model, users = self._loaded.pop((weights, limits))
+            model, users = self._loaded.pop((weights, limits), (None, 0))
+            if model is None:
+                return
             if users > 1:
                 self._loaded[weights, limits] = (model, users - 1)
             else:
@@ -103,6 +119,7 @@ class Pool:
 
 # Weights are a resource of the process, as a mapped file is: two engines with the same model share it.
 POOL = Pool()
+atexit.register(POOL.close)
 
 
 def _load(weights: Path, states: Path, limits: RuntimeLimits) -> LoadedModel:

@@ -1,0 +1,117 @@
+"""The embedded model: how soon a second start answers, and what our side costs over the runtime's own speed.
+
+Skipped where no weights are on this machine; fetch them with `outrider models pull`."""
+
+import asyncio
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+
+from benchmarks.figure import Figure
+from benchmarks.local_eval.shop import lay_out
+from outrider.app.config.folders import find_folders
+from outrider.app.local.compact import DIALECT
+from outrider.app.local.shelf import place_of, states_folder
+from outrider.app.local.weights import KNOWN
+from outrider.providers.local.client import Asked, LocalClient, NoNames
+from outrider.providers.local.runtimes.embedded import EmbeddedRuntime
+from outrider.providers.local.runtimes.loaded import LoadedModel
+from outrider.providers.local.runtimes.runtime import RuntimeLimits
+from outrider.types.parts import TextPart
+from outrider.types.request import ModelMessage, ModelSettings, Prompt, Request
+
+ROUNDS = 5
+TOKENS = 64
+SECONDS, SHARE = 3.0, 1.10
+# A whole start: the settings, the standard engine, the weights, the default prompt, and the first text.
+START = """
+import asyncio, sys, time
+from pathlib import Path
+from outrider.app.config.settings import Flags, read_settings
+from outrider.app.standard import standard_engine
+from outrider.bus import EventBus
+from outrider.types.events import PartDeltaEvent
+async def main():
+    bus, first = EventBus(), []
+    bus.subscribe(PartDeltaEvent, lambda event: first.append(time.time()))
+    settings = read_settings(cwd=sys.argv[1], flags=Flags(model=sys.argv[2]))
+    async with standard_engine(settings, workspace=Path(sys.argv[1]), attended=False, bus=bus) as engine:
+        session = await engine.create(workspace=sys.argv[1])
+        await engine.prompt(session, "Hello!")
+    print(first[0])
+asyncio.run(main())
+"""
+
+
+def bench() -> list[Figure]:
+    data = find_folders(os.environ).data
+    here = [weights for weights in KNOWN if place_of(weights, data).is_file()]
+    figures: list[Figure] = []
+    for weights in here[:1]:
+        figures += [first_text(weights.name), *asyncio.run(speed(place_of(weights, data), states_folder(data)))]
+    return figures
+
+
+def first_text(name: str) -> Figure:
+    with tempfile.TemporaryDirectory(prefix="bench-local-") as folder:
+        workspace = str(lay_out(Path(folder)))
+        taken = [started(workspace, name) for _ in range(ROUNDS + 1)][1:]  # the first one may have to read everything
+    value = statistics.median(taken)
+    return Figure(
+        f"local/{name}: second start to first text", value, "s", target=f"< {SECONDS:g} s", ok=value < SECONDS
+    )
+
+
+def started(workspace: str, name: str) -> float:
+    begin = time.time()
+    command = [sys.executable, "-c", START, workspace, f"local/{name}"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return float(done.stdout) - begin
+
+
+async def speed(weights: Path, states: Path) -> list[Figure]:
+    """CPU time for the same answer, by the runtime alone and through our client, in turns."""
+    runtime = EmbeddedRuntime(weights, states, RuntimeLimits())
+    with closing(LoadedModel(runtime, None)) as model:
+        client = LocalClient("local", OneModel(model), DIALECT)
+        request = asking("Tell me the story of a lighthouse.")
+        alone, ours = [], []
+        for _ in range(ROUNDS + 1):
+            alone.append(await asyncio.to_thread(measured_alone, runtime, Asked(request, DIALECT, NoNames()).body))
+            begin = time.process_time()
+            async for _ in client.stream(request):
+                pass
+            ours.append(time.process_time() - begin)
+    least, cost = min(alone[1:]), min(ours[1:])
+    name = f"local/{weights.stem}: {TOKENS} tokens through our client"
+    return [
+        Figure(f"local/{weights.stem}: {TOKENS} tokens by the runtime alone", least, "CPU s"),
+        Figure(name, cost, "CPU s", cost / least, f"<= {SHARE:g} x", cost / least <= SHARE),
+    ]
+
+
+def measured_alone(runtime: EmbeddedRuntime, body: str) -> float:
+    begin = time.process_time()
+    runtime.chat(body, lambda _: False)
+    return time.process_time() - begin
+
+
+def asking(text: str) -> Request:
+    settings = ModelSettings(max_output_tokens=TOKENS, extra={"ignore_eos": True})
+    return Request("", Prompt([ModelMessage("user", (TextPart(text),))]), "Be chatty.", settings=settings)
+
+
+class OneModel:
+    def __init__(self, model: LoadedModel) -> None:
+        self._model = model
+
+    def take(self, name: str) -> LoadedModel:
+        return self._model
+
+    def give_back(self, name: str) -> None:
+        pass

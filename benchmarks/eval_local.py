@@ -1,0 +1,200 @@
+"""Judges embedded models: `python -m benchmarks.eval_local [--model 1.5b]… [--only choices]… [--matching TEXT]`.
+
+Choices are judged by the first call, questions by the answer, repairs by running the test.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.local_eval.choices import CHOICES, Choice
+from benchmarks.local_eval.questions import QUESTIONS
+from benchmarks.local_eval.repairs import REPAIRS, Repair
+from benchmarks.local_eval.shop import lay_out
+from outrider import Agent, Engine, EventBus, Limits, Provider, Rules
+from outrider.app.build import model_client
+from outrider.app.local.profile import local_profile
+from outrider.app.toolbox import Surroundings, Toolbox
+from outrider.context.prompts import prompt_text
+from outrider.processes.sandbox.none import NoSandbox
+from outrider.providers.assemble import Assembler
+from outrider.sessions.session import Session
+from outrider.types.parts import TextPart, ToolPart, ToolResultPart, ToolUsePart
+from outrider.types.request import ModelMessage, Prompt, Request, ToolSpec
+
+LIMITS = Limits(turns=12, seconds=420)
+TEST_SECONDS = 30
+ALLOWED = Rules(allow=("write(*)", "shell(*)"))  # the tasks are our own
+Verdict = tuple[str, bool, str]
+"""A task, whether it was done right, and what became of it."""
+
+
+@dataclass
+class Score:
+    kind: str
+    right: int = 0
+    total: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.right} of {self.total} ({100 * self.right // max(self.total, 1)} %)"
+
+    def add(self, verdict: Verdict) -> None:
+        task, right, became = verdict
+        self.right, self.total = self.right + right, self.total + 1
+        print(
+            f"  {'ok  ' if right else 'FAIL'} {self.kind} {task[:60]}{'' if right else f' -> {became[:400]}'}",
+            flush=True,
+        )
+
+
+@dataclass
+class Exam:
+    """One model, in a folder of its own. `matching` picks the tasks whose text holds it."""
+
+    model: str
+    folder: Path
+    threads: int | None = None
+    matching: str = ""
+    bus: EventBus = field(default_factory=EventBus)
+
+    def __post_init__(self) -> None:
+        self.shop = lay_out(self.folder / "shop")
+        self.agent = local_profile(Agent("outrider", prompt_text("agent"), self.model, "local", limits=LIMITS))
+        self.provider = Provider("local", "local", options={"threads": self.threads} if self.threads else {})
+        self.around = Surroundings(
+            sandbox=NoSandbox("the tasks are our own", ""), data=self.folder / "data", home=self.folder, bus=self.bus
+        )
+
+    async def choices(self) -> AsyncIterator[Verdict]:
+        specs = await self._offered()
+        async with contextlib.aclosing(model_client(self.provider)) as client:
+            for choice in (choice for choice in CHOICES if self.matching in choice.said):
+                assembler = Assembler("local")
+                prompt = conversation(choice)
+                request = Request(self.model, prompt, self.agent.instructions, specs, workspace=str(self.shop))
+                async for delta in client.stream(request):
+                    assembler.add(delta)
+                tool, arguments = first_call(assembler)
+                yield choice.said, choice.accepts(tool, arguments), f"{tool} {arguments}"
+
+    async def questions(self) -> AsyncIterator[Verdict]:
+        async with self._engine() as engine:
+            for question in (question for question in QUESTIONS if self.matching in question.said):
+                answer, steps = await work(engine, question.said, self.shop)
+                yield question.said, question.accepts(answer), steps
+
+    async def repairs(self) -> AsyncIterator[Verdict]:
+        async with self._engine() as engine:
+            for repair in (repair for repair in REPAIRS if self.matching in repair.said):
+                workspace = lay_out(self.folder / repair.name, repair.files)
+                _, steps = await work(engine, repair.said, workspace)
+                yield repair.name, await asyncio.to_thread(passes, repair, workspace), steps
+
+    async def _offered(self) -> tuple[ToolSpec, ...]:
+        toolbox = Toolbox(Session(workspace_directory=str(self.shop)), self.around)
+        try:
+            return tuple(tool.spec() for name, tool in toolbox.tools.items() if name in (self.agent.tools or ()))
+        finally:
+            await toolbox.aclose()
+
+    @contextlib.asynccontextmanager
+    async def _engine(self) -> AsyncGenerator[Engine, None]:
+        options = {"surroundings": self.around, "rules": ALLOWED, "attended": False}
+        async with Engine([self.agent], [self.provider], bus=self.bus, **options) as engine:
+            yield engine
+
+
+def conversation(choice: Choice) -> Prompt:
+    prompt = Prompt([ModelMessage("user", (TextPart(choice.said),))])
+    for number, (tool, arguments, result) in enumerate(choice.before):
+        prompt.append(ModelMessage("assistant", (ToolUsePart(str(number), tool, arguments),)))
+        prompt.append(ModelMessage("user", (ToolResultPart(str(number), result),)))
+    return prompt
+
+
+def first_call(assembler: Assembler) -> tuple[str, dict[str, object]]:
+    for part in assembler.parts():
+        if isinstance(part, ToolPart):
+            return part.tool, part.state.input
+        if isinstance(part, TextPart):
+            return "answer", {"text": part.text}
+    return "", {}
+
+
+async def work(engine: Engine, said: str, workspace: Path) -> tuple[str, str]:
+    """The agent's last words, and the calls that led to them."""
+    session = await engine.create(workspace=workspace)
+    end = await engine.prompt(session, said)
+    stored = await engine.store.load(session)
+    calls = [part for message in stored.messages for part in message.get_parts_by_type(ToolPart)]
+    steps = " ".join(f"{part.tool}({next(iter(part.state.input.values()), '')})" for part in calls)
+    await engine.close(session)
+    return end.output, f"{steps} [{end.reason}] {end.output}"
+
+
+def passes(repair: Repair, workspace: Path) -> bool:
+    """The test as it was given, whatever the model has made of it."""
+    lay_out(workspace, {name: text for name, text in repair.files.items() if name.startswith("test_")})
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(workspace),
+        str(workspace),
+    ]
+    try:
+        done = subprocess.run(command, cwd=workspace, capture_output=True, timeout=TEST_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
+
+
+KINDS = {"choices": Exam.choices, "questions": Exam.questions, "repairs": Exam.repairs}
+
+
+async def judged(exam: Exam, kind: str) -> Score:
+    score, start = Score(kind), time.monotonic()
+    async for verdict in KINDS[kind](exam):
+        score.add(verdict)
+    score.seconds = time.monotonic() - start
+    return score
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.eval_local", description=__doc__)
+    parser.add_argument("--model", action="append", help="0.5b, 1.5b or PATH.gguf; may be given again")
+    parser.add_argument("--only", choices=[*KINDS], action="append")
+    parser.add_argument("--matching", default="", help="only tasks whose text holds this")
+    parser.add_argument("--threads", type=int)
+    given = parser.parse_args()
+    rows: dict[str, list[Score]] = {}
+    for model in given.model or ["1.5b", "0.5b"]:
+        print(f"local/{model}")
+        with tempfile.TemporaryDirectory(prefix="eval-") as folder:
+            exam = Exam(model, Path(folder), given.threads, given.matching)
+            rows[model] = [await judged(exam, kind) for kind in given.only or KINDS]
+    show(rows)
+
+
+def show(rows: dict[str, list[Score]]) -> None:
+    kinds = [score.kind for score in next(iter(rows.values()))]
+    print("\n| model | " + " | ".join(kinds) + " | minutes |\n|---|" + "---|" * (len(kinds) + 1))
+    for model, scores in rows.items():
+        minutes = sum(score.seconds for score in scores) / 60
+        print(f"| local/{model} | " + " | ".join(map(str, scores)) + f" | {minutes:.1f} |")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,1 @@
+"""Tasks for small models: choosing tools, answering from files, mending small bugs."""

@@ -1,0 +1,241 @@
+"""The embedded model with its real, small weights: run where they are, and say how to get them where they are not."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import aclosing
+from pathlib import Path
+from time import monotonic
+
+import msgspec
+import pytest
+
+from outrider import Agent, Engine, EventBus, Provider, TextPart, ToolCompleted, ToolPart
+from outrider.app.config.folders import find_folders
+from outrider.app.local.compact import DIALECT
+from outrider.app.local.paths import WorkspaceNames
+from outrider.app.local.profile import local_profile
+from outrider.app.local.weights import SMALL
+from outrider.app.toolbox import Surroundings
+from outrider.context.prompts import prompt_text
+from outrider.processes.sandbox.none import NoSandbox
+from outrider.providers.assemble import Assembler
+from outrider.providers.local.client import LocalClient
+from outrider.providers.local.runtimes.loaded import POOL, LoadedModel
+from outrider.providers.local.runtimes.runtime import RuntimeLimits
+from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Prompt, Request, ToolChoice, ToolSpec
+from outrider.types.stream import TextDelta
+
+pytest.importorskip("xllamacpp")
+DATA = find_folders(os.environ).data
+WEIGHTS = DATA / "models" / SMALL.file_name
+LIMITS = RuntimeLimits(context=4096, threads=1)  # other tests run beside these, and threads would wait for each other
+FRESH = RuntimeLimits(context=2048, threads=1)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(
+        not WEIGHTS.is_file(), reason="the small weights are not here; fetch them with: outrider models pull small"
+    ),
+]
+
+ODD = ToolSpec(
+    "plan",
+    "Makes a plan.",
+    {
+        "type": "object",
+        "properties": {
+            "steps": {"type": "array", "items": {"$ref": "#/$defs/Step"}, "minItems": 1, "maxItems": 2},
+            "urgent": {"type": "boolean"},
+            "level": {"enum": ["low", "high"]},
+        },
+        "required": ["steps", "level"],
+        "$defs": {
+            "Step": {
+                "type": "object",
+                "properties": {"what": {"type": "string", "maxLength": 40}, "minutes": {"type": "integer"}},
+                "required": ["what", "minutes"],
+            }
+        },
+    },
+)
+
+
+class Models:
+    """The pool's model, with its states in a folder of the test's own."""
+
+    def __init__(self, states: Path) -> None:
+        self._states = states
+
+    def take(self, name: str) -> LoadedModel:
+        return POOL.take(WEIGHTS, self._states, LIMITS)
+
+    def give_back(self, name: str) -> None:
+        POOL.give_back(WEIGHTS, LIMITS)
+
+
+@pytest.fixture(scope="module")
+def states(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("states")
+
+
+@pytest.fixture(scope="module")
+def models(states: Path) -> Iterator[Models]:
+    """Loaded once for all tests here."""
+    held = Models(states)
+    held.take("")
+    yield held
+    held.give_back("")
+
+
+def asking(text: str, **fields) -> Request:
+    return Request(
+        "0.5b", Prompt([ModelMessage("user", (TextPart(text),))]), fields.pop("system", "Be short."), **fields
+    )
+
+
+async def folded(client: LocalClient, request: Request) -> Assembler:
+    assembler = Assembler("local")
+    async for delta in client.stream(request):
+        assembler.add(delta)
+    return assembler
+
+
+async def test_it_speaks(models):
+    answer = await folded(LocalClient("local", models, DIALECT), asking("What is the capital of France?"))
+    (text,) = answer.parts()
+    assert "Paris" in text.text
+    assert (answer.finish, answer.model) == ("stop", "0.5b")
+    assert answer.tokens.output > 0
+
+
+async def test_calls_always_parse_however_wild_the_model_is(models):
+    client = LocalClient("local", models, DIALECT)
+    for number in range(3):
+        settings = ModelSettings(temperature=1.5, extra={"seed": number}, max_output_tokens=120)
+        request = asking('Plan my day! ☕ "quotes" and\nnewlines', tools=(ODD,), settings=settings)
+        answer = await folded(client, request)
+        (part,) = answer.parts()
+        if isinstance(part, ToolPart) and answer.finish == "tool_use":
+            assert part.metadata == {}, "the input did not parse"
+            assert {"steps", "level"} <= part.state.input.keys()
+            assert part.state.input["level"] in ("low", "high")
+            assert all({"what", "minutes"} == step.keys() for step in part.state.input["steps"])
+        else:
+            assert isinstance(part, TextPart) or answer.finish == "length"
+
+
+async def test_a_value_follows_its_schema(models):
+    wanted = OutputSchema({"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]})
+    answer = await folded(
+        LocalClient("local", models, DIALECT), asking("What is 2 + 2?", settings=ModelSettings(output=wanted))
+    )
+    (text,) = answer.parts()
+    assert msgspec.json.decode(text.text).keys() == {"sum"}
+
+
+async def test_a_prompt_is_given_up_within_a_second_while_it_is_read(models):
+    client = LocalClient("local", models, DIALECT)
+    async with aclosing(client.stream(asking("word " * 2000))) as deltas:
+        reading = asyncio.ensure_future(anext(deltas))
+        await asyncio.sleep(0.5)
+        start = monotonic()
+        reading.cancel()
+        await asyncio.wait([reading])
+    assert monotonic() - start < 1
+    await require_free(client)
+
+
+async def test_an_answer_is_given_up_within_a_second_while_it_is_written(models):
+    client = LocalClient("local", models, DIALECT)
+    async with aclosing(client.stream(asking("Count from one to a thousand, in words."))) as deltas:
+        while not isinstance(await anext(deltas), TextDelta):
+            pass
+        start = monotonic()
+    assert monotonic() - start < 1
+    await require_free(client)
+
+
+async def require_free(client: LocalClient) -> None:
+    """The model itself stops between two batches, or two tokens; a busy machine may take its time for one."""
+    async with asyncio.timeout(20):
+        await folded(client, asking("Hi", settings=ModelSettings(max_output_tokens=1)))
+
+
+async def test_the_second_start_remembers_what_the_first_has_read(models, states):
+    system = "You are a very patient gardener. " * 20
+    first = await folded(LocalClient("local", models, DIALECT), asking("Hi", system=system))
+    assert len([*states.glob("*.bin")]) > 0
+    fresh = await asyncio.to_thread(lambda: POOL.take(WEIGHTS, states, FRESH))
+    try:
+
+        class Again(Models):
+            def take(self, name: str) -> LoadedModel:
+                return fresh
+
+        second = await folded(LocalClient("local", Again(states), DIALECT), asking("Hi", system=system))
+    finally:
+        await asyncio.to_thread(POOL.give_back, WEIGHTS, FRESH)
+    assert second.tokens.cache.read > 100
+    assert second.parts()[0].text == first.parts()[0].text
+
+
+async def test_an_agent_answers_from_a_file(models, tmp_path):
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    (workspace / "notes.txt").write_text("The code word is marmalade.\n")
+    bus = EventBus()
+    around = Surroundings(sandbox=NoSandbox("", ""), data=tmp_path / "data", home=tmp_path, bus=bus)
+    agent = local_profile(Agent("outrider", prompt_text("agent"), "0.5b", "local"))
+    options = {"context": LIMITS.context, "threads": LIMITS.threads}
+    async with Engine([agent], [Provider("local", "local", options=options)], bus=bus, surroundings=around) as engine:
+        session = await engine.create(workspace=workspace)
+        end = await engine.prompt(session, "What is the code word? Look into notes.txt.")
+        stored = await engine.store.load(session)
+    calls = [part for message in stored.messages for part in message.get_parts_by_type(ToolPart)]
+    assert [call.tool for call in calls][:1] == ["read"]
+    assert isinstance(calls[0].state, ToolCompleted)
+    assert "marmalade" in end.output
+
+
+async def test_only_files_that_exist_can_be_read(models, tmp_path):
+    (tmp_path / "only_one.txt").touch()
+    read = ToolSpec(
+        "read", "", {"type": "object", "properties": {"file_path": {"type": "string"}}, "required": ["file_path"]}
+    )
+    client = LocalClient("local", models, DIALECT, WorkspaceNames())
+    settings = ModelSettings(temperature=1.5, extra={"seed": 1}, tool_choice=ToolChoice("required"))
+    for text in ("Show me the readme", "What is in main.c, I wonder"):
+        (call,) = (
+            await folded(client, asking(text, tools=(read,), settings=settings, workspace=str(tmp_path)))
+        ).parts()
+        assert call.state.input["file_path"] in ("only_one.txt", "main.c")
+
+
+def test_a_process_with_a_model_can_be_interrupted_and_listens_nowhere(tmp_path):
+    program = textwrap.dedent(
+        f"""
+        import os, re, signal, sys
+        from pathlib import Path
+        from outrider.providers.local.runtimes.embedded import EmbeddedRuntime
+        from outrider.providers.local.runtimes.runtime import RuntimeLimits
+        runtime = EmbeddedRuntime(Path({str(WEIGHTS)!r}), Path({str(tmp_path)!r}), RuntimeLimits(context=512))
+        open_sockets = {{os.readlink(f"/proc/self/fd/{{fd}}") for fd in os.listdir("/proc/self/fd") if fd != "0"
+                        and os.path.islink(f"/proc/self/fd/{{fd}}")}}
+        tables = [open(f"/proc/self/net/{{name}}").readlines()[1:] for name in ("tcp", "tcp6")]
+        listening = [line.split() for table in tables for line in table]
+        assert not [row for row in listening if row[3] == "0A" and f"socket:[{{row[9]}}]" in open_sockets]
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            print("not interrupted")
+        except KeyboardInterrupt:
+            print("interrupted")
+        runtime.close()
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.strip() == "interrupted", done.stderr
+    assert done.stderr == ""

@@ -9,24 +9,26 @@ from outrider.cli import exits
 def main(argv: list[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else argv
     try:
-        return _run(given)
+        code = _run(given)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         return exits.INTERRUPTED
     except BrokenPipeError:
         _leave_quietly()
         return exits.DONE
+    return code
 
 
 def _run(given: list[str]) -> int:
     if given[:1] in (["--version"], ["-V"]):
         sys.stdout.write(f"outrider {version()}\n")
-        sys.stdout.flush()
         return exits.DONE
     from outrider.cli.dispatch import dispatch
 
-    code = dispatch(given)
-    sys.stdout.flush()
-    return code
+    try:
+        return dispatch(given)
+    except SystemExit as ended:  # the parser's own way to end, with its help or a complaint already written
+        return ended.code if isinstance(ended.code, int) else exits.DONE
 
 
 def version() -> str:

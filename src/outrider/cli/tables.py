@@ -10,10 +10,10 @@ _MARKS = " ▏▎▍▌▋▊▉█"
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, right: Sequence[int] = ()) -> list[str]:
-    """Columns as wide as they need to be; the widest ones give way where the terminal is narrow."""
+    """Columns as wide as they need to be. Where the terminal is narrow the widest give way, and then the last."""
     cells = [list(heads), *(list(row) for row in rows)]
     widths = fitted([max(columns(row[at]) for row in cells) for at in range(len(heads))], width)
-    return [_line(row, widths, right) for row in cells]
+    return [_line(row[: len(widths)], widths, right) for row in cells]
 
 
 def fitted(widths: list[int], room: int) -> list[int]:
@@ -23,6 +23,8 @@ def fitted(widths: list[int], room: int) -> list[int]:
         at = widths.index(max(widths))
         widths[at] -= 1
         excess -= 1
+    while excess > 0 and len(widths) > 1:
+        excess -= widths.pop() + _GAP
     return widths
 
 

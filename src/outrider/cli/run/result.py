@@ -107,8 +107,10 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def tokens_of(event: LLMResponseEvent) -> Tokens:
+    """The counts of the event include each other; these do not."""
     cache = CacheTokens(event.cache_read_tokens, event.cache_write_tokens)
-    return Tokens(event.input_tokens, event.output_tokens, event.reasoning_tokens, cache)
+    fresh, said = event.input_tokens - cache.read - cache.write, event.output_tokens - event.reasoning_tokens
+    return Tokens(max(0, fresh), max(0, said), event.reasoning_tokens, cache)
 
 
 def usage_dict(tokens: Tokens) -> dict[str, int]:

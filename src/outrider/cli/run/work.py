@@ -14,7 +14,7 @@ from outrider.app.engine import Engine
 from outrider.app.standard import standard_engine
 from outrider.cli.console import Console
 from outrider.cli.run.interrupts import Interrupts, interrupts
-from outrider.cli.run.printers import printer_of
+from outrider.cli.run.printers import Printer, printer_of
 from outrider.cli.run.progress import Progress, telling
 from outrider.cli.run.prompt import prompt_parts, said
 from outrider.cli.run.result import Begun, Result, Tally
@@ -38,21 +38,25 @@ class Work:
     async def done(self, parts: Sequence[PartBase]) -> int:
         resumed = await resumed_session(self._arguments)
         settings = self._settings(resumed)
-        async with standard_engine(settings, workspace=settings.workspace, attended=False) as engine:
-            begun = await self._begin(engine, settings, resumed)
-            printer = printer_of(self._arguments.output_format, self._console, quiet=self._arguments.quiet)
-            engine.bus.subscribe_all(self._tally.hear)
-            engine.bus.subscribe_all(printer.hear)
-            if self._arguments.verbose or (self._console.err_is_terminal and not self._arguments.quiet):
-                engine.bus.subscribe_all(Progress(self._console, verbose=self._arguments.verbose).hear)
-            printer.begin(begun)
-            started = monotonic()
-            with interrupts() as heard:
+        printer = printer_of(self._arguments.output_format, self._console, quiet=self._arguments.quiet)
+        with interrupts() as heard:
+            async with standard_engine(settings, workspace=settings.workspace, attended=False) as engine:
+                begun = await self._begin(engine, settings, resumed)
+                self._listen(engine, printer)
+                printer.begin(begun)
+                started = monotonic()
                 end = await self._turn(engine, begun.session_id, parts, heard)
-        result = Result(begun, end, self._tally, round((monotonic() - started) * 1000), heard.exit_code)
+                took = round((monotonic() - started) * 1000)
+        result = Result(begun, end, self._tally, took, heard.exit_code)
         printer.end(result)
         self._last_words(result)
         return result.exit_code
+
+    def _listen(self, engine: Engine, printer: Printer) -> None:
+        engine.bus.subscribe_all(self._tally.hear)
+        engine.bus.subscribe_all(printer.hear)
+        if self._arguments.verbose or (self._console.err_is_terminal and not self._arguments.quiet):
+            engine.bus.subscribe_all(Progress(self._console, verbose=self._arguments.verbose).hear)
 
     def _settings(self, resumed: Resumed | None) -> Settings:
         arguments = self._arguments

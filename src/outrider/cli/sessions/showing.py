@@ -25,6 +25,7 @@ from outrider.types.parts import (
     ToolPart,
     tool_result,
 )
+from outrider.types.tool_state import ToolError
 from outrider.types.usage import Usage
 
 Line = tuple[str, str]
@@ -109,6 +110,8 @@ def _call(call: ToolPart, width: int, *, full: bool) -> Iterator[Line]:
     yield (f"▸ {call.tool} {given}" if full else cut(f"▸ {call.tool} {given}", width)), "bold"
     result = tool_result(call)
     lines = result.content.splitlines() if result else [f"({call.display_status})"]
+    if isinstance(call.state, ToolError):
+        lines = [f"✗ {call.state.reason}", *lines]
     style = "red" if result and result.is_error else "dim"
     for line in lines if full else lines[:OUTPUT_LINES]:
         yield f"  {line}", style

@@ -58,10 +58,8 @@ async def _run(start: Start) -> int:
         for name in (signal.SIGHUP, signal.SIGTERM):  # a closed terminal: everything is stored, then it ends
             loop.add_signal_handler(name, app.scene.leave)
         code = await app.run_async() or 0
-        if app.scene.opened is not None and app.scene.opened.session_id:
-            sys.stdout.write(
-                f"Everything is stored. Go on with: outrider --session {app.scene.opened.session_id[-8:]}\n"
-            )
+        if app.scene.opened is not None and (session_id := app.scene.opened.session_id):
+            sys.stdout.write(f"Everything is stored. Go on with: outrider --session {session_id[-8:]}\n")
         return code
 
 

@@ -119,7 +119,8 @@ async def test_a_key_that_was_meant_for_something_else_does_not_answer(monkeypat
 
     async with Stage(asking).run_test(size=(80, 30)) as pilot:
         await asking.put(ApprovalPanel(Asked("a1", "shell", {"command": "ls"}, "why", ("shell(ls)",), True)), taken)
-        await pilot.press("y")
+        monkeypatch.setattr(panels, "ARMED_AFTER", 3600.0)
+        await pilot.press(*"yes, always")
         assert answers == []
         monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
         await pilot.press("y")

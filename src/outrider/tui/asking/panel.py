@@ -16,7 +16,7 @@ from outrider.tui.rendering.lines import side_by_side
 from outrider.tui.rendering.palette import Palette
 from outrider.tui.widgets.look import palette_of
 
-ARMED_AFTER = 0.4  # seconds; whoever was typing when the question appeared has not answered it
+ARMED_AFTER = 0.4  # seconds without a key; whoever was typing when the question appeared has not answered it
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -53,9 +53,10 @@ class Panel(Vertical, can_focus=True):
 
     def __init__(self) -> None:
         super().__init__()
-        self._shown_at = monotonic()
+        self._last_key = monotonic()
         self._writing: Key | None = None
         self._answered = False
+        self._armed = False
 
     @property
     def title(self) -> str:
@@ -89,9 +90,7 @@ class Panel(Vertical, can_focus=True):
 
     def on_key(self, event: events.Key) -> None:
         if self._writing is not None:
-            if event.key == "escape":
-                event.stop()
-                self._stop_writing()
+            self._write(event)
             return
         scroll = self.query_one(VerticalScroll)
         match event.key:
@@ -101,10 +100,18 @@ class Panel(Vertical, can_focus=True):
                 scroll.scroll_page_up() if event.key == "pageup" else scroll.scroll_up()
             case _:
                 found = next((key for key in self.keys if event.key == key.key), None)
-                if found is None or monotonic() - self._shown_at < ARMED_AFTER:
+                if not self._is_meant() or found is None:
                     return
                 self.choose(found)
         event.stop()
+
+    def _is_meant(self) -> bool:
+        """Only a key after a pause is an answer; then every one is."""
+        if self._armed:
+            return True
+        now = monotonic()
+        self._armed, self._last_key = now - self._last_key >= ARMED_AFTER, now
+        return self._armed
 
     def choose(self, key: Key) -> None:
         if not key.writes:
@@ -125,6 +132,15 @@ class Panel(Vertical, can_focus=True):
         if not self._answered:
             self._answered = True
             self.post_message(self.Answered(self, answer, words))
+
+    def _write(self, event: events.Key) -> None:
+        """Keys that come before the field has the focus are meant for it too."""
+        if event.key == "escape":
+            event.stop()
+            self._stop_writing()
+        elif event.is_printable and event.character:
+            event.stop()
+            self.query_one(Input).insert_text_at_cursor(event.character)
 
     def _stop_writing(self) -> None:
         self._writing = None

@@ -4,12 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from outrider.app.config.settings import read_settings
+from outrider.app.standard import standard_engine
 from outrider.app.workspace.project import find_project
 from outrider.app.workspace.trust import WorkspaceTrust
 from outrider.errors import ConfigurationError
 from outrider.providers.scripted import call
-from outrider.types.parts import ToolPart
+from outrider.types.parts import CompactionPart, ToolPart
 from tests.fakes.standard import Place
+from tests.fakes.vendors.serving import VENDORS, speaking
 
 
 @pytest.fixture
@@ -103,3 +106,25 @@ async def test_old_sessions_are_forgotten_only_where_the_user_wants_it(place):
     (place.own / "config.toml").unlink()
     async with place.engine([]) as engine:
         assert (await engine.store.list()).sessions == ()
+
+
+@pytest.mark.parametrize("automatic", [True, False])
+async def test_what_is_said_of_a_model_and_of_compaction_counts(place, automatic):
+    (place.own / "config.toml").write_text(
+        f"[compaction]\nautomatic = {str(automatic).lower()}\n"
+        "[models.'claude-sonnet-4-6']\ncontext_limit = 6000\noutput_limit = 500"
+    )
+
+    def answer(body) -> str:
+        return "a summary" if "about to be shortened" in str(body["messages"][-1]) else "an answer"
+
+    async with speaking(VENDORS["anthropic"], answer) as server:
+        environ = {**place.environ, "ANTHROPIC_BASE_URL": server.url}
+        settings = read_settings(cwd=place.workspace, environ=environ)
+        async with standard_engine(settings, workspace=place.workspace, attended=False) as engine:
+            session = await engine.create(workspace=place.workspace)
+            for question in ("short", "also short", "long " * 4_200):
+                await engine.prompt(session, question)
+            messages = (await engine.store.load(session)).messages
+    compactions = [part for message in messages for part in message.get_parts_by_type(CompactionPart)]
+    assert bool(compactions) is automatic

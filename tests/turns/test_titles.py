@@ -6,6 +6,8 @@ import time
 import pytest
 
 from outrider import Agent, Engine, ServerError, Tokens
+from outrider.app.archive.archive import Archive
+from outrider.app.archive.traces import stored_trace
 from outrider.sessions.records import SessionFilter
 from outrider.types.stream import Finish
 from tests.turns.stories import agent, scripted
@@ -107,7 +109,7 @@ async def test_what_a_title_used_is_counted_in_a_session_below():
         await held.prompt(session, "why is the sky blue?")
         await titled(held, session)
         (below,) = (await held.store.list(SessionFilter(parent_id=session))).sessions
-        assert below.agent == "title"
+        assert below.agent == "outrider/title"
         rows = {row.key: row for row in await held.store.statistics("model")}
         assert rows["names/small-1"].tokens == Tokens(100, 5)
         assert [one.id for one in (await held.store.list(SessionFilter(roots=True))).sessions] == [session]
@@ -126,3 +128,12 @@ async def test_a_long_title_is_cut():
         session = await held.create()
         await held.prompt(session, "why is the sky blue?")
         assert len(await titled(held, session)) <= 60
+
+
+async def test_a_title_is_no_part_of_the_work_that_is_traced():
+    async with engine(["The sky"]) as held:
+        session = await held.create()
+        await held.prompt(session, "why is the sky blue?")
+        await titled(held, session)
+        trace = await stored_trace(Archive(held.store), session)
+    assert "title" not in trace.format_tree()

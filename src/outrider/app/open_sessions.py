@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from outrider.app.descendants import end_below
+from outrider.app.below.descendants import end_below
 from outrider.app.live import LiveSession
 from outrider.app.staff import Staff
 from outrider.app.watchers.titles import Titles

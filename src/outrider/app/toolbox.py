@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from outrider.app.session_tree import SessionTree
+from outrider.app.below.session_tree import SessionTree
 from outrider.app.undo.undo import Undo
 from outrider.app.workspace.belongings import Belongings
 from outrider.bus import EventBus

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from outrider.app.archive.archive import Archive, StoredSession, Transcript
+from outrider.app.below.asides import is_aside
 from outrider.sessions.records import SessionFilter
 from outrider.tracing.event_log import EventLog
 from outrider.tracing.spans import Trace
@@ -40,7 +41,8 @@ async def _tell_family(archive: Archive, session_id: str) -> Sequence[Event]:
     waiting = [session_id]
     while waiting:
         transcript = await archive.load(waiting.pop(0))
-        children = [one async for one in archive.all(SessionFilter(parent_id=transcript.session.id))]
+        below = SessionFilter(parent_id=transcript.session.id)
+        children = [one async for one in archive.all(below) if not is_aside(one.agent)]
         told += Story(transcript, sorted(children, key=_created)).tell()
         waiting += [child.id for child in children]
     return told

@@ -6,6 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from outrider.agents.ends import is_cut_off
+from outrider.app.below.asides import is_aside
 from outrider.app.replay.steps import steps_of
 from outrider.sessions.journal import session_from
 from outrider.sessions.memory_store import MemoryStore
@@ -91,7 +92,7 @@ async def descendants(store: Store, session_id: str) -> list[Session]:
     after: str | None = None
     while True:
         page = await store.list(SessionFilter(parent_id=session_id), limit=200, after=after)
-        found += [await load(store, child.id) for child in page.sessions]
+        found += [await load(store, child.id) for child in page.sessions if not is_aside(child.agent)]
         after = page.next
         if after is None:
             break

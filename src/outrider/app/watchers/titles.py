@@ -9,6 +9,7 @@ from outrider.agents.limits import Budget
 from outrider.agents.seating import take_seat
 from outrider.agents.terms.hooks import Hooks
 from outrider.agents.turn import Turn
+from outrider.app.below.asides import TITLER
 from outrider.app.inputs.inbox import TITLE, title_of
 from outrider.app.live import LiveSession
 from outrider.app.staff import Staff
@@ -24,7 +25,7 @@ from outrider.types.events import LoopCompletedEvent
 from outrider.types.messages import Message
 from outrider.types.parts import TextPart
 
-NAME = "title"
+PROMPT = "title"
 ASKED, ANSWERED = 2_000, 1_000  # characters of the first input and of the first answer that a title is made of
 MOST_TOKENS = 256
 BY_THE_WAY = Limits(turns=1, seconds=60)
@@ -71,13 +72,13 @@ class Titles:
             return  # the first line is a title too
 
     async def _find(self, session: Session, agent: Agent) -> str:
-        below = Session(title=NAME, mode="chat", agent=NAME, parent_id=session.id)
+        below = Session(title=PROMPT, mode="chat", agent=TITLER, parent_id=session.id)
         crew = replace(
             self._staff.crew(below, None),
             budget=Budget(BY_THE_WAY),
             bus=EventBus(),
             hooks=Hooks(),
-            agents={NAME: agent},
+            agents={TITLER: agent},
         )
         try:
             async with await begin(below, self._store, crew.bus) as journal:
@@ -96,8 +97,8 @@ class Titles:
             return None
         return replace(
             agent,
-            name=NAME,
-            instructions=words(NAME, live.prompts),
+            name=TITLER,
+            instructions=words(PROMPT, live.prompts),
             max_output_tokens=MOST_TOKENS,
             reasoning=False,
             tools=(),

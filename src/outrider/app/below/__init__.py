@@ -1,0 +1,1 @@
+"""The sessions below a session: those that its agents open, and those beside their work."""

@@ -44,11 +44,18 @@ class Project(msgspec.Struct, frozen=True):
 
 def find_project(folder: Path, home: Path) -> Project:
     """Looks at names only, runs nothing, and never goes up to the user's own folder or to somebody else's."""
-    folder = folder.resolve()
-    owner = folder.stat().st_uid
+    folder, home = folder.resolve(), home.resolve()
+    owner = _owner(folder)
     for place in (folder, *folder.parents):
-        if place != folder and (place == home.resolve() or place.stat().st_uid != owner):
+        if place != folder and (place == home or _owner(place) != owner):
             break
         if os.path.lexists(place / ".git"):
             return Project(place, folder)
     return Project(folder, folder)
+
+
+def _owner(folder: Path) -> int | None:
+    try:
+        return folder.stat().st_uid
+    except OSError:
+        return None

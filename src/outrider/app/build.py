@@ -7,7 +7,6 @@ import msgspec
 
 from outrider.app.config.environment import filled_in, proxy_for
 from outrider.errors import ConfigurationError
-from outrider.providers.cassettes.deck import Deck, DeckOptions
 from outrider.providers.catalog import Catalog
 from outrider.providers.client import WireClient
 from outrider.providers.fallback import Candidate, FallbackClient
@@ -18,7 +17,7 @@ from outrider.providers.transport.retry import RetryPolicy
 from outrider.providers.transport.transport import Timeouts, Transport
 from outrider.types.agents import Provider, ProviderKind
 
-Settings = TypeVar("Settings", Timeouts, RetryPolicy, RateLimit, DeckOptions)
+Settings = TypeVar("Settings", bound=msgspec.Struct)
 
 
 def model_client(provider: Provider, *, catalog: Catalog | None = None) -> ModelClient:
@@ -88,6 +87,8 @@ def _transport(provider: Provider) -> Transport:
     given = provider.options.get("cassette")
     if given is None:
         return network
+    from outrider.providers.cassettes.deck import Deck, DeckOptions
+
     deck = given if isinstance(given, Deck) else Deck(_options(provider, "cassette", DeckOptions))
     return deck.over(network)
 

@@ -15,7 +15,6 @@ from outrider.app.approvals.grants import Grant
 from outrider.app.config.environment import filled_in
 from outrider.app.local.profile import suited
 from outrider.app.models.connections import connected
-from outrider.app.models.recorder import Recorder
 from outrider.app.models.tariff import CatalogTariff, known_models
 from outrider.app.runs.workshop import RunPlan
 from outrider.app.toolbox import Surroundings, Toolbox, confining
@@ -77,12 +76,18 @@ class Staff:
         self._catalog = options.catalog or known_models()
         self._clients: dict[str, ModelClient] = {}
         self._redactor = redactor
-        self._recorder = (
-            Recorder(options.cassettes, plan.providers, self._clients, redactor.known) if options.cassettes else None
-        )
+        self._recorder = self._recording(options.cassettes)
         around = options.surroundings
         self.undo = Undo(around.data, around.bus) if around else None
         self._opened = AsyncExitStack()
+
+    def _recording(self, cassettes: Path | None) -> "Recorder | None":
+        """What writes cassettes is loaded by those who want some."""
+        if cassettes is None:
+            return None
+        from outrider.app.models.recorder import Recorder
+
+        return Recorder(cassettes, self.plan.providers, self._clients, self._redactor.known)
 
     async def open(self) -> None:
         for name, provider in self.plan.providers.items():

@@ -3,7 +3,6 @@
 import re
 import time
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
 
 from outrider.errors import (
     AuthenticationError,
@@ -253,6 +252,8 @@ def _number(value: str | None) -> float | None:
 
 
 def _date(value: str | None) -> float | None:
+    from email.utils import parsedate_to_datetime  # takes longer to load than all the rest of this
+
     try:
         return parsedate_to_datetime(value).timestamp() if value else None
     except (ValueError, TypeError, OverflowError):

@@ -9,7 +9,6 @@ from outrider.tools.threads import Threads
 from outrider.tools.tool import Tool, ToolResult
 from outrider.tools.web.addresses import Allowed, is_public
 from outrider.tools.web.fetching import FetchLimits, Page, fetch
-from outrider.tools.web.markdown import html_to_text
 from outrider.tools.web.reading import is_html, page_text
 from outrider.tools.words import renamed
 from outrider.types.tool_state import Attachment
@@ -60,6 +59,8 @@ def _text(page: Page, wanted: Format) -> tuple[str, str]:
     text = page_text(page)
     if not is_html(page) or wanted == "html":
         return text, ""
+    from outrider.tools.web.markdown import html_to_text  # with the first page
+
     return html_to_text(text, page.address, markdown=wanted == "markdown")
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from outrider import Agent, Engine, EventBus, Limits, Rules, SubtaskPart, Tool, ToolCompleted, ToolError, ToolPart
+from outrider.app.archive.archive import Archive
+from outrider.app.archive.traces import stored_trace
 from outrider.app.toolbox import Surroundings
 from outrider.events import AgentCalledEvent, SessionUpdatedEvent, ToolApprovalRequestedEvent
 from outrider.processes.launch import Launch
@@ -278,3 +280,13 @@ async def test_a_call_of_an_agent_is_told_with_the_session_it_opened(engine, wor
         session = await held.create(workspace=workspace)
         await held.prompt(session, "go")
         assert called[0].child_session_id == (await child_of(held, session)).id
+
+
+async def test_tasks_are_found_again_in_the_trace_of_a_stored_session(engine, workspace):
+    script = [[call("task", f"t{n}", description="d", prompt=f"part {n}") for n in (1, 2)], "did", "did", "done"]
+    async with engine(script) as held:
+        session = await held.create(workspace=workspace)
+        await held.prompt(session, "go")
+        tree = (await stored_trace(Archive(held.store), session)).format_tree()
+    assert "part 1" in tree
+    assert "part 2" in tree

@@ -106,7 +106,8 @@ class Story:
         yield self._event(ToolExecutionStartedEvent, state.time.start, message, **named, **given)
         child = self._child_of(call)
         if child is not None:
-            asked = {"callee": child.agent, "message": str(state.input.get("message", ""))[:PREVIEW]}
+            words = str(state.input.get("message") or state.input.get("prompt") or "")
+            asked = {"callee": child.agent, "message": words[:PREVIEW]}
             yield self._event(AgentCalledEvent, state.time.start, message, **named, **asked, child_session_id=child.id)
         if not isinstance(state, ToolCompleted | ToolError):
             return
@@ -121,16 +122,16 @@ class Story:
         yield self._event(ToolExecutionCompletedEvent, state.time.end, message, **named, **ended, **took)
 
     def _child_of(self, call: ToolPart) -> StoredSession | None:
-        """The session that this call opened: the oldest that is left of the agent that it names."""
-        if call.tool != "call_agent":
-            return None
-        wanted = call.state.input.get("agent_name")
-        found = next((child for child in self._children if child.agent == wanted), None)
+        """The session that this call opened: the one that it names, else the oldest that is left of its agent."""
+        opened = getattr(call.state, "metadata", {}).get("child_session_id")
+        wanted = call.state.input.get("agent_name") if call.tool == "call_agent" else None
+        named = (child for child in self._children if child.id == opened)
+        found = next(named, None) or next((child for child in self._children if child.agent == wanted), None)
         if found is not None:
             self._children.remove(found)
         return found
 
-    def _event(self, kind: type[Event], at: int, message: Message, **fields: Any) -> Event:
+    def _event(self, kind: type[Event], at: int, message: Message, /, **fields: Any) -> Event:
         agent = message.agent or self._session.agent
         return kind(timestamp=at, session_id=self._session.id, agent_name=agent, **fields)
 

@@ -94,3 +94,8 @@ def proxy_for(url: str) -> str | None:
 
 def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str | None:
     return next((value for name in names if (value := environ.get(name, "").strip())), None)
+
+
+def search_path(environ: Mapping[str, str] = os.environ) -> str:
+    """Where commands look for programs."""
+    return environ.get("PATH", "")

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from outrider.errors import ConfigurationError
+
 APPLICATION = "outrider"
 _PRIVATE = 0o700
 
@@ -65,9 +67,13 @@ def find_folders(environ: Mapping[str, str], *, platform: str = sys.platform) ->
 
 def make_private(folder: Path) -> Path:
     """The folder, made where missing; nobody else may look into it."""
-    folder.mkdir(parents=True, exist_ok=True, mode=_PRIVATE)
-    if folder.stat().st_mode & 0o077:
-        folder.chmod(_PRIVATE)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=_PRIVATE)
+        if folder.stat().st_mode & 0o077:
+            folder.chmod(_PRIVATE)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigurationError(f"{folder} cannot be used ({reason}); set OUTRIDER_HOME to another folder") from error
     return folder
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from outrider.app.config.folders import find_folders, make_private
+from outrider.errors import ConfigurationError
 
 
 def test_one_variable_moves_everything(tmp_path: Path):
@@ -40,3 +41,9 @@ def test_a_private_folder_is_closed_to_others_also_if_it_was_open(tmp_path: Path
     assert made.stat().st_mode & 0o777 == 0o700
     made.chmod(0o755)
     assert make_private(made).stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_cannot_be_made_is_named_with_a_remedy(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match=r"file/data cannot be used .*; set OUTRIDER_HOME"):
+        make_private(tmp_path / "file" / "data")

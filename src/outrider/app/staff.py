@@ -12,7 +12,7 @@ from outrider.agents.terms.hooks import Hooks
 from outrider.app.approvals.desk import Desk
 from outrider.app.approvals.gate import AskingGate, Judge, Rules, asking_at
 from outrider.app.approvals.grants import Grant
-from outrider.app.config.environment import filled_in
+from outrider.app.config.environment import filled_in, search_path
 from outrider.app.local.profile import suited
 from outrider.app.models.connections import connected
 from outrider.app.models.tariff import CatalogTariff, known_models
@@ -34,6 +34,7 @@ from outrider.types.ids import now_ms
 from outrider.types.parts import ModelRef
 
 if TYPE_CHECKING:
+    from outrider.app.models.recorder import Recorder
     from outrider.app.workspace.servers import Servers
 
 
@@ -151,7 +152,7 @@ class Staff:
             clients=self._recorder.clients(session.id) if self._recorder else self._clients,
             tools={**built_in, **self.plan.tools},
             gate=AskingGate(
-                Judge(options.rules, own, sandbox=confining(options.surroundings)),
+                Judge(options.rules, own, sandbox=confining(options.surroundings), search_path=search_path()),
                 asking_at(self._desk),
                 self._granted,
                 toolbox.admit if toolbox else lambda _: None,

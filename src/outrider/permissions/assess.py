@@ -40,13 +40,15 @@ class Assessment(Protocol):
         ...
 
 
-def assess(tool: str, arguments: Mapping[str, Any], *, workspace: str, approved: Collection[str] = ()) -> Assessment:
+def assess(
+    tool: str, arguments: Mapping[str, Any], *, workspace: str, approved: Collection[str] = (), search_path: str = ""
+) -> Assessment:
     shape = shape_of(tool)
     match shape.kind:
         case "shell" if canonical(tool) == "process" and subject_of(tool, arguments) is None:
             return ProcessCall(tool, arguments)
         case "shell":
-            return ShellCall(tool, arguments, workspace, approved)
+            return ShellCall(tool, arguments, workspace, approved, search_path)
         case "read" | "write":
             return FileCall(tool, arguments, workspace)
         case "network":
@@ -221,12 +223,19 @@ class ShellCall:
 
     changes = False
 
-    def __init__(self, tool: str, arguments: Mapping[str, Any], workspace: str, approved: Collection[str]) -> None:
+    def __init__(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        workspace: str,
+        approved: Collection[str],
+        search_path: str = "",
+    ) -> None:
         self.tool, self.invalid = tool, ""
         command, folder = subject_of(tool, arguments), folder_of(arguments)
         self.command = command if isinstance(command, str) else ""
         root = os.path.realpath(workspace)
-        self.reach = Reach(root, approved)
+        self.reach = Reach(root, approved, search_path)
         self.script, self.action, self.reason = Script(()), "shell", ""
         if not isinstance(command, str) or not command.strip():
             self.invalid = "it names no command"

@@ -1,7 +1,7 @@
 """Decides about one call: deny, then protected paths, then ask, then allow, then the mode."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -37,6 +37,7 @@ def decide(
 
     `sandbox=True` says that shell commands run inside one; without it, background mode refuses what is not proven to
     read only. `approved` holds hashes of workspace files that may steer programs, since a person has read them.
+    `search_path` is the PATH that commands will have: a program that it finds in the workspace is not a known one.
     """
     policy = Policy(tuple(allow), tuple(ask), tuple(deny))
     return decide_by(policy, tool, arguments, mode=mode, workspace=workspace, **more)
@@ -50,11 +51,12 @@ def decide_by(
     mode: Mode,
     workspace: str | os.PathLike[str],
     sandbox: bool = False,
-    approved: Collection[str] = (),
+    **known: Any,
 ) -> Decision:
+    """`known` is what `assess` takes besides: `approved` and `search_path`."""
     if mode not in MODES:
         raise ValueError(f"no mode is called {mode!r}; there are {', '.join(MODES)}")
-    found = assess(tool, arguments, workspace=os.fspath(workspace), approved=approved)
+    found = assess(tool, arguments, workspace=os.fspath(workspace), **known)
     decision = _by_rules(policy, found, mode) or _by_mode(found, mode, sandbox=sandbox)
     if decision.effect == "ask" and mode == "background":
         return Decision("deny", f"{decision.reason}; nobody is asked in background mode", decision.rule)

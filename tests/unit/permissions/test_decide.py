@@ -365,3 +365,17 @@ def test_what_is_too_much_to_look_at_is_asked_about_whatever_a_rule_says(workspa
     for command in ("grep " + "-e x " * 600 + "README.md", "cd src; " * 20 + "ls"):
         assert judged(workspace, "shell", {"command": command}, "plan") == "deny"
     assert judged(workspace, "shell", {"command": "make " + "x " * 600}, allow=["shell(make *)"]) == "ask"
+
+
+def test_a_program_of_the_workspace_does_not_pass_for_a_known_one(workspace: Path):
+    stand_in = workspace / "node_modules" / ".bin" / "ls"
+    stand_in.parent.mkdir(parents=True)
+    stand_in.write_text("#!/bin/sh\ntouch PWNED\n")
+    path = f"/nowhere:{stand_in.parent}:/usr/bin"
+    assert judged(workspace, "shell", {"command": "ls"}, "plan", search_path=path) == "allow"
+    stand_in.chmod(0o755)
+    assert judged(workspace, "shell", {"command": "ls"}, "plan", search_path=path) == "deny"
+    assert judged(workspace, "shell", {"command": "ls"}, search_path=path, allow=["shell(cat *)"]) == "ask"
+    assert judged(workspace, "shell", {"command": "/bin/cat README.md"}, "plan", search_path=path) == "allow"
+    assert judged(workspace, "shell", {"command": "cat README.md"}, "plan", search_path=path) == "allow"
+    assert judged(workspace, "shell", {"command": "ls"}, "plan", search_path="/usr/bin") == "allow"

@@ -59,11 +59,17 @@ class Judge:
     finding out costs something."""
 
     def __init__(
-        self, rules: Rules, built_in: Collection[str] = (), *, sandbox: Callable[[], bool] = lambda: False
+        self,
+        rules: Rules,
+        built_in: Collection[str] = (),
+        *,
+        sandbox: Callable[[], bool] = lambda: False,
+        search_path: str = "",
     ) -> None:
         self._rules = rules
         self._built_in = built_in
         self._sandbox = sandbox
+        self._search_path = search_path
 
     def decide(self, call: ToolPart, tool: Tool, seat: Seat, granted: Grant = NOTHING_GRANTED) -> Decision:
         own = () if tool.name in self._built_in else (tool.name,)
@@ -80,6 +86,7 @@ class Judge:
             deny=(*self._rules.deny, *seat.deny),
             workspace=seat.workspace,
             approved=granted.contents,
+            search_path=self._search_path,
             sandbox=seat.effective_mode in CONFINED and self._sandbox(),
         )
         policy: Policy = tool.policy_for(call.state.input)

@@ -1,5 +1,6 @@
 """How far rules for the shell reach: each simple command on its own, never past what the rule's words say."""
 
+import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
@@ -37,8 +38,9 @@ _WHOLESALE = frozenset({"rm", "mv", "chmod", "chown", "chgrp", "shred", "rmdir"}
 class Reach:
     """Rules against the commands of one command line in one workspace."""
 
-    def __init__(self, root: str, approved: Collection[str]) -> None:
+    def __init__(self, root: str, approved: Collection[str], search_path: str = "") -> None:
         self.root, self.approved = root, approved
+        self._own_folders = [folder for folder in search_path.split(os.pathsep) if _is_inside(folder, root)]
 
     def covers(self, rule: Rule, command: Command) -> str | None:
         """None: an allow rule covers the command. Otherwise why not."""
@@ -76,7 +78,17 @@ class Reach:
     def steered(self, command: Command) -> str | None:
         """Why a command that is proven to read still asks: the workspace steers its program."""
         words = tuple(arg.text or "" for arg in command.argv)
-        return self._steered(program_name(words[0]), words, command, reads_only=True) if words else None
+        if not words:
+            return None
+        name = program_name(words[0])
+        return self._stand_in(name) or self._steered(name, words, command, reads_only=True)
+
+    def _stand_in(self, name: str) -> str | None:
+        """Why the program is not the one that is known: the search path leads to one of the workspace's first."""
+        for folder in self._own_folders:
+            if "/" not in name and os.access(os.path.join(folder, name), os.X_OK):  # noqa: PTH118
+                return f"{name} is a program of this workspace, by the search path"
+        return None
 
     def _steered(self, name: str, words: tuple[str, ...], command: Command, *, reads_only: bool) -> str | None:
         item = unapproved(self._items(name, words, command, reads_only=reads_only), self.approved)
@@ -93,6 +105,11 @@ class Reach:
         for cwd in command.cwds:
             for folder in _folders(name, words, cwd):
                 yield from steering(name, words[1:], root=Path(self.root), cwd=folder, reads_only=reads_only)
+
+
+def _is_inside(folder: str, root: str) -> bool:
+    real = os.path.realpath(folder) if folder else root
+    return real == root or real.startswith(root.rstrip("/") + "/")
 
 
 def certain_words(command: Command) -> tuple[str, ...] | None:

@@ -11,7 +11,7 @@ from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.sqlite_store import SqliteStore
 from outrider.sessions.store import Store
 from outrider.types.stream import Finish
-from tests.turns.stories import agent, call, scripted
+from tests.turns.stories import Story, agent, call, scripted
 
 LOOK = Tool(lambda: "seen", name="look", read_only=True)
 TOUCH = Tool(lambda: "touched", name="touch")
@@ -200,3 +200,14 @@ async def test_a_plan_is_shown_without_secrets_and_carried_out_with_what_the_mod
         assert plan is not None
         assert secret not in plan.text
         assert (await held.accept_plan(session)).output == "knows it"
+
+
+async def test_a_run_that_ended_in_a_plan_is_carried_on_by_another_run_of_the_session():
+    def tools(request):
+        return ",".join(tool.name for tool in request.tools)
+
+    planned_run = await Story(["1. touch it"]).run("tidy up", tools=[LOOK, TOUCH], mode="plan")
+    carried_on = await Story(tools).run("do it", tools=[LOOK, TOUCH], session=planned_run.session, mode="agent")
+    assert (planned_run.output, carried_on.output) == ("1. touch it", "look,touch")
+    assert carried_on.session.mode == "agent"
+    assert len(carried_on.session) == 4

@@ -25,6 +25,7 @@ from outrider.permissions.texts.telling import DiscreetTeller
 from outrider.providers.provider import ModelClient
 from outrider.sessions.journal import Journal, begin, resume
 from outrider.sessions.redacted_store import redacted
+from outrider.sessions.records import SessionUpdate
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.tools.tool import Tool, named
@@ -147,6 +148,8 @@ async def open_workshop(
             provider = filled_in(plan.providers[name])
             clients[name] = await opened.enter_async_context(connected(provider, known_models()))
         journal = await opened.enter_async_context(await _journal(session, plan, place, bus))
+        if plan.mode is not None and plan.mode != journal.session.mode:
+            await journal.update(SessionUpdate(mode=plan.mode))
         crew = Crew(
             agents=plan.agents,
             clients=clients,

@@ -24,8 +24,8 @@ from outrider.errors import ConfigurationError, SessionNotFoundError
 from outrider.permissions.texts.telling import DiscreetTeller
 from outrider.providers.provider import ModelClient
 from outrider.sessions.journal import Journal, begin, resume
-from outrider.sessions.redacted_store import redacted
 from outrider.sessions.records import SessionUpdate
+from outrider.sessions.redacted_store import redacted
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.tools.tool import Tool, named

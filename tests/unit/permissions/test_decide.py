@@ -330,6 +330,21 @@ def test_only_a_test_that_counts_keeps_links_out(command: str, workspace: Path):
     assert judged(workspace, "shell", {"command": command}, "plan") == "deny"
 
 
+def test_folders_that_are_not_there_and_links_in_a_circle_are_no_reason_to_ask(workspace: Path):
+    (workspace / "src" / "circle").symlink_to("..")
+    assert judged(workspace, "shell", {"command": "find nope -name '*.py' -exec cat {} +"}, "plan") == "allow"
+    assert judged(workspace, "shell", {"command": "find . -name '*.py' -exec cat {} +"}, "plan") == "allow"
+
+
+@pytest.mark.parametrize(("most", "effect"), [(3, "deny"), (4, "allow")])
+def test_so_many_files_are_looked_at_and_no_more(
+    most: int, effect: str, workspace: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The workspace has three entries: a folder and two files."""
+    monkeypatch.setattr("outrider.permissions.paths.links.MOST", most)
+    assert judged(workspace, "shell", {"command": "find . -name '*.py' -exec cat {} +"}, "plan") == effect
+
+
 def test_more_files_than_can_be_looked_at_may_hold_such_a_link(workspace: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("outrider.permissions.paths.links.MOST", 3)
     assert judged(workspace, "shell", {"command": "find . -name '*.py' -exec cat {} +"}, "plan") == "deny"

@@ -180,3 +180,47 @@ def test_a_parent_that_is_planted_as_a_link_is_never_written_into(place: Path):
 
     racing(swap, attempt)
     assert [path.name for path in (place / "out").iterdir()] == ["secret.txt"]
+
+
+@pytest.mark.parametrize("open_it", [open_to_read, open_to_write])
+def test_protected_files_are_refused_unless_it_is_said_otherwise(open_it: Callable[..., int], place: Path):
+    (place / "ws" / ".env").write_text("x")
+    with pytest.raises(PathRefused):
+        open_it(".env", root=str(place / "ws"), cwd=str(place / "ws"))
+    with pytest.raises(PathRefused):
+        write_at_once(".env", b"y", root=str(place / "ws"), cwd=str(place / "ws"))
+    assert (place / "ws" / ".env").read_text() == "x"
+    write_at_once(".env", b"y", root=str(place / "ws"), cwd=str(place / "ws"), allow_protected=True)
+    assert (place / "ws" / ".env").read_text() == "y"
+
+
+def test_without_the_kernels_call_the_walk_opens_the_same(place: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(opening, "_OPENAT2", 99_999)
+    assert read("a.txt", place) == b"inside"
+    with pytest.raises(FileNotFoundError):
+        read("missing", place)
+
+
+def test_reading_waits_for_what_is_not_there_yet(place: Path):
+    descriptor = open_to_read("a.txt", root=str(place / "ws"), cwd=str(place / "ws"))
+    assert os.get_blocking(descriptor)
+    os.close(descriptor)
+
+
+@pytest.mark.usefixtures("both_ways")
+def test_what_is_refused_leaves_nothing_open(place: Path):
+    os.mkfifo(place / "ws" / "pipe")
+    (place / "ws" / "twice").hardlink_to(place / "ws" / "a.txt")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for name in ("pipe", "src", "missing"):
+        with pytest.raises(OSError):
+            read(name, place)
+    with pytest.raises(PathRefused):
+        open_to_write("twice", root=str(place / "ws"), cwd=str(place / "ws"))
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_file_that_is_replaced_keeps_its_mode(place: Path):
+    (place / "ws" / "a.txt").chmod(0o640)
+    write_at_once("a.txt", b"new", root=str(place / "ws"), cwd=str(place / "ws"))
+    assert (place / "ws" / "a.txt").stat().st_mode & 0o777 == 0o640

@@ -116,7 +116,8 @@ class Asked:
     def _constraint(self, request: Request, names: FileNames) -> dict[str, Any]:
         settings = request.settings
         if request.tools:
-            schema = self._schema.for_answer(settings.tool_choice, names.existing(request), settings.output)
+            paths = names.existing(request)
+            schema = self._schema.for_answer(settings.tool_choice, settings.output, paths, request.prompt)
             return {"grammar": grammar(schema)}
         return {"grammar": grammar(output_schema(settings.output))} if settings.output else {}
 

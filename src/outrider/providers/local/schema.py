@@ -6,7 +6,8 @@ from typing import Any, cast
 import msgspec
 
 from outrider.providers.local.dialect import SAY, Dialect, Words, required_of
-from outrider.types.request import OutputSchema, ToolChoice, ToolSpec
+from outrider.types.parts import TextPart, ToolUsePart
+from outrider.types.request import OutputSchema, Prompt, ToolChoice, ToolSpec
 
 # The exact separators that prompts are written with: what was generated is what is sent again, byte for byte.
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -25,17 +26,24 @@ class CallSchema:
         self._dialect = dialect
         self.words = Words.for_tools(tools)
 
-    def for_answer(self, choice: ToolChoice, paths: Sequence[str], output: OutputSchema | None) -> dict[str, Any]:
+    def for_answer(
+        self, choice: ToolChoice, output: OutputSchema | None, paths: Sequence[str], prompt: Prompt
+    ) -> dict[str, Any]:
         definitions: dict[str, Any] = {}
-        branches = [
-            self._call(spec, paths, definitions)
-            for spec in self._tools
-            if choice.mode in ("auto", "required") or (choice.mode == "tool" and choice.tool == spec.name)
-        ]
+        branches: list[dict[str, Any]] = []
+        for spec in self._tools:
+            if choice.mode in ("auto", "required") or (choice.mode == "tool" and choice.tool == spec.name):
+                named = self._nameable(spec, paths, prompt) if choice.mode == "auto" else paths
+                branches += [self._call(spec, named, definitions)] if named or not paths else []
         if choice.mode in ("auto", "none"):
             branches.append(self._answer(output, definitions))
         schema: dict[str, Any] = {"x-guidance": _COMPACT, "anyOf": branches}
         return schema | {"$defs": definitions} if definitions else schema
+
+    def _nameable(self, spec: ToolSpec, paths: Sequence[str], prompt: Prompt) -> Sequence[str]:
+        """Without what this tool was given just before: small models tend to ask for the same again and again."""
+        made = just_given(prompt, spec.name, self._dialect.existing(spec))
+        return [path for path in paths if path not in made]
 
     def _call(self, spec: ToolSpec, paths: Sequence[str], definitions: dict[str, Any]) -> dict[str, Any]:
         definitions |= _definitions(spec.parameters, spec.name)
@@ -62,6 +70,19 @@ class CallSchema:
 
     def _words_first(self, name: str) -> dict[str, Any]:
         return {SAY: {"type": "string"}} if self._dialect.says and name != self.words.answer else {}
+
+
+def just_given(prompt: Prompt, tool: str, parameter: str) -> set[str]:
+    """What a tool was given in the calls that end the conversation, as long as no other tool was called."""
+    found: set[str] = set()
+    for message in reversed(prompt):
+        if message.role == "user" and any(isinstance(part, TextPart) for part in message.content):
+            break
+        calls = [part for part in message.content if isinstance(part, ToolUsePart)]
+        if message.role == "assistant" and {call.tool_name for call in calls} != {tool}:
+            break
+        found |= {str(call.tool_input.get(parameter)) for call in calls}
+    return found
 
 
 def grammar(schema: dict[str, Any]) -> str:

@@ -5,7 +5,8 @@ import pytest
 
 from outrider.providers.local.dialect import CompactTool, Dialect
 from outrider.providers.local.schema import CallSchema, grammar, output_schema
-from outrider.types.request import OutputSchema, ToolChoice, ToolSpec
+from outrider.types.parts import TextPart, ToolResultPart, ToolUsePart
+from outrider.types.request import ModelMessage, OutputSchema, Prompt, ToolChoice, ToolSpec
 
 READ = ToolSpec(
     "read",
@@ -32,11 +33,11 @@ NESTED = ToolSpec(
 KNOWN = Dialect(tools={"read": CompactTool(description="reads", keep=("file_path",), existing="file_path")})
 
 
-PLAIN, FREE = Dialect(), ToolChoice()
+PLAIN, FREE, NOTHING = Dialect(), ToolChoice(), Prompt()
 
 
-def branches(*tools: ToolSpec, choice: ToolChoice = FREE, paths=(), dialect: Dialect = PLAIN) -> dict:
-    schema = CallSchema(tools, dialect).for_answer(choice, paths, None)
+def branches(*tools: ToolSpec, choice: ToolChoice = FREE, paths=(), dialect: Dialect = PLAIN, prompt=NOTHING) -> dict:
+    schema = CallSchema(tools, dialect).for_answer(choice, None, paths, prompt)
     return {branch["properties"]["tool"]["const"]: branch for branch in schema["anyOf"]}
 
 
@@ -52,6 +53,32 @@ def test_the_tool_is_named_first_then_what_is_required():
 def test_a_known_tool_is_offered_with_the_parameters_that_matter_and_paths_that_exist():
     read = branches(READ, dialect=KNOWN, paths=["a.py", "b.py"])["read"]
     assert read["properties"] == {"tool": {"const": "read"}, "file_path": {"enum": ["a.py", "b.py"]}}
+
+
+def called(*calls: tuple[str, str]) -> Prompt:
+    prompt = Prompt([ModelMessage("user", (TextPart("Go."),))])
+    for number, (tool, path) in enumerate(calls):
+        prompt.append(ModelMessage("assistant", (ToolUsePart(str(number), tool, {"file_path": path}),)))
+        prompt.append(ModelMessage("user", (ToolResultPart(str(number), "x"),)))
+    return prompt
+
+
+@pytest.mark.parametrize(
+    ("calls", "left"),
+    [
+        ([("read", "a.py")], ["b.py"]),
+        ([("read", "a.py"), ("shell", "")], ["a.py", "b.py"]),
+        ([("shell", ""), ("read", "b.py")], ["a.py"]),
+    ],
+)
+def test_a_file_is_not_read_twice_in_a_row(calls, left):
+    read = branches(READ, SHELL, dialect=KNOWN, paths=["a.py", "b.py"], prompt=called(*calls))["read"]
+    assert read["properties"]["file_path"] == {"enum": left}
+
+
+def test_a_tool_that_has_been_given_everything_is_not_offered_again():
+    prompt = called(("read", "a.py"), ("read", "b.py"))
+    assert list(branches(READ, SHELL, dialect=KNOWN, paths=["a.py", "b.py"], prompt=prompt)) == ["shell", "answer"]
 
 
 def test_a_path_is_free_where_no_names_are_known():
@@ -72,25 +99,25 @@ def test_the_choice_of_tools_narrows_the_union(choice, offered):
 
 def test_definitions_of_several_tools_do_not_meet():
     other = msgspec.structs.replace(NESTED, name="other")
-    schema = CallSchema((NESTED, other), Dialect()).for_answer(ToolChoice(), (), None)
+    schema = CallSchema((NESTED, other), Dialect()).for_answer(ToolChoice(), None, (), Prompt())
     assert set(schema["$defs"]) == {"plan.Step", "other.Step"}
     assert schema["anyOf"][1]["properties"]["steps"]["items"] == {"$ref": "#/$defs/other.Step"}
 
 
 def test_words_that_tools_have_taken_are_replaced():
     taken = ToolSpec("answer", "", {"type": "object", "properties": {"tool": {"type": "string"}}})
-    schema = CallSchema((taken,), Dialect()).for_answer(ToolChoice(), (), None)
+    schema = CallSchema((taken,), Dialect()).for_answer(ToolChoice(), None, (), Prompt())
     assert [branch["properties"]["use_tool"]["const"] for branch in schema["anyOf"]] == ["answer", "reply"]
 
 
 def test_an_answer_that_must_follow_a_schema_carries_the_value():
     wanted = OutputSchema({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "title": "N"})
-    schema = CallSchema((READ,), Dialect()).for_answer(ToolChoice(), (), wanted)
+    schema = CallSchema((READ,), Dialect()).for_answer(ToolChoice(), wanted, (), Prompt())
     assert schema["anyOf"][-1]["properties"]["value"]["properties"] == {"n": {"type": "integer"}}
     assert "title" not in output_schema(wanted)
 
 
 def test_the_runtime_takes_the_same_grammar_for_a_schema():
     runtime = pytest.importorskip("xllamacpp")
-    schema = CallSchema((READ, SHELL, NESTED), KNOWN).for_answer(ToolChoice(), ["a.py"], None)
+    schema = CallSchema((READ, SHELL, NESTED), KNOWN).for_answer(ToolChoice(), None, ["a.py"], Prompt())
     assert grammar(schema).split() == runtime.json_schema_to_grammar(schema).split()

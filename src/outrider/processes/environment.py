@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 ALLOWED = frozenset({
@@ -37,10 +37,9 @@ FIXED = {
 _PASSWORD_IN_ADDRESS = re.compile(r"://[^/\s]*@")
 
 
-# Lists of places that programs and their parts are looked for in.
-SEARCHED = frozenset({
-    "PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONPATH", "NODE_PATH", "GEM_PATH", "PKG_CONFIG_PATH",
-})  # fmt: skip
+# Lists of places that programs, their parts and their settings are looked for in; and single such places.
+_LISTS = re.compile(r"PATH|(?:LD_LIBRARY|DYLD_LIBRARY|PYTHON|NODE|GEM|PKG_CONFIG|GO)_?PATH|XDG_\w+_DIRS")
+_PLACES = re.compile(r"\w+_(?:HOME|DIR|ROOT|PREFIX)|VIRTUAL_ENV|NVM_BIN|GOROOT|GOBIN|GOMODCACHE|BUN_INSTALL|CONDA_EXE")
 
 
 def child_environment(
@@ -49,18 +48,21 @@ def child_environment(
     """From an allow-list: a name that nobody thought of stays out, since it may be a key. `extra` is the user's own
     choice and is taken as it is.
 
-    Programs are not looked for in the working directory, whatever the source says, nor in the folder that they are to
-    come from `outside` of."""
-    allowed = {name: value for name, value in source.items() if _is_allowed(name, value)}
-    for name in SEARCHED & allowed.keys():
-        allowed[name] = os.pathsep.join(_places(allowed[name], outside))
-    return allowed | FIXED | dict(extra or {})
+    Programs and their settings are not looked for in the working directory, whatever the source says, nor in the
+    folder that they are to come from `outside` of."""
+    kept = {name: _placed(name, value, outside) for name, value in source.items() if _is_allowed(name, value)}
+    return {name: value for name, value in kept.items() if value is not None} | FIXED | dict(extra or {})
 
 
-def _places(value: str, outside: Path | None) -> Iterator[str]:
-    for place in value.split(os.pathsep):
-        if os.path.isabs(place) and not (outside and Path(place).resolve().is_relative_to(outside)):  # noqa: PTH117
-            yield place
+def _placed(name: str, value: str, outside: Path | None) -> str | None:
+    if _LISTS.fullmatch(name):
+        return os.pathsep.join(place for place in value.split(os.pathsep) if _is_elsewhere(place, outside))
+    return value if not _PLACES.fullmatch(name) or _is_elsewhere(value, outside) else None
+
+
+def _is_elsewhere(place: str, outside: Path | None) -> bool:
+    path = Path(place)
+    return path.is_absolute() and not (outside and path.resolve().is_relative_to(outside))
 
 
 def _is_allowed(name: str, value: str) -> bool:

@@ -136,3 +136,15 @@ def test_programs_are_not_looked_for_in_the_working_directory_nor_in_a_folder_th
     assert (kept["PATH"], kept["PYTHONPATH"]) == (f"/usr/bin:{tmp_path}/bin:{tmp_path}/alias", str(tmp_path))
     kept = child_environment(source, outside=tmp_path)
     assert (kept["PATH"], kept["PYTHONPATH"]) == ("/usr/bin", "")
+
+
+def test_settings_are_not_looked_for_in_the_working_directory_either(tmp_path: Path):
+    source = {"XDG_CONFIG_HOME": ".", "XDG_CONFIG_DIRS": "etc:/etc/xdg", "CARGO_HOME": "/c", "XDG_SESSION_TYPE": "x11"}
+    source |= {"VIRTUAL_ENV": str(tmp_path / ".venv"), "HOME": str(tmp_path), "GOPATH": "go:/go"}
+    kept = child_environment(source)
+    assert "XDG_CONFIG_HOME" not in kept
+    assert (kept["XDG_CONFIG_DIRS"], kept["CARGO_HOME"], kept["GOPATH"]) == ("/etc/xdg", "/c", "/go")
+    assert (kept["XDG_SESSION_TYPE"], kept["VIRTUAL_ENV"]) == ("x11", str(tmp_path / ".venv"))
+    kept = child_environment(source, outside=tmp_path)
+    assert "VIRTUAL_ENV" not in kept
+    assert kept["HOME"] == str(tmp_path)

@@ -49,7 +49,11 @@ def find_folders(environ: Mapping[str, str], *, platform: str = sys.platform) ->
     home = Path(environ.get("HOME") or environ.get("USERPROFILE") or Path.home())
     own = environ.get("OUTRIDER_HOME", "").strip()
     if own:
-        folder = Path(own.replace("~", str(home), 1) if own.startswith("~/") else own).absolute()
+        folder = Path(own.replace("~", str(home), 1) if own.startswith("~/") else own)
+        if not folder.is_absolute():
+            raise ConfigurationError(
+                f"OUTRIDER_HOME is {own!r}, which every workspace would fill for itself; write the whole path"
+            )
         return Folders(folder, folder, home)
     match platform:
         case "darwin":

@@ -47,3 +47,8 @@ def test_a_folder_that_cannot_be_made_is_named_with_a_remedy(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match=r"file/data cannot be used .*; set OUTRIDER_HOME"):
         make_private(tmp_path / "file" / "data")
+
+
+def test_a_place_for_everything_that_is_not_a_whole_path_is_refused():
+    with pytest.raises(ConfigurationError, match="write the whole path"):
+        find_folders({"OUTRIDER_HOME": ".outrider", "HOME": "/home/u"})

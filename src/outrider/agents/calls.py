@@ -59,6 +59,9 @@ class Calls:
 
     async def _run_together(self, group: list[ToolPart]) -> None:
         """A call ends in a result, whatever it does; errors that get out are the journal's, and one stands for all."""
+        if len(group) == 1:
+            await self._run_one(group[0])
+            return
         try:
             async with asyncio.TaskGroup() as tasks:
                 for call in group:

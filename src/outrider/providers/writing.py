@@ -24,7 +24,8 @@ def encoded_json(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=msgspec.json.decode)
+        return text.encode("utf-8", "replace")
 
 
 def body(head: dict[str, Any], messages_field: str, messages: bytes | bytearray) -> bytes:

@@ -2,12 +2,17 @@
 
 from typing import Any, assert_never
 
+import msgspec
+
 from outrider.providers.openai.chat.dialects import Dialect, nearest_effort
 from outrider.providers.openai.schemas import is_strict
 from outrider.providers.writing import encoded_json
 from outrider.types.request import ModelSettings, OutputSchema, Request, ToolChoice, ToolSpec
 
 Fields = dict[str, Any]
+
+_MOST_TOOLS = 1024
+_remembered: dict[int, tuple[ToolSpec, msgspec.Raw]] = {}
 
 _SCHEMA = "Answer with one JSON object, and nothing else, that follows this JSON schema:\n{schema}"
 
@@ -22,7 +27,7 @@ def head(request: Request, dialect: Dialect) -> Fields:
     if dialect.cache_key and request.conversation:
         fields["prompt_cache_key"] = request.conversation
     if request.tools:
-        fields["tools"] = [_tool(tool) for tool in request.tools]
+        fields["tools"] = [_written(tool) for tool in request.tools]
         fields |= _choice(settings.tool_choice)
     if settings.output is not None:
         fields["response_format"] = _format(settings.output, dialect)
@@ -64,6 +69,16 @@ def _reasoning(settings: ModelSettings, dialect: Dialect) -> Fields:
             return {"enable_thinking": True} | ({"thinking_budget": budget} if budget else {})
         case _:
             assert_never(dialect.reasoning)
+
+
+def _written(tool: ToolSpec) -> msgspec.Raw:
+    """The tool's bytes, remembered by the very object: a conversation offers the same tools with every request."""
+    known = _remembered.get(id(tool))
+    if known is None or known[0] is not tool:
+        if len(_remembered) >= _MOST_TOOLS:
+            _remembered.clear()
+        _remembered[id(tool)] = known = (tool, msgspec.Raw(encoded_json(_tool(tool))))
+    return known[1]
 
 
 def _tool(tool: ToolSpec) -> Fields:

@@ -44,9 +44,10 @@ def run_job(who: str, job: str, server: str, seconds: int = 900, **params: Any) 
     else:
         command = [str(_python(who)), str(PEERBENCH / "worker.py"), who, job, server, json.dumps(params)]
     root = Path(__file__).parents[1]
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(root / "src")} if who == OURS else ENVIRONMENT
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=seconds, env=ENVIRONMENT, cwd=root, check=False
+            command, capture_output=True, text=True, timeout=seconds, env=environment, cwd=root, check=False
         )
     except subprocess.TimeoutExpired:
         print(f"{who}, {job}: more than {seconds} s", file=sys.stderr)

@@ -1,9 +1,11 @@
 """Undo when programs are killed and disks are full: nothing that was changed is forgotten, nothing is done by half."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from tests.faults.processes import ROOT
 from tests.faults.test_store_disk import small_disk
 from tests.faults.undo_worker import call, engine, furnish
 
+SOAK = bool(os.environ.get("OUTRIDER_SOAK"))
 Record = Callable[[str, object], None]
 
 
@@ -62,6 +65,35 @@ async def test_sf_003_what_a_killed_engine_had_changed_can_be_undone(tmp_path: P
         assert state(workspace) == before
         await changes.redo(doubtful=True)
         assert state(workspace) == after
+
+
+@pytest.mark.soak
+async def test_sf_012_what_an_engine_killed_at_any_moment_had_changed_can_be_undone(
+    tmp_path: Path, record_property: Record
+):
+    rounds, cut = 100 if SOAK else 5, 0
+    for number in range(rounds):
+        folder = tmp_path / str(number)
+        session_id = await new_session(folder)
+        before = state(folder / "workspace")
+        cut += killed_after(folder, session_id, random.uniform(0, 0.5))
+        async with engine(folder) as held:
+            await held.open(session_id)
+            await held.abort(session_id)  # what it had not heard yet, or was asking, it would go on with
+            await held.file_changes(session_id).undo(doubtful=True)
+        assert state(folder / "workspace") == before
+    record_property("figures", f"undo after kill -9 at random moments: {rounds} rounds, {cut} cut, all undone exactly")
+    assert cut
+
+
+def killed_after(folder: Path, session_id: str, seconds: float) -> bool:
+    command = [sys.executable, "-m", "tests.faults.undo_worker", str(folder), "turn", session_id]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        time.sleep(seconds)
+        child.kill()
+        return child.wait() == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("fault", [*(f"FP-mid-undo@{visit}" for visit in range(1, 9)), "FP-after-undo@1"])

@@ -49,6 +49,7 @@ async def engine(folder: Path, script: Any = SCRIPT, **options: Any) -> AsyncIte
 
 async def main(folder: str, what: str, session_id: str) -> None:
     async with engine(Path(folder)) as held:
+        say(ready=True)
         if what == "turn":
             await held.prompt(session_id, "go")
         else:

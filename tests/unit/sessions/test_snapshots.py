@@ -382,6 +382,17 @@ def test_a_file_in_the_place_of_a_folder_and_a_folder_in_the_place_of_a_file_are
     assert (workspace / "b.txt" / "mine").read_text() == "not to be lost"
 
 
+def test_an_empty_folder_in_the_place_of_a_file_does_not_stop_an_undo_and_a_link_in_it_does(
+    workspace: Path, snapshots: Snapshots
+):
+    changed = command(workspace, snapshots, "rm b.txt run.sh; mkdir -p b.txt/x/y run.sh")
+    (workspace / "run.sh" / "mine").symlink_to("..")
+    report, _ = snapshots.apply([changed.id])
+    assert (report.changed, report.conflicts) == (("b.txt",), ("run.sh",))
+    assert (workspace / "b.txt").read_text() == "b"
+    assert (workspace / "run.sh" / "mine").is_symlink()
+
+
 def test_a_name_that_is_no_text_is_named_and_not_covered(workspace: Path, snapshots: Snapshots):
     os.close(os.open(os.fsencode(workspace) + b"/\xff\xfe", os.O_CREAT | os.O_WRONLY))
     changed = command(workspace, snapshots, "printf x > b.txt")

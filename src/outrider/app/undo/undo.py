@@ -20,7 +20,7 @@ from outrider.sessions.snapshots.images import Snapshot
 from outrider.sessions.snapshots.objects import name_of
 from outrider.sessions.snapshots.snapshot import Snapshots
 from outrider.tools.context import ToolContext
-from outrider.tools.files.commit import Change
+from outrider.tools.files.commit import Change, clear_leftovers
 from outrider.tools.tool import Tool
 from outrider.types.events import ErrorEvent, ProcessExitedEvent, ProcessStartedEvent
 from outrider.types.parts import ToolPart
@@ -102,6 +102,7 @@ class Undo:
             found = await self.places.find(workspace)
             if isinstance(found, str):
                 return
+            await self.places.run(lambda: _tidy_up(found, session_id))
             await self.places.run(lambda: found.recover(session_id))
             for changed in await self.places.run(lambda: found.of_session(session_id)):
                 if changed.origin.session_id == session_id:
@@ -219,6 +220,13 @@ class Undo:
         self._bus.publish(
             call.seat.labelled(ErrorEvent, call_id=call.part.call_id, error_type="UndoUnavailable", message=message)
         )
+
+
+def _tidy_up(snapshots: Snapshots, session_id: str) -> None:
+    """Beside files that were about to be written their new content may lie still."""
+    for begun in snapshots.interrupted(session_id):
+        for path in begun.planned or ():
+            clear_leftovers(snapshots.workspace / path)
 
 
 def _inside(planned: Planned | None, root: Path) -> Planned | None:

@@ -43,6 +43,7 @@ def restore(root: Path, steps: Sequence[Step], objects: Objects, name: str) -> N
         faults.reach("FP-mid-undo")
         *folders, last = step.path.split("/")
         with _folder(root, near) as source, _folder(root, folders, make=True) as target:
+            _remove_empty(root / step.path)
             os.replace(_aside(name, number), last, src_dir_fd=source, dst_dir_fd=target)
 
 
@@ -93,6 +94,13 @@ def _remove(root: Path, path: str) -> None:
                 os.rmdir(folders[depth - 1], dir_fd=above)
         except OSError:
             return
+
+
+def _remove_empty(place: Path) -> None:
+    """Folders without a file in them may stand where a file is to go back to; a link or a file stops it."""
+    for folder, _, _ in os.walk(place, topdown=False):
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)  # noqa: PTH106
 
 
 @contextlib.contextmanager

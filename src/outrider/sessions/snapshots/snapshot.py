@@ -96,13 +96,16 @@ class Snapshots:
             if self._open.pop(before.id, None) is not None:
                 self._changes.end(before.id)
 
+    def interrupted(self, session_id: str) -> list[UnderWay]:
+        """What the session was doing when its program was killed."""
+        begun = self._changes.under_way()
+        return [one for one in begun if session_id in one.origin.sessions and one.snapshot.id not in self._open]
+
     def recover(self, session_id: str) -> list[ChangeSet]:
-        """Of what the session was doing when its program was killed: what has changed since, by it or by others."""
+        """Of what was interrupted: what has changed since, by it or by others."""
         found: list[ChangeSet] = []
         with self._lock:
-            for begun in self._changes.under_way():
-                if session_id not in begun.origin.sessions or begun.snapshot.id in self._open:
-                    continue
+            for begun in self.interrupted(session_id):
                 for later in self._changes.since(begun.mark):
                     _rebase(begun.snapshot, later.files)
                 clear(self.workspace, begun.snapshot.paths or (), begun.snapshot.id)

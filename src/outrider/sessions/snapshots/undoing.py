@@ -99,9 +99,10 @@ class Inspector:
         return step.wanted is not None and _is_folder(place) and not self._emptied(place)
 
     def _emptied(self, place: str) -> bool:
+        """Links to folders count as files: they are not followed."""
+        entries = (f"{folder}/{name}" for folder, folders, names in os.walk(place) for name in (*folders, *names))
         start = len(self._root) + 1
-        inside = (f"{folder}/{name}"[start:] for folder, _, names in os.walk(place) for name in names)
-        return self._removed.issuperset(inside)
+        return self._removed.issuperset(entry[start:] for entry in entries if not _is_folder(entry))
 
     def _diff(self, path: str, old: Image | None, new: Image | None) -> str:
         sides = [self._objects.get(image.hash) if image else b"" for image in (old, new)]

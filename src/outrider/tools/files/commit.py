@@ -2,10 +2,12 @@
 
 import errno
 import os
+import re
 import secrets
 import stat
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 
 import msgspec
 
@@ -38,6 +40,15 @@ def commit(changes: list[Change]) -> None:
     except BaseException:
         _remove(made)
         raise
+
+
+def clear_leftovers(path: Path) -> None:
+    """Remove what lies beside a file since a program was killed that was about to write it."""
+    waiting = re.compile(rf"\.{re.escape(path.name[:60])}\.[0-9a-f]{{12}}\.tmp")
+    with suppress(OSError):
+        for found in list(path.parent.iterdir()):
+            if waiting.fullmatch(found.name):
+                found.unlink(missing_ok=True)
 
 
 def _put_all(staged: list["_Staged"]) -> None:

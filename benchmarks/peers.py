@@ -44,7 +44,8 @@ def run_job(who: str, job: str, server: str, seconds: int = 900, **params: Any) 
     else:
         command = [str(_python(who)), str(PEERBENCH / "worker.py"), who, job, server, json.dumps(params)]
     root = Path(__file__).parents[1]
-    environment = {**ENVIRONMENT, "PYTHONPATH": str(root / "src")} if who == OURS else ENVIRONMENT
+    ours = {"PYTHONPATH": str(root / "src"), "OUTRIDER_SHARED": str(PEERBENCH.parent)}
+    environment = ENVIRONMENT | (ours if who == OURS else {})
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=seconds, env=environment, cwd=root, check=False

@@ -27,9 +27,8 @@ from tests.hostile.ground import SECRET, TRAPS, WORDS, Ground, Trap, as_toml
 
 LISTED = (files_that_configure, git_that_obeys, programs_that_obey)  # each lists its traps when it is loaded
 LOOKING = (
-    "git status", "git status --porcelain", "git log --oneline -3", "git log -p", "git diff", "git diff HEAD",
-    "git show", "git branch -a", "git ls-files", "git blame file.txt", "git grep x", "git remote -v", "git stash list",
-    "ls -la", "cat README.md", "head -3 *", "grep -rn x .", "find . -maxdepth 2", "wc -l *", "file *", "rg x",
+    "git status", "git log --oneline -3", "git log -p", "git diff", "git show", "git branch -a", "git ls-files",
+    "git blame file.txt", "git grep x", "ls -la", "head -3 *", "grep -rn x .", "wc -l *", "file *", "rg x",
 )  # fmt: skip
 BRIEFLY = ("git status", "git diff", "head -3 *", "grep -rn x .")  # what runs in a sandbox in every mode
 IDLE = 0.2

@@ -125,15 +125,20 @@ def read_settings(
         mcp=file.mcp,
         models=file.models,
         missing=missing,
-        notices=(*own.notices, *project.notices, *_checked(flags, file, source)),
+        notices=(*own.notices, *project.notices, *_checked(flags, file, environ, source)),
     )
 
 
-def _checked(flags: Flags, file: ConfigFile, source: str) -> Iterator[str]:
+def _checked(flags: Flags, file: ConfigFile, environ: Mapping[str, str], source: str) -> Iterator[str]:
+    """Notices about what could be read and still means less than it says."""
     yield from check_rules(RulesTable(allow=flags.allow, ask=flags.ask, deny=flags.deny), "flags")
     yield from check_rules(file.rules, f"{source}: rules")
     for name, table in file.agents.items():
         yield from check_rules(table.permissions, f"{source}: agents.{name}.permissions")
+    if file.mcp:
+        from outrider.app.workspace.choice import users_servers
+
+        yield from users_servers(file.mcp, source, environ).problems
 
 
 def _workspace(cwd: str | Path | None) -> Path:

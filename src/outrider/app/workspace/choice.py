@@ -7,7 +7,7 @@ import msgspec
 
 from outrider.app.workspace.trust import SERVERS, WorkspaceTrust, server_items
 from outrider.tools.mcp.config import ServerConfig
-from outrider.tools.mcp.reading import read_config
+from outrider.tools.mcp.reading import ConfigFile, read_config
 
 USERS = "the user"
 
@@ -29,7 +29,7 @@ def choose_servers(
 ) -> ChosenServers:
     """`own` are the user's, from `source`. `keys` are variables that hold keys for models: a workspace's server does
     not get to see them, whatever it writes."""
-    users = read_config(msgspec.json.encode({"mcpServers": own}), environ, source)
+    users = users_servers(own, source, environ)
     entries, notices = _workspaces(trust, set(own))
     visible = {name: value for name, value in environ.items() if name not in keys}
     theirs = read_config(msgspec.json.encode({"mcpServers": entries}), visible, str(SERVERS))
@@ -37,7 +37,15 @@ def choose_servers(
     return ChosenServers(
         servers=(*users.servers, *theirs.servers),
         origins={one.name: USERS for one in users.servers} | {one.name: place for one in theirs.servers},
-        notices=(*users.problems, *theirs.problems, *notices),
+        notices=(*theirs.problems, *notices),
+    )
+
+
+def users_servers(own: Mapping[str, dict[str, Any]], source: str, environ: Mapping[str, str]) -> ConfigFile:
+    """The user's own configuration, which has the form of `.mcp.json` under another name."""
+    found = read_config(msgspec.json.encode({"mcpServers": own}), environ, source)
+    return msgspec.structs.replace(
+        found, problems=tuple(text.replace(": mcpServers.", ": mcp.") for text in found.problems)
     )
 
 

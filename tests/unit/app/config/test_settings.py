@@ -240,3 +240,12 @@ def test_a_rule_for_a_tool_that_is_misspelt_is_noticed(home):
     assert [notice.partition(": ")[2] for notice in settings(home, toml).notices] == [
         "rules.deny: 'shel(rm *)' is for a tool that Outrider does not bring along; did you mean shell?"
     ]
+
+
+def test_a_server_that_cannot_be_started_is_noticed_and_costs_only_itself(home):
+    toml = "[mcp.a]\ncommand = 3\n[mcp.b]\nurl = 'ftp://x'\n[mcp.c]\ncommand = 'serve'\nenv = { KEY = '${NOT_SET}' }"
+    assert [notice.partition(": ")[2] for notice in settings(home, toml).notices] == [
+        "mcp.a.command: expected a string, got a number",
+        "mcp.b.url: expected an address that begins with http:// or https://",
+        "mcp.c.env.KEY: the variable NOT_SET is not set, and there is no default",
+    ]

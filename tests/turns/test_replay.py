@@ -12,10 +12,13 @@ from outrider import (
     CallsDiffer,
     ConfigurationError,
     Engine,
+    Message,
+    MessageTime,
     ProviderError,
     RequestDiffers,
     ResultDiffers,
     StepDiffers,
+    TextPart,
     Tool,
     ToolPart,
     replay,
@@ -230,3 +233,28 @@ async def test_a_long_conversation_is_written_once(tmp_path: Path):
     assert (tmp_path / f"{session}.jsonl").stat().st_size < 3 * 30 * len(long)
     again = await replay(held, session)
     assert again.same, again.text()
+
+
+async def test_a_compaction_that_somebody_asked_for_is_made_again(tmp_path: Path):
+    def answer(request):
+        last = request.prompt[-1].content[-1].text
+        return "## Goal\nto talk" if "about to be shortened" in last else f"{len(request.prompt)} messages"
+
+    held = engine(answer, cassettes=tmp_path)
+    async with held:
+        session = await held.create()
+        for words in ("one", "two", "three"):
+            await held.prompt(session, words)
+        assert await held.compact(session) is not None
+        assert (await held.prompt(session, "four")).output != "7 messages"
+    again = await replay(held, session)
+    assert again.same, again.text()
+    assert again.unplayed == 0
+
+
+async def test_an_input_that_nobody_answered_asks_for_nothing(tmp_path: Path):
+    held, session = await recorded(tmp_path, ["hello"])
+    await held.store.append(session, [Message("user", [TextPart("and?")], session_id=session, time=MessageTime(1))])
+    again = await replay(held, session)
+    assert again.same, again.text()
+    assert again.session.messages[-1].get_text_content() == "and?"

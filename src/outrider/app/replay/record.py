@@ -20,12 +20,17 @@ from outrider.types.parts import CompactionPart
 
 
 class Input(msgspec.Struct, frozen=True):
-    """Messages of the user that came together, after so many steps. What `steers` came in the middle of a turn."""
+    """Messages of the user that came together, after so many steps. What `steers` came in the middle of a turn; what
+    has no `answer` asked for none. A wish to compact has no messages: its answer is the summary."""
 
     messages: list[Message]
     after: int
-    steers: bool
-    answer: Message | None
+    steers: bool = False
+    answer: Message | None = None
+
+    @property
+    def compacts(self) -> bool:
+        return not self.messages
 
     def copies(self) -> list[Message]:
         return [copied(message) for message in self.messages]
@@ -44,15 +49,20 @@ def inputs_of(messages: Sequence[Message], start: int = 0) -> list[Input]:
     """From message number `start` on."""
     found: list[Input] = []
     for place, message in enumerate(messages[start:], start):
-        if not is_input(message):
-            continue
         before = messages[place - 1] if place else None
-        if found and before is not None and before in found[-1].messages:
+        if any(not part.auto for part in message.get_parts_by_type(CompactionPart)):
+            found.append(Input([], len(steps_of(messages[:place])), answer=message))
+        elif is_input(message) and found and before is not None and before in found[-1].messages:
             found[-1].messages.append(message)
-            continue
-        answer = next((later for later in messages[place:] if later.role == "assistant"), None)
-        found.append(Input([message], len(steps_of(messages[:place])), _is_midway(messages[:place]), answer))
+        elif is_input(message):
+            answer = _answer(messages[place:])
+            found.append(Input([message], len(steps_of(messages[:place])), _is_midway(messages[:place]), answer))
     return found
+
+
+def _answer(messages: Sequence[Message]) -> Message | None:
+    """What follows the input and all that came with it."""
+    return next((message for message in messages if message.role == "assistant"), None)
 
 
 def _is_midway(before: Sequence[Message]) -> bool:

@@ -2,11 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
 
 from msgspec.structs import replace
 
+from outrider.agents.compact import Compactor
 from outrider.agents.crew import Crew
 from outrider.agents.seating import take_seat
 from outrider.agents.turn import Turn
@@ -19,10 +21,11 @@ from outrider.app.replay.stand_ins import PastCalls, RecordedGate, recorded_tool
 from outrider.app.replay.steps import compare_steps, steps_of
 from outrider.app.toolbox import Toolbox
 from outrider.bus import EventBus
-from outrider.errors import ConfigurationError
+from outrider.errors import ConfigurationError, OutriderError
 from outrider.sessions.journal import Journal, begin
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.session import Session
+from outrider.types.agents import Agent
 from outrider.types.events import LLMRequestEvent
 from outrider.types.messages import Message
 
@@ -99,9 +102,12 @@ class _Rerun:
             if not waiting or waiting[0].after > self._asked[self.session.id]:
                 await self._turn(journal, self._crew(players, toolbox), waiting, self._next_answer())
             while waiting:
-                given = waiting.pop(0)
+                given, crew = waiting.pop(0), self._crew(players, toolbox)
                 await _add(journal, given)
-                await self._turn(journal, self._crew(players, toolbox), waiting, given.answer)
+                if given.compacts:
+                    await self._compact(journal, crew, given.answer)
+                elif given.answer is not None:
+                    await self._turn(journal, crew, waiting, given.answer)
         finally:
             await journal.close()
             if toolbox is not None:
@@ -127,9 +133,6 @@ class _Rerun:
 
     async def _turn(self, journal: Journal, crew: Crew, waiting: list[Input], answer: Message | None) -> None:
         self.session.mode = answer.mode if answer and answer.mode else self.session.mode  # type: ignore[assignment]
-        agent = self._twin.staff.agent(answer.agent if answer else self.session.agent)
-        if not self._own_models:
-            agent = with_its_model(agent, answer, self._twin.staff.plan.providers)
 
         async def take_input() -> list[Message]:
             made = len(steps_of(self.session.messages))
@@ -137,7 +140,15 @@ class _Rerun:
                 return await _add(journal, waiting.pop(0))
             return []
 
-        await Turn(take_seat(agent, journal, crew, take_input=take_input), crew).run()
+        await Turn(take_seat(self._agent(answer), journal, crew, take_input=take_input), crew).run()
+
+    async def _compact(self, journal: Journal, crew: Crew, summary: Message | None) -> None:
+        with suppress(OutriderError):  # what is missing then shows in the requests that follow
+            await Compactor(take_seat(self._agent(summary), journal, crew), crew).compact(auto=False)
+
+    def _agent(self, answer: Message | None) -> Agent:
+        agent = self._twin.staff.agent(answer.agent if answer else self.session.agent)
+        return agent if self._own_models else with_its_model(agent, answer, self._twin.staff.plan.providers)
 
     def _next_answer(self) -> Message | None:
         return next(iter(steps_of(self._recorded.messages[self.given :])), None)

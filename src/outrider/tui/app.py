@@ -29,7 +29,7 @@ from outrider.tui.composer.old_terminals import tell_alt_enter_from_enter
 from outrider.tui.drawing import FRAME, Drawing
 from outrider.tui.helm import Helm
 from outrider.tui.listening import Listener
-from outrider.tui.opening import OpenEngine, Start, ask_about_trust, engines, first_session
+from outrider.tui.opening import OpenEngine, Start, ask_about_trust, engines, first_session, notices_of
 from outrider.tui.rendering.palette import DARK, LIGHT, name_of, theme
 from outrider.tui.scene import Scene
 from outrider.tui.widgets.footers import ActivityLine, StatusLine, WaitingLines
@@ -103,7 +103,7 @@ class OutriderApp(App[int]):
         history = History(self._settings.data / "history", self._settings.workspace)
         with Horizontal(id="middle"):
             with Vertical(id="conversation"):
-                yield Welcome(self._settings.notices, self._settings.missing)
+                yield Welcome(notices_of(self._settings), self._settings.missing)
                 yield Transcript()
             yield SidePanel()
         yield WaitingLines()

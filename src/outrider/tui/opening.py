@@ -17,6 +17,11 @@ from outrider.tui.asking.questions import ChoicePanel
 from outrider.tui.helm import Helm
 
 MOST_SHOWN = 1200
+EMBEDDED = (
+    "This is the embedded model: it runs on your machine and needs no key. It is small: good for questions about "
+    "files, commands and short changes, not for large work. A stronger one: set ANTHROPIC_API_KEY, OPENAI_API_KEY or "
+    "GEMINI_API_KEY, or OPENAI_BASE_URL for a server of your own."
+)
 _KEYS = (
     Key("t", "trust", "trust this folder"),
     Key("n", "no", "go on without these files"),
@@ -80,6 +85,13 @@ def _longest_run(text: str) -> int:
         run = run + 1 if character == "`" else 0
         longest = max(longest, run)
     return longest
+
+
+def notices_of(settings: Settings) -> tuple[str, ...]:
+    """What the user should know at the beginning; of the embedded model, what it is good for."""
+    kinds = {provider.name: provider.kind for provider in settings.providers}
+    embedded = kinds.get(settings.agents[0].provider) == "local"
+    return (*settings.notices, EMBEDDED) if embedded else settings.notices
 
 
 async def first_session(helm: Helm, start: Start) -> str:

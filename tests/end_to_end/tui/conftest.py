@@ -47,7 +47,7 @@ def _toml(value: Any) -> str:
         case list():
             return "[" + ", ".join(_toml(one) for one in value) + "]"
         case _:
-            return json.dumps(value)
+            return json.dumps(value, ensure_ascii=False)
 
 
 def call(tool: str, **given: Any) -> dict[str, Any]:

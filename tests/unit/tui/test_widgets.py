@@ -83,10 +83,11 @@ async def test_a_click_unfolds_what_is_long():
         await pilot.pause()
         transcript.show([Call(part)])
         await pilot.pause()
-        assert "… 32 more lines" in "\n".join(shown(transcript))
+        assert "… 32 lines above" in "\n".join(shown(transcript))
+        assert "row 39" in "\n".join(shown(transcript))
         await pilot.click(Transcript, offset=(5, 2))
         await pilot.pause()
-        assert "row 39" in "\n".join(shown(transcript))
+        assert "row 0" in "\n".join(shown(transcript))
 
 
 @pytest.mark.parametrize("width", [20, 40, 120])

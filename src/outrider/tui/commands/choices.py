@@ -15,6 +15,8 @@ MODES: dict[Mode, str] = {
     "background": "works without asking, inside a sandbox",
 }
 
+_NEXT: dict[Mode, Mode] = {"agent": "plan", "plan": "chat", "chat": "agent", "background": "agent"}
+
 
 async def mode(stage: Stage, name: str) -> None:
     wanted = name or await stage.pick("Mode", [Item(mode, mode, note) for mode, note in MODES.items()], stage.helm.mode)
@@ -28,8 +30,8 @@ async def mode(stage: Stage, name: str) -> None:
 
 
 def next_mode(current: Mode) -> Mode:
-    names = list(MODES)
-    return names[(names.index(current) + 1) % len(names)]
+    """What a key leads to. Work without questions is chosen by its name, not by one press too many."""
+    return _NEXT[current]
 
 
 async def model(stage: Stage, name: str) -> None:

@@ -12,7 +12,7 @@ KEYS = (
     ("Shift+Enter, Alt+Enter, Ctrl+J", "a new line"),
     ("Esc", "interrupt"),
     ("↑ ↓", "what you said before"),
-    ("Shift+Tab", "the next mode: chat, plan, agent, background"),
+    ("Shift+Tab", "the next mode: agent, plan, chat; /mode background works without asking"),
     ("Ctrl+O · Ctrl+G", "choose the model · the agent"),
     ("Ctrl+R", "unfold or fold reasoning and outputs; a click does it for one"),
     ("Ctrl+B", "show or hide what runs beside"),

@@ -144,9 +144,16 @@ def _completed(call: Call, state: ToolCompleted, width: int, palette: Palette) -
         return _todos(state, width, palette)
     if part.tool in _SILENT and not call.unfolded:
         return []
-    most = UNFOLDED_LINES if call.unfolded else OUTPUT_LINES
-    output = _bounded(clean(state.output), width, most, palette)
-    return [*_command(part, width, palette), *output]
+    return [*_command(part, width, palette), *_output(call, clean(state.output).strip("\n"), width, palette)]
+
+
+def _output(call: Call, text: str, width: int, palette: Palette) -> list[Text]:
+    """Of a command the end is shown, where it says how it went; of everything else the beginning."""
+    if call.unfolded:
+        return _bounded(text, width, UNFOLDED_LINES, palette)
+    if call.part.tool == "shell":
+        return _last(text, width, OUTPUT_LINES, palette)
+    return _bounded(text, width, OUTPUT_LINES, palette)
 
 
 def _todos(state: ToolCompleted, width: int, palette: Palette) -> list[Text]:

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from outrider.providers.local.dialect import CompactTool, Dialect
+from outrider.providers.local.primer import CompactTool, Primer
 from outrider.providers.local.transcript import hint, reminder
 
 _PAINT = "colour = blue\nowner = Kim"
@@ -20,7 +20,7 @@ def _gave(tool: str, content: str, asked: str) -> str:
     return f"{tool} gave:\n{content}\n\n{reminder(asked)}"
 
 
-DIALECT: Final = Dialect(
+PRIMER: Final = Primer(
     tools={
         "list": CompactTool(description="shows the names of the files in a folder", keep=("path",)),
         "read": CompactTool(

@@ -33,7 +33,7 @@ from outrider.sessions.session import Session
 from outrider.types.parts import TextPart, ToolPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, Prompt, Request, ToolSpec
 
-LIMITS = Limits(turns=12, seconds=420)
+LIMITS = Limits(turns=12, seconds=1800)
 TEST_SECONDS = 30
 ALLOWED = Rules(allow=("write(*)", "shell(*)"))  # the tasks are our own
 Verdict = tuple[str, bool, str]

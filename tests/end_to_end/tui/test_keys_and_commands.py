@@ -127,6 +127,7 @@ def test_control_sequences_of_the_model_and_of_tools_never_reach_the_terminal(
 ):
     evil = "\x1b]0;STOLEN\x07\x1b[2J\x1b[31mred\x1b]52;c;ZXZpbA==\x07 [bold]markup[/bold]"
     (workspace / "evil.txt").write_text(evil)
+    (workspace / "evil\x1b]0;STOLEN\x07.md").write_text("x")
     script = [
         [evil, {"reasoning": evil}, call("shell", command="cat evil.txt", description=evil)],
         f"# {evil}\n\n`{evil}`",
@@ -138,6 +139,8 @@ def test_control_sequences_of_the_model_and_of_tools_never_reach_the_terminal(
     terminal.wait_for("done", "[bold]markup[/bold]")
     terminal.press("ctrl+r")
     terminal.wait_for("▾")
+    terminal.type("look at @evil")
+    terminal.wait_for("@evil.txt")
     for sequence in (b"STOLEN", b"\x1b]52", b"ZXZpbA"):
         assert sequence not in bytes(terminal.raw)
 

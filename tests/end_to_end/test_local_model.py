@@ -215,6 +215,16 @@ async def test_only_files_that_exist_can_be_read(models, tmp_path):
         assert call.state.input["file_path"] in ("only_one.txt", "main.c")
 
 
+def test_the_first_task_is_worked_on_and_shown():
+    """Whether so small a model also mends the bug is no promise; that it works and is seen at work is one."""
+    command = [sys.executable, "-m", "outrider.app.demos.embedded_model", SMALL.name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "> read prices.py" in done.stdout
+    assert "tool read(prices.py)" in done.stdout
+    assert "The test of the workspace" in done.stdout
+
+
 def test_a_process_with_a_model_can_be_interrupted_and_listens_nowhere(tmp_path):
     program = textwrap.dedent(
         f"""

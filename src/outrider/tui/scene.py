@@ -68,7 +68,7 @@ class Scene:
         return answer == "yes"
 
     async def shown(self) -> None:
-        await self.one(Asking).drop(lambda _: True)
+        await self.one(Asking).leave()
         if self.helm.session_id:
             await self.ask_open()
         self.redraw()

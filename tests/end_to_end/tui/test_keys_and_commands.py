@@ -68,6 +68,10 @@ def test_a_command_of_ones_own_runs_unasked_and_goes_along_with_the_next_message
     terminal.wait_for("script/demo")
     terminal.say("!echo by hand; exit 3")
     terminal.wait_for("! echo by hand; exit 3", "by hand", "3")
+    terminal.say("!echo long; sleep 600")
+    terminal.wait_for("esc ends it", "long")
+    terminal.press("escape")
+    terminal.wait_for("interrupted", without="esc ends it")
     terminal.say("what was that?")
     terminal.wait_for("I see.")
 

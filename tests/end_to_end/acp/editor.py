@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,9 @@ from acp.schema import (
 
 SECONDS = 30
 CANCELLED = "cancelled"
+COMMAND = (sys.executable, "-m", "outrider", "acp")
+
+Ask = Callable[..., Awaitable[dict[str, Any]]]
 
 
 class Editor(acp.Client):
@@ -111,19 +114,50 @@ class Desk:
     @asynccontextmanager
     async def editor(self, *flags: str) -> AsyncIterator[Editor]:
         """Open, and introduced; the program has to end by itself when the editor goes."""
-        kept = {name: os.environ[name] for name in ("PYTHONPATH", "LANG") if name in os.environ}
-        env = {**kept, "OUTRIDER_HOME": str(self.home), "HOME": str(self.home)}
         editor = Editor()
-        command = sys.executable, "-m", "outrider", "acp", *flags
         options = {"stderr": None, "limit": 1 << 24, "shutdown_timeout": SECONDS}
         async with acp.spawn_agent_process(
-            editor, *command, env=env, cwd=self.home, transport_kwargs=options, use_unstable_protocol=True
+            editor,
+            *COMMAND,
+            *flags,
+            env=self.environ,
+            cwd=self.home,
+            transport_kwargs=options,
+            use_unstable_protocol=True,
         ) as (agent, process):
             editor.agent, editor.process = agent, process
             async with asyncio.timeout(SECONDS):
                 await agent.initialize(protocol_version=acp.PROTOCOL_VERSION)
             yield editor
         assert process.returncode == 0
+
+    @asynccontextmanager
+    async def raw(self) -> AsyncIterator[tuple[asyncio.subprocess.Process, Ask]]:
+        """The program without an SDK: every line that it writes has to be a message."""
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            *COMMAND, "--mode", "background", stdin=pipe, stdout=pipe, stderr=pipe, env=self.environ, cwd=self.home
+        )
+
+        async def ask(method: str, **params: Any) -> dict[str, Any]:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(
+                json.dumps({"jsonrpc": "2.0", "id": method, "method": method, "params": params}).encode() + b"\n"
+            )
+            async with asyncio.timeout(SECONDS):
+                while (message := json.loads(await process.stdout.readline())).get("id") != method:
+                    assert message["jsonrpc"] == "2.0"
+            return message
+
+        yield process, ask
+        async with asyncio.timeout(SECONDS):
+            await process.wait()
+
+    @property
+    def environ(self) -> dict[str, str]:
+        kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LANG") if name in os.environ}
+        return {**kept, "OUTRIDER_HOME": str(self.home), "HOME": str(self.home)}
 
     async def new(self, editor: Editor) -> str:
         return (await editor.agent.new_session(cwd=str(self.workspace), mcp_servers=[])).session_id

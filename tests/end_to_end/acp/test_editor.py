@@ -1,12 +1,21 @@
 """Somebody works with Outrider in an editor: talks, approves, refuses, cancels, and comes back."""
 
 import asyncio
+import sys
+from pathlib import Path
 
 import acp
 import pytest
-from acp.schema import AgentPlanUpdate, ConfigOptionUpdate, CurrentModeUpdate, SessionInfoUpdate
+from acp.schema import (
+    AgentPlanUpdate,
+    ConfigOptionUpdate,
+    CurrentModeUpdate,
+    McpServerStdio,
+    SessionInfoUpdate,
+    ToolCallProgress,
+)
 
-from tests.end_to_end.acp.editor import Desk, call, say
+from tests.end_to_end.acp.editor import CANCELLED, Desk, call, say
 
 
 async def test_an_answer_streams_in_with_its_thoughts_calls_and_plan(desk: Desk):
@@ -93,13 +102,16 @@ async def test_cancel_ends_a_command_whose_output_is_seen_live(desk: Desk):
 
 
 async def test_cancel_ends_a_turn_that_waits_for_an_answer(desk: Desk):
-    desk.write_script([call("shell", command="touch made.txt")], "Never said.")
+    desk.write_script([call("shell", command="touch made.txt")], [call("shell", command="touch made.txt")], "Well.")
     async with desk.editor() as editor:
         session_id = await desk.new(editor)
         turn = asyncio.create_task(say(editor, session_id, "make it"))
         await editor.until(lambda: editor.asked)
         await editor.agent.cancel(session_id=session_id)
         assert await turn == "cancelled"
+        editor.answers = [CANCELLED]
+        assert await say(editor, session_id, "make it!") == "cancelled"
+        assert await say(editor, session_id, "then not") == "end_turn"
         assert not (desk.workspace / "made.txt").exists()
 
 
@@ -175,3 +187,64 @@ async def test_what_goes_wrong_is_an_error_of_the_protocol_with_clear_words(desk
             await desk.load(editor, "0" * 32)
         with pytest.raises(acp.RequestError, match="the prompt is empty"):
             await say(editor, session_id, " ")
+
+
+async def test_a_question_that_was_open_when_the_editor_went_is_asked_again(desk: Desk):
+    desk.write_script([call("shell", command="touch made.txt")])
+    async with desk.editor() as editor:
+        session_id = await desk.new(editor)
+        turn = asyncio.create_task(say(editor, session_id, "make it"))
+        await editor.until(lambda: editor.asked)
+    with pytest.raises(ConnectionError):
+        await turn
+    desk.write_script("Made.")
+    async with desk.editor() as editor:
+        editor.answers = ["once"]
+        await desk.load(editor, session_id)
+        await editor.until(lambda: "Made." in editor.said())
+        assert editor.heard == "make it"
+        assert editor.call()["status"] == "completed"
+        assert (desk.workspace / "made.txt").exists()
+
+
+async def test_a_model_asks_the_user_who_chooses_an_answer(desk: Desk):
+    desk.write_script([call("question", question="Tea or milk?", options=["tea", "milk"])], "Milk it is.")
+    async with desk.editor() as editor:
+        session_id = await desk.new(editor)
+        editor.answers = ["1"]
+        assert await say(editor, session_id, "a drink") == "end_turn"
+        ((asked, options),) = editor.asked
+        assert (asked.title, [option.name for option in options]) == ("Tea or milk?", ["tea", "milk", "No answer"])
+        assert "The user answered: milk" in editor.call()["content"][0].content.text
+        await editor.agent.close_session(session_id=session_id)
+        with pytest.raises(acp.RequestError, match="is not open here"):
+            await say(editor, session_id, "another")
+        await editor.agent.resume_session(session_id=session_id, cwd=str(desk.workspace), mcp_servers=[])
+        assert await editor.agent.cancel(session_id=session_id) is None
+
+
+async def test_stdout_carries_the_protocol_and_nothing_else(desk: Desk):
+    desk.write_script([call("shell", command="echo loud; echo louder >&2")], "Said.")
+    async with desk.raw() as (process, ask):
+        assert (await ask("initialize", protocolVersion=1))["result"]["protocolVersion"] == 1
+        opened = await ask("session/new", cwd=str(desk.workspace), mcpServers=[])
+        words = [{"type": "text", "text": "go"}]
+        done = await ask("session/prompt", sessionId=opened["result"]["sessionId"], prompt=words)
+        assert done["result"]["stopReason"] == "end_turn"
+        assert (await ask("session/nothing"))["error"]["code"] == -32601
+        process.terminate()
+        assert (await process.communicate())[0] == b""
+    assert process.returncode == 0
+
+
+async def test_a_server_that_the_editor_brings_along_has_its_tools_used(desk: Desk):
+    script = Path(__file__).parents[1] / "mcp_servers" / "plain.py"
+    own = McpServerStdio(name="own", command=sys.executable, args=["-S", str(script)], env=[])
+    desk.write_script(*([call("mcp__own__echo", text="to and fro")], "Said.") * 100)
+    async with desk.editor("--allow", "mcp__own__*") as editor:
+        opened = await editor.agent.new_session(cwd=str(desk.workspace), mcp_servers=[own])
+        async with asyncio.timeout(20):  # a loaded machine takes its time to start a server
+            while not any(update.status == "completed" for update in editor.of(ToolCallProgress)):
+                await say(editor, opened.session_id, "say it")
+        assert "to and fro" in editor.of(ToolCallProgress)[-1].content[0].content.text
+        assert not editor.asked

@@ -105,7 +105,8 @@ class Asked:
 
     def __init__(self, request: Request, primer: Primer, names: FileNames) -> None:
         self._schema = CallSchema(request.tools, primer)
-        self.beginning, place = beginning_of(request.system or "", request.tools, primer)
+        self.beginning = beginning_of(request.system or "", request.tools, primer)
+        place = self.beginning.place if self.beginning else ""
         words = self._schema.words if request.tools else None
         self.reader = AnswerReader(words)
         transcript = Transcript(words, primer, lambda text: names.meant(request, text), place)

@@ -11,17 +11,17 @@ from outrider.providers.local.runtimes.imprints import Beginning
 from outrider.types.request import ToolSpec
 
 
-def beginning_of(system: str, tools: tuple[ToolSpec, ...], primer: Primer) -> tuple[Beginning | None, str]:
-    """What all sessions of an agent share, and the rest of its system text, which tells of the place.
+def beginning_of(system: str, tools: tuple[ToolSpec, ...], primer: Primer) -> Beginning | None:
+    """What all sessions of an agent share, and then the rest of its system text, which tells of the place.
 
     Examples are turns of a conversation: a small model follows those better than any description."""
-    instructions, _, place = clipped(system.strip(), primer.longest_system).partition("\n\n")
+    instructions, gap, place = clipped(system.strip(), primer.longest_system).partition("\n\n")
     if not tools:
         whole = system.strip()
-        return (Beginning((("system", whole),)) if whole else None), ""
+        return Beginning((("system", whole),)) if whole else None
     words = Words.for_tools(tools)
     told = "\n\n".join(filter(None, (instructions, _tools(tools, primer, words))))
-    return Beginning((("system", told), *_examples(tools, primer, words))), place
+    return Beginning((("system", told), *_examples(tools, primer, words)), place + gap)
 
 
 def _tools(tools: tuple[ToolSpec, ...], primer: Primer, words: Words) -> str:

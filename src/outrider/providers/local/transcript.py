@@ -46,7 +46,7 @@ class Transcript:
     def _encode(self, message: ModelMessage) -> bytes:
         said = self._answer(message) if message.role == "assistant" else "\n\n".join(self._user_texts(message))
         if self._place and id(message) == self._first:
-            said = f"{self._place}\n\n{said}"
+            said = f"{self._place}{said}"
         return msgspec.json.encode({"role": message.role, "content": said})
 
     def _answer(self, message: ModelMessage) -> str:

@@ -42,6 +42,23 @@ def test_examples_belong_to_the_beginning(folder, weights):
     assert start(folder, weights, taught).read_prompts == ["<system>Be short.<user>Hello!<assistant>Hi.<user>"]
 
 
+def test_another_workspace_reads_only_what_is_its_own(folder, weights):
+    def at(place: str) -> Beginning:
+        return Beginning(SYSTEM.messages, f"You are in {place}. ")
+
+    common = "<system>Be short.<user>"
+    assert start(folder, weights, at("a")).read_prompts == [common, f"{common}You are in a. "]
+    assert start(folder, weights, at("b")).read_prompts == [f"{common}You are in b. "]
+    again = start(folder, weights, at("a"))
+    assert (len(again.restored), again.read_prompts) == (1, [])
+
+
+def test_what_all_workspaces_share_outlives_what_is_their_own(folder, weights):
+    for number in range(12):
+        start(folder, weights, Beginning(SYSTEM.messages, f"You are in {number}. "))
+    assert start(folder, weights).read_prompts == []
+
+
 def test_an_imprint_that_cannot_be_kept_costs_nothing_but_time(tmp_path, weights):
     runtime = FakeRuntime(lambda _: "", imprints=None)
     Imprints(tmp_path, weights).prepare(runtime, SYSTEM, lambda _: False)

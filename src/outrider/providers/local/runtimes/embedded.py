@@ -102,6 +102,7 @@ def _parameters(parameters: Any, weights: Path, imprints: Path, limits: RuntimeL
     parameters.endpoint_slots = True
     parameters.n_threads_http = 1
     parameters.ui = False
+    parameters.fit_params = False  # it would load twice to find out what we say anyway
     parameters.warmup = False
     parameters.verbosity = -1
     return parameters

@@ -14,9 +14,11 @@ _KEPT = 8  # the most recently used ones; each has some 30 KB a token
 
 
 class Beginning(msgspec.Struct, frozen=True):
-    """What many conversations have in common: pairs of role and text."""
+    """What conversations have in common: pairs of role and text in all of them, then `place`, with which the first
+    request of those in one workspace begins."""
 
     messages: tuple[tuple[str, str], ...]
+    place: str = ""
 
     def as_chat(self) -> list[dict[str, str]]:
         return [{"role": role, "content": text} for role, text in self.messages]
@@ -37,13 +39,20 @@ class Imprints:
         give that up between two batches."""
         if beginning in self._ready:
             return
-        text = runtime.prefix([*beginning.as_chat(), {"role": "user", "content": _MARK}]).partition(_MARK)[0]
-        key = self._key(runtime, text)
-        if not self._restored(runtime, key):
+        common = runtime.prefix([*beginning.as_chat(), {"role": "user", "content": _MARK}]).partition(_MARK)[0]
+        texts = [common, common + beginning.place] if beginning.place else [common]
+        keys = [self._key(runtime, text) for text in texts]
+        known = next((place for place in reversed(range(len(keys))) if self._restored(runtime, keys[place])), -1)
+        for text, key in zip(texts[known + 1 :], keys[known + 1 :], strict=True):
             if not _has_read(runtime, text, told):
                 return
             self._keep(runtime, key)
+        self._touch(keys[0])  # what all workspaces share outlives what is one's own
         self._ready.add(beginning)
+
+    def _touch(self, key: str) -> None:
+        for path in self._folder.glob(f"{key}-*.bin"):
+            path.touch()
 
     def _key(self, runtime: Runtime, text: str) -> str:
         return hashlib.sha256(f"{runtime.version}\0{self._weights}\0{text}".encode()).hexdigest()[:32]

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from time import sleep
 from typing import Any
 
 import msgspec
@@ -87,11 +88,16 @@ class Database:
 
     @contextmanager
     def _alone(self) -> Generator[None]:
-        with self.engine.connect() as db:
-            if self.shared:
-                db.execute(sa.text("SELECT pg_advisory_lock(:key)"), {"key": _PREPARING})
+        """Without a transaction, and without waiting inside of a statement: indexes are built when none is open."""
+        if not self.shared:
             yield
-            if self.shared:
+            return
+        with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
+            while not db.execute(sa.text("SELECT pg_try_advisory_lock(:key)"), {"key": _PREPARING}).scalar():
+                sleep(0.2)
+            try:
+                yield
+            finally:
                 db.execute(sa.text("SELECT pg_advisory_unlock(:key)"), {"key": _PREPARING})
 
 

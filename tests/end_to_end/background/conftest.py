@@ -1,5 +1,5 @@
 """The durable engine is an extra: without it there is nothing to test here."""
 
-import pytest
+from tests.postgres import postgres_url
 
-pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
+__all__ = ["postgres_url"]

@@ -9,15 +9,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from time import monotonic
 
-import psycopg
 import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
+import psycopg
+import sqlalchemy as sa
+
 from outrider.background.runs import OVER
 from tests.end_to_end.background.fleet import Watched, watched
 
-RUNS = int(os.environ.get("OUTRIDER_CHAOS_RUNS", "12"))
+RUNS = int(os.environ.get("OUTRIDER_CHAOS_RUNS", "16"))
 PATIENCE = 600
 
 
@@ -26,9 +28,8 @@ async def there(tmp_path: Path, postgres_url: str) -> AsyncIterator[Watched]:
     name = f"runs_{os.getpid()}_{random.randrange(10**9)}"
     with psycopg.connect(postgres_url, autocommit=True) as db:
         db.execute(f"CREATE DATABASE {name}")
-    server = psycopg.conninfo.conninfo_to_dict(postgres_url)
-    base = postgres_url.replace(f"/{server['dbname']}", f"/{name}", 1)
-    async with watched(tmp_path, base) as seen:
+    server = sa.make_url(postgres_url).set(database=name).render_as_string(hide_password=False)
+    async with watched(tmp_path, server) as seen:
         yield seen
 
 
@@ -72,14 +73,15 @@ async def test_nothing_is_lost_or_done_twice_while_workers_are_killed_and_paused
     """$OUTRIDER_CHAOS_RUNS says how many runs there are."""
     kills = pauses = 0
     dice = random.Random(7)
-    runs = [await there.submit(f"3 steps of r{number}x") for number in range(RUNS)]
-    workers = [there.fleet.start()[0] for _ in range(2)]
+    runs = [await there.submit(f"4 steps of r{number}x") for number in range(RUNS)]
+    slow = {"OUTRIDER_TEST_PAUSE": "0.3"}
+    workers = [there.fleet.start(**slow)[0] for _ in range(2)]
     while not all(run.state in OVER for run in await there.jobs.list(limit=RUNS)):
         await asyncio.sleep(dice.uniform(1.5, 4))
         victim = dice.randrange(2)
         if dice.random() < 0.6:
             there.fleet.kill(workers[victim])
-            workers[victim] = there.fleet.begin()
+            workers[victim] = there.fleet.begin(**slow)
             kills += 1
         else:
             workers[victim].send_signal(signal.SIGSTOP)

@@ -12,6 +12,7 @@ from outrider.background.jobs import Place
 from outrider.background.runs import Run
 from outrider.errors import OutriderError
 from outrider.types.agents import Limits
+from outrider.types.ids import new_id
 from tests.end_to_end.background.fleet import Watched, watched
 
 SECONDS = 40
@@ -135,8 +136,9 @@ async def test_what_is_more_urgent_is_begun_first_and_what_is_delayed_last(here:
 
 
 async def test_submitting_twice_with_one_id_submits_once(here: Watched):
-    first = await here.submit("1 steps of once", run_id="the-same")
-    second = await here.submit("1 steps of once", run_id="the-same")
+    run_id = new_id()
+    first = await here.submit("1 steps of once", run_id=run_id)
+    second = await here.submit("1 steps of once", run_id=run_id)
     assert first.id == second.id
     here.fleet.start()
     assert (await over(here, first)).state == "done"

@@ -9,21 +9,21 @@ STAMP := $(VENV)/.installed
 PIP   := $(BIN)/python -m pip --disable-pip-version-check install -qq --progress-bar off
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check fix soak cover bench lock clean
+.PHONY: help run test test-all check fix soak cover mutate bench eval-local lock clean
 
 help:  ## show this text
 	@echo 'Outrider: an agent engine for Python and a terminal agent on top of it.'
 	@echo
-	@echo 'New here?  make run    sets up $(VENV) and shows a conversation; it needs no key.'
+	@echo 'New here?  make run    sets up $(VENV), fetches a small model once and opens the agent; it needs no key.'
 	@echo '           make test   sets up $(VENV) and runs the whole test suite.'
 	@echo
-	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-9s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-10s %s\n", $$1, $$2 }'
 	@echo
 	@echo 'One test:      make test PYTEST="tests/unit/test_bus.py -k order"'
 	@echo 'Another Python: make test PYTHON=python3.12 VENV=.venv-3.12'
 
-run: $(STAMP)  ## run the first conversation, with a scripted provider
-	@$(BIN)/python examples/first_conversation.py
+run: $(STAMP)  ## open the agent with the embedded model, fetched once (1.1 GB; MODEL=small: 0.5 GB)
+	@scripts/first-run $(abspath $(BIN)) $(MODEL)
 
 test: $(STAMP)  ## run every test, on two cores
 	@$(BIN)/python -m pytest $(PYTEST)
@@ -50,6 +50,12 @@ cover: $(STAMP)  ## run every test and show the lines that none of them reached
 	@$(BIN)/coverage run -m pytest -q
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report
+
+mutate: $(STAMP)  ## break the policy on purpose, and see whether its tests notice
+	@$(BIN)/python scripts/mutate
+
+eval-local: $(STAMP)  ## let the embedded models do small tasks, and print how many they do well
+	@$(BIN)/python -m benchmarks.eval_local
 
 bench: $(STAMP)  ## measure, and print every figure beside its target
 	@$(BIN)/python -m benchmarks.run

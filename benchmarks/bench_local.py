@@ -15,8 +15,8 @@ from pathlib import Path
 from benchmarks.figure import Figure
 from benchmarks.local_eval.shop import lay_out
 from outrider.app.config.folders import find_folders
-from outrider.app.local.compact import DIALECT
-from outrider.app.local.shelf import place_of, states_folder
+from outrider.app.local.compact import PRIMER
+from outrider.app.local.shelf import imprints_folder, place_of
 from outrider.app.local.weights import KNOWN
 from outrider.providers.local.client import Asked, LocalClient, NoNames
 from outrider.providers.local.runtimes.embedded import EmbeddedRuntime
@@ -53,7 +53,7 @@ def bench() -> list[Figure]:
     here = [weights for weights in KNOWN if place_of(weights, data).is_file()]
     figures: list[Figure] = []
     for weights in here[:1]:
-        figures += [first_text(weights.name), *asyncio.run(speed(place_of(weights, data), states_folder(data)))]
+        figures += [first_text(weights.name), *asyncio.run(speed(place_of(weights, data), imprints_folder(data)))]
     return figures
 
 
@@ -74,15 +74,15 @@ def started(workspace: str, name: str) -> float:
     return float(done.stdout) - begin
 
 
-async def speed(weights: Path, states: Path) -> list[Figure]:
+async def speed(weights: Path, imprints: Path) -> list[Figure]:
     """CPU time for the same answer, by the runtime alone and through our client, in turns."""
-    runtime = EmbeddedRuntime(weights, states, RuntimeLimits())
+    runtime = EmbeddedRuntime(weights, imprints, RuntimeLimits())
     with closing(LoadedModel(runtime, None)) as model:
-        client = LocalClient("local", OneModel(model), DIALECT)
+        client = LocalClient("local", OneModel(model), PRIMER)
         request = asking("Tell me the story of a lighthouse.")
         alone, ours = [], []
         for _ in range(ROUNDS + 1):
-            alone.append(await asyncio.to_thread(measured_alone, runtime, Asked(request, DIALECT, NoNames()).body))
+            alone.append(await asyncio.to_thread(measured_alone, runtime, Asked(request, PRIMER, NoNames()).body))
             begin = time.process_time()
             async for _ in client.stream(request):
                 pass

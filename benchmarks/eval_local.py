@@ -6,6 +6,7 @@ Choices are judged by the first call, questions by the answer, repairs by runnin
 import argparse
 import asyncio
 import contextlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,10 @@ from benchmarks.local_eval.repairs import REPAIRS, Repair
 from benchmarks.local_eval.shop import lay_out
 from outrider import Agent, Engine, EventBus, Limits, Provider, Rules
 from outrider.app.build import model_client
+from outrider.app.config.folders import find_folders
 from outrider.app.local.profile import local_profile
+from outrider.app.local.progress import ProgressLine
+from outrider.app.local.pull import pull_weights
 from outrider.app.toolbox import Surroundings, Toolbox
 from outrider.context.prompts import prompt_text
 from outrider.processes.sandbox.none import NoSandbox
@@ -29,7 +33,7 @@ from outrider.sessions.session import Session
 from outrider.types.parts import TextPart, ToolPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, Prompt, Request, ToolSpec
 
-LIMITS = Limits(turns=12, seconds=420)
+LIMITS = Limits(turns=12, seconds=1800)
 TEST_SECONDS = 30
 ALLOWED = Rules(allow=("write(*)", "shell(*)"))  # the tasks are our own
 Verdict = tuple[str, bool, str]
@@ -181,6 +185,8 @@ async def main() -> None:
     given = parser.parse_args()
     rows: dict[str, list[Score]] = {}
     for model in given.model or ["1.5b", "0.5b"]:
+        if not model.endswith(".gguf"):
+            pull_weights(model, find_folders(os.environ).data, ProgressLine(sys.stderr))
         print(f"local/{model}")
         with tempfile.TemporaryDirectory(prefix="eval-") as folder:
             exam = Exam(model, Path(folder), given.threads, given.matching)

@@ -333,6 +333,9 @@ async def _awaited(waiting: deque[Awaitable[Any]]) -> None:
 
 
 def _is_async(handler: Handler[Any]) -> bool:
+    code = getattr(getattr(handler, "__func__", handler), "__code__", None)
+    if code is not None:  # a plain function or a method, as nearly all are
+        return bool(code.co_flags & inspect.CO_COROUTINE)
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 

@@ -13,7 +13,7 @@ from outrider.app.build import fallback_client, model_client
 from outrider.errors import AuthenticationError, ProviderError
 from outrider.providers.assemble import Assembler
 from outrider.providers.local.client import LocalClient
-from outrider.providers.local.dialect import Dialect
+from outrider.providers.local.primer import Primer
 from outrider.providers.local.runtimes.loaded import LoadedModel
 from outrider.providers.provider import ModelClient
 from outrider.providers.scripted import call
@@ -142,7 +142,7 @@ class EmbeddedModels:
 
 
 def embedded(provider: Provider) -> ModelClient:
-    return LocalClient(provider.name, EmbeddedModels(), Dialect(says=True))
+    return LocalClient(provider.name, EmbeddedModels(), Primer(says=True))
 
 
 SCRIPTED = ["I will look.", call("read", path="a.txt")]

@@ -28,7 +28,10 @@ _EXPECTED = set(
     file du basename dirname realpath md5sum sha256sum diff cmp comm paste nl od xxd tac rev date uname id
     whoami pwd echo printf true false test [ seq expr env printenv which timeout nice stdbuf time nohup xargs
     sleep yes readlink tee fold fmt column strings cksum join hostname nproc arch groups df tree ps fdfind fd
-    python3 node npm gcc shuf expand base64 zcat gzip tar unzip less pager""".split()  # noqa: SIM905
+    python3 node npm gcc shuf expand base64 zcat gzip tar unzip less pager w who users uptime tty logname cal free
+    lscpu lsblk vmstat pgrep pidof pstree ss netstat locale getconf factor numfmt whereis hexdump hd look ionice
+    unexpand split csplit b2sum sha1sum sha224sum sha384sum sha512sum sum base32 bzcat xzcat getfacl lsattr namei
+    zipinfo envsubst gettext""".split()  # noqa: SIM905
 )
 _GIT_HELPERS = re.compile(r"/git-core/")
 

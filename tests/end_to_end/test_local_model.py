@@ -15,7 +15,7 @@ import pytest
 
 from outrider import Agent, Engine, EventBus, Provider, TextPart, ToolCompleted, ToolPart
 from outrider.app.config.folders import find_folders
-from outrider.app.local.compact import DIALECT
+from outrider.app.local.compact import PRIMER
 from outrider.app.local.paths import WorkspaceNames
 from outrider.app.local.profile import local_profile
 from outrider.app.local.weights import SMALL
@@ -65,27 +65,27 @@ ODD = ToolSpec(
 
 
 class Models:
-    """The pool's model, with its states in a folder of the test's own."""
+    """The pool's model, with its imprints in a folder of the test's own."""
 
-    def __init__(self, states: Path) -> None:
-        self._states = states
+    def __init__(self, imprints: Path) -> None:
+        self._imprints = imprints
 
     def take(self, name: str) -> LoadedModel:
-        return POOL.take(WEIGHTS, self._states, LIMITS)
+        return POOL.take(WEIGHTS, self._imprints, LIMITS)
 
     def give_back(self, name: str) -> None:
         POOL.give_back(WEIGHTS, LIMITS)
 
 
 @pytest.fixture(scope="module")
-def states(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("states")
+def imprints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("imprints")
 
 
 @pytest.fixture(scope="module")
-def models(states: Path) -> Iterator[Models]:
+def models(imprints: Path) -> Iterator[Models]:
     """Loaded once for all tests here."""
-    held = Models(states)
+    held = Models(imprints)
     held.take("")
     yield held
     held.give_back("")
@@ -105,7 +105,7 @@ async def folded(client: LocalClient, request: Request) -> Assembler:
 
 
 async def test_it_speaks(models):
-    answer = await folded(LocalClient("local", models, DIALECT), asking("What is the capital of France?"))
+    answer = await folded(LocalClient("local", models, PRIMER), asking("What is the capital of France?"))
     (text,) = answer.parts()
     assert "Paris" in text.text
     assert (answer.finish, answer.model) == ("stop", "0.5b")
@@ -113,7 +113,7 @@ async def test_it_speaks(models):
 
 
 async def test_calls_always_parse_however_wild_the_model_is(models):
-    client = LocalClient("local", models, DIALECT)
+    client = LocalClient("local", models, PRIMER)
     for number in range(3):
         settings = ModelSettings(temperature=1.5, extra={"seed": number}, max_output_tokens=120)
         request = asking('Plan my day! ☕ "quotes" and\nnewlines', tools=(ODD,), settings=settings)
@@ -131,14 +131,14 @@ async def test_calls_always_parse_however_wild_the_model_is(models):
 async def test_a_value_follows_its_schema(models):
     wanted = OutputSchema({"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]})
     answer = await folded(
-        LocalClient("local", models, DIALECT), asking("What is 2 + 2?", settings=ModelSettings(output=wanted))
+        LocalClient("local", models, PRIMER), asking("What is 2 + 2?", settings=ModelSettings(output=wanted))
     )
     (text,) = answer.parts()
     assert msgspec.json.decode(text.text).keys() == {"sum"}
 
 
 async def test_a_prompt_is_given_up_within_a_second_while_it_is_read(models):
-    client = LocalClient("local", models, DIALECT)
+    client = LocalClient("local", models, PRIMER)
     async with aclosing(client.stream(asking("word " * 2000))) as deltas:
         reading = asyncio.ensure_future(anext(deltas))
         await asyncio.sleep(0.5)
@@ -150,7 +150,7 @@ async def test_a_prompt_is_given_up_within_a_second_while_it_is_read(models):
 
 
 async def test_an_answer_is_given_up_within_a_second_while_it_is_written(models):
-    client = LocalClient("local", models, DIALECT)
+    client = LocalClient("local", models, PRIMER)
     async with aclosing(client.stream(asking("Count from one to a thousand, in words."))) as deltas:
         while not isinstance(await anext(deltas), TextDelta):
             pass
@@ -165,18 +165,18 @@ async def require_free(client: LocalClient) -> None:
         await folded(client, asking("Hi", settings=ModelSettings(max_output_tokens=1)))
 
 
-async def test_the_second_start_remembers_what_the_first_has_read(models, states):
+async def test_the_second_start_remembers_what_the_first_has_read(models, imprints):
     system = "You are a very patient gardener. " * 20
-    first = await folded(LocalClient("local", models, DIALECT), asking("Hi", system=system))
-    assert len([*states.glob("*.bin")]) > 0
-    fresh = await asyncio.to_thread(lambda: POOL.take(WEIGHTS, states, FRESH))
+    first = await folded(LocalClient("local", models, PRIMER), asking("Hi", system=system))
+    assert len([*imprints.glob("*.bin")]) > 0
+    fresh = await asyncio.to_thread(lambda: POOL.take(WEIGHTS, imprints, FRESH))
     try:
 
         class Again(Models):
             def take(self, name: str) -> LoadedModel:
                 return fresh
 
-        second = await folded(LocalClient("local", Again(states), DIALECT), asking("Hi", system=system))
+        second = await folded(LocalClient("local", Again(imprints), PRIMER), asking("Hi", system=system))
     finally:
         await asyncio.to_thread(POOL.give_back, WEIGHTS, FRESH)
     assert second.tokens.cache.read > 100
@@ -206,13 +206,23 @@ async def test_only_files_that_exist_can_be_read(models, tmp_path):
     read = ToolSpec(
         "read", "", {"type": "object", "properties": {"file_path": {"type": "string"}}, "required": ["file_path"]}
     )
-    client = LocalClient("local", models, DIALECT, WorkspaceNames())
+    client = LocalClient("local", models, PRIMER, WorkspaceNames())
     settings = ModelSettings(temperature=1.5, extra={"seed": 1}, tool_choice=ToolChoice("required"))
     for text in ("Show me the readme", "What is in main.c, I wonder"):
         (call,) = (
             await folded(client, asking(text, tools=(read,), settings=settings, workspace=str(tmp_path)))
         ).parts()
         assert call.state.input["file_path"] in ("only_one.txt", "main.c")
+
+
+def test_the_first_task_is_worked_on_and_shown():
+    """Whether so small a model also mends the bug is no promise; that it works and is seen at work is one."""
+    command = [sys.executable, "-m", "outrider.app.demos.embedded_model", SMALL.name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "> read prices.py" in done.stdout
+    assert "tool read(prices.py)" in done.stdout
+    assert "The test of the workspace" in done.stdout
 
 
 def test_a_process_with_a_model_can_be_interrupted_and_listens_nowhere(tmp_path):

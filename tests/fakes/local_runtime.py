@@ -19,7 +19,7 @@ class FakeRuntime:
         self,
         answer: Callable[[dict], str],
         *,
-        states: Path | None = None,
+        imprints: Path | None = None,
         pieces: int = 4,
         finish: str = "stop",
         gate: threading.Event | None = None,
@@ -31,7 +31,7 @@ class FakeRuntime:
         self.given_up = 0
         self.closed = False
         self._answer = answer
-        self._states = states
+        self._imprints = imprints
         self._pieces = pieces
         self._finish = finish
         self._gate = gate
@@ -62,9 +62,9 @@ class FakeRuntime:
         return "".join(f"<{message['role']}>{message['content']}" for message in messages)
 
     def save(self, name: str) -> None:
-        if self._states is None:
-            raise ServerError("there is no folder of states")
-        (self._states / name).write_bytes(self.read_prompts[-1].encode())
+        if self._imprints is None:
+            raise ServerError("there is no folder of imprints")
+        (self._imprints / name).write_bytes(self.read_prompts[-1].encode())
 
     def restore(self, name: str) -> bool:
         self.restored.append(name)

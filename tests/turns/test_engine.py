@@ -281,3 +281,15 @@ async def test_a_turn_that_a_limit_ended_goes_on_when_it_is_told_to():
         end = await held.go_on(session)
         assert (end.reason, end.output) == ("completed", "done")
         assert [part.state.output for part in calls_in(await held.open(session))] == ["seen 1", "seen 2"]  # pyright: ignore
+
+
+async def test_a_defect_ends_the_turn_as_an_error_and_the_session_goes_on(caplog: pytest.LogCaptureFixture):
+    def broken(_):
+        raise KeyError("a defect")
+
+    async with engine([broken, "all is well"]) as held:
+        session = await held.create()
+        end = await held.prompt(session, "go")
+        assert (end.reason, end.error is not None and "a defect" in end.error.message) == ("error", True)
+        assert (await held.prompt(session, "again")).output == "all is well"
+    assert "a defect" in caplog.text

@@ -140,3 +140,19 @@ async def test_processes_can_be_looked_after_unasked(workspace: Path, tmp_path: 
     async with engine([[call("process", action="list")], "done"], tmp_path, attended=False) as held:
         (part,) = await calls_of(held, workspace)
     assert isinstance(part.state, ToolCompleted)
+
+
+async def test_what_the_user_says_reaches_the_model_and_no_secret_of_it_is_kept(workspace: Path, tmp_path: Path):
+    asked: list[str] = []
+
+    def answer(request):
+        asked.extend(str(message.to_api_format()) for message in request.prompt)
+        return "done"
+
+    async with engine(answer, tmp_path) as held:
+        session = await held.create(workspace=workspace)
+        await held.prompt(session, f"use {SECRET}")
+        loaded = await held.store.load(session)
+    assert any(f"use {SECRET}" in said for said in asked)
+    assert SECRET not in str([message.to_dict() for message in loaded.messages])
+    assert SECRET not in loaded.session.title

@@ -1,6 +1,7 @@
 """An open session: its journal, and the one task that works through its inbox, turn by turn."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,6 +25,8 @@ from outrider.types.events import SessionUpdatedEvent
 from outrider.types.parts import CompactionPart, ModelRef
 
 GOES_ON = "the turn that was cut off"
+
+_log = logging.getLogger("outrider.engine")
 
 
 class LiveSession:
@@ -139,6 +142,9 @@ class LiveSession:
             end = TurnEnd("completed", self.inbox.last_words())
         except OutriderError as error:
             end = TurnEnd("error", error=error)
+        except Exception as error:  # noqa: BLE001  a defect must not look like an abort, nor end the engine
+            _log.exception("the work on session %s broke off", self.journal.session.id)
+            end = TurnEnd("error", error=OutriderError(f"{type(error).__name__}: {error}"))
         finally:
             watch.cancel()
             self.inbox.settle(end)

@@ -1,6 +1,6 @@
 """The agents of an engine with all they work with: models, tools, rules, somebody to ask. It makes each turn's crew."""
 
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,7 +14,7 @@ from outrider.app.approvals.gate import AskingGate, Judge, Rules, asking_at
 from outrider.app.approvals.grants import Grant
 from outrider.app.config.environment import filled_in, search_path
 from outrider.app.local.profile import suited
-from outrider.app.models.connections import connected
+from outrider.app.models.connections import LateClient, connected
 from outrider.app.models.tariff import CatalogTariff, known_models
 from outrider.app.runs.workshop import RunPlan
 from outrider.app.toolbox import Surroundings, Toolbox, confining
@@ -91,9 +91,14 @@ class Staff:
         return Recorder(cassettes, self.plan.providers, self._clients, self._redactor.known)
 
     async def open(self) -> None:
+        wanted = {agent.provider for agent in self.plan.agents.values()}
         for name, provider in self.plan.providers.items():
-            opened = connected(filled_in(provider), self._catalog)
-            self._clients[name] = await self._opened.enter_async_context(opened)
+            filled = filled_in(provider)
+            if name in wanted:
+                client = await self._opened.enter_async_context(connected(filled, self._catalog))
+            else:
+                client = await self._opened.enter_async_context(aclosing(LateClient(filled, self._catalog)))
+            self._clients[name] = client
 
     async def aclose(self) -> None:
         if self._recorder is not None:

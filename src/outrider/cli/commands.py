@@ -27,6 +27,8 @@ COMMANDS = tuple(
         ("trust", "let a folder's own configuration count", "rights.command:trust"),
         ("distrust", "stop trusting a folder", "rights.command:distrust"),
         ("doctor", "check keys, sandbox, store and terminal, with a remedy for each", "looking.command:doctor"),
+        ("serve", "serve the engine and a web page over HTTP, on this machine only", "serving.command:serve"),
+        ("acp", "work for an editor that speaks the Agent Client Protocol, on stdio", "serving.command:acp"),
         ("completion", "completion for bash, zsh or fish", "completion.command:completion"),
     )
 )

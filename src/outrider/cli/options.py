@@ -17,16 +17,21 @@ def add_place(parser: argparse.ArgumentParser) -> None:
 def add_conversation(parser: argparse.ArgumentParser) -> None:
     """Which session, agent and model, and what may run: the same in a terminal application and without one."""
     add_place(parser)
-    parser.add_argument(
-        "-m", "--model", metavar="PROVIDER/MODEL", help="the model to ask, e.g. anthropic/claude-sonnet-4-5"
-    )
-    parser.add_argument("--mode", choices=MODES, help="what may run: nothing, reading, what is approved, or unattended")
-    parser.add_argument("--agent", metavar="NAME", help="the agent of your configuration that begins")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("-s", "--session", metavar="ID", help="go on with this session (the end of its id is enough)")
     which.add_argument(
         "-c", "--continue", dest="resume", action="store_true", help="go on with this folder's last session"
     )
+    add_terms(parser)
+
+
+def add_terms(parser: argparse.ArgumentParser) -> None:
+    """Who answers, and what may run, in whichever session."""
+    parser.add_argument(
+        "-m", "--model", metavar="PROVIDER/MODEL", help="the model to ask, e.g. anthropic/claude-sonnet-4-5"
+    )
+    parser.add_argument("--mode", choices=MODES, help="what may run: nothing, reading, what is approved, or unattended")
+    parser.add_argument("--agent", metavar="NAME", help="the agent of your configuration that begins")
     rules = parser.add_argument_group("permissions")
     for effect, meaning in (("allow", "runs unasked"), ("ask", "is asked about"), ("deny", "never runs")):
         rules.add_argument(

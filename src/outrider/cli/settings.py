@@ -7,7 +7,8 @@ from pathlib import Path
 from outrider.app.config.settings import Flags, Settings, read_settings
 
 
-def settings_of(arguments: Namespace) -> Settings:
+def settings_of(arguments: Namespace, folder: Path | None = None) -> Settings:
+    """For a folder that somebody names later, or for the one that the command line means."""
     flags = Flags(
         model=arguments.model,
         mode=arguments.mode,
@@ -19,4 +20,4 @@ def settings_of(arguments: Namespace) -> Settings:
         max_cost=arguments.max_cost,
         max_seconds=arguments.max_time,
     )
-    return read_settings(cwd=arguments.cwd or Path.cwd(), environ=os.environ, flags=flags)
+    return read_settings(cwd=folder or arguments.cwd or Path.cwd(), environ=os.environ, flags=flags)

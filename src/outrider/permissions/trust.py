@@ -3,7 +3,6 @@
 import fcntl
 import hashlib
 import os
-import secrets
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -81,7 +80,7 @@ class TrustList:
             return {}
 
     def _write(self, listed: dict[str, Trusted]) -> None:
-        temporary = self._file.with_name(f".{self._file.name}.{secrets.token_hex(8)}")
+        temporary = self._file.with_name(f".{self._file.name}.{os.urandom(8).hex()}")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file:

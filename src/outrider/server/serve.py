@@ -41,11 +41,14 @@ async def serve(settings: Settings, options: ServeOptions, version: str, tell: C
     async with standard_engine(settings, workspace=settings.workspace, attended=True) as engine:
         feeds = Feeds(engine)
         app = application(engine, feeds, address=address, token=token, version=version)
-        tell(f"Outrider listens on {address.url} (token in {settings.data / 'server' / 'token'})")
-        if address.socket is None:
-            tell(f"Open {address.url}/?token={token}")
+
+        def ready() -> None:
+            tell(f"Outrider listens on {address.url} (token in {settings.data / 'server' / 'token'})")
+            if address.socket is None:
+                tell(f"Open {address.url}/?token={token}")
+
         try:
-            await Server(app, address, feeds).serve([listening])
+            await Server(app, address, feeds, ready).serve([listening])
         finally:
             listening.close()
             if address.socket is not None:
@@ -94,8 +97,9 @@ def _nobody_answers(path: Path) -> bool:
 class Server(uvicorn.Server):
     """Streams go on for ever, so they are ended before the server waits for its answers to end."""
 
-    def __init__(self, app: App, address: Address, feeds: Feeds) -> None:
+    def __init__(self, app: App, address: Address, feeds: Feeds, ready: Callable[[], object] = bool) -> None:
         self._feeds = feeds
+        self._ready = ready
         super().__init__(
             uvicorn.Config(
                 app,  # pyright: ignore[reportArgumentType]  an ASGI application, whatever its parameters are called
@@ -111,6 +115,11 @@ class Server(uvicorn.Server):
                 ssl_keyfile=address.key,
             )
         )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Nobody is told of it before it answers, and before a signal can end it in order."""
+        await super().startup(sockets)
+        self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._feeds.close()

@@ -83,6 +83,7 @@ class Tool:
         self.description = summary_of(inspect.getdoc(function) or "") if description is None else description
         self.options = _options(self.name, options)
         self._parameters: dict[str, Any] | None = None
+        self._spec: ToolSpec | None = None
         self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
     @classmethod
@@ -120,9 +121,11 @@ class Tool:
 
     def spec(self) -> ToolSpec:
         """As it is offered to a model. A schema that was given, or that a provider must hold it to, stays as it is."""
-        kept = self._parameters is not None or self.options.strict
-        parameters = self.parameters if kept else terse(self.parameters, self.options.unsaid)
-        return ToolSpec(self.name, self.description, parameters, self.options.strict)
+        if self._spec is None or self._spec.description != self.description:
+            kept = self._parameters is not None or self.options.strict
+            parameters = self.parameters if kept else terse(self.parameters, self.options.unsaid)
+            self._spec = ToolSpec(self.name, self.description, parameters, self.options.strict)
+        return self._spec
 
     def policy_for(self, arguments: dict[str, Any]) -> Policy:
         """The tool's own word on a call: its policy, tightened (never loosened) for these arguments."""

@@ -9,9 +9,8 @@ import msgspec
 from outrider.app.archive.archive import Archive
 from outrider.app.config.settings import Settings
 from outrider.app.engine import Engine
-from outrider.app.views.commands import run_by_hand
 from outrider.app.views.models import context_limit
-from outrider.errors import OutriderError
+from outrider.tui.by_hand import ByHand
 from outrider.tui.composer.mentions import attachments
 from outrider.tui.conversation.conversation import Conversation
 from outrider.tui.conversation.entries import Ran
@@ -25,7 +24,6 @@ PAGE = 60
 PAINT = 0.1  # seconds; what was loaded is on the screen by then
 MOST_ENTRIES = 1500
 MOST_COUNTED = 99
-_BY_HAND = 20_000  # characters of a command's output that go along with the next message
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -49,7 +47,7 @@ class Helm:
         self._mode: Mode = settings.mode
         self._agent = settings.agents[0].name
         self._model: ModelRef | None = None
-        self._by_hand: list[TextPart] = []
+        self._by_hand = ByHand()
         self._loading = False
 
     @property
@@ -97,7 +95,7 @@ class Helm:
     def begin_anew(self) -> None:
         """A new conversation; the session that was shown stays as it is."""
         self.conversation = Conversation("")
-        self.waiting, self.first, self._by_hand = [], True, []
+        self.waiting, self.first, self._by_hand = [], True, ByHand()
 
     async def show(
         self, session_id: str, *, take_over: bool = False, changed: Callable[[], None] = lambda: None
@@ -131,8 +129,7 @@ class Helm:
         for complaint in complaints:
             self.conversation.note(complaint, "warn")
         session_id = await self.ensure_session()
-        parts: list[str | FilePart | TextPart] = [*self._by_hand, text, *files]
-        self._by_hand = []
+        parts: list[str | FilePart | TextPart] = [*self._by_hand.take(), text, *files]
         delivery = "queue" if queue else "steer"
         input_id = new_id()
         if self.conversation.activity.busy:
@@ -145,23 +142,11 @@ class Helm:
         session_id = await self.ensure_session()
         ran = Ran(new_id(), command)
         self.conversation.add(ran)
-
-        def on_output(text: str) -> None:
-            ran.output(text)
-            changed()
-
-        try:
-            ran.end(await run_by_hand(self.engine, session_id, command, on_output))
-        except OutriderError as error:
-            ran.end(error.message)
-        finally:
-            changed()
-        said = f"The user ran a command: {command}\n{ran.text[-_BY_HAND:]}\n({ran.exit})"
-        self._by_hand.append(
-            TextPart(said, synthetic=True, id=ran.id, metadata={"command": command, "output": ran.text})
-        )
+        await self._by_hand.run(self.engine, session_id, ran, changed)
 
     async def interrupt(self) -> None:
+        """End the turn under way, and a command that was run by hand."""
+        self._by_hand.interrupt()
         await self.engine.abort(self.session_id)
 
     async def go_on(self) -> None:

@@ -7,7 +7,7 @@ import msgspec
 
 from outrider.app.engine import Engine
 from outrider.app.views.questions import Question, ToolContext
-from outrider.errors import ListenerOverflow
+from outrider.errors import ListenerOverflow, OutriderError
 from outrider.tui.asking.approval import ApprovalPanel, Asked
 from outrider.tui.asking.asking import Asking
 from outrider.tui.asking.questions import QuestionPanel
@@ -42,7 +42,10 @@ class Listener:
     async def _listen(self) -> None:
         async with self._helm.engine.events() as events:
             async for event in events:
-                await self._hear(event)
+                try:
+                    await self._hear(event)
+                except OutriderError as error:  # of a store, for example; what follows is still to be heard
+                    self._stage.tell(f"{type(error).__name__}: {error.message}", "bad")
 
     async def ask_open(self) -> None:
         """Questions that were asked before anybody looked."""

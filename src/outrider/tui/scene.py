@@ -12,6 +12,7 @@ from outrider.tui.asking.questions import ChoicePanel
 from outrider.tui.conversation.entries import NoteKind
 from outrider.tui.drawing import Drawing
 from outrider.tui.helm import Helm
+from outrider.tui.rendering.lines import clean
 from outrider.tui.rendering.palette import DARK, LIGHT, name_of
 from outrider.tui.widgets.editor import Editor
 from outrider.tui.widgets.picker import Item, Picker
@@ -51,7 +52,7 @@ class Scene:
 
     def tell(self, text: str, kind: NoteKind = "quiet", body: str = "") -> None:
         if self.opened is None:
-            self._app.notify(text, severity="error", markup=False, timeout=30)
+            self._app.notify(clean(text), severity="error", markup=False, timeout=30)
             return
         self.opened.conversation.note(text, kind, body)
         self.redraw()
@@ -67,7 +68,7 @@ class Scene:
         return answer == "yes"
 
     async def shown(self) -> None:
-        await self.one(Asking).drop(lambda _: True)
+        await self.one(Asking).leave()
         if self.helm.session_id:
             await self.ask_open()
         self.redraw()

@@ -68,6 +68,10 @@ def test_a_command_of_ones_own_runs_unasked_and_goes_along_with_the_next_message
     terminal.wait_for("script/demo")
     terminal.say("!echo by hand; exit 3")
     terminal.wait_for("! echo by hand; exit 3", "by hand", "3")
+    terminal.say("!echo long; sleep 600")
+    terminal.wait_for("esc ends it", "long")
+    terminal.press("escape")
+    terminal.wait_for("interrupted", without="esc ends it")
     terminal.say("what was that?")
     terminal.wait_for("I see.")
 
@@ -127,6 +131,7 @@ def test_control_sequences_of_the_model_and_of_tools_never_reach_the_terminal(
 ):
     evil = "\x1b]0;STOLEN\x07\x1b[2J\x1b[31mred\x1b]52;c;ZXZpbA==\x07 [bold]markup[/bold]"
     (workspace / "evil.txt").write_text(evil)
+    (workspace / "evil\x1b]0;STOLEN\x07.md").write_text("x")
     script = [
         [evil, {"reasoning": evil}, call("shell", command="cat evil.txt", description=evil)],
         f"# {evil}\n\n`{evil}`",
@@ -138,6 +143,8 @@ def test_control_sequences_of_the_model_and_of_tools_never_reach_the_terminal(
     terminal.wait_for("done", "[bold]markup[/bold]")
     terminal.press("ctrl+r")
     terminal.wait_for("▾")
+    terminal.type("look at @evil")
+    terminal.wait_for("@evil.txt")
     for sequence in (b"STOLEN", b"\x1b]52", b"ZXZpbA"):
         assert sequence not in bytes(terminal.raw)
 

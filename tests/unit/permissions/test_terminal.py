@@ -67,3 +67,17 @@ def test_only_text_that_is_shown_as_it_is_may_be_approved_for_longer():
     assert not shows_everything("ls \u200d; rm x")
     assert not shows_everything("ls \u200c; rm x")
     assert not shows_everything("ls \x1b[8m; rm x")
+
+
+def test_a_line_of_plain_words_stays_as_it_is():
+    assert spelled_out("plain words, 1 + 1 = 2") == "plain words, 1 + 1 = 2"
+    assert for_terminal("plain words") == "plain words"
+    assert spelled_out("a\tb\nc") == "a\\x09b\\x0ac"
+
+
+def test_letters_carry_so_many_marks_and_no_more():
+    mark = "\u0301"
+    assert for_terminal("e" + mark * 8) == "e" + mark * 8
+    assert for_terminal("e" + mark * 9) == "e" + mark * 8
+    assert for_terminal("e" + mark * 20 + "x" + mark * 8 + "é") == "e" + mark * 8 + "x" + mark * 8 + "é"
+    assert spelled_out("e" + mark * 20) == "e" + mark * 8

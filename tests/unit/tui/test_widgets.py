@@ -8,7 +8,7 @@ from textual.app import App, ComposeResult
 from outrider.tui.asking import panel as panels
 from outrider.tui.asking.approval import ApprovalPanel, Asked
 from outrider.tui.asking.asking import Asking
-from outrider.tui.asking.questions import QuestionPanel
+from outrider.tui.asking.questions import ChoicePanel, QuestionPanel
 from outrider.tui.conversation.beside import Beside, ChildAgent, ChildProcess, Todo
 from outrider.tui.conversation.entries import Call, Entry, Note, Said, Written
 from outrider.tui.rendering.palette import DARK, LIGHT, theme
@@ -186,3 +186,20 @@ def test_the_side_panel_tells_the_state_of_everything_that_runs():
     for expected in ("● find it", "◐ mend it", "? reviewer  asking 1m 05s", "npm start", "running 1m 05s"):
         assert expected in text
     assert "\x1b" not in text
+
+
+async def test_leaving_a_session_answers_no_call_and_lets_nobody_wait_for_a_choice():
+    answers: list[str] = []
+    asking = Asking()
+
+    async def taken(answer: str, _: str) -> None:
+        answers.append(answer)
+
+    async with Stage(asking).run_test(size=(80, 30)) as pilot:
+        await asking.put(ApprovalPanel(Asked("a1", "shell", {"command": "ls"}, "why")), taken)
+        choice = pilot.app.run_worker(asking.ask(ChoicePanel("Sure?", "Really?", (panels.Key("y", "yes", "yes"),))))
+        await pilot.pause()
+        await asking.leave()
+        await choice.wait()
+    assert answers == []
+    assert choice.result == ("", "")

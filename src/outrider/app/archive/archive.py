@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from outrider.app.approvals.grants import standing
 from outrider.app.runs.workshop import in_memory
 from outrider.app.undo.forgetting import forget_lost
 from outrider.errors import SessionNotFoundError, StoreError
@@ -128,7 +129,7 @@ class Archive:
 
     async def answers(self) -> Sequence[Approval]:
         """What was answered for longer than one call, and still holds."""
-        return [one for one in await self.store.approvals() if one.answer == "allowed" and one.scope != "once"]
+        return await standing(self.store)
 
     async def revoke(self, approval_id: str) -> Approval:
         return await self.store.answer(approval_id, "revoked")

@@ -1,6 +1,5 @@
 """Decisions about calls, made again to be looked at: why one would be made, and what other rules would have changed."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -10,11 +9,10 @@ from outrider.errors import ConfigurationError
 from outrider.permissions.backtest import Verdict, backtest, past_calls, summary
 from outrider.permissions.decision import Mode
 from outrider.permissions.explain import Explanation, explain
-from outrider.permissions.offers import offered_rules
 from outrider.permissions.policy import Policy
 from outrider.permissions.tools import shape_of
 
-__all__ = ["Explanation", "Policy", "Verdict", "explained", "judged_again", "rules_for", "summary"]
+__all__ = ["Explanation", "Policy", "Verdict", "explained", "judged_again", "summary"]
 
 
 def explained(tool: str, subject: str, policy: Policy, *, mode: Mode, workspace: str, sandbox: bool) -> Explanation:
@@ -32,11 +30,6 @@ def judged_again(transcript: Transcript, before: Policy, after: Policy, mode: Mo
     workspace = transcript.session.workspace_directory or "."
     calls = past_calls(transcript.messages)
     return backtest(calls, before=before, after=after, mode=mode, workspace=workspace, sandbox=sandbox)
-
-
-def rules_for(tool: str, given: Mapping[str, Any], workspace: str) -> Sequence[str]:
-    """The rules that would let exactly this call run unasked; none where no rule can say it."""
-    return offered_rules(tool, given, workspace=workspace)
 
 
 def _input(tool: str, subject: str) -> dict[str, Any]:

@@ -23,6 +23,11 @@ DEFAULT_MODELS: dict[str, str] = {
     "google": "gemini-3.5-flash",
     "local": "",
 }
+# Programs on this machine, at their usual ports; nobody looks for them or asks them unless somebody names one.
+SERVERS: dict[str, ProviderTable] = {
+    name: ProviderTable(kind="openai", base_url=f"http://127.0.0.1:{port}/v1")
+    for name, port in (("ollama", 11434), ("llama.cpp", 8080), ("lm-studio", 1234), ("vllm", 8000))
+}
 NO_PROVIDER = """no model can be reached yet. There are three ways to get one:
   1. a key of a vendor: set ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY
   2. a server of your own: set OPENAI_BASE_URL (to any server that speaks OpenAI's API) and say --model openai/MODEL
@@ -33,14 +38,15 @@ class Providers:
     """The user's own and the built-in ones, with their keys; `usable` are those that can be asked."""
 
     def __init__(self, tables: Mapping[str, ProviderTable], environ: Mapping[str, str], source: str) -> None:
-        self._tables = tables
+        self._own = tables
+        self._tables = {**SERVERS, **tables}
         self._environ = environ
         self._source = source
-        self.names = tuple(dict.fromkeys((*tables, *BUILT_IN)))
+        self.names = tuple(dict.fromkeys((*tables, *BUILT_IN, *SERVERS)))
 
     def usable(self) -> tuple[Provider, ...]:
-        """Without the embedded model, which is used when somebody names it."""
-        found = (self.find(name) for name in self.names)
+        """Without the embedded model and servers on this machine, which are used when somebody names them."""
+        found = (self.find(name) for name in self.names if name in self._own or name in BUILT_IN)
         return tuple(one for one in found if one.kind != "local" and self.missing(one) is None)
 
     def find(self, name: str) -> Provider:
@@ -73,6 +79,8 @@ class Providers:
         return ""
 
     def model_of(self, name: str) -> str:
+        if name in SERVERS and name not in self._own:
+            return ""
         table = self._tables.get(name, ProviderTable())
         return table.model or DEFAULT_MODELS.get(table.kind or BUILT_IN.get(name, ""), "")
 

@@ -60,7 +60,7 @@ class Story:
 
     def _started(self, event: ToolExecutionStartedEvent) -> None:
         given = " ".join(str(value) for value in event.tool_input.values())
-        self.write(f"\n> {event.tool_name} {_few_lines(given)}\n")
+        self.write(f"\n> {event.tool_name} {_few_lines(given).lstrip()}\n")
 
     def _completed(self, event: ToolExecutionCompletedEvent) -> None:
         self.write(f"{_few_lines(event.output_preview)}\n")
@@ -111,9 +111,9 @@ def _passes(workspace: Path) -> bool:
 
 
 def _few_lines(text: str) -> str:
-    lines = text.strip().splitlines()
-    more = f"\n… {len(lines) - SHOWN} more lines" if len(lines) > SHOWN else ""
-    return "\n".join(f"  {line}" for line in lines[:SHOWN]).strip() + more
+    lines = text.rstrip().splitlines()
+    more = f"\n  … {len(lines) - SHOWN} more lines" if len(lines) > SHOWN else ""
+    return "\n".join(f"  {line}" for line in lines[:SHOWN]) + more
 
 
 if __name__ == "__main__":

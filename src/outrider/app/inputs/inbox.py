@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from outrider.agents.ends import TurnEnd, is_note
 from outrider.sessions.journal import Journal
 from outrider.sessions.records import InboxItem, SessionUpdate
@@ -25,6 +27,7 @@ class Inbox:
         self._notes = notes
         self._ends: dict[str, asyncio.Future[TurnEnd]] = {}
         self._taken: list[str] = []
+        self._as_given: dict[str, Message] = {}
         self._taking = asyncio.Lock()
 
     async def put(self, item: InboxItem) -> tuple[InboxItem, asyncio.Future[TurnEnd]]:
@@ -34,6 +37,8 @@ class Inbox:
         kept = await self._store.put_inbox(item)
         if kept.message.id == item.message.id:
             self._tell(queued=item.id)
+            if kept.message.get_text_content() != item.message.get_text_content():
+                self._as_given[item.id] = item.message  # kept without its secrets; the model is told what was said
         if kept.taken is not None and item.id not in self._taken:
             self._settle(item.id, TurnEnd("completed", self.last_words()))
         return kept, end
@@ -84,6 +89,7 @@ class Inbox:
 
     async def _take(self, item: InboxItem) -> Message:
         """An input may bring a mode along, which holds before the input counts: a crash between them loses neither."""
+        item = replace(item, message=self._as_given.pop(item.id, item.message))
         session, mode = self._journal.session, item.message.mode
         if mode is not None and mode != session.mode:
             await self._journal.update(SessionUpdate(mode=mode))

@@ -3,11 +3,12 @@
 import re
 from typing import Final
 
-from outrider.providers.local.dialect import CompactTool, Dialect
+from outrider.providers.local.primer import CompactTool, Primer
 from outrider.providers.local.transcript import hint, reminder
 
 _PAINT = "colour = blue\nowner = Kim"
-_RED = "Make the paint red and run the tests."
+_AREA = "def area(width, height):\n    return width {} height"
+_FAILS = "The test in test_area.py fails. Find the bug, mend it and run the test."
 _NUMBERED = re.compile(r"^ *\d+\t", re.MULTILINE)
 
 
@@ -20,7 +21,7 @@ def _gave(tool: str, content: str, asked: str) -> str:
     return f"{tool} gave:\n{content}\n\n{reminder(asked)}"
 
 
-DIALECT: Final = Dialect(
+PRIMER: Final = Primer(
     tools={
         "list": CompactTool(description="shows the names of the files in a folder", keep=("path",)),
         "read": CompactTool(
@@ -48,18 +49,18 @@ DIALECT: Final = Dialect(
         ("Create notes.txt with the line hello.", {"tool": "write", "file_path": "notes.txt", "content": "hello\n"}),
         (f"Who owns the paint?\n\n{hint(['paint.txt'])}", {"tool": "read", "file_path": "paint.txt"}),
         (_gave("read", _PAINT, "Who owns the paint?"), {"tool": "answer", "text": "Kim owns it."}),
-        (f"{_RED}\n\n{hint(['paint.txt'])}", {"tool": "read", "file_path": "paint.txt"}),
+        (f"{_FAILS}\n\n{hint(['test_area.py', 'area.py'])}", {"tool": "read", "file_path": "area.py"}),
         (
-            _gave("read", _PAINT, _RED),
-            {"tool": "write", "file_path": "paint.txt", "content": "colour = red\nowner = Kim\n"},
+            _gave("read", _AREA.format("+"), _FAILS),
+            {"tool": "write", "file_path": "area.py", "content": f"{_AREA.format('*')}\n"},
         ),
         (
-            _gave("write", "Overwrote paint.txt (2 lines).", _RED),
+            _gave("write", "Overwrote area.py (2 lines).", _FAILS),
             {"tool": "shell", "command": "python -m pytest -q"},
         ),
         (
-            _gave("shell", "3 passed in 0.02s", _RED),
-            {"tool": "answer", "text": "The paint is red now; the tests pass."},
+            _gave("shell", "1 passed in 0.02s", _FAILS),
+            {"tool": "answer", "text": "area.py added where it should multiply. It is mended, and the test passes."},
         ),
     ),
 )

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 
 from outrider.app.config.folders import find_folders
-from outrider.app.local.compact import DIALECT
+from outrider.app.local.compact import PRIMER
 from outrider.app.local.paths import WorkspaceNames
-from outrider.app.local.shelf import find_weights, states_folder
+from outrider.app.local.shelf import find_weights, imprints_folder
 from outrider.errors import ConfigurationError
 from outrider.providers.local.client import LocalClient
 from outrider.providers.local.runtimes.loaded import POOL, LoadedModel
@@ -27,7 +27,7 @@ class LocalModels:
 
     def take(self, name: str) -> LoadedModel:
         weights = find_weights(name, self._data)
-        model = POOL.take(weights, states_folder(self._data), self._limits)
+        model = POOL.take(weights, imprints_folder(self._data), self._limits)
         self._weights[name] = weights
         return model
 
@@ -40,7 +40,7 @@ def local_client(provider: Provider, data: Path | None = None) -> LocalClient:
     if find_spec("xllamacpp") is None:
         raise ConfigurationError("the embedded model needs the extra `local`: pip install 'outrider[local]'")
     models = LocalModels(data or find_folders(os.environ).data, limits_of(provider))
-    return LocalClient(provider.name, models, DIALECT, WorkspaceNames())
+    return LocalClient(provider.name, models, PRIMER, WorkspaceNames())
 
 
 def limits_of(provider: Provider) -> RuntimeLimits:

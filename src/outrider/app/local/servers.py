@@ -4,21 +4,16 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPException
 from typing import Final
+from urllib.parse import urlsplit
 
 import msgspec
 
+from outrider.app.config.models import SERVERS
 from outrider.types.agents import Provider
 
 SECONDS: Final = 0.5  # a server on this machine that is slower is not worth waiting for
 _LARGEST = 1024 * 1024
 _OK = 200
-
-
-class LocalPort(msgspec.Struct, frozen=True):
-    """Where a program listens unless it is told otherwise."""
-
-    program: str
-    port: int
 
 
 class FoundServer(msgspec.Struct, frozen=True):
@@ -28,18 +23,18 @@ class FoundServer(msgspec.Struct, frozen=True):
     models: tuple[str, ...]
 
 
-USUAL: Final = (
-    LocalPort("ollama", 11434),
-    LocalPort("llama.cpp", 8080),
-    LocalPort("lm-studio", 1234),
-    LocalPort("vllm", 8000),
-)
+def usual_servers() -> list[Provider]:
+    """Those that programs of this kind start at their usual ports. They have no key: the user's own stays away from a
+    server that nobody has vouched for."""
+    return [Provider(name, "openai", "", table.base_url) for name, table in SERVERS.items()]
 
 
-def find_servers(places: Sequence[LocalPort] = USUAL, *, seconds: float = SECONDS) -> list[FoundServer]:
-    """Blocks for `seconds` at most, more or less. Only this machine is asked, directly and without a key."""
-    with ThreadPoolExecutor(max_workers=max(len(places), 1)) as threads:
-        found = threads.map(_asked, places, [seconds] * len(places))
+def find_servers(servers: Sequence[Provider] | None = None, *, seconds: float = SECONDS) -> list[FoundServer]:
+    """Blocks for `seconds` at most, more or less. Only this machine is asked, directly. What is found can be named as
+    it is: --model ollama/MODEL."""
+    asked = usual_servers() if servers is None else servers
+    with ThreadPoolExecutor(max_workers=max(len(asked), 1)) as threads:
+        found = threads.map(_asked, asked, [seconds] * len(asked))
         return [server for server in found if server is not None]
 
 
@@ -51,10 +46,11 @@ class _Models(msgspec.Struct):
     data: list[_Model]
 
 
-def _asked(place: LocalPort, seconds: float) -> FoundServer | None:
-    connection = HTTPConnection("127.0.0.1", place.port, timeout=seconds)
+def _asked(server: Provider, seconds: float) -> FoundServer | None:
+    place = urlsplit(server.base_url or "")
+    connection = HTTPConnection(place.hostname or "", place.port, timeout=seconds)
     try:
-        connection.request("GET", "/v1/models", headers={"Accept": "application/json"})
+        connection.request("GET", f"{place.path}/models", headers={"Accept": "application/json"})
         answer = connection.getresponse()
         listed = msgspec.json.decode(answer.read(_LARGEST), type=_Models) if answer.status == _OK else None
     except (OSError, HTTPException, msgspec.MsgspecError):
@@ -63,6 +59,4 @@ def _asked(place: LocalPort, seconds: float) -> FoundServer | None:
         connection.close()
     if listed is None or not listed.data:
         return None
-    # An empty key is none: the user's key for OpenAI stays away from a server that nobody has vouched for.
-    provider = Provider(place.program, "openai", "", f"http://127.0.0.1:{place.port}/v1")
-    return FoundServer(provider, tuple(model.id for model in listed.data))
+    return FoundServer(server, tuple(model.id for model in listed.data))

@@ -9,7 +9,7 @@ from outrider.app.local.weights import DEFAULT, KNOWN, Weights
 from outrider.errors import ConfigurationError, WeightsError
 
 MODELS = "models"
-STATES = "states"  # what a model has made of prompts, so that it need not read them again
+IMPRINTS = "imprints"  # what a model has made of prompts, so that it need not read them again
 _MAGIC = b"GGUF"
 
 
@@ -79,8 +79,8 @@ def remove_weights(name: str, data: Path) -> int:
     return freed
 
 
-def states_folder(data: Path) -> Path:
-    return data / MODELS / STATES
+def imprints_folder(data: Path) -> Path:
+    return data / MODELS / IMPRINTS
 
 
 def _listed(weights: Weights, data: Path) -> Listed:

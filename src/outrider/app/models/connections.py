@@ -3,11 +3,14 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import cached_property
 
 from outrider.app.build import model_client
 from outrider.providers.catalog import Catalog
 from outrider.providers.provider import ModelClient
 from outrider.types.agents import Provider
+from outrider.types.request import Request
+from outrider.types.stream import Delta
 
 _MOST = 8  # providers per loop; further ones are connected to anew for each call
 
@@ -42,6 +45,29 @@ async def connected(provider: Provider, catalog: Catalog) -> AsyncGenerator[Mode
     kept.append(_Kept(provider, client, keeper))
     await anext(keeper)
     yield client
+
+
+class LateClient:
+    """A provider that no agent thinks with yet: what speaks to it is loaded when somebody switches to it."""
+
+    def __init__(self, provider: Provider, catalog: Catalog) -> None:
+        self.name = provider.name
+        self._provider = provider
+        self._catalog = catalog
+
+    @cached_property
+    def _client(self) -> ModelClient:
+        return model_client(self._provider, catalog=self._catalog)
+
+    def family(self, model: str) -> str:
+        return self._client.family(model)
+
+    def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
+        return self._client.stream(request)
+
+    async def aclose(self) -> None:
+        if "_client" in self.__dict__:
+            await self._client.aclose()
 
 
 async def _keep(client: ModelClient, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None, None]:

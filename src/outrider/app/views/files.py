@@ -6,15 +6,18 @@ import mimetypes
 import os
 from pathlib import Path
 
+from outrider.app.screen import shows_everything
 from outrider.tools.search.listing import list_files
 from outrider.types.parts import FilePart, FileSource
 
+MOST = 30_000
 LARGEST = 20 * 1024 * 1024
 _ATTACHED = ("image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf")
 
 
 async def workspace_files(workspace: Path) -> list[str]:
-    """Relative paths of what is not ignored, those near the top first."""
+    """Relative paths of what is not ignored, those near the top first; at most MOST, and none that a terminal could
+    not show as it is."""
     try:
         folder = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
@@ -23,7 +26,12 @@ async def workspace_files(workspace: Path) -> list[str]:
         found = await list_files(folder, str(workspace))
     finally:
         os.close(folder)
-    return await asyncio.to_thread(sorted, found, key=lambda name: (name.count("/"), name))
+    return await asyncio.to_thread(_ordered, found)
+
+
+def _ordered(names: list[str]) -> list[str]:
+    shown = (name for name in names if shows_everything(name))
+    return sorted(shown, key=lambda name: (name.count("/"), name))[:MOST]
 
 
 def is_attachable(path: Path) -> bool:

@@ -34,6 +34,9 @@ def models(parser: ArgumentParser) -> None:
     listed.add_argument("provider", metavar="PROVIDER", nargs="?", help="only those of this provider")
     listed.add_argument("--json", action="store_true", help="one JSON object a line")
     listed.set_defaults(execute="outrider.cli.looking.models:list_models")
+    found = known.add_parser("servers", help="look for programs on this machine that serve models")
+    found.description = "Asks the usual ports of Ollama, llama.cpp, LM Studio and vLLM on this machine, and no other."
+    found.set_defaults(execute="outrider.cli.looking.models:servers")
     for name, help in (("pull", "fetch a model that needs no key"), ("remove", "delete a model that was fetched")):
         one = known.add_parser(name, help=help, description=help)
         one.add_argument(

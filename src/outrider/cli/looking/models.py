@@ -9,6 +9,7 @@ from outrider.app.archive.listing import KnownModel, known_models
 from outrider.app.config.settings import read_settings
 from outrider.app.local.progress import ProgressLine
 from outrider.app.local.pull import pull_weights
+from outrider.app.local.servers import find_servers
 from outrider.app.local.shelf import list_weights, remove_weights
 from outrider.cli import exits
 from outrider.cli.console import Console
@@ -39,6 +40,16 @@ def list_models(arguments: Namespace) -> int:
     for provider in chosen:
         if provider.name not in listed and provider.kind != "local":
             console.say(f"{provider.name}: its models are not listed; name one as {provider.name}/MODEL")
+    return exits.DONE
+
+
+def servers(arguments: Namespace) -> int:
+    console, found = Console(), find_servers()
+    for server in found:
+        for model in server.models:
+            console.print(f"{server.provider.name}/{model}")
+    if not found:
+        console.say("no program on this machine serves models at a usual port")
     return exits.DONE
 
 

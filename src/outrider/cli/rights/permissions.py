@@ -7,7 +7,7 @@ import msgspec
 
 from outrider.app.archive.archive import Approval, Archive, Transcript
 from outrider.app.archive.names import short_id
-from outrider.app.archive.rights import Policy, Verdict, explained, judged_again, rules_for, summary
+from outrider.app.archive.rights import Policy, Verdict, explained, judged_again, summary
 from outrider.app.config.settings import Flags, Settings, read_settings
 from outrider.cli import exits
 from outrider.cli.console import Console
@@ -27,7 +27,7 @@ def list_rights(arguments: Namespace) -> int:
     if answers:
         console.print("\n" * bool(rows) + "Answers that still hold", "bold")
         heads = ("id", "for", "rules")
-        for line in table(heads, [_row(one, str(settings.workspace)) for one in answers], console.width):
+        for line in table(heads, [_row(one) for one in answers], console.width):
             console.print(line)
     if not rows and not answers:
         console.say(f"There are no rules and no answers; {settings.mode} mode decides alone.")
@@ -92,9 +92,8 @@ def _policy(settings: Settings) -> Policy:
     return Policy(settings.rules.allow, settings.rules.ask, settings.rules.deny)
 
 
-def _row(answer: Approval, workspace: str) -> tuple[str, ...]:
-    rules = rules_for(answer.tool, answer.input, workspace) or (answer.tool,)
-    return short_id(answer.id), answer.scope, ", ".join(rules)
+def _row(answer: Approval) -> tuple[str, ...]:
+    return short_id(answer.id), answer.scope, ", ".join(answer.offers)
 
 
 def _change(verdict: Verdict) -> str:

@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import errno
 import os
-import secrets
 import stat
 import sys
 from collections.abc import Generator
@@ -52,7 +51,7 @@ def write_at_once(path: str, content: bytes, *, root: str, cwd: str, allow_prote
     """The file holds either the old or the new content, whatever happens; its mode stays."""
     home, parts = _decided(path, root, cwd, "write", allow_protected)
     with _parent(home, parts[:-1], make=True) as folder:
-        temporary = f".{parts[-1][:100]}.{secrets.token_hex(8)}"
+        temporary = f".{parts[-1][:100]}.{os.urandom(8).hex()}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | _NO_LINK
         descriptor = os.open(temporary, flags, 0o666, dir_fd=folder)
         try:

@@ -68,10 +68,10 @@ def matches_secret(pattern: str) -> bool:
 
 def folded(name: str) -> str:
     """A name as careless file systems compare it: any case, any composition, invisible characters left out."""
-    if name.isascii():
-        return name.lower().rstrip(" .") if name.strip(" .") else name
-    visible = "".join(char for char in name if unicodedata.category(char) not in {"Cf", "Mn"})
-    return unicodedata.normalize("NFKC", visible).casefold()
+    if not name.isascii():
+        visible = "".join(char for char in name if unicodedata.category(char) not in {"Cf", "Mn"})
+        name = unicodedata.normalize("NFKC", visible)
+    return name.casefold().rstrip(" .") or name
 
 
 def _holds_secrets(name: str, pair: tuple[str, str]) -> bool:

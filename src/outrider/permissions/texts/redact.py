@@ -43,6 +43,7 @@ _BULK = re.compile(r"(?:data:[^,\s]{0,200},)?[A-Za-z0-9+/=]{4096,}")  # a pictur
 _PATH = re.compile(r"^(?:~|\.{1,2})?(?:/[\w.@+-]{0,40})+$")
 
 
+@lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
     """Whether a variable, header or field of this name holds something that nobody else may know."""
     return _SECRET_NAME.search(name) is not None and not _HARMLESS_NAMES.match(name.upper())

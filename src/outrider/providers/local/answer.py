@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
-from outrider.providers.local.dialect import SAY, Words
+from outrider.providers.local.primer import SAY, Words
 from outrider.types.ids import new_id
 from outrider.types.stream import Delta, InputDelta, PartEnd, PartStart, TextDelta
 

@@ -10,7 +10,7 @@ import msgspec
 from outrider.errors import NotFoundError, OutriderError, ProviderError
 from outrider.providers.local.answer import AnswerReader
 from outrider.providers.local.chunks import read_chunks
-from outrider.providers.local.dialect import Dialect
+from outrider.providers.local.primer import Primer
 from outrider.providers.local.runtimes.loaded import LoadedModel
 from outrider.providers.local.schema import CallSchema, grammar, output_schema
 from outrider.providers.local.tool_text import beginning_of
@@ -56,12 +56,12 @@ class LocalClient:
         self,
         name: str,
         models: Models,
-        dialect: Dialect,
+        primer: Primer,
         names: FileNames = NoNames(),  # noqa: B008  it has no state
     ) -> None:
         self.name = name
         self._all = models
-        self._dialect = dialect
+        self._primer = primer
         self._names = names
         self._taken: dict[str, LoadedModel] = {}
         self._loading = asyncio.Lock()
@@ -72,7 +72,7 @@ class LocalClient:
     async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
         try:
             model = await self._model(request.model)
-            asked = Asked(request, self._dialect, self._names)
+            asked = Asked(request, self._primer, self._names)
             chunks = model.stream(asked.body, asked.beginning, request.conversation)
             async with aclosing(chunks):
                 async for delta in read_chunks(chunks, asked.reader):
@@ -101,12 +101,12 @@ class LocalClient:
 class Asked:
     """A request as the runtime takes it, and how its answer is read."""
 
-    def __init__(self, request: Request, dialect: Dialect, names: FileNames) -> None:
-        self._schema = CallSchema(request.tools, dialect)
-        self.beginning, place = beginning_of(request.system or "", request.tools, dialect)
+    def __init__(self, request: Request, primer: Primer, names: FileNames) -> None:
+        self._schema = CallSchema(request.tools, primer)
+        self.beginning, place = beginning_of(request.system or "", request.tools, primer)
         words = self._schema.words if request.tools else None
         self.reader = AnswerReader(words)
-        transcript = Transcript(words, dialect, lambda text: names.meant(request, text), place)
+        transcript = Transcript(words, primer, lambda text: names.meant(request, text), place)
         messages = transcript.messages(request.prompt)
         if self.beginning is not None:
             messages = msgspec.json.encode(self.beginning.as_chat())[1:-1] + b"," + messages

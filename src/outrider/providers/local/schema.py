@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import msgspec
 
-from outrider.providers.local.dialect import SAY, Dialect, Words, required_of
+from outrider.providers.local.primer import SAY, Primer, Words, required_of
 from outrider.types.parts import TextPart, ToolUsePart
 from outrider.types.request import OutputSchema, Prompt, ToolChoice, ToolSpec
 
@@ -21,9 +21,9 @@ _ENFORCED = (
 class CallSchema:
     """Schemas for one set of tools. `paths` are names of files that exist; empty where they are not known."""
 
-    def __init__(self, tools: tuple[ToolSpec, ...], dialect: Dialect) -> None:
+    def __init__(self, tools: tuple[ToolSpec, ...], primer: Primer) -> None:
         self._tools = tools
-        self._dialect = dialect
+        self._primer = primer
         self.words = Words.for_tools(tools)
 
     def for_answer(
@@ -42,13 +42,13 @@ class CallSchema:
 
     def _nameable(self, spec: ToolSpec, paths: Sequence[str], prompt: Prompt) -> Sequence[str]:
         """Without what this tool was given just before: small models tend to ask for the same again and again."""
-        made = just_given(prompt, spec.name, self._dialect.existing(spec))
+        made = just_given(prompt, spec.name, self._primer.existing(spec))
         return [path for path in paths if path not in made]
 
     def _call(self, spec: ToolSpec, paths: Sequence[str], definitions: dict[str, Any]) -> dict[str, Any]:
         definitions |= _definitions(spec.parameters, spec.name)
-        offered = {name: enforced(part, spec.name) for name, part in self._dialect.parameters(spec).items()}
-        if paths and (existing := self._dialect.existing(spec)) in offered:
+        offered = {name: enforced(part, spec.name) for name, part in self._primer.parameters(spec).items()}
+        if paths and (existing := self._primer.existing(spec)) in offered:
             offered[existing] = {"enum": list(paths)}
         required = [name for name in offered if name in required_of(spec)]
         return self._object(spec.name, offered, required)
@@ -69,7 +69,7 @@ class CallSchema:
         }
 
     def _words_first(self, name: str) -> dict[str, Any]:
-        return {SAY: {"type": "string"}} if self._dialect.says and name != self.words.answer else {}
+        return {SAY: {"type": "string"}} if self._primer.says and name != self.words.answer else {}
 
 
 def just_given(prompt: Prompt, tool: str, parameter: str) -> set[str]:

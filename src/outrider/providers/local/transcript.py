@@ -5,7 +5,7 @@ from typing import Any, assert_never
 
 import msgspec
 
-from outrider.providers.local.dialect import SAY, Dialect, Words
+from outrider.providers.local.primer import SAY, Primer, Words
 from outrider.providers.local.tool_text import written
 from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, Prompt
@@ -20,9 +20,9 @@ class Transcript:
     """`words` is None where no tools are offered. A small model loses sight of what was asked when a result is long, so
     each result ends with the request again. `place` is said before everything else."""
 
-    def __init__(self, words: Words | None, dialect: Dialect, meant: Meant, place: str = "") -> None:
+    def __init__(self, words: Words | None, primer: Primer, meant: Meant, place: str = "") -> None:
         self._words = words
-        self._dialect = dialect
+        self._primer = primer
         self._meant = meant
         self._place = place
         self._tools: dict[str, str] = {}
@@ -65,7 +65,7 @@ class Transcript:
                     yield text
                 case ToolResultPart(tool_use_id=call_id, content=content, is_error=failed):
                     tool = self._tools.get(call_id, "the tool")
-                    yield f"{tool} {'failed' if failed else 'gave'}:\n{self._dialect.result(tool, content)}"
+                    yield f"{tool} {'failed' if failed else 'gave'}:\n{self._primer.result(tool, content)}"
                 case FilePart(mime=mime, filename=name):
                     yield f"(a file is attached that you cannot see: {name or 'without a name'}, {mime})"
                 case ToolUsePart() | ReasoningPart():

@@ -79,7 +79,10 @@ def _encode_part(part: AnyPart) -> bytes:
     say nothing. What is not a part of ours is kept in its own words."""
     if type(part).__module__ != PartBase.__module__ or not isinstance(part, PartBase):
         return encode_part(part)
-    return _encoder.encode({"type": part.type, **_told(part, _OWNERS)})
+    told = _told(part, _OWNERS)
+    if isinstance(part, ToolPart):
+        told["state"] = {"status": part.state.status, **_told(part.state, ())}
+    return _encoder.encode({"type": part.type, **told})
 
 
 def _told(value: msgspec.Struct, known: tuple[str, ...]) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from outrider.sessions.sqlite.failures import in_our_words
 
 T = TypeVar("T")
 
-# Each of some 35 tables and indexes takes a page at least: a first short session is 180 KB with these, 320 KB with 8 KiB.
-# Since rows leave out what says nothing, a long session takes 1.36 times its payload (bench_sessions).
+# Each of some 35 tables and indexes takes a page at least: a first short session is 180 KB with these, 320 KB with
+# 8 KiB. A long one takes 1.49 times its payload (bench_sessions), and 1.36 times with 8 KiB.
 PAGE_BYTES = 4096
 READERS = 2
 BUSY_MILLISECONDS = 30_000

@@ -3,7 +3,6 @@
 import errno
 import os
 import re
-import secrets
 import stat
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
@@ -98,7 +97,7 @@ class _Staged:
     def write(self, content: bytes | None) -> None:
         if content is None:
             return
-        self._waiting = f".{self.name[:60]}.{secrets.token_hex(6)}.tmp"
+        self._waiting = f".{self.name[:60]}.{os.urandom(6).hex()}.tmp"
         fresh = self._found is None and self.change.mode is None
         descriptor = os.open(self._waiting, _NEW, 0o666 if fresh else 0o600, dir_fd=self.folder)
         with os.fdopen(descriptor, "wb") as file:

@@ -8,6 +8,7 @@ from textual.message import Message
 
 from outrider.tui.asking.approval import ApprovalPanel
 from outrider.tui.asking.panel import Panel
+from outrider.tui.asking.questions import ChoicePanel
 
 Taken = Callable[[str, str], Awaitable[None]]
 """What is done with an answer and its words."""
@@ -61,6 +62,14 @@ class Asking(Vertical):
                 await panel.remove()
         if gone:
             await self._show()
+
+    async def leave(self) -> None:
+        """Another session is looked at: its own questions come. Those about calls are asked again on the way back, what
+        a model asked stays, and whoever waits for a choice hears that there was none."""
+        choices = [(panel, taken) for panel, taken in self._waiting if isinstance(panel, ChoicePanel)]
+        await self.drop(lambda panel: isinstance(panel, ApprovalPanel | ChoicePanel))
+        for _, taken in choices:
+            await taken("", "")
 
     async def drop_approvals(self, approval_id: str | None = None) -> None:
         """One that was answered elsewhere, or all of them."""

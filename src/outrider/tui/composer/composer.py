@@ -56,7 +56,7 @@ class Composer(TextArea):
         self._completion: Completion | None = None
 
     def set(self, text: str) -> None:
-        self.text = text
+        self.text = clean(text)
         self.move_cursor(self.document.end)
 
     async def _on_key(self, event: events.Key) -> None:

@@ -98,7 +98,7 @@ class Note(Entry):
 
 
 class Ran(Entry):
-    """A command that the person ran with `!`."""
+    """A command that the person ran with `!`. `exit` is None while it runs, and "" where it is not known any more."""
 
     def __init__(self, id: str, command: str) -> None:
         super().__init__(id)

@@ -77,6 +77,7 @@ def _ran(part: TextPart) -> Ran:
     ran = Ran(part.id, str(part.metadata["command"]))
     ran.message_id = part.message_id
     ran.text = str(part.metadata.get("output", ""))
+    ran.exit = ""
     return ran
 
 

@@ -117,8 +117,9 @@ def _ran(entry: Ran, width: int, palette: Palette) -> list[Text]:
     output = [piece for row in rows for piece in wrapped(line(row, palette.style("quiet")), max(width - 2, 8))]
     if hidden:
         output.insert(0, line(f"… {plural(hidden, 'line')} above", palette.style("faint")))
-    if entry.exit:
-        output.append(line(clean_line(entry.exit), palette.style("faint")))
+    if entry.exit != "":
+        words = "runs; esc ends it" if entry.exit is None else clean_line(entry.exit)
+        output.append(line(words, palette.style("accent" if entry.exit is None else "faint")))
     return lines + indented(output, line("  "), line("  "))
 
 

@@ -249,3 +249,18 @@ def test_a_server_that_cannot_be_started_is_noticed_and_costs_only_itself(home):
         "mcp.b.url: expected an address that begins with http:// or https://",
         "mcp.c.env.KEY: the variable NOT_SET is not set, and there is no default",
     ]
+
+
+def test_a_server_on_this_machine_is_used_when_it_is_named_and_never_gets_a_vendors_key(tmp_path):
+    environ = {"HOME": str(tmp_path), "OPENAI_API_KEY": "secret", "OPENAI_BASE_URL": "https://elsewhere.test/v1"}
+    settings = read_settings(cwd=tmp_path, environ=environ, flags=Flags(model="ollama/qwen2.5-coder:7b"))
+    (ollama,) = [provider for provider in settings.providers if provider.name == "ollama"]
+    assert (ollama.kind, ollama.api_key, ollama.base_url) == ("openai", "", "http://127.0.0.1:11434/v1")
+    assert settings.agents[0].model == "qwen2.5-coder:7b"
+    others = read_settings(cwd=tmp_path, environ=environ).providers
+    assert not [provider.name for provider in others if provider.name in ("ollama", "vllm")]
+
+
+def test_a_server_on_this_machine_has_no_model_of_its_own(tmp_path):
+    with pytest.raises(ConfigurationError, match="write ollama/MODEL"):
+        read_settings(cwd=tmp_path, environ={"HOME": str(tmp_path)}, flags=Flags(model="ollama"))

@@ -4,7 +4,8 @@ import asyncio
 import json
 from time import monotonic
 
-from outrider.app.local.servers import LocalPort, find_servers
+from outrider.app.local.servers import find_servers, usual_servers
+from outrider.types.agents import Provider
 from tests.fakes.http_server import Reply, serving, unused_port
 
 JSON = {"content-type": "application/json"}
@@ -12,8 +13,17 @@ TWO = json.dumps({"object": "list", "data": [{"id": "llama3.2:3b"}, {"id": "qwen
 
 
 async def found(*ports: int, seconds: float = 0.5):
-    places = [LocalPort(f"server-{number}", port) for number, port in enumerate(ports)]
-    return await asyncio.to_thread(find_servers, places, seconds=seconds)
+    servers = [
+        Provider(f"server-{number}", "openai", "", f"http://127.0.0.1:{port}/v1") for number, port in enumerate(ports)
+    ]
+    return await asyncio.to_thread(find_servers, servers, seconds=seconds)
+
+
+def test_the_usual_ports_of_this_machine_are_asked_without_a_key():
+    ports = {server.name: server.base_url for server in usual_servers()}
+    assert ports["ollama"] == "http://127.0.0.1:11434/v1"
+    assert set(ports) == {"ollama", "llama.cpp", "lm-studio", "vllm"}
+    assert {server.api_key for server in usual_servers()} == {""}
 
 
 async def test_a_server_is_offered_with_its_models():

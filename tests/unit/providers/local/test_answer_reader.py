@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from outrider.providers.assemble import Assembler
 from outrider.providers.local.answer import AnswerReader
-from outrider.providers.local.dialect import Words
+from outrider.providers.local.primer import Words
 from outrider.types.parts import TextPart, ToolPart
 from outrider.types.stream import Delta, PartEnd, PartStart, TextDelta
 from outrider.types.tool_state import ToolPending

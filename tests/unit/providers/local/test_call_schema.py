@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from outrider.providers.local.dialect import CompactTool, Dialect
+from outrider.providers.local.primer import CompactTool, Primer
 from outrider.providers.local.schema import CallSchema, grammar, output_schema
 from outrider.types.parts import TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, OutputSchema, Prompt, ToolChoice, ToolSpec
@@ -30,14 +30,14 @@ NESTED = ToolSpec(
         "required": ["steps"],
     },
 )
-KNOWN = Dialect(tools={"read": CompactTool(description="reads", keep=("file_path",), existing="file_path")})
+KNOWN = Primer(tools={"read": CompactTool(description="reads", keep=("file_path",), existing="file_path")})
 
 
-PLAIN, FREE, NOTHING = Dialect(), ToolChoice(), Prompt()
+PLAIN, FREE, NOTHING = Primer(), ToolChoice(), Prompt()
 
 
-def branches(*tools: ToolSpec, choice: ToolChoice = FREE, paths=(), dialect: Dialect = PLAIN, prompt=NOTHING) -> dict:
-    schema = CallSchema(tools, dialect).for_answer(choice, None, paths, prompt)
+def branches(*tools: ToolSpec, choice: ToolChoice = FREE, paths=(), primer: Primer = PLAIN, prompt=NOTHING) -> dict:
+    schema = CallSchema(tools, primer).for_answer(choice, None, paths, prompt)
     return {branch["properties"]["tool"]["const"]: branch for branch in schema["anyOf"]}
 
 
@@ -51,7 +51,7 @@ def test_the_tool_is_named_first_then_what_is_required():
 
 
 def test_a_known_tool_is_offered_with_the_parameters_that_matter_and_paths_that_exist():
-    read = branches(READ, dialect=KNOWN, paths=["a.py", "b.py"])["read"]
+    read = branches(READ, primer=KNOWN, paths=["a.py", "b.py"])["read"]
     assert read["properties"] == {"tool": {"const": "read"}, "file_path": {"enum": ["a.py", "b.py"]}}
 
 
@@ -72,17 +72,17 @@ def called(*calls: tuple[str, str]) -> Prompt:
     ],
 )
 def test_a_file_is_not_read_twice_in_a_row(calls, left):
-    read = branches(READ, SHELL, dialect=KNOWN, paths=["a.py", "b.py"], prompt=called(*calls))["read"]
+    read = branches(READ, SHELL, primer=KNOWN, paths=["a.py", "b.py"], prompt=called(*calls))["read"]
     assert read["properties"]["file_path"] == {"enum": left}
 
 
 def test_a_tool_that_has_been_given_everything_is_not_offered_again():
     prompt = called(("read", "a.py"), ("read", "b.py"))
-    assert list(branches(READ, SHELL, dialect=KNOWN, paths=["a.py", "b.py"], prompt=prompt)) == ["shell", "answer"]
+    assert list(branches(READ, SHELL, primer=KNOWN, paths=["a.py", "b.py"], prompt=prompt)) == ["shell", "answer"]
 
 
 def test_a_path_is_free_where_no_names_are_known():
-    assert branches(READ, dialect=KNOWN)["read"]["properties"]["file_path"] == {"type": "string"}
+    assert branches(READ, primer=KNOWN)["read"]["properties"]["file_path"] == {"type": "string"}
 
 
 @pytest.mark.parametrize(
@@ -99,20 +99,20 @@ def test_the_choice_of_tools_narrows_the_union(choice, offered):
 
 def test_definitions_of_several_tools_do_not_meet():
     other = msgspec.structs.replace(NESTED, name="other")
-    schema = CallSchema((NESTED, other), Dialect()).for_answer(ToolChoice(), None, (), Prompt())
+    schema = CallSchema((NESTED, other), Primer()).for_answer(ToolChoice(), None, (), Prompt())
     assert set(schema["$defs"]) == {"plan.Step", "other.Step"}
     assert schema["anyOf"][1]["properties"]["steps"]["items"] == {"$ref": "#/$defs/other.Step"}
 
 
 def test_words_that_tools_have_taken_are_replaced():
     taken = ToolSpec("answer", "", {"type": "object", "properties": {"tool": {"type": "string"}}})
-    schema = CallSchema((taken,), Dialect()).for_answer(ToolChoice(), None, (), Prompt())
+    schema = CallSchema((taken,), Primer()).for_answer(ToolChoice(), None, (), Prompt())
     assert [branch["properties"]["use_tool"]["const"] for branch in schema["anyOf"]] == ["answer", "reply"]
 
 
 def test_an_answer_that_must_follow_a_schema_carries_the_value():
     wanted = OutputSchema({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "title": "N"})
-    schema = CallSchema((READ,), Dialect()).for_answer(ToolChoice(), wanted, (), Prompt())
+    schema = CallSchema((READ,), Primer()).for_answer(ToolChoice(), wanted, (), Prompt())
     assert schema["anyOf"][-1]["properties"]["value"]["properties"] == {"n": {"type": "integer"}}
     assert "title" not in output_schema(wanted)
 

@@ -17,7 +17,7 @@ from outrider.errors import (
 )
 from outrider.providers.assemble import Assembler
 from outrider.providers.local.client import LocalClient
-from outrider.providers.local.dialect import CompactTool, Dialect
+from outrider.providers.local.primer import CompactTool, Primer
 from outrider.providers.local.runtimes.loaded import LoadedModel
 from outrider.providers.local.transcript import hint, reminder
 from outrider.types.parts import FilePart, TextPart, ToolResultPart, ToolUsePart
@@ -74,7 +74,7 @@ def models(request):
 
 
 def client(models: OneModel, **options) -> LocalClient:
-    return LocalClient("local", models, options.pop("dialect", Dialect()), **options)
+    return LocalClient("local", models, options.pop("primer", Primer()), **options)
 
 
 def asking(*messages: ModelMessage, **fields) -> Request:
@@ -130,14 +130,14 @@ async def test_a_value_that_was_asked_for_is_held_to_its_schema(models):
 
 async def test_calls_and_results_are_written_as_the_model_writes_them(models):
     one = models()
-    dialect = Dialect(
+    primer = Primer(
         tools={"read": CompactTool(description="reads", keep=("path",), existing="path", shown=str.upper)},
         longest_result=200,
     )
     said = ModelMessage("user", (TextPart("What is in the first one?"),))
     called = ModelMessage("assistant", (ToolUsePart("1", "read", {"path": "a.txt"}),))
     result = ModelMessage("user", (ToolResultPart("1", "milk " * 100),))
-    await folded(client(one, dialect=dialect, names=Names()), asking(said, called, result))
+    await folded(client(one, primer=primer, names=Names()), asking(said, called, result))
     _, first, call, gave = one.runtime.bodies[0]["messages"]
     assert first["content"].endswith(hint(["a.txt"]))
     assert call == {"role": "assistant", "content": '{"tool": "read", "path": "a.txt"}'}
@@ -162,9 +162,9 @@ async def test_what_was_sent_is_sent_again_byte_for_byte(models):
 
 async def test_what_tells_of_the_place_stands_before_the_first_request_so_that_all_places_share_the_rest(models):
     one = models()
-    dialect = Dialect(examples=(("Hi!", {"tool": "answer", "text": "Hello!"}), ("Go!", {"tool": "run"})))
+    primer = Primer(examples=(("Hi!", {"tool": "answer", "text": "Hello!"}), ("Go!", {"tool": "run"})))
     for place in ("/a", "/b"):
-        await folded(client(one, dialect=dialect), asking(system=f"Be short.\n\nThe workspace is {place}."))
+        await folded(client(one, primer=primer), asking(system=f"Be short.\n\nThe workspace is {place}."))
     first, second = ([(said["role"], said["content"]) for said in body["messages"]] for body in one.runtime.bodies)
     assert first[1:3] == [("user", "Hi!"), ("assistant", '{"tool": "answer", "text": "Hello!"}')]
     assert first[3] == ("user", "The workspace is /a.\n\nHello.")

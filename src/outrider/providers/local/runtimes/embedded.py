@@ -22,7 +22,7 @@ _SLOT = "/slots/0?action={}"
 class EmbeddedRuntime:
     """Loading takes seconds and holds the interpreter meanwhile. Raises ServerError when the weights do not load."""
 
-    def __init__(self, weights: Path, states: Path, limits: RuntimeLimits) -> None:
+    def __init__(self, weights: Path, imprints: Path, limits: RuntimeLimits) -> None:
         # Idle threads would otherwise spin, and a failed assertion would call a debugger.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         os.environ.setdefault("GGML_NO_BACKTRACE", "1")
@@ -30,7 +30,7 @@ class EmbeddedRuntime:
         self.version = str(library.__version__)
         self._key = secrets.token_hex(32)
         self._folder = Path(tempfile.mkdtemp(prefix="outrider-"))
-        parameters = _parameters(library.CommonParams(), weights, states, limits)
+        parameters = _parameters(library.CommonParams(), weights, imprints, limits)
         parameters.hostnames = [str(self._folder / "runtime.sock")]
         parameters.api_keys = [self._key]
         try:
@@ -90,7 +90,7 @@ class _SocketConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-def _parameters(parameters: Any, weights: Path, states: Path, limits: RuntimeLimits) -> Any:
+def _parameters(parameters: Any, weights: Path, imprints: Path, limits: RuntimeLimits) -> Any:
     parameters.model.path = str(weights)
     parameters.n_ctx = limits.context
     parameters.n_batch = parameters.n_ubatch = limits.batch
@@ -98,7 +98,7 @@ def _parameters(parameters: Any, weights: Path, states: Path, limits: RuntimeLim
     parameters.n_parallel = 1
     parameters.cache_ram_mib = limits.cache_mib
     parameters.no_extra_bufts = True  # repacked weights are quicker by little and larger by half
-    parameters.slot_save_path = f"{states}{os.sep}"
+    parameters.slot_save_path = f"{imprints}{os.sep}"
     parameters.endpoint_slots = True
     parameters.n_threads_http = 1
     parameters.ui = False

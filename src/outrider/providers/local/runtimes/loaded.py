@@ -9,9 +9,9 @@ from pathlib import Path
 from outrider.errors import OverloadedError, ProviderError, ServerError
 from outrider.providers.local.runtimes.embedded import EmbeddedRuntime
 from outrider.providers.local.runtimes.fair_queue import FairQueue
+from outrider.providers.local.runtimes.imprints import Beginning, Imprints
 from outrider.providers.local.runtimes.refused import as_provider_error
 from outrider.providers.local.runtimes.runtime import Runtime, RuntimeLimits
-from outrider.providers.local.runtimes.states import Beginning, PrefixStates
 
 
 class Job:
@@ -36,9 +36,9 @@ class Job:
 class LoadedModel:
     """Shared by all sessions of a process. Requests of all event loops wait in one queue."""
 
-    def __init__(self, runtime: Runtime, states: PrefixStates | None) -> None:
+    def __init__(self, runtime: Runtime, imprints: Imprints | None) -> None:
         self._runtime = runtime
-        self._states = states
+        self._imprints = imprints
         self._queue: FairQueue[Job] = FairQueue()
         self._served: Job | None = None
         self._worker = threading.Thread(target=self._work, name="outrider-local-model", daemon=True)
@@ -75,8 +75,8 @@ class LoadedModel:
         while (job := self._queue.take()) is not None:
             self._served = job
             try:
-                if self._states is not None and job.beginning is not None:
-                    self._states.prepare(self._runtime, job.beginning, lambda _, job=job: job.given_up)
+                if self._imprints is not None and job.beginning is not None:
+                    self._imprints.prepare(self._runtime, job.beginning, lambda _, job=job: job.given_up)
                 if not job.given_up:
                     self._runtime.chat(job.body, job.told)
                 job.end()
@@ -91,11 +91,11 @@ class Pool:
         self._lock = threading.Lock()
         self._loaded: dict[tuple[Path, RuntimeLimits], tuple[LoadedModel, int]] = {}
 
-    def take(self, weights: Path, states: Path, limits: RuntimeLimits) -> LoadedModel:
+    def take(self, weights: Path, imprints: Path, limits: RuntimeLimits) -> LoadedModel:
         """Blocks while it loads."""
         with self._lock:
             known = self._loaded.get((weights, limits))
-            model = known[0] if known else _load(weights, states, limits)
+            model = known[0] if known else _load(weights, imprints, limits)
             self._loaded[weights, limits] = (model, (known[1] if known else 0) + 1)
             return model
 
@@ -122,9 +122,9 @@ POOL = Pool()
 atexit.register(POOL.close)
 
 
-def _load(weights: Path, states: Path, limits: RuntimeLimits) -> LoadedModel:
-    states.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return LoadedModel(EmbeddedRuntime(weights, states, limits), PrefixStates(states, weights))
+def _load(weights: Path, imprints: Path, limits: RuntimeLimits) -> LoadedModel:
+    imprints.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return LoadedModel(EmbeddedRuntime(weights, imprints, limits), Imprints(imprints, weights))
 
 
 def _handed_over(

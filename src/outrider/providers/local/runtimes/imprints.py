@@ -22,8 +22,8 @@ class Beginning(msgspec.Struct, frozen=True):
         return [{"role": role, "content": text} for role, text in self.messages]
 
 
-class PrefixStates:
-    """A state is named by all that it depends on and by the checksum of its file: the runtime aborts the whole process
+class Imprints:
+    """An imprint is named by all that it depends on and by the checksum of its file: the runtime aborts the process
     when it is given a damaged one."""
 
     def __init__(self, folder: Path, weights: Path) -> None:
@@ -70,8 +70,8 @@ class PrefixStates:
             new.unlink(missing_ok=True)
 
     def _tidy(self) -> None:
-        states = sorted(self._folder.glob("*-*.bin"), key=lambda path: path.stat().st_mtime, reverse=True)
-        for path in states[_KEPT:]:
+        imprints = sorted(self._folder.glob("*-*.bin"), key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in imprints[_KEPT:]:
             path.unlink(missing_ok=True)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.providers.local.runtimes.states import Beginning, PrefixStates
+from outrider.providers.local.runtimes.imprints import Beginning, Imprints
 from tests.fakes.local_runtime import FakeRuntime
 
 SYSTEM = Beginning((("system", "Be short."),))
@@ -20,14 +20,14 @@ def weights(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    path = tmp_path / "states"
+    path = tmp_path / "imprints"
     path.mkdir()
     return path
 
 
 def start(folder: Path, weights: Path, beginning=SYSTEM, *, gives_up: bool = False) -> FakeRuntime:
-    runtime = FakeRuntime(lambda _: "", states=folder)
-    PrefixStates(folder, weights).prepare(runtime, beginning, lambda _: gives_up)
+    runtime = FakeRuntime(lambda _: "", imprints=folder)
+    Imprints(folder, weights).prepare(runtime, beginning, lambda _: gives_up)
     return runtime
 
 
@@ -42,29 +42,29 @@ def test_examples_belong_to_the_beginning(folder, weights):
     assert start(folder, weights, taught).read_prompts == ["<system>Be short.<user>Hello!<assistant>Hi.<user>"]
 
 
-def test_a_state_that_cannot_be_kept_costs_nothing_but_time(tmp_path, weights):
-    runtime = FakeRuntime(lambda _: "", states=None)
-    PrefixStates(tmp_path, weights).prepare(runtime, SYSTEM, lambda _: False)
+def test_an_imprint_that_cannot_be_kept_costs_nothing_but_time(tmp_path, weights):
+    runtime = FakeRuntime(lambda _: "", imprints=None)
+    Imprints(tmp_path, weights).prepare(runtime, SYSTEM, lambda _: False)
     assert len(runtime.read_prompts) == 1
 
 
 def test_within_a_process_a_beginning_is_prepared_once(folder, weights):
-    runtime, states = FakeRuntime(lambda _: "", states=folder), PrefixStates(folder, weights)
+    runtime, imprints = FakeRuntime(lambda _: "", imprints=folder), Imprints(folder, weights)
     for _ in range(3):
-        states.prepare(runtime, SYSTEM, lambda _: False)
+        imprints.prepare(runtime, SYSTEM, lambda _: False)
     assert len(runtime.read_prompts) == 1
 
 
-def test_a_damaged_state_is_never_given_to_the_runtime(folder, weights):
+def test_a_damaged_imprint_is_never_given_to_the_runtime(folder, weights):
     start(folder, weights)
-    (state,) = folder.iterdir()
-    state.write_bytes(state.read_bytes()[:-1])
+    (imprint,) = folder.iterdir()
+    imprint.write_bytes(imprint.read_bytes()[:-1])
     second = start(folder, weights)
     assert (second.restored, len(second.read_prompts)) == ([], 1)
     assert len(start(folder, weights).restored) == 1
 
 
-def test_other_weights_and_other_words_have_other_states(folder, weights):
+def test_other_weights_and_other_words_have_other_imprints(folder, weights):
     start(folder, weights)
     weights.write_bytes(b"GGUF, newer")
     assert start(folder, weights).restored == []
@@ -76,7 +76,7 @@ def test_a_beginning_that_was_given_up_is_not_kept(folder, weights):
     assert [*folder.iterdir()] == []
 
 
-def test_only_the_latest_states_stay(folder, weights):
+def test_only_the_latest_imprints_stay(folder, weights):
     for number in range(12):
         start(folder, weights, Beginning((("system", str(number)),)))
         for age, path in enumerate(sorted(folder.iterdir(), key=lambda path: -path.stat().st_mtime)):
@@ -84,7 +84,7 @@ def test_only_the_latest_states_stay(folder, weights):
     assert len([*folder.iterdir()]) == 8
 
 
-def test_states_are_for_the_user_alone(folder, weights):
+def test_imprints_are_for_the_user_alone(folder, weights):
     start(folder, weights)
-    (state,) = folder.iterdir()
-    assert state.stat().st_mode & 0o077 == 0
+    (imprint,) = folder.iterdir()
+    assert imprint.stat().st_mode & 0o077 == 0

@@ -22,7 +22,7 @@ class CompactTool(msgspec.Struct, frozen=True, kw_only=True):
     shown: Callable[[str], str] | None = None
 
 
-class Dialect(msgspec.Struct, frozen=True, kw_only=True):
+class Primer(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of tools by their names; others are offered by their schema. `examples` are shown for
     the tools that are offered. With `says` a call may begin with words to the user."""
 

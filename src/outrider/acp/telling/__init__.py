@@ -1,0 +1,1 @@
+"""What the engine knows in the protocol's words; pure functions and one fold."""

@@ -1,0 +1,1 @@
+"""Commands that serve other programs, until those have enough."""

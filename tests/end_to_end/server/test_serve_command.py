@@ -1,0 +1,72 @@
+"""`outrider serve`, the real program: it says where it is, serves who has the token, and ends when it is told to."""
+
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+CONFIG = """\
+model = "demo/demo"
+[providers.demo]
+kind = "scripted"
+[providers.demo.options]
+script = ["hello"]
+"""
+
+
+def start(tmp_path: Path, *flags: str) -> "subprocess.Popen[str]":
+    (tmp_path / "home").mkdir(exist_ok=True)
+    (tmp_path / "home" / "config.toml").write_text(CONFIG)
+    environment = {**os.environ, "OUTRIDER_HOME": str(tmp_path / "home")}
+    command = [sys.executable, "-m", "outrider", "serve", *flags]
+    return subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+
+
+def test_it_says_where_it_is_and_serves_the_token_s_holder_until_it_is_ended(tmp_path):
+    with start(tmp_path) as server:
+        assert server.stderr is not None
+        url = re.search(r"http://127\.0\.0\.1:\d+", server.stderr.readline())
+        assert url is not None
+        token_file = tmp_path / "home" / "server" / "token"
+        assert stat.S_IMODE(token_file.stat().st_mode) == 0o600
+        asked = urllib.request.Request(
+            f"{url[0]}/api/health", headers={"Authorization": f"Bearer {token_file.read_text()}"}
+        )
+        with urllib.request.urlopen(asked, timeout=20) as answer:
+            assert b'"ok":true' in answer.read()
+        server.send_signal(signal.SIGINT)
+        assert server.wait(20) in (0, 130)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--host", "0.0.0.0"), "--expose"),
+        (("--host", "0.0.0.0", "--expose"), "TLS"),
+        (("--port", "notaport"), "invalid int"),
+    ],
+)
+def test_what_would_let_others_in_is_refused(flags, words, tmp_path):
+    with start(tmp_path, *flags) as server:
+        assert server.stderr is not None
+        said = server.stderr.read()
+        assert server.wait(20) == 2
+        assert words in said
+
+
+def test_a_unix_socket_is_for_its_owner_only(tmp_path):
+    path = tmp_path / "s" / "outrider.sock"
+    with start(tmp_path, "--socket", str(path)) as server:
+        assert server.stderr is not None
+        assert "outrider.sock" in server.stderr.readline()
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        server.send_signal(signal.SIGTERM)
+        server.wait(20)
+    assert not path.exists()

@@ -1,0 +1,197 @@
+"""What happens in a session in the protocol's words: texts, calls, differences and plans."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("acp", reason="the extra `acp` is not installed")
+
+import acp
+from acp.schema import AgentMessageChunk, AgentThoughtChunk, ToolCallProgress, ToolCallStart, UserMessageChunk
+
+from outrider.acp.telling.calls import shown
+from outrider.acp.telling.contents import parts_of
+from outrider.acp.telling.diffs import changes_of
+from outrider.acp.telling.texts import fenced, plain, valid
+from outrider.acp.telling.updates import Telling, plan_of_text
+from outrider.errors import ConfigurationError
+from outrider.tools.text.difference import difference
+from outrider.types.events import (
+    AgentCalledEvent,
+    DeltasDroppedEvent,
+    Event,
+    PartDeltaEvent,
+    PartUpdatedEvent,
+    ToolOutputEvent,
+)
+from outrider.types.messages import Message
+from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolPart
+from outrider.types.tool_state import EndedTime, RunningTime, ToolCompleted, ToolError, ToolPending, ToolRunning
+
+FOLDER = Path("/work")
+LINES = st.lists(st.sampled_from(["a", "b", "-- c", "++ d", "--- e", "@@ f", " g"]), max_size=40)
+
+
+def delta(text: str, part_id: str, field: str = "text", session_id: str = "s") -> PartDeltaEvent:
+    return PartDeltaEvent(session_id=session_id, message_id="m", part_id=part_id, delta=text, field=field)
+
+
+def whole(part: Any, session_id: str = "s") -> PartUpdatedEvent:
+    return PartUpdatedEvent(session_id=session_id, part=part)
+
+
+def told(*events: Event, telling: Telling | None = None) -> list[Any]:
+    telling = telling or Telling("s", FOLDER)
+    return [update for event in events for update in telling.hear(event)]
+
+
+def said(updates: list[Any], kind: type[Any] = AgentMessageChunk) -> str:
+    return "".join(update.content.text for update in updates if isinstance(update, kind))
+
+
+def completed(tool: str, given: dict[str, Any], output: str = "done", **metadata: Any) -> ToolPart:
+    return ToolPart("c", tool, ToolCompleted(given, output, EndedTime(1, 2), metadata=metadata))
+
+
+@given(LINES, LINES)
+def test_the_hunks_of_a_difference_lead_from_one_text_to_the_other(old: list[str], new: list[str]):
+    before, after = ("".join(f"{line}\n" for line in lines) for lines in (old, new))
+    text = list(old)
+    for change in changes_of(difference("f", before, after).text, FOLDER):
+        gone = change.before.split("\n") if change.before else []
+        come = change.after.split("\n") if change.after else []
+        first = (change.line or 0) - 1
+        assert text[first : first + len(gone)] == gone
+        text[first : first + len(gone)] = come
+    assert text == new
+
+
+def test_a_new_file_has_no_text_before_and_a_deleted_one_none_after():
+    (made,) = changes_of(difference("new.py", None, "x\n").text, FOLDER)
+    assert (made.path, made.before, made.after) == ("/work/new.py", None, "x")
+    (gone,) = changes_of(difference("old.py", "x\n", None).text, FOLDER)
+    assert (gone.path, gone.before, gone.after) == ("/work/old.py", "x", "")
+
+
+def test_a_difference_that_is_too_large_to_show_has_no_hunks():
+    assert changes_of("(too large to show: 9000 lines removed, 1 added)", FOLDER) == []
+
+
+def test_what_json_cannot_write_is_written_otherwise():
+    value = {"a": float("nan"), "b": ["\ud800", 1, None, True], "c": {2: float("inf")}, "d": b"x"}
+    assert plain(value) == {"a": "nan", "b": ["?", 1, None, True], "c": {"2": "inf"}, "d": "b'x'"}
+
+
+@given(st.text(alphabet=st.characters(codec=None), max_size=20))
+def test_every_text_becomes_valid_and_stays_inside_its_fence(text: str):
+    valid(text).encode()
+    assert acp.text_block(valid(text)).model_dump_json()
+    block = fenced(f"```\n{text}\n````")
+    fence = block.partition("\n")[0]
+    assert block.count(fence) == 2
+
+
+def test_pieces_are_told_as_they_come_and_the_whole_is_not_told_twice():
+    part = TextPart("hello", id="p")
+    assert said(told(delta("hel", "p"), delta("lo", "p"), whole(part), whole(part))) == "hello"
+
+
+def test_what_was_dropped_comes_with_the_whole():
+    part = TextPart("one two three", id="p")
+    events = delta("one ", "p"), DeltasDroppedEvent(count=1), delta("three", "p"), whole(part), delta("next", "q")
+    assert said(told(*events)) == "one two threenext"
+
+
+def test_an_answer_that_came_in_one_piece_is_told_whole():
+    updates = told(whole(ReasoningPart("hm", id="r")), whole(TextPart("yes", id="p")))
+    assert (said(updates, AgentThoughtChunk), said(updates)) == ("hm", "yes")
+
+
+def test_text_that_turns_out_to_be_a_thought_is_not_told_again():
+    updates = told(delta("<think>hm", "p"), whole(ReasoningPart("hm", id="p")))
+    assert said(updates) + said(updates, AgentThoughtChunk) == "<think>hm"
+
+
+def test_a_part_that_is_begun_anew_is_told_in_full():
+    assert said(told(delta("fir", "p"), whole(TextPart("second", id="p")))) == "fir\n\nsecond"
+
+
+def test_other_sessions_are_not_heard_and_agents_that_were_called_are_seen_by_their_calls():
+    called = AgentCalledEvent(session_id="s", callee="helper", child_session_id="child")
+    call = ToolPart("c", "shell", ToolPending({"command": "ls"}, phase="ready"))
+    telling = Telling("s", FOLDER)
+    assert told(whole(call, "child"), delta("x", "p", session_id="other"), telling=telling) == []
+    updates = told(called, delta("x", "p", session_id="child"), whole(call, "child"), telling=telling)
+    assert [update.title for update in updates] == ["helper: ls"]
+
+
+def test_a_running_call_shows_the_end_of_its_output():
+    running = ToolPart("c", "shell", ToolRunning({"command": "make"}, RunningTime(1)))
+    output = ToolOutputEvent(session_id="s", call_id="c", tool_name="shell", output="x" * 20_000 + "end")
+    first, second = told(whole(running), output)
+    assert isinstance(first, ToolCallStart)
+    assert isinstance(second, ToolCallProgress)
+    assert second.content is not None
+    text = second.content[0].content.text  # type: ignore[union-attr]
+    assert "end" in text
+    assert len(text) < 11_000
+
+
+def test_the_last_words_of_an_agent_are_its_answer():
+    finish = completed("finish", {"message": "all done"})
+    assert said(told(whole(finish), whole(finish))) == "all done"
+
+
+def test_what_was_said_is_told_again_without_what_was_written_for_the_model():
+    user = Message(
+        "user", [TextPart("hi"), TextPart("notes", synthetic=True), FilePart("image/png", "data:image/png;base64,AA==")]
+    )
+    answer = Message(
+        "assistant", [ReasoningPart("hm"), TextPart("hello"), completed("read", {"file_path": "a"}, "text")]
+    )
+    updates = list(Telling("s", FOLDER).replay([user, answer]))
+    assert [update.content.type for update in updates if isinstance(update, UserMessageChunk)] == ["text", "image"]
+    assert (said(updates, AgentThoughtChunk), said(updates)) == ("hm", "hello")
+    assert updates[-1].status == "completed"
+
+
+def test_a_failed_call_says_why():
+    call = ToolPart("c", "web_fetch", ToolError({"url": "http://x"}, "no such host", EndedTime(1, 2)))
+    view = shown(call, FOLDER)
+    assert (view.kind, view.status, view.title) == ("fetch", "failed", "web_fetch http://x")
+    assert "no such host" in view.content[0].content.text  # type: ignore[union-attr]
+
+
+def test_a_question_about_a_command_shows_all_of_it():
+    command = "echo one\n" * 100 + "rm -rf build"
+    asked = shown(ToolPart("c", "shell", ToolPending({"command": command}, phase="ready")), FOLDER).asked("because")
+    assert asked.content is not None
+    why, wanted = (block.content.text for block in asked.content)  # type: ignore[union-attr]
+    assert (why, command in wanted) == ("because", True)
+
+
+def test_a_plan_is_the_items_of_its_lists():
+    assert [entry.content for entry in plan_of_text("# Plan\n1. look\n   - nested\n2) do\n- [ ] test").entries] == [
+        "look",
+        "do",
+        "test",
+    ]
+    assert [entry.content for entry in plan_of_text("just do it").entries] == ["just do it"]
+
+
+def test_a_prompt_brings_text_files_and_images_along():
+    link = acp.resource_link_block("a b.py", "file:///work/a%20b.py")
+    embedded = acp.resource_block(acp.embedded_text_resource("file:///work/c.py", "x = 1"))
+    image = acp.image_block("AA==", "image/png")
+    parts = parts_of([acp.text_block("see"), link, embedded, image])
+    assert [part.text for part in parts if isinstance(part, TextPart)] == [
+        "see",
+        "[a b.py](/work/a b.py)",
+        "/work/c.py:\nx = 1",
+    ]
+    assert isinstance(parts[-1], FilePart)
+    with pytest.raises(ConfigurationError, match="sound"):
+        parts_of([acp.audio_block("AA==", "audio/wav")])

@@ -1,7 +1,7 @@
 """Carries runs to their ends: opens each session as its new owner, lets it go on, and says what came of it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from decimal import Decimal
 
@@ -24,44 +24,50 @@ class Carrier:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._held: dict[str, Engine] = {}
-        self._left = asyncio.Event()
         self._leaving = False
 
     @property
-    def held(self) -> Collection[str]:
-        return tuple(self._held)
+    def held(self) -> dict[str, Engine]:
+        """The runs that are carried now, each with the engine that does it."""
+        return dict(self._held)
 
     async def carry(self, run_id: str, job: Job) -> Outcome:
-        """One that this worker still holds from before is let go first: what was said since then is in the store."""
-        await self.drop(run_id)
+        """One that this worker still holds from before is let go first: it has been given to us anew since then."""
+        if previous := self._held.get(run_id):
+            await self.drop(run_id, previous)
         async with self._engine_for(run_id, job) as engine:
             self._held[run_id] = engine
             try:
                 end, reason = await self._to_the_end(engine, run_id)
                 return await self._outcome(engine, run_id, end, reason)
             finally:
-                await engine.close(run_id)
-                if self._held.get(run_id) is engine:
-                    del self._held[run_id]
+                await self.drop(run_id, engine)
 
     async def cancel(self, run_id: str) -> None:
         """End the turn under way; its questions are withdrawn."""
         if engine := self._held.get(run_id):
             await engine.abort(run_id)
 
-    async def drop(self, run_id: str) -> None:
-        """Let go of a run without an end, so that somebody else can go on with it."""
-        if engine := self._held.pop(run_id, None):
+    async def drop(self, run_id: str, engine: Engine) -> None:
+        """Let go of a run, so that somebody else can go on with it. Its end counts for nothing if it is not ours."""
+        if self._held.get(run_id) is engine:
+            del self._held[run_id]
             await engine.close(run_id)
 
     async def leave(self) -> None:
-        """Let go of all runs; from now on none of them ends here."""
+        """Let go of all runs; from now on none begins or ends here."""
         self._leaving = True
-        for run_id in self.held:
-            await self.drop(run_id)
+        for run_id, engine in self.held.items():
+            await self.drop(run_id, engine)
+
+    async def _stay(self) -> None:
+        """Nothing is said of a run that goes on elsewhere: whoever waits for it here is cancelled."""
+        if self._leaving:
+            await asyncio.Event().wait()
 
     async def _to_the_end(self, engine: Engine, run_id: str) -> tuple[TurnEnd, EndReason]:
         while True:
+            await self._stay()
             turn = asyncio.ensure_future(engine.go_on(run_id, take_over=True))
             while not turn.done():
                 await asyncio.wait([turn], timeout=LOOK_SECONDS)
@@ -69,8 +75,7 @@ class Carrier:
                     await engine.close(run_id)
                     return await turn, "waiting"
             end = turn.result()
-            if self._leaving:
-                await self._left.wait()  # nothing is said of a run that goes on elsewhere
+            await self._stay()
             if end.reason != "completed" or not await engine.queued(run_id):
                 return end, end.reason
 

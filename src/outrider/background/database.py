@@ -14,6 +14,7 @@ from outrider.errors import ConfigurationError
 
 NAME = "outrider"
 SCHEMA = "outrider_runs"
+QUEUE = "runs"
 VERSION = "1"  # of what a workflow's rows mean; a hash of the code would leave old runs behind with every upgrade
 _PREPARING = 0x6F757472  # the advisory lock of whoever makes the tables
 _TABLES = (
@@ -99,6 +100,16 @@ class Database:
                 yield
             finally:
                 db.execute(sa.text("SELECT pg_advisory_unlock(:key)"), {"key": _PREPARING})
+
+
+def give_back(client: DBOSClient, worker_id: str) -> None:
+    """Put the runs that a worker has back into their queues, each only if it still has it.
+
+    The public way to resume would also bring back what was canceled a moment ago, and what another worker has by now.
+    """
+    runs = client._sys_db  # pyright: ignore[reportPrivateUsage]
+    for run in runs.get_pending_workflows(worker_id, VERSION):
+        runs.reenqueue_for_recovery(run.workflow_id, [worker_id], QUEUE)
 
 
 def _set_up(connection: Any, _: Any) -> None:

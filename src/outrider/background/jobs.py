@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from dbos import DBOSClient, EnqueueOptions, WorkflowStatus
 
-from outrider.background.database import VERSION, Database
+from outrider.background.database import QUEUE, VERSION, Database
 from outrider.background.runs import OVER, Job, Outcome, Run, state_of
 from outrider.errors import OutriderError, SessionNotFoundError
 from outrider.sessions.records import Approval, InboxItem, StoredSession
@@ -19,7 +19,6 @@ from outrider.types.messages import Message
 from outrider.types.parts import TextPart
 
 WORKFLOW = "outrider.run"
-QUEUE = "runs"
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,8 @@ from outrider.background.database import Database
 from outrider.sessions.records import Owner
 from outrider.sessions.sqlite.owners import is_alive, this_process
 
+NOBODY = Owner("", "", 0)  # of whom nothing is known
+
 
 class Beat(msgspec.Struct, frozen=True):
     worker_id: str
@@ -45,6 +47,9 @@ class Roster:
                 sa.text(f"SELECT id, owner, beats FROM {self._table} WHERE id <> :id"), {"id": self.me.id}
             )
             return [Beat(row.id, msgspec.json.decode(row.owner, type=Owner), row.beats) for row in rows]
+
+    def names(self) -> set[str]:
+        return {self.me.id, *(beat.worker_id for beat in self.others())}
 
     def strike(self, worker_id: str) -> None:
         with self._engine.begin() as db:

@@ -12,9 +12,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from outrider.app.engine import Engine
 from outrider.background.carrier import Carrier
-from outrider.background.database import Database
-from outrider.background.jobs import QUEUE, WORKFLOW, Jobs
-from outrider.background.roster import Roster, Watch
+from outrider.background.database import QUEUE, Database, give_back
+from outrider.background.jobs import WORKFLOW, Jobs
+from outrider.background.roster import NOBODY, Beat, Roster, Watch
 from outrider.background.runs import Job
 from outrider.background.waiting import Waiting
 from outrider.errors import OutriderError
@@ -75,8 +75,8 @@ class Worker:
         with suppress(asyncio.CancelledError):
             await self._heart
         await self._carrier.leave()
-        await asyncio.to_thread(self._give_back, self.id)
         await asyncio.to_thread(DBOS.destroy, destroy_registry=True)
+        await asyncio.to_thread(self._bury, self.id)
         await asyncio.to_thread(self._client.destroy)
 
     def _launch(self) -> None:
@@ -117,21 +117,35 @@ class Worker:
 
     async def _one_beat(self) -> None:
         if not await asyncio.to_thread(self._roster.beat):
-            _log.warning("the other workers had given up this one; it lets go of its runs")
-            for run_id in self._carrier.held:
-                await self._carrier.drop(run_id)
-        for worker_id in self._watch.dead(await asyncio.to_thread(self._roster.others)):
+            await self._begin_anew()
+        beats = [*await asyncio.to_thread(self._roster.others), *await self._unknown()]
+        for worker_id in self._watch.dead(beats):
             _log.warning("the worker %s has died; its runs go back to their queues", worker_id)
-            await asyncio.to_thread(self._give_back, worker_id)
+            await asyncio.to_thread(self._bury, worker_id)
         await self._cancel_unwanted()
         for run_id in await asyncio.to_thread(self._waiting.all):
             if await self._jobs.wake(run_id):
                 await asyncio.to_thread(self._waiting.remove, run_id)
 
-    def _give_back(self, worker_id: str) -> None:
+    async def _begin_anew(self) -> None:
+        """The others had given this worker up. What it held is let go, after it has ceased to be this worker's."""
+        _log.warning("the other workers had given up this one; it lets go of its runs")
+        held = self._carrier.held
+        await asyncio.to_thread(give_back, self._client, self.id)
+        for run_id, engine in held.items():
+            await self._carrier.drop(run_id, engine)
+
+    async def _unknown(self) -> list[Beat]:
+        """Who has runs without being on the roster: given up while it was paused, it took some before it noticed."""
+        running = await self._client.list_workflows_async(
+            name=WORKFLOW, status="PENDING", load_input=False, load_output=False
+        )
+        workers = {status.executor_id for status in running if status.executor_id} - {self.id}
+        return [Beat(worker_id, NOBODY, 0) for worker_id in workers - await asyncio.to_thread(self._roster.names)]
+
+    def _bury(self, worker_id: str) -> None:
         """First the runs, then the worker's name: whoever dies in between leaves it for the next one to do."""
-        # The public way to resume would also bring back what was canceled a moment ago, and what another worker has.
-        DBOS._recover_pending_workflows([worker_id])  # pyright: ignore[reportPrivateUsage]
+        give_back(self._client, worker_id)
         self._roster.strike(worker_id)
 
     async def _cancel_unwanted(self) -> None:

@@ -12,7 +12,9 @@ import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
+from outrider.background.database import Database
 from outrider.background.jobs import Place
+from outrider.background.roster import Roster
 from outrider.background.runs import OVER, Run
 from outrider.errors import OutriderError
 from outrider.types.agents import Limits
@@ -86,6 +88,19 @@ async def test_a_worker_that_is_asked_to_stop_gives_its_runs_back(here: Watched)
     _, second = here.fleet.start()
     run = await over(here, run)
     assert run.worker == second != first
+    assert not await here.faults([run])
+
+
+async def test_runs_of_a_worker_that_is_on_no_roster_go_on_too(here: Watched):
+    child, first = here.fleet.start()
+    run = await here.submit("3 steps of orphaned")
+    await until_effects(here, 1)
+    here.fleet.kill(child)
+    database = Database(here.fleet.database)
+    Roster(database).strike(first)
+    database.close()
+    here.fleet.start()
+    run = await over(here, run)
     assert not await here.faults([run])
 
 

@@ -29,6 +29,7 @@ COMMANDS = tuple(
         ("doctor", "check keys, sandbox, store and terminal, with a remedy for each", "looking.command:doctor"),
         ("serve", "serve the engine and a web page over HTTP, on this machine only", "serving.command:serve"),
         ("acp", "work for an editor that speaks the Agent Client Protocol, on stdio", "serving.command:acp"),
+        ("mcp", "work for other agents, as an MCP server on stdio", "serving.command:mcp"),
         ("completion", "completion for bash, zsh or fish", "completion.command:completion"),
     )
 )

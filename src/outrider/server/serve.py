@@ -1,8 +1,11 @@
 """Runs the server: where it listens, who may come in, and how it ends."""
 
 import os
+import signal
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -115,6 +118,20 @@ class Server(uvicorn.Server):
                 ssl_keyfile=address.key,
             )
         )
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Being told to end is how a server ends: unlike the library's own way the signal is not raised again, which
+        would end the program before the engine has closed its sessions."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Nobody is told of it before it answers, and before a signal can end it in order."""

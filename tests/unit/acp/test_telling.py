@@ -31,7 +31,7 @@ from outrider.types.messages import Message
 from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolPart
 from outrider.types.tool_state import EndedTime, RunningTime, ToolCompleted, ToolError, ToolPending, ToolRunning
 
-FOLDER = Path("/work")
+FOLDER = Path("/place")
 LINES = st.lists(st.sampled_from(["a", "b", "-- c", "++ d", "--- e", "@@ f", " g"]), max_size=40)
 
 
@@ -71,9 +71,9 @@ def test_the_hunks_of_a_difference_lead_from_one_text_to_the_other(old: list[str
 
 def test_a_new_file_has_no_text_before_and_a_deleted_one_none_after():
     (made,) = changes_of(difference("new.py", None, "x\n").text, FOLDER)
-    assert (made.path, made.before, made.after) == ("/work/new.py", None, "x")
+    assert (made.path, made.before, made.after) == ("/place/new.py", None, "x")
     (gone,) = changes_of(difference("old.py", "x\n", None).text, FOLDER)
-    assert (gone.path, gone.before, gone.after) == ("/work/old.py", "x", "")
+    assert (gone.path, gone.before, gone.after) == ("/place/old.py", "x", "")
 
 
 def test_a_difference_that_is_too_large_to_show_has_no_hunks():
@@ -183,14 +183,14 @@ def test_a_plan_is_the_items_of_its_lists():
 
 
 def test_a_prompt_brings_text_files_and_images_along():
-    link = acp.resource_link_block("a b.py", "file:///work/a%20b.py")
-    embedded = acp.resource_block(acp.embedded_text_resource("file:///work/c.py", "x = 1"))
+    link = acp.resource_link_block("a b.py", "file:///place/a%20b.py")
+    embedded = acp.resource_block(acp.embedded_text_resource("file:///place/c.py", "x = 1"))
     image = acp.image_block("AA==", "image/png")
     parts = parts_of([acp.text_block("see"), link, embedded, image])
     assert [part.text for part in parts if isinstance(part, TextPart)] == [
         "see",
-        "[a b.py](/work/a b.py)",
-        "/work/c.py:\nx = 1",
+        "[a b.py](/place/a b.py)",
+        "/place/c.py:\nx = 1",
     ]
     assert isinstance(parts[-1], FilePart)
     with pytest.raises(ConfigurationError, match="sound"):

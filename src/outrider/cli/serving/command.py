@@ -1,4 +1,4 @@
-"""`outrider serve` and `outrider acp`: what they take."""
+"""`outrider serve`, `outrider acp` and `outrider mcp`: what they take."""
 
 from argparse import ArgumentParser
 
@@ -42,3 +42,16 @@ def serve(parser: ArgumentParser) -> None:
     place.add_argument("--tls-key", metavar="FILE", help="its key, as PEM")
     add_terms(parser)
     parser.set_defaults(execute="outrider.cli.serving.http:execute")
+
+
+_MCP = """\
+Work for other agents, as an MCP server on stdin and stdout: they may run an agent in this folder, and search and read
+your sessions. Nobody is asked: a call that would need an approval is refused. Say with --allow what may run."""
+
+
+def mcp(parser: ArgumentParser) -> None:
+    parser.description = _MCP
+    parser.epilog = examples("outrider mcp", "outrider mcp --cwd ~/project --mode plan")
+    add_place(parser)
+    add_terms(parser)
+    parser.set_defaults(execute="outrider.cli.serving.mcp:execute")

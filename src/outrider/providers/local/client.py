@@ -1,8 +1,8 @@
 """Asks the embedded model: a request becomes a compact prompt and a schema, its answer becomes deltas."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
 from typing import Any, Protocol
 
 import msgspec
@@ -63,8 +63,7 @@ class LocalClient:
         self._all = models
         self._primer = primer
         self._names = names
-        self._taken: dict[str, LoadedModel] = {}
-        self._loading = asyncio.Lock()
+        self._taken: dict[str, asyncio.Future[LoadedModel]] = {}
 
     def family(self, model: str) -> str:
         return "local"
@@ -74,7 +73,7 @@ class LocalClient:
             model = await self._model(request.model)
             asked = Asked(request, self._primer, self._names)
             chunks = model.stream(asked.body, asked.beginning, request.conversation)
-            async with aclosing(chunks):
+            async with contextlib.aclosing(chunks):
                 async for delta in read_chunks(chunks, asked.reader):
                     yield delta
         except ProviderError as error:
@@ -83,19 +82,22 @@ class LocalClient:
 
     async def aclose(self) -> None:
         while self._taken:
-            name, _ = self._taken.popitem()
-            await asyncio.to_thread(self._all.give_back, name)
+            name, taking = self._taken.popitem()
+            with contextlib.suppress(OutriderError):
+                await taking
+                await asyncio.to_thread(self._all.give_back, name)
 
     async def _model(self, name: str) -> LoadedModel:
-        async with self._loading:
-            if name not in self._taken:
-                try:
-                    self._taken[name] = await asyncio.to_thread(self._all.take, name)
-                except ProviderError:
-                    raise
-                except OutriderError as error:
-                    raise NotFoundError(error.message, **error.details) from error
-            return self._taken[name]
+        """A request that is given up while the model loads leaves it to the next one."""
+        if name not in self._taken:
+            self._taken[name] = asyncio.ensure_future(asyncio.to_thread(self._all.take, name))
+        try:
+            return await asyncio.shield(self._taken[name])
+        except OutriderError as error:
+            self._taken.pop(name, None)
+            if isinstance(error, ProviderError):
+                raise
+            raise NotFoundError(error.message, **error.details) from error
 
 
 class Asked:

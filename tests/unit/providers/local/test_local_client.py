@@ -266,6 +266,28 @@ async def test_a_request_that_is_given_up_while_it_waits_is_never_computed(model
     assert len(one.runtime.bodies) == 1
 
 
+async def test_a_model_that_was_given_up_while_it_loaded_is_there_for_the_next_request(models):
+    one, go = models(), threading.Event()
+    taken = one.take
+
+    def take_slowly(name: str) -> LoadedModel:
+        go.wait(5)
+        return taken(name)
+
+    one.take = take_slowly
+    held = client(one)
+    first = asyncio.ensure_future(folded(held, asking()))
+    await asyncio.sleep(0.02)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    go.set()
+    assert (await folded(held, asking())).finish == "stop"
+    assert one.users == 1
+    await held.aclose()
+    assert one.users == 0
+
+
 async def test_a_client_gives_back_what_it_took(models):
     one = models()
     held = client(one)

@@ -1,0 +1,121 @@
+"""Another agent works with Outrider as an MCP server: the SDK's own client, and the real program."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
+
+from mcp import Client, StdioServerParameters
+
+SECONDS = 30
+
+
+class User:
+    """A home and a workspace, and what the model says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home, self.workspace = folder / "home", folder / "workspace"
+        self.home.mkdir()
+        self.workspace.mkdir()
+
+    def write_script(self, *answers: str) -> None:
+        """As TOML values: a text, or a list of calls."""
+        (self.home / "config.toml").write_text(
+            'model = "script/demo"\n[providers.script]\nkind = "scripted"\nmodel = "demo"\n'
+            f"[providers.script.options]\nscript = [{', '.join(answers)}]\n"
+        )
+
+    @asynccontextmanager
+    async def client(self, *flags: str) -> AsyncIterator[Client]:
+        kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LANG") if name in os.environ}
+        program = StdioServerParameters(
+            command=sys.executable,
+            args=["-m", "outrider", "mcp", *flags],
+            env={**kept, "OUTRIDER_HOME": str(self.home), "HOME": str(self.home)},
+            cwd=self.workspace,
+        )
+        async with asyncio.timeout(SECONDS), Client(program) as client:
+            yield client
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> User:
+    return User(tmp_path)
+
+
+def shell(command: str) -> str:
+    return f'[{{tool = "shell", input = {{command = {json.dumps(command)}}}}}]'
+
+
+async def called(client: Client, tool: str, **given: Any) -> Any:
+    """What the tool gave; its words if it failed."""
+    result = await client.call_tool(tool, given)
+    text = "".join(block.text for block in result.content if block.type == "text")
+    return text if result.is_error or result.structured_content is None else result.structured_content
+
+
+async def test_an_agent_runs_and_its_session_is_found_read_and_continued(user: User):
+    user.write_script('"The milk is sour."', '"So throw it away."')
+    async with user.client() as client:
+        tools = {tool.name: tool.annotations.read_only_hint for tool in (await client.list_tools()).tools}
+        assert tools == {"run_agent": False, "search_sessions": True, "read_session": True}
+        steps: list[str] = []
+
+        async def progress(step: float, total: float | None, message: str | None) -> None:
+            steps.append(message or "")
+
+        first = await client.call_tool("run_agent", {"prompt": "What of the milk?"}, progress_callback=progress)
+        done = first.structured_content
+        assert (done["output"], done["ended"], done["refused"]) == ("The milk is sour.", "completed", [])
+        assert "thinking" in steps
+        (hit, *_) = (await called(client, "search_sessions", words="sour"))["result"]
+        assert (hit["session_id"], "«sour»" in hit["snippet"]) == (done["session_id"], True)
+        again = await called(client, "run_agent", prompt="And now?", session_id=done["session_id"])
+        assert (again["session_id"], again["output"]) == (done["session_id"], "So throw it away.")
+        text = (await called(client, "read_session", session_id="last"))["result"]
+        assert text.index("What of the milk?") < text.index("sour") < text.index("And now?") < text.index("throw")
+
+
+async def test_what_nobody_can_approve_is_refused_and_named(user: User):
+    user.write_script(shell("touch made.txt"), '"I could not."', shell("touch made.txt"), '"Made."')
+    async with user.client() as client:
+        done = await called(client, "run_agent", prompt="make it")
+        assert (done["output"], [one.partition(":")[0] for one in done["refused"]]) == ("I could not.", ["shell"])
+    assert not (user.workspace / "made.txt").exists()
+    user.write_script(shell("touch made.txt"), '"Made."')
+    async with user.client("--allow", "shell(touch *)") as client:
+        limited = await called(client, "run_agent", prompt="make it", mode="chat")
+        assert not (user.workspace / "made.txt").exists(), limited
+    user.write_script(shell("touch made.txt"), '"Made."')
+    async with user.client("--allow", "shell(touch *)") as client:
+        assert (await called(client, "run_agent", prompt="make it"))["refused"] == []
+    assert (user.workspace / "made.txt").exists()
+
+
+async def test_a_call_that_is_given_up_ends_the_agent_s_work(user: User):
+    user.write_script(shell("touch begun; sleep 600; touch done"), '"Never said."', '"Free again."')
+    async with user.client("--mode", "background") as client:
+        work = asyncio.create_task(client.call_tool("run_agent", {"prompt": "wait"}))
+        while not (user.workspace / "begun").exists():
+            await asyncio.sleep(0.02)
+        work.cancel()
+        await asyncio.wait([work])
+        while "canceled" not in (text := str(await called(client, "read_session", session_id="last"))):
+            assert "Never said." not in text
+            await asyncio.sleep(0.02)
+
+
+async def test_what_goes_wrong_is_said_in_clear_words(user: User):
+    user.write_script('{error = "the model is on holiday"}')
+    async with user.client() as client:
+        assert "the model is on holiday" in await called(client, "run_agent", prompt="hello?")
+        assert "the prompt is empty" in await called(client, "run_agent", prompt=" ")
+        assert "there is no session" in await called(client, "read_session", session_id="00000000")

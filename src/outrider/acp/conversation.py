@@ -43,10 +43,11 @@ class Conversation:
     async def open(self, *, replay: bool) -> None:
         """What a crash left waiting for an answer is asked once more, after everything else is told."""
         async with self._speaking:
-            session = await self.engine.open(self.session_id)
-            self._folder = Path(session.workspace_directory)
+            await self.engine.open(self.session_id)
+            kept = await self.engine.store.load(self.session_id)  # without secrets, which an open session may hold
+            self._folder = Path(kept.session.workspace_directory)
             self._telling = Telling(self.session_id, self._folder)
-            for update in self._telling.replay(list(session.messages)):
+            for update in self._telling.replay(kept.messages):
                 if replay:
                     await self._tell(update)
 

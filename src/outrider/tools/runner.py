@@ -84,13 +84,13 @@ class Runner:
             return await self._end(call, call.state.fail(words, self._clock(), reason="invalid_input"))
         running = call.state.start(self._clock())
         call = call.with_state(running)
-        await self._record(call)
-        watched = _Watched(call, running, context, self._draft)
+        watched, words = _Watched(call, running, context, self._draft), "canceled before it started"
         try:
+            await self._record(call)  # which may have been done when a cancellation is heard of
+            words = "canceled before it finished"
             state = await self._execute(tool, watched)
         except asyncio.CancelledError:
-            state = watched.fail("canceled before it finished", self._clock(), "canceled")
-            await asyncio.shield(self._end(call, state))
+            await asyncio.shield(self._end(call, watched.fail(words, self._clock(), "canceled")))
             raise
         return await self._end(call, state)
 

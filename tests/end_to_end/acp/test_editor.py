@@ -15,7 +15,7 @@ from acp.schema import (
     ToolCallProgress,
 )
 
-from tests.end_to_end.acp.editor import CANCELLED, Desk, call, say
+from tests.end_to_end.acp.editor import CANCELLED, Desk, Editor, call, say
 
 
 async def test_an_answer_streams_in_with_its_thoughts_calls_and_plan(desk: Desk):
@@ -89,13 +89,16 @@ async def test_an_answer_for_the_session_is_not_asked_for_again(desk: Desk):
         assert len(editor.asked) == 1
 
 
+def running(editor: Editor) -> list[ToolCallProgress]:
+    return [update for update in editor.of(ToolCallProgress) if update.status == "in_progress"]
+
+
 async def test_cancel_ends_a_command_whose_output_is_seen_live(desk: Desk):
     desk.write_script([call("shell", command="echo tick; sleep 600")], "Never said.")
     async with desk.editor("--allow", "shell(*)") as editor:
         session_id = await desk.new(editor)
-        editor.answers = ["once"]
         turn = asyncio.create_task(say(editor, session_id, "wait"))
-        await editor.until(lambda: "tick" in str(editor.updates))
+        await editor.until(lambda: any("tick" in str(one.content) for one in running(editor)))
         await editor.agent.cancel(session_id=session_id)
         assert await turn == "cancelled"
         assert editor.call()["status"] == "failed"
@@ -248,3 +251,17 @@ async def test_a_server_that_the_editor_brings_along_has_its_tools_used(desk: De
                 await say(editor, opened.session_id, "say it")
         assert "to and fro" in editor.of(ToolCallProgress)[-1].content[0].content.text
         assert not editor.asked
+
+
+async def test_cancel_comes_never_too_early_and_reaches_all_that_was_said(desk: Desk):
+    desk.write_script("Slowly, " * 200, "And again.", delay=0.05)
+    async with desk.editor() as editor:
+        session_id = await desk.new(editor)
+        turns = [asyncio.create_task(say(editor, session_id, words)) for words in ("one", "two")]
+        await asyncio.sleep(0)  # both are on their way, and nothing has come back
+        await editor.agent.cancel(session_id=session_id)
+        assert await asyncio.gather(*turns) == ["cancelled", "cancelled"]
+        assert len(editor.said()) < 400, "the answer went on after the end of its turn"
+        async with desk.editor() as other:
+            with pytest.raises(acp.RequestError, match="is in use by process"):
+                await desk.load(other, session_id)

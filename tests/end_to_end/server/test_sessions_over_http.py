@@ -7,7 +7,7 @@ import msgspec
 from outrider import Tool
 from outrider.providers.scripted import call
 from outrider.server.app import DESCRIPTION
-from tests.end_to_end.server.serving import served
+from tests.end_to_end.server.serving import TOKEN, served
 
 
 def is_idle(event) -> bool:
@@ -165,3 +165,19 @@ async def test_a_call_by_hand_is_looked_at_run_and_kept_below_the_session(tmp_pa
         kept = (await client.ask("GET", f"/api/sessions/{ended['session_id']}"))[1]
         assert kept["parent_id"] == session_id
         assert (await client.ask("POST", f"{at}/calls", {"tool": "nothing"}))[0] == 400
+
+
+async def test_a_session_is_brought_from_another_server(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    async with served(tmp_path / "a", ["said elsewhere"]) as there, served(tmp_path / "b", []) as here:
+        session_id = await there.create(title="travels")
+        await there.ask("POST", f"/api/sessions/{session_id}/prompt", {"text": "go", "wait": True})
+        export = f"{there.address.url}/api/sessions/{session_id}/export"
+        status, brought = await here.ask("POST", "/api/import-from", {"url": export, "token": TOKEN})
+        assert (status, brought["sessions"][0]["title"]) == (201, "travels")
+        at = f"/api/sessions/{brought['sessions'][0]['id']}/messages"
+        said = [part.get("text") for message in (await here.ask("GET", at))[1]["messages"] for part in message["parts"]]
+        assert "said elsewhere" in said
+        status, refused = await here.ask("POST", "/api/import-from", {"url": export, "token": "wrong"})
+        assert (status, "401" in refused["error"]["message"]) == (503, True)

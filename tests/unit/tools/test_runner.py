@@ -125,6 +125,24 @@ async def test_a_plain_function_that_never_returns_does_not_hold_the_call():
     assert part.state.reason == "timeout"  # pyright: ignore[reportAttributeAccessIssue]
 
 
+async def test_a_call_that_is_cancelled_as_soon_as_it_is_recorded_ends_and_its_tool_never_starts():
+    ledger, started = Ledger(), []
+
+    async def record(part: ToolPart) -> None:
+        ledger.parts.append(part)
+        if part.state.status == "running":
+            task.cancel()
+            await asyncio.sleep(0)
+
+    tool = Tool(lambda: started.append(1), name="start")
+    task = asyncio.create_task(Runner(named([tool]), record).run(call("start"), ToolContext()))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ledger.statuses == ["running", "error"]
+    assert ledger.parts[-1].state.error == "canceled before it started"
+    assert not started
+
+
 async def test_a_cancelled_call_is_recorded_as_canceled_with_its_output_so_far_and_the_cancellation_goes_on():
     started = asyncio.Event()
 

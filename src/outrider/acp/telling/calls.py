@@ -51,7 +51,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     status: ToolCallStatus
     content: list[Content]
     locations: list[ToolCallLocation]
-    raw_input: dict[str, Any]
+    raw_input: dict[str, Any] | None
 
     def started(self) -> ToolCallStart:
         return ToolCallStart(session_update="tool_call", tool_call_id=self.id, **self._fields())
@@ -82,7 +82,7 @@ def shown(call: ToolPart, folder: Path, output: str = "", agent: str = "") -> Sh
         status=_status(call),
         content=[*map(_diff, changes), *_words(call, output, changed=bool(changes))],
         locations=_locations(call, changes, folder),
-        raw_input=plain(call.state.input),
+        raw_input=plain(call.state.input) or None,
     )
 
 

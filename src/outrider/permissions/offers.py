@@ -71,6 +71,7 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def _needed(tool: str, arguments: Mapping[str, Any], workspace: str) -> tuple[str, ...]:
+    """A rule for every piece of the call that one can name; whether they suffice is decided as for any other rules."""
     subject = subject_of(tool, arguments)
     kind = shape_of(tool).kind
     if kind == "unknown":
@@ -105,11 +106,8 @@ def _suffices(offer: Offer, tool: str, arguments: Mapping[str, Any], workspace: 
 
 def _for_shell(command: str, workspace: str) -> tuple[str, ...]:
     script = analyse(command, root=workspace, cwd=workspace)
-    if script.problems:
-        return ()
-    needed = [found for found in script.commands if found.doubt is not None]
-    rules = [_exactly(found) for found in needed]
-    return tuple(dict.fromkeys(rule for rule in rules if rule)) if all(rules) else ()
+    rules = [_exactly(found) for found in script.commands if found.doubt is not None]
+    return tuple(dict.fromkeys(rule for rule in rules if rule))
 
 
 def _exactly(command: Command) -> str | None:
@@ -123,7 +121,7 @@ def _exactly(command: Command) -> str | None:
 def _for_files(tool: str, subject: str, workspace: str) -> tuple[str, ...]:
     paths = patched_paths(subject) if canonical(tool) == "apply_patch" else [subject]
     rules = [_for_file(tool, path, workspace) for path in paths]
-    return tuple(dict.fromkeys(rule for rule in rules if rule)) if all(rules) else ()
+    return tuple(dict.fromkeys(rule for rule in rules if rule))
 
 
 def _for_file(tool: str, path: str, workspace: str) -> str | None:

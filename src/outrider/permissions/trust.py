@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import os
+import stat
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,7 +74,7 @@ class TrustList:
         """A file that is missing, damaged, or that others may write counts as empty: nothing is trusted."""
         try:
             found = self._file.lstat()
-            if found.st_mode & 0o022 or found.st_uid != os.getuid() or not self._file.is_file():
+            if found.st_mode & 0o022 or found.st_uid != os.getuid() or not stat.S_ISREG(found.st_mode):
                 return {}
             return msgspec.json.decode(self._file.read_bytes(), type=dict[str, Trusted])
         except (OSError, msgspec.MsgspecError):

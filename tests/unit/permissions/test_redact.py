@@ -333,3 +333,47 @@ def test_secrets_are_known_by_the_words_before_them(text: str, secret: str):
     clean = hide_patterns(text)
     assert secret not in clean
     assert HIDDEN in clean
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "İİİ password = {}",
+        "İ API_KEY={}",
+        "İ Authorization: {}",
+        "a://:{}@",
+        "MTA1Mjk0NTk5NjQ1NjI0NzI5{}",
+    ],
+)
+def test_a_secret_is_hidden_exactly_whatever_stands_around_it(text: str):
+    secret = ".Gabcde.abcdefghijklmnopqrstuvwxyz012345" if text.startswith("MTA1") else "hunter2hunter2"
+    assert hide_patterns(text.format(secret)) == text.format(HIDDEN)
+
+
+@pytest.mark.parametrize(
+    "text", ["AKIAsmallletterscount", "SKabcdef", "İstanbul is a city", "a.bcdefg.h", "akia1234567890123456"]
+)
+def test_what_only_resembles_a_key_is_left_alone(text: str):
+    assert hide_patterns(text) == text
+
+
+def test_several_secrets_are_hidden_one_by_one_and_those_that_touch_together():
+    redactor = Redactor(["first secret", "second secret", "secret second", "12345678"])
+    assert redactor.text("a first secret b second secret c") == f"a {HIDDEN} b {HIDDEN} c"
+    assert redactor.text("first secretsecond secret") == HIDDEN
+    assert redactor.text("x 12345678 y 12345678") == f"x {HIDDEN} y {HIDDEN}"
+    known = f"key ghp_{LONG}"
+    assert Redactor([known]).text(f"a {known} b ghp_{LONG} c") == f"a {HIDDEN} b {HIDDEN} c"
+    assert Redactor([f"ghp_{LONG[:20]}"]).text(f"a ghp_{LONG} b") == f"a {HIDDEN} b"
+
+
+def test_every_place_of_a_secret_in_bytes_is_found():
+    redactor = Redactor(["pässword one"])
+    form = "pässword one".encode()
+    assert redactor.spans_of_bytes(form + form + b" " + form) == [(0, 26), (27, 40)]
+    assert redactor.spans_of_bytes(b"nothing") == []
+
+
+def test_the_secrets_that_are_given_are_hidden_besides_those_of_the_environment():
+    redactor = Redactor.of_environment({"A_TOKEN": "one of them 1"}, ["another of them"])
+    assert redactor.text("one of them 1, another of them") == f"{HIDDEN}, {HIDDEN}"

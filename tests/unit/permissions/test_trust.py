@@ -1,6 +1,7 @@
 """Trust is the user's word: by real path, by content, in a file that only the user writes."""
 
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,37 @@ def test_the_file_is_the_users_alone(trust: TrustList, workspace: Path, tmp_path
     file.write_text("damaged")
     assert not trust.trusts(workspace)
     file.unlink()
-    (tmp_path / "elsewhere.json").write_text("{}")
+    TrustList(tmp_path / "elsewhere.json").trust(workspace, time=1)
     file.symlink_to(tmp_path / "elsewhere.json")
     assert trust.listed() == {}
+
+
+def test_nobody_else_can_look_into_the_folder_that_is_made_for_it(workspace: Path, tmp_path: Path):
+    folder = tmp_path / "new" / "folder"
+    TrustList(folder / "trust.json").trust(workspace, time=1)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "trust.json.lock").stat().st_mode) == 0o600
+
+
+def test_forgetting_what_was_never_trusted_leaves_the_file_as_it_is(trust: TrustList, workspace: Path, tmp_path: Path):
+    file = tmp_path / "home" / "trust.json"
+    trust.forget(workspace)
+    assert not file.exists()
+    file.write_text("damaged, and to be looked at")
+    trust.forget(workspace)
+    assert file.read_text() == "damaged, and to be looked at"
+
+
+def test_what_cannot_be_written_is_said_and_leaves_nothing_behind(trust: TrustList, workspace: Path, tmp_path: Path):
+    file = tmp_path / "home" / "trust.json"
+    file.mkdir(parents=True)
+    with pytest.raises(OSError, match="directory"):
+        trust.trust(workspace, time=1)
+    assert {path.name for path in file.parent.iterdir()} == {"trust.json", "trust.json.lock"}
+
+
+def test_nothing_is_lost_when_many_trust_at_once(trust: TrustList, tmp_path: Path):
+    folders = [str(tmp_path / str(number)) for number in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda folder: trust.trust(folder, time=1), folders))
+    assert set(trust.listed()) == set(folders)

@@ -3,6 +3,7 @@
 import unicodedata
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -50,10 +51,9 @@ _EXAMPLES = (".env.example", ".env.sample", ".env.template", ".env.dist", ".env.
 def protecting(parts: Sequence[str], access: Access) -> str | None:
     """The name that protects a path, given by its components below the workspace."""
     names = [folded(part) for part in parts]
-    for place, name in enumerate(names):
-        pair = (name, names[place + 1]) if place + 1 < len(names) else (name, "")
-        if _holds_secrets(name, pair) or (access == "write" and _steers(name, pair)):
-            return parts[place]
+    for part, pair in zip(parts, pairwise([*names, ""]), strict=True):
+        if _holds_secrets(pair) or (access == "write" and _steers(pair)):
+            return part
     return None
 
 
@@ -74,18 +74,20 @@ def folded(name: str) -> str:
     return name.casefold().rstrip(" .") or name
 
 
-def _holds_secrets(name: str, pair: tuple[str, str]) -> bool:
-    if any(fnmatchcase(name, example) for example in _EXAMPLES):
-        return False
-    return (
-        name in _SECRETS
-        or name in _SECRET_FOLDERS
-        or pair in _SECRET_PAIRS
-        or any(fnmatchcase(name, pattern) for pattern in _SECRET_PATTERNS)
-    )
+def _holds_secrets(pair: tuple[str, str]) -> bool:
+    """A name, and the one below it."""
+    name = pair[0]
+    if name in _SECRETS or name in _SECRET_FOLDERS or pair in _SECRET_PAIRS:
+        return True
+    return _matches(name, _SECRET_PATTERNS) and not _matches(name, _EXAMPLES)
 
 
-def _steers(name: str, pair: tuple[str, str]) -> bool:
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _steers(pair: tuple[str, str]) -> bool:
+    name = pair[0]
     return name in _FOLDERS or name in _FILES or pair in _FOLDER_PAIRS or name.startswith("git~")
 
 

@@ -151,7 +151,7 @@ _GROUPS = _by_sign()
 
 def spans_in(text: str) -> Spans:
     """Where secrets stand, in no order and perhaps overlapping."""
-    return [span for form in marked_in(text) for span in _spans_of(form, text)] if len(text) >= SHORTEST else []
+    return [span for form in marked_in(text) for span in _spans_of(form, text)]
 
 
 def marked_in(text: str) -> list[Format]:
@@ -162,7 +162,7 @@ def marked_in(text: str) -> list[Format]:
         for mark, in_small, forms in marks:
             if mark in (small if in_small else text):
                 found += forms
-    if "." in text and _DOTTED_MARK.search(text):
+    if _DOTTED_MARK.search(text):
         found.append(_DOTTED)
     return found
 
@@ -174,7 +174,7 @@ def _spans_of(form: Format, text: str) -> Iterator[tuple[int, int]]:
         match = form.pattern.match(text, at)
         if match is not None:
             yield match.span("secret")
-        at = place.find(form.mark, at + 1 if match is None else max(at + 1, match.end()))
+        at = place.find(form.mark, at + 1 if match is None else match.end())
 
 
 def folded(text: str) -> str:

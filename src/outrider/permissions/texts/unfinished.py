@@ -36,8 +36,7 @@ def open_at(text: str) -> int:
 
 def is_long_word(text: str) -> bool:
     """Whether the text ends in a word so long that it may be a key."""
-    end = text[-_LONG_WORD:]
-    return len(end) == _LONG_WORD and not (" " in end or "\n" in end) and len(text) - _last_word(text) >= _LONG_WORD
+    return len(text) >= _LONG_WORD and _last_word(text[-_LONG_WORD:]) == 0
 
 
 def _last_word(text: str) -> int:

@@ -1,0 +1,54 @@
+"""Values of any shape lose their secrets and keep everything else."""
+
+import msgspec
+
+from outrider.permissions.texts.redact import HIDDEN, Redactor
+from outrider.types.parts import TextPart
+
+
+def test_only_the_very_part_that_was_looked_at_is_known_to_be_clean():
+    redactor = Redactor(["correct horse battery"])
+    clean, secret = TextPart("nothing"), TextPart("the correct horse battery")
+    assert not redactor.is_clean(clean)
+    redactor.value(clean)
+    hidden = redactor.value(secret)
+    assert redactor.is_clean(clean)
+    assert not redactor.is_clean(TextPart("nothing", id=clean.id))
+    assert not redactor.is_clean(secret)
+    assert isinstance(hidden, TextPart)
+    assert hidden.text == f"the {HIDDEN}"
+
+
+class Inner(msgspec.Struct, frozen=True):
+    count: int
+    said: str | None = None
+
+
+class Outer(msgspec.Struct, frozen=True):
+    inner: Inner
+    maybe: Inner | None = None
+    either: int | str = 0
+    anything: object = None
+    type: str = "kept"
+
+
+def test_every_field_that_can_hold_text_is_redacted():
+    redactor = Redactor(["correct horse battery"])
+    secret, hidden = Inner(1, "correct horse battery"), Inner(1, HIDDEN)
+    assert redactor.value(Outer(secret)) == Outer(hidden)
+    assert redactor.value(Outer(Inner(1), secret)) == Outer(Inner(1), hidden)
+    assert redactor.value(Outer(Inner(1), either="correct horse battery")) == Outer(Inner(1), either=HIDDEN)
+    assert redactor.value(Outer(Inner(1), anything=["correct horse battery"])) == Outer(Inner(1), anything=[HIDDEN])
+    kept = Outer(Inner(1), type="correct horse battery")
+    assert redactor.value(kept) is kept
+
+
+def test_values_keep_their_kind_and_what_holds_no_text_stays():
+    redactor = Redactor(["correct horse battery"])
+    assert redactor.value(["correct horse battery", 1]) == [HIDDEN, 1]
+    assert redactor.value(("correct horse battery", None)) == (HIDDEN, None)
+    assert redactor.value({1: "correct horse battery", "b": 2.5}) == {1: HIDDEN, "b": 2.5}
+    assert redactor.value({"correct horse battery": "x"}) == {HIDDEN: "x"}
+    assert redactor.value({"password": "", "a": {}}) == {"password": "", "a": {}}
+    for value in (3, True, None, b"bytes", {}, {"a": {1: "x"}}, "text"):
+        assert redactor.value(value) is value

@@ -25,6 +25,7 @@ from outrider.processes.sandbox.policy import Network
 from outrider.providers.catalog import Catalog
 from outrider.sessions.retention import forget
 from outrider.sessions.sqlite_store import SqliteStore
+from outrider.sessions.store import Store
 from outrider.tools.builtin.question import Ask
 from outrider.types.ids import now_ms
 
@@ -36,15 +37,22 @@ DAY = 24 * 3600 * 1000
 
 @asynccontextmanager
 async def standard_engine(
-    settings: Settings, *, workspace: Path, attended: bool, bus: EventBus | None = None, ask: Ask | None = None
+    settings: Settings,
+    *,
+    workspace: Path,
+    attended: bool,
+    bus: EventBus | None = None,
+    ask: Ask | None = None,
+    store: Store | None = None,
 ) -> AsyncGenerator[Engine, None]:
-    """`attended` says whether somebody is there to approve calls, `ask` puts the model's questions to them.
+    """`attended` says whether somebody is there to approve calls, `ask` puts the model's questions to them. Sessions
+    are kept in the user's data directory, or in the `store` that is given, which is opened and closed here.
     Raises ConfigurationError where no model can be reached, with the ways to get one."""
     if settings.missing:
         raise ConfigurationError(settings.missing)
     data, bus = make_private(settings.data), bus or EventBus()
     async with AsyncExitStack() as opened:
-        store = await opened.enter_async_context(SqliteStore(settings.folders.store))
+        store = await opened.enter_async_context(store or SqliteStore(settings.folders.store))
         belongings = _belongings(settings, workspace, opened)
         around = Surroundings(
             sandbox=FoundSandbox(data / "scratch", belongings.environment(workspace).get("PATH", "")),
@@ -103,7 +111,7 @@ async def _network(settings: Settings, opened: AsyncExitStack) -> Network:
     return await opened.enter_async_context(open_door(settings.sandbox.hosts))
 
 
-def _forget_old(settings: Settings, store: SqliteStore, opened: AsyncExitStack) -> None:
+def _forget_old(settings: Settings, store: Store, opened: AsyncExitStack) -> None:
     """Beside everything else, and only where the user wants sessions to be forgotten."""
     days = settings.retention.days
     if days is None:

@@ -30,6 +30,8 @@ COMMANDS = tuple(
         ("serve", "serve the engine and a web page over HTTP, on this machine only", "serving.command:serve"),
         ("acp", "work for an editor that speaks the Agent Client Protocol, on stdio", "serving.command:acp"),
         ("mcp", "work for other agents, as an MCP server on stdio", "serving.command:mcp"),
+        ("jobs", "runs that go on when the terminal is closed: submit, list, show, answer", "jobs.command:jobs"),
+        ("worker", "carry on the runs that were submitted, here or on many machines", "jobs.command:worker"),
         ("completion", "completion for bash, zsh or fish", "completion.command:completion"),
     )
 )

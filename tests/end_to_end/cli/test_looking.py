@@ -16,8 +16,8 @@ async def test_help_and_version_explain_themselves(program: Program):
     assert top.code == 0
     for words in ("outrider run 'why does the build fail?'", "sessions", "doctor", "ANTHROPIC_API_KEY"):
         assert words in top.out
-    for later in ("worker", "jobs"):
-        assert f"  {later} " not in top.out
+    for command in ("worker", "jobs"):
+        assert f"  {command} " in top.out
     run = await program.run("help", "run")
     assert (run.code, "Exit codes:" in run.out, "--output-format" in run.out) == (0, True, True)
 

@@ -1,0 +1,127 @@
+"""Carries runs to their ends: opens each session as its new owner, lets it go on, and says what came of it."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from decimal import Decimal
+
+from msgspec.structs import replace
+
+from outrider.agents.ends import TurnEnd
+from outrider.app.engine import Engine
+from outrider.background.runs import EndReason, Job, Outcome
+from outrider.sessions.session import Session
+from outrider.types.agents import Limits
+from outrider.types.parts import ToolPart
+from outrider.types.tool_state import ToolPending, ToolRunning
+
+LOOK_SECONDS = 0.25  # how often it is looked whether a run only waits for an answer
+
+
+class Carrier:
+    """Whoever calls `carry` has been given the run by the durable engine, and so may take its session over."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._held: dict[str, Engine] = {}
+        self._leaving = False
+
+    @property
+    def held(self) -> dict[str, Engine]:
+        """The runs that are carried now, each with the engine that does it."""
+        return dict(self._held)
+
+    async def carry(self, run_id: str, job: Job) -> Outcome:
+        """One that this worker still holds from before is let go first: it has been given to us anew since then."""
+        if previous := self._held.get(run_id):
+            await self.drop(run_id, previous)
+        async with self._engine_for(run_id, job) as engine:
+            self._held[run_id] = engine
+            try:
+                end, reason = await self._to_the_end(engine, run_id)
+                return await self._outcome(engine, run_id, end, reason)
+            finally:
+                await self.drop(run_id, engine)
+
+    async def cancel(self, run_id: str) -> None:
+        """End the turn under way; its questions are withdrawn."""
+        if engine := self._held.get(run_id):
+            await engine.abort(run_id)
+
+    async def drop(self, run_id: str, engine: Engine) -> None:
+        """Let go of a run, so that somebody else can go on with it. Its end counts for nothing if it is not ours."""
+        if self._held.get(run_id) is engine:
+            del self._held[run_id]
+            await engine.close(run_id)
+
+    async def leave(self) -> None:
+        """Let go of all runs; from now on none begins or ends here."""
+        self._leaving = True
+        for run_id, engine in self.held.items():
+            await self.drop(run_id, engine)
+
+    async def _stay(self) -> None:
+        """Nothing is said of a run that goes on elsewhere: whoever waits for it here is cancelled."""
+        if self._leaving:
+            await asyncio.Event().wait()
+
+    async def _to_the_end(self, engine: Engine, run_id: str) -> tuple[TurnEnd, EndReason]:
+        while True:
+            await self._stay()
+            turn = asyncio.ensure_future(engine.go_on(run_id, take_over=True))
+            while not turn.done():
+                await asyncio.wait([turn], timeout=LOOK_SECONDS)
+                if not turn.done() and await _only_waits(engine, run_id):
+                    await engine.close(run_id)
+                    return await turn, "waiting"
+            end = turn.result()
+            await self._stay()
+            if end.reason != "completed" or not await engine.queued(run_id):
+                return end, end.reason
+
+    @asynccontextmanager
+    async def _engine_for(self, run_id: str, job: Job) -> AsyncGenerator[Engine, None]:
+        """An engine with the limits of the run, less what it has used before."""
+        if job.limits is None:
+            yield self._engine
+            return
+        session = Session(messages=(await self._engine.store.load(run_id)).messages)
+        async with self._engine.like(limits=limits_left(job.limits, session)) as engine:
+            yield engine
+
+    async def _outcome(self, engine: Engine, run_id: str, end: TurnEnd, reason: EndReason) -> Outcome:
+        session = Session(messages=(await engine.store.load(run_id)).messages)
+        return Outcome(
+            reason=reason,
+            output=end.output,
+            error=str(end.error) if end.error else "",
+            steps=_steps(session),
+            tokens=session.usage.tokens,
+            cost=session.usage.total_cost,
+        )
+
+
+def limits_left(limits: Limits, session: Session) -> Limits:
+    """What a run may still use: its limits hold for all its workers together. Time is counted by each anew."""
+    used = session.usage
+    return replace(
+        limits,
+        turns=None if limits.turns is None else max(limits.turns - _steps(session), 0),
+        tokens=None if limits.tokens is None else max(limits.tokens - used.tokens.total, 0),
+        cost=None if limits.cost is None else max(limits.cost - (used.total_cost or 0), Decimal(0)),
+    )
+
+
+def _steps(session: Session) -> int:
+    return sum(message.role == "assistant" for message in session.messages)
+
+
+async def _only_waits(engine: Engine, run_id: str) -> bool:
+    """Whether nothing happens in the session until somebody has answered."""
+    live = engine.live.get(run_id)
+    messages = live.journal.session.messages if live else []
+    states = [call.state for call in messages[-1].get_parts_by_type(ToolPart)] if messages else []
+    asked = any(isinstance(state, ToolPending) and state.phase == "awaiting_approval" for state in states)
+    if not asked or any(isinstance(state, ToolRunning) for state in states):
+        return False
+    return bool(await engine.store.approvals(run_id, only_open=True))

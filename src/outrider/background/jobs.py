@@ -1,0 +1,162 @@
+"""Runs from the outside: submit them, look at them, cancel, retry, answer; no worker has to be there for it."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from dbos import DBOSClient, EnqueueOptions, WorkflowStatus
+
+from outrider.background.database import QUEUE, VERSION, Database
+from outrider.background.runs import OVER, Job, Outcome, Run, state_of
+from outrider.errors import OutriderError, SessionNotFoundError
+from outrider.sessions.records import Approval, InboxItem, StoredSession
+from outrider.sessions.store import Store
+from outrider.types.agents import Limits, Mode
+from outrider.types.ids import new_id
+from outrider.types.messages import Message
+from outrider.types.parts import TextPart
+
+WORKFLOW = "outrider.run"
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a run stands in line: a smaller `priority` is begun sooner, none before `after` seconds are over."""
+
+    queue: str = QUEUE
+    priority: int = 100
+    after: float = 0
+
+
+IN_LINE = Place()
+
+
+class Jobs:
+    """`store` keeps the sessions, and has to be the one that the workers use."""
+
+    def __init__(self, client: DBOSClient, store: Store) -> None:
+        self._client = client
+        self._store = store
+
+    async def submit(
+        self,
+        prompt: str,
+        *,
+        workspace: str = "",
+        agent: str = "",
+        mode: Mode = "background",
+        limits: Limits | None = None,
+        place: Place = IN_LINE,
+        run_id: str | None = None,
+    ) -> Run:
+        """The same `run_id` submits the same run once."""
+        run_id = run_id or new_id()
+        await self._begin(StoredSession(id=run_id, mode=mode, agent=agent, workspace_directory=workspace), prompt)
+        options = EnqueueOptions(
+            workflow_name=WORKFLOW,
+            queue_name=place.queue,
+            workflow_id=run_id,
+            app_version=VERSION,
+            priority=place.priority,
+        )
+        if place.after > 0:
+            options["delay_seconds"] = place.after
+        job = Job(prompt=prompt, queue=place.queue, limits=limits)
+        await self._client.enqueue_async(options, msgspec.to_builtins(job))
+        return await self.show(run_id)
+
+    async def list(self, *, limit: int = 50) -> Sequence[Run]:
+        """The newest first."""
+        found = await self._client.list_workflows_async(name=WORKFLOW, limit=limit, sort_desc=True)
+        return [_run(status) for status in found]
+
+    async def show(self, run_id: str) -> Run:
+        found = await self._client.list_workflows_async(workflow_ids=[run_id], name=WORKFLOW)
+        if not found:
+            raise SessionNotFoundError(f"there is no run {run_id}")
+        return _run(found[0])
+
+    async def cancel(self, run_id: str) -> Run:
+        """The worker that has it ends it within a beat, with everything kept. A run that is over stays as it is."""
+        run = await self.show(run_id)
+        if run.state == "waiting":
+            await self._again(run)
+        await self._client.cancel_workflow_async(run_id)
+        return await self.show(run_id)
+
+    async def retry(self, run_id: str) -> Run:
+        """Let a run go on that failed or was canceled; what it has done is not done again."""
+        run = await self.show(run_id)
+        if run.state not in ("failed", "canceled"):
+            raise OutriderError(f"only a run that failed or was canceled can be retried; this one is {run.state}")
+        return await self._again(run)
+
+    async def approvals(self, run_id: str | None = None) -> Sequence[Approval]:
+        """The questions that runs wait for."""
+        return await self._store.approvals(run_id, only_open=True)
+
+    async def approve(self, approval_id: str, *, allow: bool = True, by: str = "", words: str = "") -> Approval:
+        """The first answer counts. A worker notices that nothing is open any more and lets the run go on."""
+        return await self._store.answer(approval_id, "allowed" if allow else "denied", by=by, words=words)
+
+    async def wait(self, run_id: str, *, poll: float = 0.5) -> Run:
+        """Until it is over, or waits for somebody."""
+        while True:
+            run = await self.show(run_id)
+            if run.state not in ("delayed", "queued", "running"):
+                return run
+            await asyncio.sleep(poll)
+
+    async def wake(self, run_id: str) -> bool:
+        """Put a run that waits back into its queue once all its questions are answered, wherever that was done; says
+        whether it need not be looked at any more."""
+        run = await self.show(run_id)
+        if run.state != "waiting":
+            return run.state in OVER
+        if await self._store.approvals(run_id, only_open=True):
+            return False
+        await self._again(run)
+        return True
+
+    async def _begin(self, session: StoredSession, prompt: str) -> None:
+        """The session and its input are kept before anybody can be given the run."""
+        try:
+            await self._store.get(session.id)
+        except SessionNotFoundError:
+            await self._store.create(session)
+        message = Message("user", [TextPart(prompt)])
+        await self._store.put_inbox(InboxItem(session_id=session.id, message=message, id=session.id))
+
+    async def _again(self, run: Run) -> Run:
+        await self._client.rewind_workflow_async(run.id, queue_name=run.queue)
+        return await self.show(run.id)
+
+
+@asynccontextmanager
+async def open_jobs(database: Database, store: Store) -> AsyncGenerator[Jobs, None]:
+    await asyncio.to_thread(database.prepare)
+    client = await asyncio.to_thread(database.client)
+    try:
+        yield Jobs(client, store)
+    finally:
+        await asyncio.to_thread(client.destroy)
+
+
+def _run(status: WorkflowStatus) -> Run:
+    given: Any = status.input["args"][0] if status.input else {}
+    job = msgspec.convert(given, Job, strict=False)
+    left: Any = status.output
+    outcome = msgspec.convert(left, Outcome, strict=False) if left else None
+    return Run(
+        id=status.workflow_id,
+        state=state_of(status.status, outcome),
+        prompt=job.prompt,
+        queue=job.queue,
+        priority=status.priority or 0,
+        worker=status.executor_id or "",
+        attempts=status.recovery_attempts or 0,
+        created=status.created_at,
+        ended=status.completed_at,
+        outcome=outcome,
+    )

@@ -1,0 +1,44 @@
+"""Jobs and workers as every front end opens them: in the user's data directory, or on a server that many share."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from outrider.app.config.folders import Folders, make_private
+from outrider.app.config.settings import Settings
+from outrider.app.standard import standard_engine
+from outrider.app.stores import store_at
+from outrider.background.database import Database
+from outrider.background.jobs import Jobs, open_jobs
+from outrider.background.worker import QueueLimits, Worker
+
+
+@asynccontextmanager
+async def standard_jobs(folders: Folders, server: str | None = None) -> AsyncGenerator[Jobs, None]:
+    database = _database(folders, server)
+    try:
+        async with store_at(folders.store, server) as store, open_jobs(database, store) as jobs:
+            yield jobs
+    finally:
+        database.close()
+
+
+@asynccontextmanager
+async def standard_worker(
+    settings: Settings, server: str | None = None, *, at_once: int = 4
+) -> AsyncGenerator[Worker, None]:
+    """Questions of its runs are kept until somebody answers them, here or elsewhere."""
+    folders = settings.folders
+    database = _database(folders, server)
+    store = store_at(folders.store, server)
+    try:
+        async with (
+            standard_engine(settings, workspace=settings.workspace, attended=True, store=store) as engine,
+            Worker(engine, database, queues=[QueueLimits(per_worker=at_once)]) as worker,
+        ):
+            yield worker
+    finally:
+        database.close()
+
+
+def _database(folders: Folders, server: str | None) -> Database:
+    return Database(server or f"sqlite:///{make_private(folders.data) / 'runs.sqlite'}")

@@ -1,0 +1,158 @@
+"""A worker: takes runs from the queues, carries them to their ends, and watches over the other workers."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Self
+
+import msgspec
+from dbos import DBOS, DBOSClient, error
+from sqlalchemy.exc import SQLAlchemyError
+
+from outrider.app.engine import Engine
+from outrider.background.carrier import Carrier
+from outrider.background.database import QUEUE, Database, give_back
+from outrider.background.jobs import WORKFLOW, Jobs
+from outrider.background.roster import NOBODY, Beat, Roster, Watch
+from outrider.background.runs import Job
+from outrider.background.waiting import Waiting
+from outrider.errors import OutriderError
+
+_log = logging.getLogger("outrider.worker")
+ATTEMPTS = 100  # workers that a run may wear out before it is given up
+
+
+class QueueLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How many runs of a queue may be worked on at once, and how many may start in a time; None is no bound."""
+
+    name: str = QUEUE
+    per_worker: int | None = 4
+    at_once: int | None = None
+    starts: int | None = None
+    seconds: float = 60
+    poll: float = 0.5
+
+
+class Worker:
+    """Open it with `async with`; there is one per process, since the durable engine is one per process."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        database: Database,
+        *,
+        queues: Sequence[QueueLimits] = (QueueLimits(),),
+        beat: float = 1.0,
+        patience: float = 4.0,
+    ) -> None:
+        self._database = database
+        self._queues = queues
+        self._beat = beat
+        self._carrier = Carrier(engine)
+        self._store = engine.store
+        self._roster = Roster(database)
+        self._watch = Watch(patience)
+        self._waiting = Waiting(database)
+
+    @property
+    def id(self) -> str:
+        return self._roster.me.id
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        await asyncio.to_thread(self._database.prepare)
+        await asyncio.to_thread(self._roster.beat)
+        self._client: DBOSClient = await asyncio.to_thread(self._database.client)
+        self._jobs = Jobs(self._client, self._store)
+        await asyncio.to_thread(self._launch)
+        self._heart = asyncio.create_task(self._live(), name="the worker's heart")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Give everything back: another worker goes on with it at once."""
+        self._heart.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._heart
+        await self._carrier.leave()
+        await asyncio.to_thread(DBOS.destroy, destroy_registry=True)
+        await asyncio.to_thread(self._bury, self.id)
+        await asyncio.to_thread(self._client.destroy)
+
+    def _launch(self) -> None:
+        async def work(given: Any) -> Any:
+            return await self._work(given)
+
+        DBOS.workflow(name=WORKFLOW, max_recovery_attempts=ATTEMPTS)(work)
+        DBOS(config=self._database.config(self.id))
+        DBOS.launch()
+        for queue in self._queues:
+            DBOS.register_queue(
+                queue.name,
+                worker_concurrency=queue.per_worker,
+                global_concurrency=queue.at_once,
+                limiter={"limit": queue.starts, "period": queue.seconds} if queue.starts else None,
+                polling_interval_sec=queue.poll,
+            )
+
+    async def _work(self, given: Any) -> Any:
+        """The workflow. It runs on a loop of the durable engine; the agents' engine has its own."""
+        run_id = DBOS.workflow_id or ""
+        carried = self._carry(run_id, msgspec.convert(given, Job, strict=False))
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(carried, self._loop))
+
+    async def _carry(self, run_id: str, job: Job) -> Any:
+        outcome = await self._carrier.carry(run_id, job)
+        if outcome.reason == "waiting":
+            await asyncio.to_thread(self._waiting.add, run_id)
+        return msgspec.to_builtins(outcome)
+
+    async def _live(self) -> None:
+        while True:
+            await asyncio.sleep(self._beat)
+            try:
+                await self._one_beat()
+            except (SQLAlchemyError, error.DBOSException, OutriderError) as problem:
+                _log.warning("this beat was lost: %s", problem)
+
+    async def _one_beat(self) -> None:
+        if not await asyncio.to_thread(self._roster.beat):
+            await self._begin_anew()
+        beats = [*await asyncio.to_thread(self._roster.others), *await self._unknown()]
+        for worker_id in self._watch.dead(beats):
+            _log.warning("the worker %s has died; its runs go back to their queues", worker_id)
+            await asyncio.to_thread(self._bury, worker_id)
+        await self._cancel_unwanted()
+        for run_id in await asyncio.to_thread(self._waiting.all):
+            if await self._jobs.wake(run_id):
+                await asyncio.to_thread(self._waiting.remove, run_id)
+
+    async def _begin_anew(self) -> None:
+        """The others had given this worker up. What it held is let go, after it has ceased to be this worker's."""
+        _log.warning("the other workers had given up this one; it lets go of its runs")
+        held = self._carrier.held
+        await asyncio.to_thread(give_back, self._client, self.id)
+        for run_id, engine in held.items():
+            await self._carrier.drop(run_id, engine)
+
+    async def _unknown(self) -> list[Beat]:
+        """Who has runs without being on the roster: given up while it was paused, it took some before it noticed."""
+        running = await self._client.list_workflows_async(
+            name=WORKFLOW, status="PENDING", load_input=False, load_output=False
+        )
+        workers = {status.executor_id for status in running if status.executor_id} - {self.id}
+        return [Beat(worker_id, NOBODY, 0) for worker_id in workers - await asyncio.to_thread(self._roster.names)]
+
+    def _bury(self, worker_id: str) -> None:
+        """First the runs, then the worker's name: whoever dies in between leaves it for the next one to do."""
+        give_back(self._client, worker_id)
+        self._roster.strike(worker_id)
+
+    async def _cancel_unwanted(self) -> None:
+        held = list(self._carrier.held)
+        if not held:
+            return
+        found = await self._client.list_workflows_async(workflow_ids=held, load_input=False, load_output=False)
+        for status in found:
+            if status.status == "CANCELLED":
+                await self._carrier.cancel(status.workflow_id)

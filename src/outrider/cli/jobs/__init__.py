@@ -1,0 +1,1 @@
+"""Runs that go on when the terminal is closed."""

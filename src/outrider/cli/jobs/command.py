@@ -1,0 +1,62 @@
+"""`outrider jobs` and `outrider worker`: what they take."""
+
+from argparse import ArgumentParser
+
+from outrider.cli.options import add_place, add_terms, at_least_one, seconds
+from outrider.cli.parser import examples
+
+_JOBS = """\
+Runs that go on when the terminal is closed: submit them here, let `outrider worker` carry them on, here or elsewhere.
+A run is a session too: `outrider sessions show ID` and `outrider trace ID` show what it did."""
+_WORKER = """\
+Carry on the runs that were submitted, until it is stopped; it can be killed at any moment, and another goes on.
+Any number of workers may share one Postgres server."""
+
+
+def jobs(parser: ArgumentParser) -> None:
+    parser.description = _JOBS
+    parser.epilog = examples(
+        "outrider jobs submit 'update the dependencies and mend what breaks'",
+        "outrider jobs submit 'look for dead links' --after 2h --max-cost 1",
+        "outrider jobs list",
+        "outrider jobs approve RUN",
+    )
+    known = parser.add_subparsers(title="what to do", metavar="WHAT", required=True, parser_class=type(parser))
+
+    def add(name: str, help: str, function: str = "") -> ArgumentParser:
+        one = known.add_parser(name, help=help, description=help)
+        one.set_defaults(execute=f"outrider.cli.jobs.work:{function or name}")
+        one.add_argument("--json", action="store_true", help="one JSON object on each line")
+        _add_server(one)
+        return one
+
+    submitted = add("submit", "submit a prompt; it is begun as soon as a worker has time")
+    submitted.add_argument("prompt", metavar="PROMPT", help="what to do")
+    submitted.add_argument("--priority", type=at_least_one, default=100, metavar="N", help="smaller is begun sooner")
+    submitted.add_argument("--after", type=seconds, default=0, metavar="SECONDS", help="not before: 90, 90s, 15m or 2h")
+    add_place(submitted)
+    add_terms(submitted)
+    listed = add("list", "the newest runs, and where they stand", "list_runs")
+    listed.add_argument("-n", "--limit", type=at_least_one, default=20, metavar="N", help="at most so many")
+    for name, help in (
+        ("show", "one run: where it stands, and what came of it"),
+        ("cancel", "end a run, with everything kept"),
+        ("retry", "let a run go on that failed or was canceled"),
+        ("approve", "say yes to what a run waits for"),
+        ("deny", "say no to what a run waits for"),
+    ):
+        add(name, help).add_argument("run", metavar="RUN", help="its id, or the end of it")
+
+
+def worker(parser: ArgumentParser) -> None:
+    parser.description = _WORKER
+    parser.epilog = examples("outrider worker", "outrider worker --database postgresql://runs.example/outrider")
+    parser.add_argument("--at-once", type=at_least_one, default=4, metavar="N", help="so many runs at once (4)")
+    _add_server(parser)
+    add_place(parser)
+    add_terms(parser)
+    parser.set_defaults(execute="outrider.cli.jobs.work:worker")
+
+
+def _add_server(parser: ArgumentParser) -> None:
+    parser.add_argument("--database", metavar="URL", help="postgresql://… that many machines share (default: a file)")

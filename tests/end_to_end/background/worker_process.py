@@ -1,0 +1,77 @@
+"""A worker in a process of its own, to be killed in the middle of its work: `worker_process.py DATABASE STORE EFFECTS`.
+
+Its model is a function of what it is shown: a prompt "3 steps of x" gets three calls, one after the other, each with
+an effect that is written down, and then an answer. "ask" in the prompt makes the last call one that asks."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from outrider import Engine, Tool
+from outrider.background.database import Database
+from outrider.background.worker import QueueLimits, Worker
+from outrider.providers.scripted import call
+from outrider.sessions.postgres_store import PostgresStore
+from outrider.sessions.sqlite_store import SqliteStore
+from outrider.sessions.store import Store
+from outrider.types.parts import ToolResultPart
+from outrider.types.request import Request
+from tests.faults.worker import say
+from tests.turns.stories import agent, scripted
+
+PAUSE = float(os.environ.get("OUTRIDER_TEST_PAUSE", "0.15"))
+AT_ONCE = int(os.environ.get("OUTRIDER_TEST_AT_ONCE", "4"))
+
+
+def answer(request: Request) -> Any:
+    """Calls are numbered by the results that came back, so that a run that goes on elsewhere goes on with the next."""
+    parts = [part for message in request.prompt for part in message.content]
+    prompt = next(part.text for part in parts if getattr(part, "text", "").strip().startswith(tuple("0123456789")))
+    steps, _, name = prompt.strip().partition(" steps of ")
+    given = sum(isinstance(part, ToolResultPart) for part in parts)
+    if given >= int(steps):
+        return f"{name} is done after {given} calls"
+    last = given + 1 == int(steps)
+    return call("risky" if last and "ask" in name else "effect", f"{name}-{given}", name=f"{name}-{given}")
+
+
+def tools(effects: Path) -> list[Tool]:
+    def note(name: str) -> None:
+        with effects.open("a") as file:
+            file.write(f"{name}\n")
+
+    async def effect(name: str) -> str:
+        await asyncio.sleep(PAUSE)
+        note(name)
+        await asyncio.sleep(PAUSE)
+        return f"{name} has happened"
+
+    def risky(name: str) -> str:
+        note(name)
+        return f"{name} has happened"
+
+    return [Tool(effect), Tool(risky, policy="ask")]
+
+
+def store_at(place: str) -> Store:
+    return PostgresStore(place) if place.startswith("postgresql") else SqliteStore(Path(place))
+
+
+async def main(database: str, place: str, effects: str) -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    queues = [QueueLimits(per_worker=AT_ONCE, poll=0.2)]
+    async with (
+        store_at(place) as store,
+        Engine([agent()], [scripted(answer)], tools(Path(effects)), store=store) as engine,
+        Worker(engine, Database(database), queues=queues, beat=0.5, patience=3) as worker,
+    ):
+        say(worker=worker.id)
+        await stop.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -106,6 +106,7 @@ def test_every_kind_of_event_can_be_told():
     required = {
         "turn_number": 1,
         "tool_name": "t",
+        "direction": "undo",
         "old_state": "a",
         "new_state": "b",
         "message_count": 1,

@@ -78,6 +78,8 @@ def any_event(draw: st.DrawFn) -> Event:
         kinds = [kind for word, kind in values.items() if word in str(hint) and "ClassVar" not in str(hint)]
         if "dict" in str(hint):
             fields[name] = draw(strategies.objects)
+        elif "tuple" in str(hint):
+            fields[name] = tuple(draw(st.lists(strategies.text, max_size=3)))
         elif kinds:
             fields[name] = draw(kinds[0])
     return cls(**fields, session_id=draw(strategies.text), agent_name=draw(strategies.text))

@@ -220,8 +220,8 @@ def test_the_first_task_is_worked_on_and_shown():
     command = [sys.executable, "-m", "outrider.app.demos.embedded_model", SMALL.name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "> read prices.py" in done.stdout
-    assert "tool read(prices.py)" in done.stdout
+    assert "\n> " in done.stdout  # a call, as it began
+    assert "├─ tool " in done.stdout  # and in the trace
     assert "The test of the workspace" in done.stdout
 
 

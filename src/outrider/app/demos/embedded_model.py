@@ -24,22 +24,19 @@ from outrider.types.events import PartDeltaEvent, ToolExecutionCompletedEvent, T
 
 FILES = {
     "README.md": "# Tea\n\nPrices of a tea shop. The test is run with `python -m unittest -q`.\n",
-    "prices.py": (
-        '"""What tea costs."""\n\n\ndef price(grams, per_100_grams):\n    return grams * per_100_grams\n\n\n'
-        "def total(prices):\n    return sum(prices)\n"
-    ),
+    "prices.py": "def average(prices):\n    return sum(prices) / len(prices)\n",
     "test_prices.py": (
-        "import unittest\n\nfrom prices import price, total\n\n\nclass Prices(unittest.TestCase):\n"
-        "    def test_price(self):\n        self.assertEqual(price(250, 4.0), 10.0)\n\n"
-        "    def test_total(self):\n        self.assertEqual(total([4.0, 10.0]), 14.0)\n"
+        "import unittest\n\nfrom prices import average\n\n\nclass Prices(unittest.TestCase):\n"
+        "    def test_average(self):\n        self.assertEqual(average([4.0, 10.0]), 7.0)\n\n"
+        "    def test_average_of_nothing(self):\n        self.assertEqual(average([]), 0)\n"
     ),
 }
 TASK = (
-    "Look at prices.py: price(250, 4.0) returns 1000.0, but 250 grams at 4.0 for 100 grams cost 10.0. "
+    "Look at prices.py: average([]) raises ZeroDivisionError. It should return 0 for an empty list. "
     "Mend it, then run the test with: python -m unittest -q"
 )
 # Nobody is asked here, and the workspace is ours: what the task needs is allowed, and nothing else.
-ALLOWED = ("write(*)", "shell(python -m unittest *)", "shell(python3 -m unittest *)")
+ALLOWED = ("write(*)", "shell(python -m unittest *)", "shell(python3 -m unittest *)", "shell(python -m pytest *)")
 SHOWN = 12  # lines of a result
 
 

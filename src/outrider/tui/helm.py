@@ -49,6 +49,7 @@ class Helm:
         self._model: ModelRef | None = None
         self._by_hand = ByHand()
         self._loading = False
+        self._opening = asyncio.Lock()
 
     @property
     def session_id(self) -> str:
@@ -100,15 +101,16 @@ class Helm:
     async def show(
         self, session_id: str, *, take_over: bool = False, changed: Callable[[], None] = lambda: None
     ) -> None:
-        """The end of a stored session at once; then it is opened, which may take longer."""
-        page = await self.engine.store.load(session_id, limit=PAGE)
-        conversation = Conversation(session_id)
-        conversation.load(page.messages)
-        conversation.activity.recount(page.messages)
-        self.conversation, self.first, self.waiting = conversation, page.first, []
-        changed()
-        await asyncio.sleep(PAINT)
-        await self._open(session_id, take_over=take_over)
+        """The end of a stored session at once; then it is opened, which may take longer, and what is said waits."""
+        async with self._opening:
+            page = await self.engine.store.load(session_id, limit=PAGE)
+            conversation = Conversation(session_id)
+            conversation.load(page.messages)
+            conversation.activity.recount(page.messages)
+            self.conversation, self.first, self.waiting = conversation, page.first, []
+            changed()
+            await asyncio.sleep(PAINT)
+            await self._open(session_id, take_over=take_over)
 
     async def older(self) -> bool:
         """Another page at the top; False where there is none."""
@@ -190,12 +192,13 @@ class Helm:
         return [agent.name for agent in self.settings.agents]
 
     async def ensure_session(self) -> str:
-        if not self.session_id:
-            session_id = await self.engine.create(mode=self._mode, agent=self._agent, workspace=self.workspace)
-            self.conversation.session_id = session_id
-            self.engine.live[session_id].model = self._model
-            self._follow(session_id)
-        return self.session_id
+        async with self._opening:
+            if not self.session_id:
+                session_id = await self.engine.create(mode=self._mode, agent=self._agent, workspace=self.workspace)
+                self.conversation.session_id = session_id
+                self.engine.live[session_id].model = self._model
+                self._follow(session_id)
+            return self.session_id
 
     async def _open(self, session_id: str, *, take_over: bool) -> None:
         under_way = session_id in self.engine.live and self.engine.live[session_id].busy

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from outrider import Agent, Tokens, Tool, async_run
+from outrider import Agent, CacheTokens, Tokens, Tool, async_run
 from outrider.bus import EventBus
 from outrider.tracing.otel.listener import OpenTelemetry
 from tests.turns.stories import agent, call, scripted
@@ -123,3 +123,13 @@ async def test_what_is_open_when_nobody_listens_any_more_is_ended():
     writer = agent("writer", "You write.")
     await async_run(writer, "go", [writer], [leave], [scripted([call("leave"), "done"])], bus=collector.bus)
     assert {"invoke_agent writer", "execute_tool leave"} <= set(collector.spans)
+
+
+async def test_tokens_of_a_cache_and_of_reasoning_are_counted_once():
+    collector = Collector()
+    used = Tokens(input=10, output=3, reasoning=4, cache=CacheTokens(read=100, write=20))
+    result = await run_with(collector, ["done", used])
+    chat = next(span for name, span in collector.spans.items() if name.startswith("chat "))
+    assert chat.attributes["gen_ai.usage.input_tokens"] == 130
+    assert chat.attributes["gen_ai.usage.output_tokens"] == 7
+    assert result.trace.root.tokens == used

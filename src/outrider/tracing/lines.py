@@ -172,8 +172,8 @@ def _fine_line(event: Event) -> Line:
 
 
 def _answer(event: LLMResponseEvent) -> str:
-    prompt = event.input_tokens + event.cache_read_tokens + event.cache_write_tokens
-    tokens = f"{prompt:,} tokens in, {event.output_tokens + event.reasoning_tokens:,} out"
+    used = event.tokens
+    tokens = f"{used.prompt:,} tokens in, {used.output + used.reasoning:,} out"
     took = _took(event.duration_ms)
     return _joined(_model(event), one_line(event.stop_reason or "", 40), tokens, _cost(event.cost), took)
 

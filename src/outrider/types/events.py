@@ -6,6 +6,7 @@ import msgspec
 
 from outrider.types.codec import load_part, plain
 from outrider.types.ids import now_ms
+from outrider.types.usage import CacheTokens, Tokens
 from outrider.types.validate import convert, is_object
 
 
@@ -61,7 +62,8 @@ class LLMRequestEvent(Event, frozen=True):
 
 
 class LLMResponseEvent(Event, frozen=True):
-    """`cost` is the exact decimal as text; None when no price is known."""
+    """Counts do not overlap, as in `Tokens`: input without what a cache gave or took, output without reasoning.
+    `cost` is the exact decimal as text; None when no price is known."""
 
     stop_reason: str | None = None
     has_tool_use: bool = False
@@ -75,6 +77,11 @@ class LLMResponseEvent(Event, frozen=True):
     cost: str | None = None
     model: str = ""
     provider: str = ""
+
+    @property
+    def tokens(self) -> Tokens:
+        cache = CacheTokens(self.cache_read_tokens, self.cache_write_tokens)
+        return Tokens(self.input_tokens, self.output_tokens, self.reasoning_tokens, cache)
 
 
 class ToolExecutionStartedEvent(Event, frozen=True):

@@ -12,7 +12,7 @@ from outrider.cli.dispatch import code_of
 from outrider.types.events import Event, LLMResponseEvent, PartUpdatedEvent
 from outrider.types.parts import ToolPart
 from outrider.types.tool_state import ToolError
-from outrider.types.usage import CacheTokens, Tokens, Usage
+from outrider.types.usage import Tokens, Usage
 
 VERSION = 1  # of everything that `json` and `stream-json` print
 
@@ -54,7 +54,7 @@ class Tally:
         match event:
             case LLMResponseEvent():
                 cost = None if event.cost is None else Decimal(event.cost)
-                self.usage = self.usage.plus(tokens_of(event), cost)
+                self.usage = self.usage.plus(event.tokens, cost)
                 self.answers += 1
             case PartUpdatedEvent(part=ToolPart(state=ToolError(reason="denied" | "rejected") as state) as call):
                 refused = (call.call_id, call.tool, state.input, state.reason, state.error, event.session_id)
@@ -104,13 +104,6 @@ class Result(msgspec.Struct, frozen=True):
             "cost": None if usage.total_cost is None else float(usage.total_cost),
             "refused_calls": [msgspec.to_builtins(call) for call in self.tally.refused],
         }
-
-
-def tokens_of(event: LLMResponseEvent) -> Tokens:
-    """The counts of the event include each other; these do not."""
-    cache = CacheTokens(event.cache_read_tokens, event.cache_write_tokens)
-    fresh, said = event.input_tokens - cache.read - cache.write, event.output_tokens - event.reasoning_tokens
-    return Tokens(max(0, fresh), max(0, said), event.reasoning_tokens, cache)
 
 
 def usage_dict(tokens: Tokens) -> dict[str, int]:

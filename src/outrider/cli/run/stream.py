@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from outrider.cli.run.result import tokens_of, usage_dict
+from outrider.cli.run.result import usage_dict
 from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,
@@ -77,7 +77,7 @@ def _told(event: Event) -> Iterator[tuple[str, Line]]:
             model = f"{event.provider}/{event.model}"
             yield (
                 "step",
-                {"model": model, "stop_reason": event.stop_reason, "usage": usage_dict(tokens_of(event)), "cost": cost},
+                {"model": model, "stop_reason": event.stop_reason, "usage": usage_dict(event.tokens), "cost": cost},
             )
         case AgentCalledEvent():
             yield "agent_call", {"call_id": event.call_id, "callee": event.callee, "message": event.message}

@@ -110,8 +110,8 @@ class OpenTelemetry:
         used: dict[str, Any] = {
             names.RESPONSE_MODEL: event.model,
             names.FINISH_REASONS: (reason,),
-            names.INPUT_TOKENS: event.input_tokens,
-            names.OUTPUT_TOKENS: event.output_tokens,
+            names.INPUT_TOKENS: event.tokens.prompt,
+            names.OUTPUT_TOKENS: event.tokens.output + event.tokens.reasoning,
             names.CACHE_READ_TOKENS: event.cache_read_tokens,
             names.CACHE_WRITE_TOKENS: event.cache_write_tokens,
             names.REASONING_TOKENS: event.reasoning_tokens,

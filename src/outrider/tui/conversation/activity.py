@@ -97,8 +97,9 @@ class Activity:
             self.word = "thinking" if thinks else "writing"
 
     def _count(self, event: LLMResponseEvent, *, own: bool) -> None:
-        used = event.input_tokens + event.output_tokens
-        self.turn_tokens += event.output_tokens
+        written = event.tokens.output + event.tokens.reasoning
+        used = event.tokens.total
+        self.turn_tokens += written
         self.written = 0
         self.answers += 1
         if own and used:

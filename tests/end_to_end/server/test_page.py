@@ -102,7 +102,7 @@ async def test_nothing_that_a_model_writes_is_obeyed_by_the_page(tmp_path):
         await page.locator(".message.assistant").get_by_text("onerror").wait_for()
         assert await page.locator("#conversation img, #conversation script").count() == 0
         assert await page.locator("#conversation a").count() == 0
-        assert "owned" not in await page.title() or nasty[:20] in await page.title()
+        assert await page.title() != "owned"
 
 
 async def test_a_plan_is_accepted_and_carried_out(tmp_path):

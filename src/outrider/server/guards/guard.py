@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from http.cookies import CookieError, SimpleCookie
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import parse_qs
 
 import msgspec
@@ -146,8 +146,7 @@ async def refuse(send: Send, refusal: Refusal) -> None:
     headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store"), *HEADERS]
     if refusal.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    start: Literal["http.response.start"] = "http.response.start"
-    await send({"type": start, "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 

@@ -112,6 +112,11 @@ class Staff:
         if self._recorder is not None:
             await self._recorder.close(session_id)
 
+    @property
+    def data(self) -> Path | None:
+        """Where Outrider keeps its own things; None for an engine without built-in tools, which keeps none."""
+        return self._options.surroundings.data if self._options.surroundings else None
+
     def agent(self, name: str, model: ModelRef | None = None) -> Agent:
         """The agent of that name, thinking with another model than its own if one is named."""
         if name and name not in self.plan.agents:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import msgspec
 
-from outrider.app.archive.archive import Archive
 from outrider.app.config.settings import Settings
 from outrider.app.engine import Engine
 from outrider.app.views.models import context_limit
+from outrider.app.views.sessions import archive_of
 from outrider.tui.by_hand import ByHand
 from outrider.tui.composer.mentions import attachments
 from outrider.tui.conversation.conversation import Conversation
@@ -40,7 +40,7 @@ class Helm:
     def __init__(self, engine: Engine, settings: Settings) -> None:
         self.engine = engine
         self.settings = settings
-        self.archive = Archive(engine.store)
+        self.archive = archive_of(engine)
         self.conversation = Conversation("")
         self.waiting: list[Waiting] = []
         self.first = True  # whether the oldest entry is the session's first

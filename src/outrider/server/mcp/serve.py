@@ -12,6 +12,7 @@ from pydantic import Field
 from outrider.app.archive.archive import Archive, open_archive
 from outrider.app.config.settings import Settings
 from outrider.app.standard import standard_engine
+from outrider.app.views.sessions import archive_of
 from outrider.errors import OutriderError
 from outrider.server.mcp.runs import Less, RunReport, Runs
 from outrider.server.mcp.transcript import as_text
@@ -97,7 +98,7 @@ async def serve_agents(settings: Settings, version: str) -> None:
             engine = await opened.enter_async_context(
                 standard_engine(settings, workspace=settings.workspace, attended=False)
             )
-            archive, runs = Archive(engine.store), Runs(engine, settings)
+            archive, runs = archive_of(engine), Runs(engine, settings)
         await _server(OtherAgents(archive, runs, settings.missing), version).run_stdio_async()
 
 

@@ -2,9 +2,10 @@
 
 import msgspec
 
-from outrider.app.archive.archive import Archive, Imported, SearchHit, SessionPage, StoredSession, Transcript
+from outrider.app.archive.archive import Imported, SearchHit, SessionPage, StoredSession, Transcript
 from outrider.app.archive.sharing import shared_page
 from outrider.app.archive.traces import stored_trace
+from outrider.app.views.sessions import archive_of
 from outrider.server.endpoint import Asked, Document, Endpoint, Nothing, Stream
 from outrider.types.agents import Mode
 
@@ -77,7 +78,7 @@ class FollowQuery(msgspec.Struct, frozen=True):
 
 async def list_sessions(asked: Asked[ListQuery, Nothing]) -> SessionPage:
     query = asked.query
-    return await Archive(asked.engine.store).page(
+    return await archive_of(asked.engine).page(
         _bounded(query.limit), after=query.after, workspace=query.workspace, children=query.children
     )
 
@@ -105,11 +106,11 @@ async def change_session(asked: Asked[Nothing, SessionChanges]) -> StoredSession
 
 async def delete_session(asked: Asked[Nothing, Nothing]) -> None:
     await asked.engine.close(asked.path["session_id"])
-    await Archive(asked.engine.store).delete(asked.path["session_id"])
+    await archive_of(asked.engine).delete(asked.path["session_id"])
 
 
 async def clear_sessions(asked: Asked[Nothing, Nothing]) -> Cleared:
-    return Cleared(await Archive(asked.engine.store).clear())
+    return Cleared(await archive_of(asked.engine).clear())
 
 
 async def read_messages(asked: Asked[PageQuery, Nothing]) -> Transcript:
@@ -131,27 +132,27 @@ async def fork_session(asked: Asked[Nothing, ForkPoint]) -> StoredSession:
 
 async def export_session(asked: Asked[Nothing, Nothing]) -> Document:
     session_id = asked.path["session_id"]
-    document = await Archive(asked.engine.store).export(session_id)
+    document = await archive_of(asked.engine).export(session_id)
     return Document(document, "application/json", f"{session_id}.json")
 
 
 async def import_session(asked: Asked[ImportQuery, msgspec.Raw]) -> Imported:
-    return await Archive(asked.engine.store).bring(bytes(asked.body), as_copy=asked.query.as_copy)
+    return await archive_of(asked.engine).bring(bytes(asked.body), as_copy=asked.query.as_copy)
 
 
 async def import_from(asked: Asked[ImportQuery, Elsewhere]) -> Imported:
     there = asked.body
-    archive = Archive(asked.engine.store)
+    archive = archive_of(asked.engine)
     return await archive.bring_from(there.url, token=there.token, as_copy=asked.query.as_copy)
 
 
 async def share_session(asked: Asked[Nothing, Nothing]) -> Document:
-    page = await shared_page(Archive(asked.engine.store), asked.path["session_id"])
+    page = await shared_page(archive_of(asked.engine), asked.path["session_id"])
     return Document(page.encode(), "text/html; charset=utf-8", f"{asked.path['session_id']}.html")
 
 
 async def trace_page(asked: Asked[Nothing, Nothing]) -> Document:
-    trace = await stored_trace(Archive(asked.engine.store), asked.path["session_id"])
+    trace = await stored_trace(archive_of(asked.engine), asked.path["session_id"])
     return Document(trace.to_html().encode(), "text/html; charset=utf-8", "trace.html")
 
 

@@ -13,6 +13,7 @@ import pytest
 from outrider import Engine, EventBus, PatchPart, SessionInUseError, TextPart, Tool, ToolCompleted, ToolPart
 from outrider.app.archive.archive import open_archive
 from outrider.app.toolbox import Surroundings
+from outrider.app.views.sessions import archive_of
 from outrider.events import ErrorEvent, FilesRestoredEvent, ToolApprovalRequestedEvent
 from outrider.processes.sandbox.none import NoSandbox
 from outrider.sessions.snapshots.tidying import sessions_in
@@ -408,3 +409,15 @@ async def test_nothing_is_said_to_fail_when_undo_works(workspace, tmp_path):
         await held.prompt(session_id, "go")
         await held.file_changes(session_id).undo()
         assert failures == []
+
+
+async def test_a_session_deleted_from_an_open_engine_takes_what_was_kept_for_it_along(workspace, tmp_path):
+    script = [call("write", file_path="new.txt", content="x\n"), "done"]
+    async with engine(script, tmp_path) as held:
+        session = await held.create(workspace=workspace)
+        await held.prompt(session, "go")
+        await held.close(session)
+        (kept,) = (tmp_path / "data" / "undo").iterdir()
+        assert sessions_in(kept) == {session}
+        await archive_of(held).delete(session)
+    assert not kept.exists() or sessions_in(kept) == set()

@@ -112,11 +112,12 @@ async def test_sf_009_and_010_a_signal_ends_the_turn_and_all_it_started_with_eve
         await judge_kept(run)
 
 
-async def test_sf_011_the_second_interrupt_ends_the_program_and_the_session_can_be_resumed(tmp_path: Path):
+@pytest.mark.parametrize("pause", [0.0, 0.1, 0.3])
+async def test_sf_011_the_second_interrupt_ends_the_program_and_the_session_can_be_resumed(tmp_path: Path, pause):
     async with program(tmp_path) as run:
         pid = await run.at_work()
         run.process.send_signal(signal.SIGINT)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(pause)
         with contextlib.suppress(ProcessLookupError):
             run.process.send_signal(signal.SIGINT)
         code, seconds = await run.ended()

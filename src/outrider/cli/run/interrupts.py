@@ -1,6 +1,7 @@
 """Signals: the first one ends the turn with everything kept, the second one the program."""
 
 import asyncio
+import atexit
 import os
 import signal
 from collections.abc import Generator
@@ -39,3 +40,11 @@ def interrupts() -> Generator[Interrupts, None, None]:
         for number in known:
             with suppress(NotImplementedError, RuntimeError):
                 loop.remove_signal_handler(number)
+            if heard.wanted.is_set():
+                _end_at_once(number, heard.exit_code)
+
+
+def _end_at_once(number: int, exit_code: int) -> None:
+    """For what is left after an interrupt: last words, and an interpreter that forgets its handlers while it ends."""
+    signal.signal(number, lambda *_: os._exit(exit_code))
+    atexit.register(signal.signal, number, signal.SIG_IGN)

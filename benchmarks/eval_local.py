@@ -1,6 +1,7 @@
 """Judges embedded models: `python -m benchmarks.eval_local [--model 1.5b]… [--only choices]… [--matching TEXT]`.
 
-Choices are judged by the first call, questions by the answer, repairs by running the test.
+Choices are judged by the first call, questions by the answer, repairs by running the test. `--held-out` gives the tasks
+that no prompt was tuned on instead.
 """
 
 import argparse
@@ -15,10 +16,12 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.local_eval.choices import CHOICES, Choice
-from benchmarks.local_eval.questions import QUESTIONS
-from benchmarks.local_eval.repairs import REPAIRS, Repair
-from benchmarks.local_eval.shop import lay_out
+from benchmarks.local_eval import choices, held_out, questions, repairs
+from benchmarks.local_eval.choices import Choice
+from benchmarks.local_eval.questions import Question
+from benchmarks.local_eval.repairs import Repair
+from benchmarks.local_eval.shop import FILES, lay_out
+from benchmarks.local_eval.station import STATION
 from outrider import Agent, Engine, EventBus, Limits, Provider, Rules
 from outrider.app.build import model_client
 from outrider.app.config.folders import find_folders
@@ -38,6 +41,29 @@ TEST_SECONDS = 30
 ALLOWED = Rules(allow=("write(*)", "shell(*)"))  # the tasks are our own
 Verdict = tuple[str, bool, str]
 """A task, whether it was done right, and what became of it."""
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """`files` are the workspace of choices and questions."""
+
+    files: dict[str, str]
+    choices: tuple[Choice, ...]
+    questions: tuple[Question, ...]
+    repairs: tuple[Repair, ...]
+
+    def matching(self, text: str) -> "Tasks":
+        """Those whose text holds `text`."""
+        return Tasks(
+            self.files,
+            tuple(choice for choice in self.choices if text in choice.said),
+            tuple(question for question in self.questions if text in question.said),
+            tuple(repair for repair in self.repairs if text in repair.said),
+        )
+
+
+USUAL = Tasks(FILES, choices.CHOICES, questions.QUESTIONS, repairs.REPAIRS)
+HELD_OUT = Tasks(STATION, held_out.CHOICES, held_out.QUESTIONS, held_out.REPAIRS)
 
 
 @dataclass
@@ -61,16 +87,16 @@ class Score:
 
 @dataclass
 class Exam:
-    """One model, in a folder of its own. `matching` picks the tasks whose text holds it."""
+    """One model, in a folder of its own."""
 
     model: str
+    tasks: Tasks
     folder: Path
     threads: int | None = None
-    matching: str = ""
     bus: EventBus = field(default_factory=EventBus)
 
     def __post_init__(self) -> None:
-        self.shop = lay_out(self.folder / "shop")
+        self.workspace = lay_out(self.folder / "workspace", self.tasks.files)
         self.agent = local_profile(Agent("outrider", prompt_text("agent"), self.model, "local", limits=LIMITS))
         self.provider = Provider("local", "local", options={"threads": self.threads} if self.threads else {})
         self.around = Surroundings(
@@ -80,10 +106,10 @@ class Exam:
     async def choices(self) -> AsyncIterator[Verdict]:
         specs = await self._offered()
         async with contextlib.aclosing(model_client(self.provider)) as client:
-            for choice in (choice for choice in CHOICES if self.matching in choice.said):
+            for choice in self.tasks.choices:
                 assembler = Assembler("local")
                 prompt = conversation(choice)
-                request = Request(self.model, prompt, self.agent.instructions, specs, workspace=str(self.shop))
+                request = Request(self.model, prompt, self.agent.instructions, specs, workspace=str(self.workspace))
                 async for delta in client.stream(request):
                     assembler.add(delta)
                 tool, arguments = first_call(assembler)
@@ -91,19 +117,19 @@ class Exam:
 
     async def questions(self) -> AsyncIterator[Verdict]:
         async with self._engine() as engine:
-            for question in (question for question in QUESTIONS if self.matching in question.said):
-                answer, steps = await work(engine, question.said, self.shop)
+            for question in self.tasks.questions:
+                answer, steps = await work(engine, question.said, self.workspace)
                 yield question.said, question.accepts(answer), steps
 
     async def repairs(self) -> AsyncIterator[Verdict]:
         async with self._engine() as engine:
-            for repair in (repair for repair in REPAIRS if self.matching in repair.said):
+            for repair in self.tasks.repairs:
                 workspace = lay_out(self.folder / repair.name, repair.files)
                 _, steps = await work(engine, repair.said, workspace)
                 yield repair.name, await asyncio.to_thread(passes, repair, workspace), steps
 
     async def _offered(self) -> tuple[ToolSpec, ...]:
-        toolbox = Toolbox(Session(workspace_directory=str(self.shop)), self.around)
+        toolbox = Toolbox(Session(workspace_directory=str(self.workspace)), self.around)
         try:
             return tuple(tool.spec() for name, tool in toolbox.tools.items() if name in (self.agent.tools or ()))
         finally:
@@ -181,15 +207,17 @@ async def main() -> None:
     parser.add_argument("--model", action="append", help="0.5b, 1.5b or PATH.gguf; may be given again")
     parser.add_argument("--only", choices=[*KINDS], action="append")
     parser.add_argument("--matching", default="", help="only tasks whose text holds this")
+    parser.add_argument("--held-out", action="store_true", help="the tasks that no prompt was tuned on")
     parser.add_argument("--threads", type=int)
     given = parser.parse_args()
+    tasks = (HELD_OUT if given.held_out else USUAL).matching(given.matching)
     rows: dict[str, list[Score]] = {}
     for model in given.model or ["1.5b", "0.5b"]:
         if not model.endswith(".gguf"):
             pull_weights(model, find_folders(os.environ).data, ProgressLine(sys.stderr))
         print(f"local/{model}")
         with tempfile.TemporaryDirectory(prefix="eval-") as folder:
-            exam = Exam(model, Path(folder), given.threads, given.matching)
+            exam = Exam(model, tasks, Path(folder), given.threads)
             rows[model] = [await judged(exam, kind) for kind in given.only or KINDS]
     show(rows)
 

@@ -103,9 +103,9 @@ class Engine:
         return (await self._sessions.at(session_id, take_over=take_over)).journal.session
 
     async def go_on(self, session_id: str, *, take_over: bool = False) -> TurnEnd:
-        """Let a turn go on that a crash, an abort or a limit cut off, and wait for its end. Nothing is done twice: the
-        model reads which of its calls were interrupted."""
-        live = await self._sessions.at(session_id, take_over=take_over)
+        """Let a turn go on that a crash, an abort or a limit cut off, and wait for its end. Nothing is done twice,
+        except for calls of tools that are `repeatable`: the model reads which of the others were interrupted."""
+        live = await self._sessions.at(session_id, take_over=take_over, goes_on=True)
         return self._redactor.value(await live.go_on())
 
     async def prompt(
@@ -210,6 +210,10 @@ class Engine:
         return FileChanges(
             session_id, self.staff.undo, self.store, self.bus, lambda: self._sessions.at_rest(session_id)
         )
+
+    def discreet(self, value: Any) -> Any:
+        """A value as it may be written down elsewhere: its secrets are stars, as they are in the store."""
+        return self._redactor.value(value)
 
     def events(self, session_id: str | None = None) -> EventStream:
         return self.bus.stream(None if session_id is None else lambda event: event.session_id == session_id)

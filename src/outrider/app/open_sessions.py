@@ -27,12 +27,13 @@ class OpenSessions:
     async def begin(self, session: Session) -> None:
         self._add(await begin(session, self._store, self._bus, owner=self._owner))
 
-    async def at(self, session_id: str, *, take_over: bool = False) -> LiveSession:
-        """The session, owned by this engine from now on; one that somebody else took over is opened anew."""
+    async def at(self, session_id: str, *, take_over: bool = False, goes_on: bool = False) -> LiveSession:
+        """The session, owned by this engine from now on; one that somebody else took over is opened anew. If its turn
+        `goes_on`, calls that are safe to repeat do too; for everybody else they are interrupted like all others."""
         if session_id in self.live and self.live[session_id].journal.lost.is_set():
             await self.close(session_id)
         if session_id not in self.live:
-            self._add(await self._resumed(session_id, take_over=take_over)).wake()
+            self._add(await self._resumed(session_id, take_over=take_over, repeats=goes_on)).wake()
         return self.live[session_id]
 
     async def at_rest(self, session_id: str) -> Journal:
@@ -54,7 +55,7 @@ class OpenSessions:
             await live.close()
         self.live.clear()
 
-    async def _resumed(self, session_id: str, *, take_over: bool) -> Journal:
+    async def _resumed(self, session_id: str, *, take_over: bool, repeats: bool) -> Journal:
         """The journal of a stored session; of interrupted calls it is said what became of the files they named."""
         workspace = Path((await self._store.get(session_id)).workspace_directory or ".")
         journal = await resume(
@@ -64,6 +65,7 @@ class OpenSessions:
             owner=self._owner,
             take_over=take_over,
             describe=lambda call: aftermath(call, workspace),
+            repeats=repeats,
         )
         await end_below(self._store, journal.session.messages)
         if self._staff.undo is not None:

@@ -16,6 +16,7 @@ from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.sessions.waiting.changes import Changes, Entry
 from outrider.sessions.waiting.drafts import Drafts
+from outrider.sessions.waiting.eager import eagerly
 from outrider.types.codec import AnyPart
 from outrider.types.events import (
     ErrorEvent,
@@ -57,6 +58,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         self._changes = Changes(self._append)
         self._drafts = Drafts(lambda: self._start(self._flush_quietly()))
         self._tasks: set[asyncio.Task[None]] = set()
+        self._begin = eagerly if store.prompt else asyncio.create_task
         self._pulse = asyncio.create_task(self._renew_lease(lease)) if lease else None
 
     async def add_message(self, message: Message, *, takes: Sequence[str] = ()) -> Message:
@@ -74,7 +76,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         message.join(self.session.id)
         message.time = message.time or MessageTime(self._clock())
         self._add(message)
-        self._changes.add(Entry([message], lambda _: None), watched=False)
+        self._changes.add(Entry([message], lambda _: None, synced=False), watched=False)
         self._drafts.wake()
         return message
 
@@ -86,10 +88,11 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         """Take an inbox item that is not wanted any more, so that nobody else does."""
         await self._record(Entry([], lambda _: None, [item_id]))
 
-    async def put_message(self, message: Message) -> None:
-        """Keep what became known about a message: how it finished, what it used. Its parts have their own way."""
+    async def put_message(self, message: Message, *, synced: bool = True) -> None:
+        """Keep what became known about a message: how it finished, what it used. Its parts have their own way.
+        Where something is kept next, it need not be `synced`."""
         values = [] if self._changes.holds(message) else [replace(message, parts=[])]
-        await self._record(Entry(values, lambda _: None))
+        await self._record(Entry(values, lambda _: None, synced=synced))
 
     async def put_part(self, part: AnyPart, message: Message) -> AnyPart:
         """Add a part to a message of the session, or give it its new value. A call only makes legal moves."""
@@ -167,12 +170,13 @@ class Journal(AbstractAsyncContextManager["Journal"]):
                 message.add_part(part)
             self._tell(PartUpdatedEvent(part=part, seq=seq))
 
-        return Entry([part], apply)
+        return Entry([part], apply, synced=_has_effect(part))
 
     async def _record(self, entry: Entry) -> None:
         """A caller that is cancelled does not tear a change apart: it is kept, applied and told, or none of it."""
         self._changes.add(entry)
-        await asyncio.shield(self._start(self._drain_in_order()))
+        if (rest := self._start(self._drain_in_order())) is not None:
+            await asyncio.shield(rest)
         self._changes.check(entry)
 
     async def _drain_in_order(self) -> None:
@@ -184,10 +188,14 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         if self._changes and not self._tasks:
             self._start(self._drain_in_order())
 
-    async def _append(self, values: Sequence[Kept], takes: Sequence[str] = (), *, draft: bool = False) -> int:
+    async def _append(
+        self, values: Sequence[Kept], takes: Sequence[str] = (), *, draft: bool = False, synced: bool = True
+    ) -> int:
         token = self.lease.token if self.lease else None
         try:
-            return await self._store.append(self.session.id, values, token=token, draft=draft, takes=takes)
+            return await self._store.append(
+                self.session.id, values, token=token, draft=draft, synced=synced, takes=takes
+            )
         except LeaseLostError:
             self.lost.set()
             raise
@@ -195,10 +203,12 @@ class Journal(AbstractAsyncContextManager["Journal"]):
             self._tell(ErrorEvent(error_type="StorageFullError", message=error.message))
             raise
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
+        """What is left of the work, if it could not be done at once."""
+        task = self._begin(work)
+        if task is not None:
+            self._tasks.add(task)
+            task.add_done_callback(self._finished)
         return task
 
     def _finished(self, task: asyncio.Task[None]) -> None:
@@ -246,11 +256,13 @@ async def resume(
     owner: Owner | None = None,
     take_over: bool = False,
     describe: Describe = lambda _: "",
+    repeats: bool = False,
 ) -> Journal:
-    """Own a stored session and go on with it; what a crash left open is ended first."""
+    """Own a stored session and go on with it; what a crash left open is ended first, or with `repeats` put back where
+    a call is safe to repeat."""
     lease = await store.acquire(session_id, owner, take_over=take_over) if owner else None
     transcript = await store.load(session_id)
-    repaired = repair(transcript, now_ms(), describe)
+    repaired = repair(transcript, now_ms(), describe, repeats=repeats)
     if repaired:
         await store.append(session_id, repaired, token=lease.token if lease else None)
     return Journal(session_from(transcript.session, transcript.messages), store, bus, lease=lease)
@@ -268,6 +280,11 @@ def _adopt(session: Session, stored: StoredSession) -> None:
     session.workspace_directory = stored.workspace_directory
     session.mode = stored.mode  # type: ignore[assignment]  a newer version's mode is kept as it is
     session.time = stored.time or session.time
+
+
+def _has_effect(part: AnyPart) -> bool:
+    """Whether something happens once it is kept, of which a machine that comes back must know."""
+    return isinstance(part, ToolPart) and part.state.status == "running"
 
 
 def _reach_call(part: AnyPart, running: str, ended: str) -> None:

@@ -1,4 +1,6 @@
-"""What a crash left open is ended, once: calls as interrupted, unfinished answers as incomplete."""
+"""What a crash left open is ended, once: calls as interrupted, unfinished answers as incomplete.
+
+The one exception: where a turn is to go on, calls of tools that are safe to repeat are put back, to be run again."""
 
 from collections.abc import Callable
 
@@ -16,18 +18,29 @@ MAY_HAVE_HAPPENED = (
 NEVER_RAN = "The program stopped before this call started; it had no effect."
 INCOMPLETE = "The program stopped while this answer was being written; what was shown until then is kept."
 
+REPEATED = "repeated"
+MOST_REPEATS = 3  # a call that takes the program with it each time is ended in the end
+
 Describe = Callable[[ToolPart], str]
 
 
-def repair(transcript: Transcript, at: int, describe: Describe = lambda _: "", *, waits: bool = True) -> list[Kept]:
+def repair(
+    transcript: Transcript,
+    at: int,
+    describe: Describe = lambda _: "",
+    *,
+    waits: bool = True,
+    repeats: bool = False,
+) -> list[Kept]:
     """Change the transcript's messages, and give what has to be stored; a second time there is nothing to do.
 
     `describe` may add what is known about a running call's effects. A call that waits for an approval stays as it is,
-    since it is asked about again; without `waits` it ends too.
+    since it is asked about again; without `waits` it ends too. With `repeats` the turn goes on at once, so calls of its
+    last answer that are safe to repeat are put back before their start.
     """
-    changed: list[Kept] = []
+    changed: list[Kept] = _put_back(transcript.messages[-1]) if repeats and transcript.messages else []
     for message in transcript.messages:
-        changed += _end_calls(message, at, describe, waits=waits)
+        changed += _end_calls(message, at, describe, waits=waits, repeats=repeats)
         drafts = [part for part in message.parts if part.id in transcript.drafts]
         ended = {value.id for value in changed}
         changed += [part for part in drafts if part.id not in ended]
@@ -38,10 +51,22 @@ def repair(transcript: Transcript, at: int, describe: Describe = lambda _: "", *
     return changed
 
 
-def _end_calls(message: Message, at: int, describe: Describe, *, waits: bool) -> list[Kept]:
+def _put_back(message: Message) -> list[Kept]:
+    changed: list[Kept] = []
+    for position, part in enumerate(message.parts):
+        if isinstance(part, ToolPart) and isinstance(part.state, ToolRunning) and part.repeatable:
+            times = part.metadata.get(REPEATED, 0) + 1
+            if times <= MOST_REPEATS:
+                back = replace(part, state=part.state.again(), metadata={**part.metadata, REPEATED: times})
+                message.parts[position] = back
+                changed.append(back)
+    return changed
+
+
+def _end_calls(message: Message, at: int, describe: Describe, *, waits: bool, repeats: bool) -> list[Kept]:
     ended: list[Kept] = []
     for position, part in enumerate(message.parts):
-        if waits and isinstance(part, ToolPart) and _is_asked_about(part):
+        if isinstance(part, ToolPart) and ((waits and _is_asked_about(part)) or (repeats and _is_put_back(part))):
             continue
         if isinstance(part, ToolPart) and (closed := _end(part, at, describe)) is not part:
             message.parts[position] = closed
@@ -55,8 +80,9 @@ def _end(part: ToolPart, at: int, describe: Describe) -> ToolPart:
             text = "\n".join(line for line in (MAY_HAVE_HAPPENED, describe(part), _output_so_far(state)) if line)
             return part.with_state(state.fail(text, at, reason="interrupted", metadata={"recovered_from": "running"}))
         case ToolPending() as state:
+            words = MAY_HAVE_HAPPENED if _is_put_back(part) else NEVER_RAN
             return part.with_state(
-                state.fail(NEVER_RAN, at, reason="interrupted", metadata={"recovered_from": state.phase})
+                state.fail(words, at, reason="interrupted", metadata={"recovered_from": state.phase})
             )
         case _:
             return part
@@ -64,6 +90,10 @@ def _end(part: ToolPart, at: int, describe: Describe) -> ToolPart:
 
 def _is_asked_about(part: ToolPart) -> bool:
     return isinstance(part.state, ToolPending) and part.state.phase == "awaiting_approval"
+
+
+def _is_put_back(part: ToolPart) -> bool:
+    return isinstance(part.state, ToolPending) and REPEATED in part.metadata
 
 
 def _output_so_far(state: ToolRunning) -> str:

@@ -16,7 +16,7 @@ from outrider.tools.tool import Tool, ToolResult
 from outrider.tools.truncation import OutputCap, Save, truncate
 from outrider.types.ids import now_ms
 from outrider.types.parts import ToolPart
-from outrider.types.tool_state import ToolEnd, ToolError, ToolErrorReason, ToolPending, ToolRunning
+from outrider.types.tool_state import REPEATABLE, ToolEnd, ToolError, ToolErrorReason, ToolPending, ToolRunning
 
 PARTIAL = 4_000  # characters of a call's output that are kept when it ends early
 
@@ -83,7 +83,7 @@ class Runner:
             words = self._unknown(call.tool) or no_such_tool(call.tool, self._tools)
             return await self._end(call, call.state.fail(words, self._clock(), reason="invalid_input"))
         running = call.state.start(self._clock())
-        call = call.with_state(running)
+        call = _marked(call, tool).with_state(running)
         watched, words = _Watched(call, running, context, self._draft), "canceled before it started"
         try:
             await self._record(call)  # which may have been done when a cancellation is heard of
@@ -172,6 +172,13 @@ class _Watched:
         self._size += len(self._partial[-1])
         while self._size - len(self._partial[0]) >= PARTIAL:
             self._size -= len(self._partial.popleft())
+
+
+def _marked(call: ToolPart, tool: Tool) -> ToolPart:
+    """Kept with the call: whoever finds it open after a crash may not have its tool at hand."""
+    if not tool.options.repeatable or call.repeatable:
+        return call
+    return msgspec.structs.replace(call, metadata={**call.metadata, REPEATABLE: True})
 
 
 def _words(error: BaseException) -> str:

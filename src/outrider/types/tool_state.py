@@ -4,6 +4,7 @@
          │                      └───────fail───────▶ ToolError
          └── fail: only a call that never ran ─────────▲
 
+After a crash a running call may be put back to where it was (`again`), if its tool is safe to repeat; nothing else may.
 Moves return new values. `move` is the same table for states that come from outside: repeating a move changes
 nothing, any other raises InvalidStateTransition.
 """
@@ -17,6 +18,7 @@ from outrider.errors import InvalidStateTransition
 from outrider.types.validate import convert
 
 NO_OUTPUT = "(no output)"
+REPEATABLE = "repeatable"  # in a part's metadata, from the moment its call began
 
 ToolPhase = Literal["streaming", "ready", "awaiting_approval"]
 ToolErrorReason = Literal["failed", "denied", "rejected", "canceled", "timeout", "interrupted", "invalid_input"]
@@ -157,6 +159,10 @@ class ToolRunning(msgspec.Struct, frozen=True, tag_field="status", tag="running"
             reason=reason,
             metadata={**self.metadata, **(metadata or {})},
         )
+
+    def again(self) -> "ToolPending":
+        """Before its start, once more: for a call that a crash cut off and whose tool is safe to repeat."""
+        return ToolPending(input=self.input, phase="ready")
 
     def expired(self, limit_ms: int, at: int) -> "ToolRunning | ToolError":
         """This state, or its end by timeout once the call has run longer than `limit_ms`."""

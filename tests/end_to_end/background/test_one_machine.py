@@ -67,6 +67,18 @@ async def test_what_a_killed_worker_had_begun_is_ended_as_interrupted_and_the_re
     assert not await here.faults([run])
 
 
+async def test_a_call_that_is_safe_to_repeat_is_run_again_after_its_worker_was_killed(here: Watched):
+    child, _ = here.fleet.start()
+    run = await here.submit("4 mixed steps of cut")
+    await until_effects(here, 2)
+    here.fleet.kill(child)
+    here.fleet.start()
+    run = await over(here, run)
+    assert [call.state.status for call in await here.calls(run.id)] == ["completed"] * 4
+    assert here.fleet.happened() == {"cut-0": 1, "again:cut-1": 2, "cut-2": 1, "again:cut-3": 1}
+    assert not await here.faults([run])
+
+
 async def test_the_limits_of_a_run_hold_for_all_its_workers_together(here: Watched):
     child, _ = here.fleet.start()
     run = await here.submit("9 steps of long", limits=Limits(turns=3))

@@ -1,7 +1,8 @@
 """A worker in a process of its own, to be killed in the middle of its work: `worker_process.py DATABASE STORE EFFECTS`.
 
 Its model is a function of what it is shown: a prompt "3 steps of x" gets three calls, one after the other, each with
-an effect that is written down, and then an answer. "ask" in the prompt makes the last call one that asks."""
+an effect that is written down, and then an answer. "ask" in the prompt makes the last call one that asks; of "4 mixed
+steps of x" every second one is safe to repeat."""
 
 import asyncio
 import os
@@ -23,6 +24,7 @@ from tests.faults.worker import say
 from tests.turns.stories import agent, scripted
 
 PAUSE = float(os.environ.get("OUTRIDER_TEST_PAUSE", "0.15"))
+REPEATABLE = "again:"  # before what is written down by the tool that is safe to repeat
 AT_ONCE = int(os.environ.get("OUTRIDER_TEST_AT_ONCE", "4"))
 
 
@@ -31,11 +33,12 @@ def answer(request: Request) -> Any:
     parts = [part for message in request.prompt for part in message.content]
     prompt = next(part.text for part in parts if getattr(part, "text", "").strip().startswith(tuple("0123456789")))
     steps, _, name = prompt.strip().partition(" steps of ")
+    count, _, mixed = steps.partition(" ")
     given = sum(isinstance(part, ToolResultPart) for part in parts)
-    if given >= int(steps):
+    if given >= int(count):
         return f"{name} is done after {given} calls"
-    last = given + 1 == int(steps)
-    return call("risky" if last and "ask" in name else "effect", f"{name}-{given}", name=f"{name}-{given}")
+    tool = "risky" if given + 1 == int(count) and "ask" in name else "look" if mixed and given % 2 else "effect"
+    return call(tool, f"{name}-{given}", name=f"{name}-{given}")
 
 
 def tools(effects: Path) -> list[Tool]:
@@ -49,11 +52,14 @@ def tools(effects: Path) -> list[Tool]:
         await asyncio.sleep(PAUSE)
         return f"{name} has happened"
 
+    async def look(name: str) -> str:
+        return await effect(f"{REPEATABLE}{name}")
+
     def risky(name: str) -> str:
         note(name)
         return f"{name} has happened"
 
-    return [Tool(effect), Tool(risky, policy="ask")]
+    return [Tool(effect), Tool(look, repeatable=True), Tool(risky, policy="ask")]
 
 
 def store_at(place: str) -> Store:

@@ -45,6 +45,7 @@ def todo_tool(recall: Recall, keep: Keep) -> Tool:
         description=prompt_beside(__file__),
         read_only=True,  # it changes nothing but the session's own notes
         parallel=False,
+        repeatable=True,
         preprocess_args=_understood,
     )
 

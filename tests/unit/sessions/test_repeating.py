@@ -1,0 +1,72 @@
+"""After a crash only calls that are safe to repeat are put back, only where the turn goes on, and not for ever."""
+
+from typing import Any
+
+import pytest
+
+from outrider.sessions.records import StoredSession, Transcript
+from outrider.sessions.recovery import MOST_REPEATS, repair
+from outrider.types.messages import Message
+from outrider.types.parts import ToolPart
+from outrider.types.tool_state import REPEATABLE, RunningTime, ToolError, ToolPending, ToolRunning
+
+
+def cut_off(*, repeatable: bool) -> ToolPart:
+    state = ToolRunning(input={"path": "a.txt"}, time=RunningTime(5))
+    return ToolPart(call_id="one", tool="read", state=state, metadata={REPEATABLE: True} if repeatable else {})
+
+
+def found(*parts: ToolPart) -> Transcript:
+    message = Message("assistant", list(parts), finish="tool_use")
+    message.join("session")
+    return Transcript(StoredSession(id="session"), [message])
+
+
+def calls(transcript: Transcript) -> list[Any]:
+    return [call.state for call in transcript.messages[-1].get_parts_by_type(ToolPart)]
+
+
+def test_a_call_that_is_safe_to_repeat_is_put_back_before_its_start_and_the_other_is_interrupted():
+    transcript = found(cut_off(repeatable=True), cut_off(repeatable=False))
+    assert len(repair(transcript, 9, repeats=True)) == 2
+    again, ended = calls(transcript)
+    assert again == ToolPending(input={"path": "a.txt"}, phase="ready")
+    assert ended.reason == "interrupted"
+
+
+def test_a_second_crash_before_it_was_run_again_changes_nothing():
+    transcript = found(cut_off(repeatable=True))
+    repair(transcript, 9, repeats=True)
+    assert repair(transcript, 10, repeats=True) == []
+
+
+@pytest.mark.parametrize("put_back_before", [False, True])
+def test_where_the_turn_does_not_go_on_it_is_interrupted_like_any_other(put_back_before: bool):
+    transcript = found(cut_off(repeatable=True))
+    if put_back_before:
+        repair(transcript, 8, repeats=True)
+    repair(transcript, 9)
+    (ended,) = calls(transcript)
+    assert isinstance(ended, ToolError)
+    assert ended.reason == "interrupted"
+    assert "may have had" in ended.error
+
+
+def test_a_call_that_takes_the_program_with_it_each_time_is_ended():
+    transcript = found(cut_off(repeatable=True))
+    message = transcript.messages[-1]
+    for _ in range(MOST_REPEATS):
+        repair(transcript, 9, repeats=True)
+        (call,) = message.get_parts_by_type(ToolPart)
+        assert isinstance(call.state, ToolPending)
+        message.parts[0] = call.with_state(call.state.start(10))
+    repair(transcript, 11, repeats=True)
+    assert calls(transcript)[0].reason == "interrupted"
+
+
+def test_a_call_of_an_earlier_answer_is_never_run_again():
+    transcript = found(cut_off(repeatable=True))
+    transcript.messages.append(Message("user", []))
+    repair(transcript, 9, repeats=True)
+    (ended,) = transcript.messages[0].get_parts_by_type(ToolPart)
+    assert isinstance(ended.state, ToolError)

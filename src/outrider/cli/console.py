@@ -1,7 +1,6 @@
 """The two streams of the program: data to stdout, the rest to stderr; harmless, and no more colourful than wanted."""
 
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from typing import TextIO
@@ -32,7 +31,9 @@ class Console:
     def width(self) -> int:
         if not self.out_is_terminal and "COLUMNS" not in self._environ:
             return WIDE
-        return max(NARROW, shutil.get_terminal_size((80, 24)).columns)
+        from shutil import get_terminal_size  # brings every kind of archive along
+
+        return max(NARROW, get_terminal_size((80, 24)).columns)
 
     @property
     def is_plain(self) -> bool:

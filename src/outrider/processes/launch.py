@@ -2,7 +2,6 @@
 
 import marshal
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -85,10 +84,16 @@ def argv_of(command: str | Sequence[str]) -> tuple[str, ...]:
 def find_bash(places: Sequence[str] = _BASH, search_path: str | None = None) -> str:
     """The system's own before any other: a folder that a workspace can write to may stand in the search path."""
     own = (place for place in places if os.access(place, os.X_OK))
-    found = next(own, None) or shutil.which("bash", path=search_path)
+    found = next(own, None) or _on_path("bash", search_path)
     if found is None or not Path(found).is_absolute():
         raise ProcessError(_NO_BASH)
     return found
+
+
+def _on_path(program: str, search_path: str | None) -> str | None:
+    from shutil import which  # brings every kind of archive along, and few machines need it here
+
+    return which(program, path=search_path)
 
 
 def _encoded(word: str) -> bytes:

@@ -102,7 +102,8 @@ _STATUSES: dict[int, type[ProviderError]] = {
     529: OverloadedError,
 }
 
-_TOO_LONG = re.compile(
+# Texts and not patterns: compiling them takes 2 ms, and most programs are never refused anything.
+_TOO_LONG = (
     r"(prompt|input|request|context|conversation|messages?)\b.{0,60}\btoo (long|large)"
     r"|(exceed\w*|longer than|larger than|greater than).{0,80}\bcontext\b"
     r"|(maximum|max|model'?s?) context (length|window|size)"
@@ -110,34 +111,29 @@ _TOO_LONG = re.compile(
     r"|token count.{0,40}exceeds the maximum"
     r"|reduce the length of (the|your) (messages|prompt|input)"
     r"|too many (input |prompt )?tokens\b"
-    r"|(input|prompt) tokens? (limit|exceed)",
-    re.IGNORECASE | re.DOTALL,
+    r"|(input|prompt) tokens? (limit|exceed)"
 )
 # Larger than a whole minute's allowance: refused with 429 however long one waits.
-_OVER_ALLOWANCE = re.compile(r"request too large", re.IGNORECASE)
-_NO_MONEY = re.compile(
+_OVER_ALLOWANCE = "request too large"
+_NO_MONEY = (
     r"(exceeded|out of|no|insufficient|exhausted).{0,30}\b(quota|credits?|balance|funds)\b"
     r"|(quota|credits?|balance|funds)\b.{0,30}\b(exceeded|exhausted|too low|insufficient|depleted|used up)"
     r"|(monthly|weekly|daily|spending|spend|usage|billing|hard) limit.{0,30}\b(reached|exceeded|hit)\b"
     r"|(reached|exceeded|hit).{0,30}\b(monthly|weekly|spending|spend|usage|billing) (limits?|cap)\b"
-    r"|plan and billing|payment required|prepayment|unpaid",
-    re.IGNORECASE | re.DOTALL,
+    r"|plan and billing|payment required|prepayment|unpaid"
 )
-_FILTERED = re.compile(
+_FILTERED = (
     r"content (management |filtering |usage )?(policy|filter)|filtered due to"
     r"|blocked by (our )?(content|safety)|(violat|flagged).{0,60}\b(policy|policies|moderation|safety)"
-    r"|safety (system|filter|reasons)",
-    re.IGNORECASE | re.DOTALL,
+    r"|safety (system|filter|reasons)"
 )
-_BAD_KEY = re.compile(
+_BAD_KEY = (
     r"(api|subscription)[ _-]?key\b.{0,60}\b(invalid|not valid|incorrect|expired|missing|not found)"
-    r"|(invalid|incorrect|missing|expired|no)( or \w+)? (x-)?(api|subscription)[ _-]?key",
-    re.IGNORECASE | re.DOTALL,
+    r"|(invalid|incorrect|missing|expired|no)( or \w+)? (x-)?(api|subscription)[ _-]?key"
 )
-_NO_MODEL = re.compile(
+_NO_MODEL = (
     r"\bmodel\b.{0,160}\b(does not exist|not found|has been (retired|deprecated|decommissioned))"
-    r"|(invalid|unknown|no such) model\b|not a valid model",
-    re.IGNORECASE | re.DOTALL,
+    r"|(invalid|unknown|no such) model\b|not a valid model"
 )
 
 
@@ -186,7 +182,7 @@ def asked_wait(headers: Mapping[str, str], now: float | None = None) -> float | 
 def _kind(message: str, status: int | None, names: list[str], wait: float | None) -> type[ProviderError]:
     """What is said most plainly counts most: a name that means one thing, then words, then the status."""
     named = next((_NAMES[name] for name in names if name in _NAMES), None)
-    if named is RateLimitError and _OVER_ALLOWANCE.search(message):
+    if named is RateLimitError and _says(message, _OVER_ALLOWANCE):
         return ContextOverflowError
     if named is not None:
         return named
@@ -203,20 +199,24 @@ def _kind(message: str, status: int | None, names: list[str], wait: float | None
 
 def _by_words(message: str, status: int | None, wait: float | None) -> type[ProviderError] | None:
     match status:
-        case 400 | 402 | 403 | 429 | None if wait is None and _NO_MONEY.search(message):
+        case 400 | 402 | 403 | 429 | None if wait is None and _says(message, _NO_MONEY):
             return QuotaExceededError
-        case 429 if _OVER_ALLOWANCE.search(message):
+        case 429 if _says(message, _OVER_ALLOWANCE):
             return ContextOverflowError
-        case 400 | 413 | 422 | 500 | None if _TOO_LONG.search(message):
+        case 400 | 413 | 422 | 500 | None if _says(message, _TOO_LONG):
             return ContextOverflowError
-        case 400 | 403 | 422 | None if _FILTERED.search(message):
+        case 400 | 403 | 422 | None if _says(message, _FILTERED):
             return ContentFilterError
-        case 400 if _BAD_KEY.search(message):
+        case 400 if _says(message, _BAD_KEY):
             return AuthenticationError
-        case 400 | 422 if _NO_MODEL.search(message):
+        case 400 | 422 if _says(message, _NO_MODEL):
             return NotFoundError
         case _:
             return None  # what a gateway's page says is about the gateway
+
+
+def _says(message: str, meaning: str) -> bool:
+    return re.search(meaning, message, re.IGNORECASE | re.DOTALL) is not None
 
 
 def _effective(status: int | None, code: str | int | None) -> int | None:

@@ -9,10 +9,8 @@ from outrider.app.undo.history import History
 from outrider.app.undo.notes import write_down
 from outrider.app.undo.undo import Undo
 from outrider.bus import EventBus
+from outrider.sessions import snapshots as kept
 from outrider.sessions.journal import Journal
-from outrider.sessions.snapshots.changes import ChangeSet, Origin
-from outrider.sessions.snapshots.snapshot import Snapshots
-from outrider.sessions.snapshots.undoing import Direction, FileAction, Report
 from outrider.sessions.store import Store
 from outrider.types.events import FilesRestoredEvent
 
@@ -24,25 +22,25 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     """What an undo or redo did, or (as a preview) would do, to each file. `uncovered` files may have been changed too,
     but were not kept. If nothing can be done at all, `off` says why. `message_id` is where the transcript says it."""
 
-    direction: Direction
-    actions: tuple[FileAction, ...] = ()
+    direction: "kept.Direction"
+    actions: "tuple[kept.FileAction, ...]" = ()
     uncovered: tuple[str, ...] = ()
     off: str = ""
     message_id: str = ""
 
     @property
     def changed(self) -> tuple[str, ...]:
-        return Report(self.actions).changed
+        return kept.Report(self.actions).changed
 
     @property
     def conflicts(self) -> tuple[str, ...]:
         """Changed by somebody else since, and left alone."""
-        return Report(self.actions).conflicts
+        return kept.Report(self.actions).conflicts
 
     @property
     def doubtful(self) -> tuple[str, ...]:
         """Perhaps not changed by an agent at all, and left alone unless that was asked for."""
-        return Report(self.actions).doubtful
+        return kept.Report(self.actions).doubtful
 
 
 class FileChanges:
@@ -59,7 +57,7 @@ class FileChanges:
         self._own = own
 
     async def preview(
-        self, direction: Direction = "undo", *, to: str | None = None, doubtful: bool = False
+        self, direction: "kept.Direction" = "undo", *, to: str | None = None, doubtful: bool = False
     ) -> Restored:
         """What `undo` or `redo` would do, with differences to look at; nothing is touched."""
         found = await self._found()
@@ -80,7 +78,7 @@ class FileChanges:
         """Take the last undo back, as long as nothing else was changed after it."""
         return await self._apply("redo", None, doubtful=doubtful)
 
-    async def _apply(self, direction: Direction, to: str | None, *, doubtful: bool) -> Restored:
+    async def _apply(self, direction: "kept.Direction", to: str | None, *, doubtful: bool) -> Restored:
         found = await self._found()
         if isinstance(found, str) or self._undo is None:
             return Restored(direction=direction, off=str(found))
@@ -88,7 +86,7 @@ class FileChanges:
         changes = await self._chosen(found, direction, to)
         if not changes:
             return Restored(direction=direction, off=NOTHING[direction])
-        ids, origin = [changed.id for changed in changes], Origin(session_id=self.session_id)
+        ids, origin = [changed.id for changed in changes], kept.Origin(session_id=self.session_id)
         report, done = await self._undo.places.run(
             lambda: found.apply(ids, direction, doubtful=doubtful, origin=origin)
         )
@@ -107,19 +105,21 @@ class FileChanges:
             direction=direction, actions=report.actions, uncovered=_uncovered(changes), message_id=message_id
         )
 
-    async def _found(self) -> Snapshots | str:
+    async def _found(self) -> "kept.Snapshots | str":
         if self._undo is None:
             return WITHOUT_TOOLS
         stored = await self._store.get(self.session_id)
         await self._undo.look(self.session_id)
         return await self._undo.places.find(Path(stored.workspace_directory or "."))
 
-    async def _chosen(self, snapshots: Snapshots, direction: Direction, to: str | None) -> list[ChangeSet]:
+    async def _chosen(
+        self, snapshots: "kept.Snapshots", direction: "kept.Direction", to: str | None
+    ) -> "list[kept.ChangeSet]":
         assert self._undo is not None
         changes = await self._undo.places.run(lambda: snapshots.of_session(self.session_id))
         history = History(changes, (await self._store.load(self.session_id)).messages, self.session_id)
         return history.to_undo(to) if direction == "undo" else history.to_redo()
 
 
-def _uncovered(changes: Sequence[ChangeSet]) -> tuple[str, ...]:
+def _uncovered(changes: "Sequence[kept.ChangeSet]") -> tuple[str, ...]:
     return tuple(dict.fromkeys(path for changed in changes for path in changed.uncovered))

@@ -5,17 +5,17 @@ from pathlib import Path
 
 from outrider.app.undo.places import FOLDER
 from outrider.errors import SessionNotFoundError, StoreError
-from outrider.sessions.snapshots.tidying import FILE, forget_sessions, sessions_in
+from outrider.sessions import snapshots as kept
 from outrider.sessions.store import Store
 
 
 async def forget_lost(data: Path, store: Store) -> None:
     """In every workspace. One whose file cannot be read is left as it is."""
-    for file in sorted((data / FOLDER).glob(f"*/{FILE}")):
+    for file in sorted((data / FOLDER).glob(f"*/{kept.FILE}")):
         try:
-            gone = [one for one in await asyncio.to_thread(sessions_in, file.parent) if await _is_gone(one, store)]
+            gone = [one for one in await asyncio.to_thread(kept.sessions_in, file.parent) if await _is_gone(one, store)]
             if gone:
-                await asyncio.to_thread(forget_sessions, file.parent, gone)
+                await asyncio.to_thread(kept.forget_sessions, file.parent, gone)
         except StoreError:
             continue
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from outrider.agents.ends import is_note
 from outrider.errors import ConfigurationError
-from outrider.sessions.snapshots.changes import ChangeSet
+from outrider.sessions import snapshots as kept
 from outrider.types.messages import Message
 from outrider.types.parts import FilePart, TextPart, ToolPart
 
@@ -12,7 +12,7 @@ from outrider.types.parts import FilePart, TextPart, ToolPart
 class History:
     """What an agent changed that the session called counts as changed by the call of that agent."""
 
-    def __init__(self, changes: Sequence[ChangeSet], messages: Sequence[Message], session_id: str) -> None:
+    def __init__(self, changes: "Sequence[kept.ChangeSet]", messages: Sequence[Message], session_id: str) -> None:
         self._changes = changes
         self._session_id = session_id
         self._messages = {message.id: number for number, message in enumerate(messages)}
@@ -26,7 +26,7 @@ class History:
         for message in messages:
             self._turns.append((self._turns[-1] if self._turns else 0) + _begins_turn(message))
 
-    def to_undo(self, to: str | None) -> list[ChangeSet]:
+    def to_undo(self, to: str | None) -> "list[kept.ChangeSet]":
         """Of the last turn that changed anything; or from a message or call on."""
         applied = [one for one in self._changes if not one.undone and self._place(one) is not None]
         if to is None:
@@ -39,9 +39,9 @@ class History:
         first = next((number for number, one in enumerate(applied) if to in self._names(one)), len(applied))
         return applied[first:]
 
-    def to_redo(self) -> list[ChangeSet]:
+    def to_redo(self) -> "list[kept.ChangeSet]":
         """What the last undo took back, unless something was changed or redone after it."""
-        undone: list[ChangeSet] = []
+        undone: list[kept.ChangeSet] = []
         for one in self._changes:
             match one.origin.kind:
                 case "undo":
@@ -53,19 +53,19 @@ class History:
         by_id = {one.id: one for one in self._changes}
         return [by_id[name] for name in undone[-1].origin.earlier if name in by_id] if undone else []
 
-    def _names(self, one: ChangeSet) -> tuple[str, ...]:
+    def _names(self, one: "kept.ChangeSet") -> tuple[str, ...]:
         """The call of this session in whose course it was changed."""
         origin = one.origin
         if origin.session_id == self._session_id:
             return origin.part_id, origin.call_id
         return tuple(caller.call_id for caller in origin.callers if caller.session_id == self._session_id)
 
-    def _place(self, one: ChangeSet) -> int | None:
+    def _place(self, one: "kept.ChangeSet") -> int | None:
         if one.origin.kind != "call":
             return None
         return next((self._calls[name] for name in self._names(one) if name in self._calls), None)
 
-    def _turn(self, one: ChangeSet) -> int:
+    def _turn(self, one: "kept.ChangeSet") -> int:
         place = self._place(one)
         return 0 if place is None else self._turns[place]
 

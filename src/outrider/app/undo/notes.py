@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from outrider.sessions import snapshots as kept
 from outrider.sessions.journal import Journal
-from outrider.sessions.snapshots.changes import ChangeSet
 from outrider.types.messages import Message
 from outrider.types.parts import PatchPart, TextPart
 
@@ -15,7 +15,7 @@ _DONE = {
 _LEFT = " Somebody else has changed these since, so they were left as they are: {files}."
 
 
-async def write_down(journal: Journal, changed: ChangeSet, left: Sequence[str] = ()) -> str:
+async def write_down(journal: Journal, changed: "kept.ChangeSet", left: Sequence[str] = ()) -> str:
     """Once, whoever tries; says in which message."""
     messages = journal.session.messages
     for message in messages:
@@ -32,7 +32,7 @@ async def write_down(journal: Journal, changed: ChangeSet, left: Sequence[str] =
     return beside.id
 
 
-def _words(changed: ChangeSet, left: Sequence[str]) -> str:
+def _words(changed: "kept.ChangeSet", left: Sequence[str]) -> str:
     done = _DONE[changed.origin.kind].format(files=_named(changed.paths))
     return done + (_LEFT.format(files=_named(left)) if left else "")
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from outrider.errors import ConfigurationError
-from outrider.sessions.snapshots.snapshot import Snapshots
-from outrider.sessions.snapshots.tidying import shed
+from outrider.sessions import snapshots as kept
 from outrider.tools.threads import Threads
 
 T = TypeVar("T")
@@ -22,11 +21,11 @@ class Places:
 
     def __init__(self, data: Path) -> None:
         self._data = data / FOLDER
-        self._opened: dict[Path, Snapshots | str] = {}
+        self._opened: dict[Path, kept.Snapshots | str] = {}
         self._lock = asyncio.Lock()
         self._threads = Threads(8)
 
-    async def find(self, workspace: Path) -> Snapshots | str:
+    async def find(self, workspace: Path) -> "kept.Snapshots | str":
         """The workspace's changes, or the reason why none are kept. Raises StoreError if that does not work now."""
         async with self._lock:
             if workspace not in self._opened:
@@ -42,17 +41,17 @@ class Places:
         return await self._threads.run(function)
 
     async def close(self) -> None:
-        used = [opened for opened in self._opened.values() if isinstance(opened, Snapshots)]
+        used = [opened for opened in self._opened.values() if isinstance(opened, kept.Snapshots)]
         for opened in used:
             await self.run(opened.close)
         if used:
-            await self.run(lambda: shed(self._data, MOST_BYTES))
+            await self.run(lambda: kept.shed(self._data, MOST_BYTES))
         self._opened.clear()
         self._threads.close()
 
-    def _open(self, workspace: Path) -> Snapshots | str:
+    def _open(self, workspace: Path) -> "kept.Snapshots | str":
         try:
-            return Snapshots(self._folder(workspace), workspace)
+            return kept.Snapshots(self._folder(workspace), workspace)
         except ConfigurationError as error:
             return error.message
 

@@ -14,11 +14,8 @@ from outrider.app.undo.places import Places
 from outrider.app.undo.scope import may_change_anything
 from outrider.bus import EventBus
 from outrider.errors import OutriderError, StoreError, ToolFailure
+from outrider.sessions import snapshots as kept
 from outrider.sessions.journal import Journal
-from outrider.sessions.snapshots.changes import Caller, Origin
-from outrider.sessions.snapshots.images import Snapshot
-from outrider.sessions.snapshots.objects import name_of
-from outrider.sessions.snapshots.snapshot import Snapshots
 from outrider.tools.context import ToolContext
 from outrider.tools.files.commit import Change, clear_leftovers
 from outrider.tools.tool import Tool
@@ -34,7 +31,7 @@ class _Call(msgspec.Struct, frozen=True):
 
     part: ToolPart
     seat: Seat
-    origin: Origin
+    origin: "kept.Origin"
 
     @property
     def key(self) -> Key:
@@ -46,8 +43,8 @@ class _Lasting(msgspec.Struct, frozen=True):
     files meanwhile."""
 
     call: _Call
-    snapshots: Snapshots
-    before: Snapshot
+    snapshots: "kept.Snapshots"
+    before: "kept.Snapshot"
     doubtful: bool
 
 
@@ -60,7 +57,7 @@ class Undo:
         self.places = Places(data)
         self._bus = bus
         self._calls: dict[Key, _Call] = {}
-        self._callers: dict[str, Caller] = {}
+        self._callers: dict[str, kept.Caller] = {}
         self._running: set[Key] = set()
         self._lasting: dict[Key, _Lasting] = {}
         self._tasks: dict[asyncio.Task[None], str] = {}
@@ -89,7 +86,7 @@ class Undo:
         if call is None:
             yield
             return
-        planned = {Path(one.place.real): None if one.after is None else name_of(one.after) for one in changes}
+        planned = {Path(one.place.real): None if one.after is None else kept.name_of(one.after) for one in changes}
         async with self._between(call, planned):
             yield
 
@@ -164,7 +161,9 @@ class Undo:
             self._warn(call, f"{call.part.tool} runs without an undo: {error.message}")
             return None
 
-    async def _look(self, snapshots: Snapshots, origin: Origin, planned: Planned | None) -> Snapshot:
+    async def _look(
+        self, snapshots: "kept.Snapshots", origin: "kept.Origin", planned: Planned | None
+    ) -> "kept.Snapshot":
         looking = asyncio.ensure_future(self.places.run(lambda: snapshots.before(planned, origin, planned)))
         try:
             return await asyncio.shield(looking)
@@ -192,14 +191,14 @@ class Undo:
             with suppress(StoreError):  # a full disk lets it wait, and what was lost is added when it opens again
                 await write_down(lasting.call.seat.journal, changed)
 
-    def _origin(self, part: ToolPart, seat: Seat) -> Origin:
+    def _origin(self, part: ToolPart, seat: Seat) -> "kept.Origin":
         session = seat.session
         if seat.call_id and session.parent_id:
-            self._callers[session.id] = Caller(session.parent_id, seat.call_id)
-        callers: list[Caller] = []
+            self._callers[session.id] = kept.Caller(session.parent_id, seat.call_id)
+        callers: list[kept.Caller] = []
         while caller := self._callers.get(callers[-1].session_id if callers else session.id):
             callers.append(caller)
-        return Origin(session_id=session.id, call_id=part.call_id, part_id=part.id, callers=tuple(callers))
+        return kept.Origin(session_id=session.id, call_id=part.call_id, part_id=part.id, callers=tuple(callers))
 
     def _started(self, event: ProcessStartedEvent) -> None:
         self._running.add((event.session_id, event.call_id))
@@ -222,7 +221,7 @@ class Undo:
         )
 
 
-def _tidy_up(snapshots: Snapshots, session_id: str) -> None:
+def _tidy_up(snapshots: "kept.Snapshots", session_id: str) -> None:
     """Beside files that were about to be written their new content may lie still."""
     for begun in snapshots.interrupted(session_id):
         for path in begun.planned or ():
@@ -233,7 +232,7 @@ def _inside(planned: Planned | None, root: Path) -> Planned | None:
     return None if planned is None else {path: name for path, name in planned.items() if path.is_relative_to(root)}
 
 
-def _family(session_id: str, callers: dict[str, Caller]) -> set[str]:
+def _family(session_id: str, callers: "dict[str, kept.Caller]") -> set[str]:
     """A session and those that its agents opened."""
     family = {session_id}
     while more := {child for child, caller in callers.items() if caller.session_id in family} - family:

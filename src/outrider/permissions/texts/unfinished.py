@@ -1,23 +1,14 @@
 """Where a secret may have begun at the end of a text that is still being written."""
 
 import re
+from functools import cache
+from re import Pattern
 
 from outrider.permissions.texts.formats import CERTAIN, FORMATS
 
 LONGEST_HELD = 8_192
 _PEM_BEGIN, _PEM_END = "-----BEGIN ", "-----END "
 _LONG_WORD = 20  # in a word of this length a key may begin without a mark
-_KEYS = {form.mark for form in FORMATS if not form.folded} - CERTAIN.keys() | {_PEM_BEGIN}
-_KEY = re.compile(
-    "|".join([*map(re.escape, sorted(_KEYS)), *(re.escape(mark) + rest for mark, rest in CERTAIN.items())])
-)
-_OPEN_WORD = re.compile(
-    r"(?:(?:bearer|basic|token|passw(?:or)?d)\s+|(?:authorization|cookie)\\?[\"']?\s*[:=]\s*\\?[\"']?(?:[a-z]+\s+)?|"
-    r"(?:key|token|secret|passw(?:or)?d|passphrase|credentials?|string|pwd|dsn)[a-z0-9_]*\\?[\"']?\s*(?:=>?|:)\s*\\?[\"']?|"
-    r"://|(?:sig|signature|code|auth)=|hooks\.|webhooks/|(?:-u|--user)[ =][\"']?)"
-    r"(?P<rest>[^\s\"']*)\Z",
-    re.IGNORECASE,
-)
 
 
 def open_at(text: str) -> int:
@@ -28,9 +19,9 @@ def open_at(text: str) -> int:
     if begun >= 0 and _PEM_END not in tail[begun:]:
         return start + begun
     word = _last_word(tail)
-    if is_long_word(tail) or _KEY.search(tail, word):
+    if is_long_word(tail) or _key().search(tail, word):
         return start + word
-    opened = _OPEN_WORD.search(tail)
+    opened = _open_word().search(tail)
     return len(text) if opened is None else start + opened.start("rest")
 
 
@@ -45,3 +36,22 @@ def _last_word(text: str) -> int:
     while at and (text[at - 1].isalnum() or text[at - 1] in "_.+/=:~%-"):
         at -= 1
     return at
+
+
+@cache
+def _key() -> Pattern[str]:
+    """Compiled with the first text that streams, not before the first request leaves."""
+    marks = {form.mark for form in FORMATS if not form.folded} - CERTAIN.keys() | {_PEM_BEGIN}
+    certain = [re.escape(mark) + rest for mark, rest in CERTAIN.items()]
+    return re.compile("|".join([*map(re.escape, sorted(marks)), *certain]))
+
+
+@cache
+def _open_word() -> Pattern[str]:
+    return re.compile(
+        r"(?:(?:bearer|basic|token|passw(?:or)?d)\s+|(?:authorization|cookie)\\?[\"']?\s*[:=]\s*\\?[\"']?(?:[a-z]+\s+)?|"
+        r"(?:key|token|secret|passw(?:or)?d|passphrase|credentials?|string|pwd|dsn)[a-z0-9_]*\\?[\"']?\s*(?:=>?|:)\s*\\?[\"']?|"
+        r"://|(?:sig|signature|code|auth)=|hooks\.|webhooks/|(?:-u|--user)[ =][\"']?)"
+        r"(?P<rest>[^\s\"']*)\Z",
+        re.IGNORECASE,
+    )

@@ -3,12 +3,10 @@
 from typing import assert_never
 
 from outrider.errors import ToolFailure
+from outrider.tools import patches
 from outrider.tools.context import ToolContext
 from outrider.tools.files.editor import Editor
 from outrider.tools.files.revision import Revision, Revisions
-from outrider.tools.patches.patch import read_patch
-from outrider.tools.patches.placing import apply_hunks
-from outrider.tools.patches.wish import AddFile, DeleteFile, UpdateFile, Wish
 from outrider.tools.prompt import prompt_beside
 from outrider.tools.text.difference import Difference, difference
 from outrider.tools.text.encoding import Encoding, detect
@@ -21,19 +19,19 @@ ALIASES = {"input": "patch", "patchText": "patch", "patch_text": "patch", "diff"
 
 def apply_patch_tool(editor: Editor) -> Tool:
     async def apply_patch(patch: str, context: ToolContext) -> ToolResult:
-        return await editor.change(context, lambda revisions: _apply(revisions, read_patch(patch)))
+        return await editor.change(context, lambda revisions: _apply(revisions, patches.read_patch(patch)))
 
     return Tool(apply_patch, description=prompt_beside(__file__), preprocess_args=renamed(ALIASES))
 
 
-def _apply(revisions: Revisions, wishes: list[Wish]) -> ToolResult:
+def _apply(revisions: Revisions, wishes: list["patches.Wish"]) -> ToolResult:
     for wish in wishes:
         match wish:
-            case AddFile():
+            case patches.AddFile():
                 _add(revisions.open(wish.path, "create"), wish.text)
-            case DeleteFile():
+            case patches.DeleteFile():
                 _existing(revisions, wish.path, "delete").after = None
-            case UpdateFile():
+            case patches.UpdateFile():
                 _update(revisions, wish)
             case _:
                 assert_never(wish)
@@ -71,11 +69,11 @@ def _existing(revisions: Revisions, path: str, op: str) -> Revision:
     return revision
 
 
-def _update(revisions: Revisions, wish: UpdateFile) -> None:
+def _update(revisions: Revisions, wish: "patches.UpdateFile") -> None:
     revision = _existing(revisions, wish.path, "rename_source" if wish.move_to else "edit")
     if wish.hunks:
         try:
-            text = apply_hunks(revision.text, wish.hunks, tolerant=revision.seen)
+            text = patches.apply_hunks(revision.text, wish.hunks, tolerant=revision.seen)
         except ToolFailure as failure:
             raise ToolFailure(f"{revision.place.shown}: {failure.message}") from failure
         revision.write(text, revision.encoding)

@@ -5,10 +5,9 @@ from pathlib import PurePosixPath
 from typing import Annotated
 
 from outrider.errors import ToolFailure
+from outrider.tools import search
 from outrider.tools.files.files import Files, Place, printable
 from outrider.tools.prompt import prompt_beside
-from outrider.tools.search.listing import list_files
-from outrider.tools.search.pattern import path_pattern
 from outrider.tools.threads import Threads
 from outrider.tools.tool import Tool, ToolResult
 from outrider.tools.words import renamed
@@ -20,10 +19,10 @@ _threads = Threads(4)
 def glob_tool(files: Files) -> Tool:
     async def glob(pattern: str, path: Annotated[str, "folder"] = ".") -> ToolResult:
         path, pattern = _split(path, pattern)
-        regex = path_pattern(pattern)
+        regex = search.path_pattern(pattern)
         place: Place = await _threads.run(lambda: files.locate(path, "search"))
         with files.folder(place) as folder:
-            names = [name for name in await list_files(folder, place.real) if regex.match(name)]
+            names = [name for name in await search.list_files(folder, place.real) if regex.match(name)]
             newest: list[str] = await _threads.run(lambda: _newest(folder, names))
         shown = [printable(os.path.join(path, name) if path != "." else name) for name in newest]  # noqa: PTH118
         text = "\n".join(shown) or f"No files match {printable(pattern)}."

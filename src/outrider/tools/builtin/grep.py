@@ -9,13 +9,10 @@ import msgspec
 
 from outrider.errors import ToolFailure
 from outrider.permissions.paths.protected import protecting
+from outrider.tools import search
 from outrider.tools.files.files import Files, Place, printable
 from outrider.tools.prompt import prompt_beside
-from outrider.tools.search.pattern import path_pattern
-from outrider.tools.search.plain_search import plain_search
 from outrider.tools.search.query import Hit, OutputMode, Query, Scope
-from outrider.tools.search.rg_search import rg_search
-from outrider.tools.search.ripgrep import find_ripgrep
 from outrider.tools.text.encoding import shown
 from outrider.tools.threads import Threads
 from outrider.tools.tool import Tool, ToolResult
@@ -114,15 +111,11 @@ def _from_workspace(hits: list[Hit], target: _Target) -> list[Hit]:
 async def _search(files: Files, target: _Target, query: Query) -> list[Hit]:
     """A single file was named, so it is wanted whatever it holds."""
     single = target.name != "."
-    program = find_ripgrep()
     with files.folder(target.folder) as folder:
         if single and not _regular(folder, target.name):
             raise ToolFailure(f"{printable(target.name)} does not exist or is not a regular file")
         scope = Scope(folder, target.folder.real, target.name, (lambda _: True) if single else _filter(query.glob))
-        if program is None:
-            found: list[Hit] = await _threads.run(lambda: plain_search(query, scope))
-        else:
-            found = await rg_search(program, query, scope)
+        found = await search.find_hits(query, scope)
         if query.mode == "files_with_matches":
             return await _threads.run(lambda: sorted(found, key=lambda hit: _age(folder, hit.path)))
     return sorted(found, key=lambda hit: (hit.path, hit.line))
@@ -137,7 +130,7 @@ def _regular(folder: int, name: str) -> bool:
 
 def _filter(glob: str | None) -> Callable[[str], bool]:
     """Files that hold secrets are read only when they are named, and then asked about."""
-    regex = path_pattern(glob.removeprefix("!")) if glob else None
+    regex = search.path_pattern(glob.removeprefix("!")) if glob else None
     negated = bool(glob) and glob.startswith("!")
 
     def wanted(path: str) -> bool:

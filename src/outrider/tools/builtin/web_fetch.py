@@ -4,12 +4,12 @@ import base64
 from typing import Literal
 
 from outrider.errors import ToolFailure
+from outrider.tools import web
 from outrider.tools.prompt import prompt_beside
 from outrider.tools.threads import Threads
 from outrider.tools.tool import Tool, ToolResult
 from outrider.tools.web.addresses import Allowed, is_public
 from outrider.tools.web.fetching import FetchLimits, Page, fetch
-from outrider.tools.web.reading import is_html, page_text
 from outrider.tools.words import renamed
 from outrider.types.tool_state import Attachment
 
@@ -56,12 +56,10 @@ def _told(page: Page, wanted: Format) -> ToolResult:
 
 
 def _text(page: Page, wanted: Format) -> tuple[str, str]:
-    text = page_text(page)
-    if not is_html(page) or wanted == "html":
+    text = web.page_text(page)
+    if not web.is_html(page) or wanted == "html":
         return text, ""
-    from outrider.tools.web.markdown import html_to_text  # with the first page
-
-    return html_to_text(text, page.address, markdown=wanted == "markdown")
+    return web.html_to_text(text, page.address, markdown=wanted == "markdown")
 
 
 def _attached(page: Page) -> ToolResult:

@@ -138,7 +138,9 @@ def test_an_address_is_taken_apart():
     assert Address.of("HTTP://EXAMPLE.com").authority == "example.com"
 
 
-@pytest.mark.parametrize("url", ["ftp://x/", "nowhere", "http://", "http://x:99999/", "http://x:port/", "http:///path"])
+@pytest.mark.parametrize(
+    "url", ["ftp://x/", "nowhere", "http://", "http://x:99999/", "http://x:port/", "http:///path", "http://a..b"]
+)
 def test_what_cannot_be_called_is_a_mistake_of_configuration(url: str):
     with pytest.raises(ConfigurationError, match="not an address"):
         Address.of(f"{url}?key=secret")

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from outrider import ToolCompleted
-from outrider.tools.builtin import glob as glob_module
-from outrider.tools.builtin import grep as grep_module
 from outrider.tools.builtin.glob import glob_tool
 from outrider.tools.builtin.grep import grep_tool
 from outrider.tools.builtin.list import list_tool
-from outrider.tools.search import listing
+from outrider.tools.search import finding, listing
+from outrider.tools.search.pattern import path_pattern
 from outrider.tools.search.ripgrep import find_ripgrep
 from tests.unit.tools.builtin.desk import Desk
 
@@ -22,7 +21,7 @@ from tests.unit.tools.builtin.desk import Desk
 @pytest.fixture(params=["ripgrep", "plain"])
 def tree(request: pytest.FixtureRequest, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     if request.param == "plain":
-        monkeypatch.setattr(grep_module, "find_ripgrep", lambda: None)
+        monkeypatch.setattr(finding, "find_ripgrep", lambda: None)
         monkeypatch.setattr(listing, "find_ripgrep", lambda: None)
     elif find_ripgrep() is None:
         pytest.skip("ripgrep is not installed")
@@ -210,7 +209,7 @@ async def test_a_cancelled_search_leaves_no_process(desk: Desk):
 
 
 def test_patterns_match_as_in_other_tools():
-    matches = glob_module.path_pattern
+    matches = path_pattern
     assert matches("**/*.py").match("a.py")
     assert matches("src/**").match("src/a/b")
     assert not matches("src/*").match("src/a/b")

@@ -8,6 +8,7 @@ import msgspec
 from outrider.errors import ConfigurationError
 
 _PORTS = {"http": 80, "https": 443}
+_LONGEST_LABEL = 63
 # Everything that may stand in a path or query as it is; a percent sign is the caller's own quoting.
 _SAFE = "/%:@!$&'()*+,;=~-._?"
 
@@ -28,7 +29,7 @@ class Address(msgspec.Struct, frozen=True):
         try:
             place = urlsplit(url.strip())
             port = place.port or _PORTS[place.scheme.lower()]
-            host = (place.hostname or "").encode("ascii" if "xn--" in url else "idna").decode()
+            host = _plain(place.hostname or "")
         except (KeyError, ValueError) as error:
             raise ConfigurationError(f"not an address that can be called: {shown}") from error
         if not host or any(char.isspace() for char in host):
@@ -62,3 +63,12 @@ def _basic(user: str | None, password: str | None) -> str:
         return ""
     pair = f"{unquote(user or '')}:{unquote(password or '')}"
     return f"Basic {base64.b64encode(pair.encode()).decode()}"
+
+
+def _plain(host: str) -> str:
+    """In ASCII, as names are looked up. A name that is so already need not wait for a codec of all alphabets."""
+    if not host.isascii():
+        return host.encode("idna").decode()
+    if host and not all(0 < len(label) <= _LONGEST_LABEL for label in host.removesuffix(".").split(".")):
+        raise ValueError(host)
+    return host

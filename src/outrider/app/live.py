@@ -19,6 +19,7 @@ from outrider.bus import EventBus
 from outrider.errors import OutriderError
 from outrider.sessions.journal import Journal
 from outrider.sessions.records import InboxItem
+from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.types.agents import Agent
 from outrider.types.events import SessionUpdatedEvent
@@ -54,7 +55,7 @@ class LiveSession:
         self._wanted = False
         self._goes_on = False
         self.in_turn = False
-        self.model: ModelRef | None = None  # in place of the agent's own, until the session is closed
+        self.model: ModelRef | None = None
 
     @property
     def busy(self) -> bool:
@@ -64,6 +65,19 @@ class LiveSession:
     def agent(self) -> Agent:
         """The agent that answers, with the model that somebody chose for it here."""
         return self._agent(self.model)
+
+    @property
+    def session(self) -> Session:
+        return self.journal.session
+
+    @property
+    def broke_off(self) -> bool:
+        """Whether the last turn has no end of its own, and could go on."""
+        return is_cut_off(self.journal.session.messages)
+
+    async def use_model(self, model: ModelRef | None) -> None:
+        """In place of the agent's own, until the session is closed."""
+        self.model = model
 
     @property
     def prompts(self) -> Mapping[str, str]:

@@ -61,7 +61,7 @@ async def test_waiting_gives_the_end_of_the_turn(tmp_path):
         session_id = await client.create()
         prompt = {"text": "go", "wait": True, "id": "mine"}
         status, prompted = await client.ask("POST", f"/api/sessions/{session_id}/prompt", prompt)
-        assert prompted == {"id": "mine", "end": {"reason": "completed", "output": "done", "error": ""}}
+        assert prompted == {"id": "mine", "end": {"reason": "completed", "output": "done", "error": "", "error_type": ""}}
         status, again = await client.ask("POST", f"/api/sessions/{session_id}/prompt", prompt)
         assert (status, again["end"]["output"]) == (202, "done")
 

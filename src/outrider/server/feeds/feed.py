@@ -32,6 +32,7 @@ class Feed:
         listener = Listener()
         await self._join(listener)
         try:
+            yield HEARTBEAT  # from now on nothing is missed: who waits for this may set something going
             async with aclosing(self._engine.store.changes(self._session_id, after=after, follow=False)) as kept:
                 async for change in kept:
                     after = change.seq

@@ -35,15 +35,18 @@ class Prompted(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """How a turn ended, and its last words."""
+    """How a turn ended, and its last words. `error_type` is the class name of what ended it."""
 
     reason: str
     output: str = ""
     error: str = ""
+    error_type: str = ""
 
     @classmethod
     def of(cls, end: TurnEnd) -> "Ended":
-        return cls(end.reason, end.output, end.error.message if end.error else "")
+        if end.error is None:
+            return cls(end.reason, end.output)
+        return cls(end.reason, end.output, end.error.message, type(end.error).__name__)
 
 
 class Waiting(msgspec.Struct, frozen=True):

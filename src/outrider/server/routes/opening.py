@@ -2,7 +2,7 @@
 
 import msgspec
 
-from outrider.app.live import LiveSession
+from outrider.app.engine import Engine
 from outrider.app.views.models import context_limit
 from outrider.server.endpoint import Asked, Endpoint, Nothing
 from outrider.server.routes.sessions import ONE
@@ -22,8 +22,8 @@ class ChosenModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OpenedSession(msgspec.Struct, frozen=True):
-    """`busy` while a turn is under way; `broke_off` where the last one has no end of its own. `context_limit` is how many
-    tokens the model holds, where that is known."""
+    """`busy` while a turn is under way; `broke_off` where the last one has no end of its own. `context_limit` is how
+    many tokens the model holds, where that is known."""
 
     busy: bool
     broke_off: bool
@@ -33,14 +33,14 @@ class OpenedSession(msgspec.Struct, frozen=True):
 
 async def open_session(asked: Asked[Nothing, Opening]) -> OpenedSession:
     await asked.engine.open(asked.path["session_id"], take_over=asked.body.take_over)
-    return _standing(asked, asked.engine.live[asked.path["session_id"]])
+    return _standing(asked.engine, asked.path["session_id"])
 
 
 async def choose_model(asked: Asked[Nothing, ChosenModel]) -> OpenedSession:
     await asked.engine.open(asked.path["session_id"])
     live = asked.engine.live[asked.path["session_id"]]
     await live.use_model(_model_of(asked))
-    return _standing(asked, live)
+    return _standing(asked.engine, live.session.id)
 
 
 def _model_of(asked: Asked[Nothing, ChosenModel]) -> ModelRef | None:
@@ -51,9 +51,10 @@ def _model_of(asked: Asked[Nothing, ChosenModel]) -> ModelRef | None:
     return ModelRef(provider, model) if model else None
 
 
-def _standing(asked: Asked[Nothing, object], live: LiveSession) -> OpenedSession:
+def _standing(engine: Engine, session_id: str) -> OpenedSession:
+    live = engine.live[session_id]
     agent = live.agent
-    limit = context_limit(asked.engine.staff.plan.providers.values(), ModelRef(agent.provider, agent.model))
+    limit = context_limit(engine.staff.plan.providers.values(), ModelRef(agent.provider, agent.model))
     return OpenedSession(live.busy, live.broke_off, f"{agent.provider}/{agent.model}", limit)
 
 

@@ -9,6 +9,7 @@ import msgspec
 from outrider.app.below.session_tree import SessionTree
 from outrider.app.undo.undo import Undo
 from outrider.app.workspace.belongings import Belongings
+from outrider.app.workspace.worktrees import with_git, worktree_at
 from outrider.bus import EventBus
 from outrider.permissions import Containment, contain
 from outrider.permissions.tools import shape_of, subject_of
@@ -170,9 +171,10 @@ def _confined(tree: SessionTree, workspace: Path, around: Surroundings) -> Calla
         if mode == "agent":
             return launch
         writable = mode == "background"
-        policy = usual_policy(
+        usual = usual_policy(
             workspace, writable=writable, home=around.home, own_files=[around.data], network=around.network
         )
+        policy = with_git(usual, worktree_at(workspace, around.data))
         absent, kept = absent_places(policy), around.data / "planted"
 
         def afterwards() -> str:

@@ -9,7 +9,10 @@ from msgspec.structs import replace
 
 from outrider.agents.ends import TurnEnd
 from outrider.app.engine import Engine
+from outrider.background.endings.reports import Report, Reports
 from outrider.background.runs import EndReason, Job, Outcome
+from outrider.background.worktrees.ground import Ground
+from outrider.errors import OutriderError
 from outrider.sessions.session import Session
 from outrider.types.agents import Limits
 from outrider.types.parts import ToolPart
@@ -21,8 +24,10 @@ LOOK_SECONDS = 0.25  # how often it is looked whether a run only waits for an an
 class Carrier:
     """Whoever calls `carry` has been given the run by the durable engine, and so may take its session over."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, ground: Ground, reports: Reports) -> None:
         self._engine = engine
+        self._ground = ground
+        self._reports = reports
         self._held: dict[str, Engine] = {}
         self._leaving = False
 
@@ -35,13 +40,19 @@ class Carrier:
         """One that this worker still holds from before is let go first: it has been given to us anew since then."""
         if previous := self._held.get(run_id):
             await self.drop(run_id, previous)
+        try:
+            await self._ground.prepare(run_id, job)
+        except OutriderError as problem:
+            return await self._ended(run_id, job, Outcome(reason="error", error=str(problem)))
         async with self._engine_for(run_id, job) as engine:
             self._held[run_id] = engine
             try:
                 end, reason = await self._to_the_end(engine, run_id)
-                return await self._outcome(engine, run_id, end, reason)
+                outcome = await self._outcome(engine, run_id, end, reason)
+                is_ours = self._has(run_id, engine)
             finally:
                 await self.drop(run_id, engine)
+        return await self._ended(run_id, job, outcome) if is_ours and reason != "waiting" else outcome
 
     async def cancel(self, run_id: str) -> None:
         """End the turn under way; its questions are withdrawn."""
@@ -59,6 +70,17 @@ class Carrier:
         self._leaving = True
         for run_id, engine in self.held.items():
             await self.drop(run_id, engine)
+
+    def _has(self, run_id: str, engine: Engine) -> bool:
+        """Whether nobody else has taken the run over in the meantime."""
+        live = engine.live.get(run_id)
+        return self._held.get(run_id) is engine and live is not None and not live.journal.lost.is_set()
+
+    async def _ended(self, run_id: str, job: Job, outcome: Outcome) -> Outcome:
+        """Also the end of a run that was canceled is reported; done twice, it is the same report."""
+        changes = self._engine.discreet(await self._ground.tidy(run_id, job))
+        await asyncio.to_thread(self._reports.keep, run_id, Report(outcome=outcome, changes=changes))
+        return outcome
 
     async def _stay(self) -> None:
         """Nothing is said of a run that goes on elsewhere: whoever waits for it here is cancelled."""

@@ -20,6 +20,7 @@ _PREPARING = 0x6F757472  # the advisory lock of whoever makes the tables
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS {}workers (id TEXT PRIMARY KEY, owner TEXT NOT NULL, beats BIGINT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS {}waiting (id TEXT PRIMARY KEY)",
+    "CREATE TABLE IF NOT EXISTS {}reports (id TEXT PRIMARY KEY, report TEXT NOT NULL)",
 )
 
 

@@ -3,16 +3,22 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 from dbos import DBOSClient, EnqueueOptions, WorkflowStatus
 
+from outrider.app.archive.archive import Archive
+from outrider.app.archive.traces import stored_trace
+from outrider.app.workspace.worktrees import Worktree
 from outrider.background.database import QUEUE, VERSION, Database
+from outrider.background.endings.reports import Report, Reports
 from outrider.background.runs import OVER, Job, Outcome, Run, state_of
+from outrider.background.worktrees.ground import worktree_of
 from outrider.errors import OutriderError, SessionNotFoundError
 from outrider.sessions.records import Approval, InboxItem, StoredSession
 from outrider.sessions.store import Store
+from outrider.tracing.spans import Trace
 from outrider.types.agents import Limits, Mode
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
@@ -32,27 +38,36 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 IN_LINE = Place()
 
 
+class Order(TypedDict, total=False):
+    """What may be said about a run besides its prompt; see `Job` and `Place`."""
+
+    workspace: str
+    agent: str
+    mode: Mode
+    limits: Limits | None
+    place: Place
+    run_id: str | None
+    worktree: bool
+
+
 class Jobs:
     """`store` keeps the sessions, and has to be the one that the workers use."""
 
-    def __init__(self, client: DBOSClient, store: Store) -> None:
+    def __init__(self, client: DBOSClient, store: Store, reports: Reports) -> None:
         self._client = client
         self._store = store
+        self._reports = reports
 
-    async def submit(
-        self,
-        prompt: str,
-        *,
-        workspace: str = "",
-        agent: str = "",
-        mode: Mode = "background",
-        limits: Limits | None = None,
-        place: Place = IN_LINE,
-        run_id: str | None = None,
-    ) -> Run:
+    async def submit(self, prompt: str, **order: Unpack[Order]) -> Run:
         """The same `run_id` submits the same run once."""
-        run_id = run_id or new_id()
-        await self._begin(StoredSession(id=run_id, mode=mode, agent=agent, workspace_directory=workspace), prompt)
+        run_id, place = order.get("run_id") or new_id(), order.get("place", IN_LINE)
+        session = StoredSession(
+            id=run_id,
+            mode=order.get("mode", "background"),
+            agent=order.get("agent", ""),
+            workspace_directory=order.get("workspace", ""),
+        )
+        await self._begin(session, prompt)
         options = EnqueueOptions(
             workflow_name=WORKFLOW,
             queue_name=place.queue,
@@ -62,7 +77,7 @@ class Jobs:
         )
         if place.after > 0:
             options["delay_seconds"] = place.after
-        job = Job(prompt=prompt, queue=place.queue, limits=limits)
+        job = Job(prompt=prompt, queue=place.queue, limits=order.get("limits"), worktree=order.get("worktree", True))
         await self._client.enqueue_async(options, msgspec.to_builtins(job))
         return await self.show(run_id)
 
@@ -76,6 +91,18 @@ class Jobs:
         if not found:
             raise SessionNotFoundError(f"there is no run {run_id}")
         return _run(found[0])
+
+    async def report(self, run_id: str) -> Report | None:
+        """What came of a run, once it has ended."""
+        return await asyncio.to_thread(self._reports.of, run_id)
+
+    async def worktree(self, run_id: str) -> Worktree | None:
+        """The checkout that a run works in, as long as it is kept."""
+        return worktree_of(await self._store.get(run_id))
+
+    async def trace(self, run_id: str) -> Trace:
+        """What a run did so far, with all the agents that it called."""
+        return await stored_trace(Archive(self._store), run_id)
 
     async def cancel(self, run_id: str) -> Run:
         """The worker that has it ends it within a beat, with everything kept. A run that is over stays as it is."""
@@ -138,7 +165,7 @@ async def open_jobs(database: Database, store: Store) -> AsyncGenerator[Jobs, No
     await asyncio.to_thread(database.prepare)
     client = await asyncio.to_thread(database.client)
     try:
-        yield Jobs(client, store)
+        yield Jobs(client, store, Reports(database))
     finally:
         await asyncio.to_thread(client.destroy)
 

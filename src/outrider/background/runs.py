@@ -15,11 +15,13 @@ OVER: tuple[RunState, ...] = ("done", "failed", "canceled")
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for, as the durable engine keeps it."""
+    """What was asked for, as the durable engine keeps it. With `worktree` a run in a repository gets a checkout of its
+    own; without, it works where it was submitted."""
 
     prompt: str
     queue: str
     limits: Limits | None = None
+    worktree: bool = True
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

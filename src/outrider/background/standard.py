@@ -10,6 +10,7 @@ from outrider.app.stores import store_at
 from outrider.background.database import Database
 from outrider.background.jobs import Jobs, open_jobs
 from outrider.background.worker import QueueLimits, Worker
+from outrider.background.worktrees.worktrees import Worktrees
 
 
 @asynccontextmanager
@@ -33,7 +34,7 @@ async def standard_worker(
     try:
         async with (
             standard_engine(settings, workspace=settings.workspace, attended=True, store=store) as engine,
-            Worker(engine, database, queues=[QueueLimits(per_worker=at_once)]) as worker,
+            Worker(engine, database, queues=[QueueLimits(per_worker=at_once)], worktrees=Worktrees(folders)) as worker,
         ):
             yield worker
     finally:

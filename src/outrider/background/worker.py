@@ -13,10 +13,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from outrider.app.engine import Engine
 from outrider.background.carrier import Carrier
 from outrider.background.database import QUEUE, Database, give_back
+from outrider.background.endings.reports import Reports
 from outrider.background.jobs import WORKFLOW, Jobs
 from outrider.background.roster import NOBODY, Beat, Roster, Watch
 from outrider.background.runs import Job
 from outrider.background.waiting import Waiting
+from outrider.background.worktrees.ground import Ground
+from outrider.background.worktrees.worktrees import Worktrees
 from outrider.errors import OutriderError
 
 _log = logging.getLogger("outrider.worker")
@@ -45,11 +48,13 @@ class Worker:
         queues: Sequence[QueueLimits] = (QueueLimits(),),
         beat: float = 1.0,
         patience: float = 4.0,
+        worktrees: Worktrees | None = None,
     ) -> None:
         self._database = database
         self._queues = queues
         self._beat = beat
-        self._carrier = Carrier(engine)
+        self._reports = Reports(database)
+        self._carrier = Carrier(engine, Ground(engine.store, worktrees), self._reports)
         self._store = engine.store
         self._roster = Roster(database)
         self._watch = Watch(patience)
@@ -64,7 +69,7 @@ class Worker:
         await asyncio.to_thread(self._database.prepare)
         await asyncio.to_thread(self._roster.beat)
         self._client: DBOSClient = await asyncio.to_thread(self._database.client)
-        self._jobs = Jobs(self._client, self._store)
+        self._jobs = Jobs(self._client, self._store, self._reports)
         await asyncio.to_thread(self._launch)
         self._heart = asyncio.create_task(self._live(), name="the worker's heart")
         return self

@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
 from tests.end_to_end.cli.program import SECONDS, Program, answering, call, ended, interrupt
+from tests.unit.background.worktrees.repositories import repository, run_git
 
 SCRIPT = [[call("write", "call_b", file_path="tea.txt", content="buy tea\n")], "The list is written."]
 
@@ -37,6 +38,45 @@ async def test_a_submitted_run_is_carried_on_by_a_worker_and_shown(program: Prog
     assert "write a list" in listed.out
     shown = await program.run("sessions", "show", run["id"][-8:])
     assert "The list is written." in shown.out
+
+
+async def test_a_run_in_a_repository_works_in_a_worktree_and_ends_with_a_report(program: Program):
+    repo = repository(program.workspace)
+    (repo / "loose.txt").write_text("not committed\n")
+    async with answering(program, SCRIPT):
+        submitted = await program.run("jobs", "submit", "--json", "write a list")
+        assert "1 uncommitted changes here are not in it" in submitted.err
+        (run,) = submitted.lines
+        worker = await program.start("worker")
+        run = await state(program, run["id"], "done", "failed")
+        interrupt(worker)
+        assert (await ended(worker)).code == 0
+    assert run["report"]["outcome"]["output"] == "The list is written."
+    assert run["report"]["changes"]["commits"] == 1
+    assert not (repo / "tea.txt").exists()
+    shown = await program.run("jobs", "show", run["id"])
+    branch, path = run["worktree"]["branch"], run["worktree"]["path"]
+    assert f"git merge {branch}" in shown.out
+    assert "1 file changed" in shown.out
+    assert "+buy tea" in (await program.run("jobs", "show", run["id"], "--diff")).out
+    assert "write" in (await program.run("jobs", "show", run["id"], "--trace")).out
+    cleaned = await program.run("jobs", "clean", run["id"])
+    assert (cleaned.code, path in cleaned.err) == (0, True)
+    run_git(repo, "merge", "--quiet", branch)
+    assert (repo / "tea.txt").read_text() == "buy tea\n"
+
+
+async def test_a_worktree_in_which_nothing_changed_is_removed_at_the_end_of_its_run(program: Program):
+    repo = repository(program.workspace)
+    async with answering(program, ["There is nothing to do."]):
+        (run,) = (await program.run("jobs", "submit", "--json", "look around")).lines
+        worker = await program.start("worker")
+        run = await state(program, run["id"], "done", "failed")
+        interrupt(worker)
+        assert (await ended(worker)).code == 0
+    assert (run["worktree"], run["report"]["changes"]["diff"]) == (None, "")
+    assert run_git(repo, "branch", "--list", "outrider/*") == ""
+    assert run_git(repo, "worktree", "list").count("\n") == 1
 
 
 async def test_a_run_that_nobody_has_begun_is_canceled_and_cannot_be_answered(program: Program):

@@ -13,6 +13,9 @@ Carry on the runs that were submitted, until it is stopped; it can be killed at 
 Any number of workers may share one Postgres server."""
 
 
+_RUN = "its id, or the end of it"
+
+
 def jobs(parser: ArgumentParser) -> None:
     parser.description = _JOBS
     parser.epilog = examples(
@@ -25,7 +28,7 @@ def jobs(parser: ArgumentParser) -> None:
 
     def add(name: str, help: str, function: str = "") -> ArgumentParser:
         one = known.add_parser(name, help=help, description=help)
-        one.set_defaults(execute=f"outrider.cli.jobs.work:{function or name}")
+        one.set_defaults(execute=f"outrider.cli.jobs.{function or f'work:{name}'}")
         one.add_argument("--json", action="store_true", help="one JSON object on each line")
         _add_server(one)
         return one
@@ -34,18 +37,26 @@ def jobs(parser: ArgumentParser) -> None:
     submitted.add_argument("prompt", metavar="PROMPT", help="what to do")
     submitted.add_argument("--priority", type=at_least_one, default=100, metavar="N", help="smaller is begun sooner")
     submitted.add_argument("--after", type=seconds, default=0, metavar="SECONDS", help="not before: 90, 90s, 15m or 2h")
+    submitted.add_argument(
+        "--no-worktree", dest="worktree", action="store_false", help="work in the folder itself, not in a git worktree"
+    )
     add_place(submitted)
     add_terms(submitted)
-    listed = add("list", "the newest runs, and where they stand", "list_runs")
+    listed = add("list", "the newest runs, and where they stand", "work:list_runs")
     listed.add_argument("-n", "--limit", type=at_least_one, default=20, metavar="N", help="at most so many")
+    shown = add("show", "one run: where it stands, where it works, and what came of it", "showing:show")
+    shown.add_argument("--diff", action="store_true", help="print what it changed, as git does")
+    shown.add_argument("--trace", action="store_true", help="print what it did, step by step")
+    cleaned = add("clean", "remove the worktree of a run that has ended; its branch stays", "showing:clean")
+    for one in (shown, cleaned):
+        one.add_argument("run", metavar="RUN", help=_RUN)
     for name, help in (
-        ("show", "one run: where it stands, and what came of it"),
         ("cancel", "end a run, with everything kept"),
         ("retry", "let a run go on that failed or was canceled"),
         ("approve", "say yes to what a run waits for"),
         ("deny", "say no to what a run waits for"),
     ):
-        add(name, help).add_argument("run", metavar="RUN", help="its id, or the end of it")
+        add(name, help).add_argument("run", metavar="RUN", help=_RUN)
 
 
 def worker(parser: ArgumentParser) -> None:

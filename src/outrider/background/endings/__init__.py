@@ -1,0 +1,1 @@
+"""What a run leaves behind at its end, and who is told."""

@@ -1,0 +1,42 @@
+"""What came of a run: its last words, what it changed, and what it cost; kept until the run is deleted."""
+
+import msgspec
+import sqlalchemy as sa
+
+from outrider.background.database import Database
+from outrider.background.runs import Outcome
+from outrider.background.worktrees.worktrees import Changes
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """`changes` is None for a run that had no worktree. The trace is made from the session when somebody asks."""
+
+    outcome: Outcome
+    changes: Changes | None = None
+
+    @property
+    def summary(self) -> str:
+        return self.outcome.output or self.outcome.error
+
+
+class Reports:
+    """A table of them, one for each run: that of its last end."""
+
+    def __init__(self, database: Database) -> None:
+        self._engine = database.engine
+        self._table = f"{database.prefix}reports"
+
+    def keep(self, run_id: str, report: Report) -> None:
+        with self._engine.begin() as db:
+            db.execute(
+                sa.text(
+                    f"INSERT INTO {self._table} VALUES (:id, :report) "
+                    "ON CONFLICT (id) DO UPDATE SET report = excluded.report"
+                ),
+                {"id": run_id, "report": msgspec.json.encode(report).decode()},
+            )
+
+    def of(self, run_id: str) -> Report | None:
+        with self._engine.connect() as db:
+            found = db.execute(sa.text(f"SELECT report FROM {self._table} WHERE id = :id"), {"id": run_id}).scalar()
+        return None if found is None else msgspec.json.decode(found, type=Report)

@@ -1,5 +1,6 @@
-"""After a power loss the disk holds what was synced: everything acknowledged as final is in it."""
+"""After a power loss the disk holds what was synced: every call that may have run, and all that came before it."""
 
+import asyncio
 import shutil
 import subprocess
 import time
@@ -10,7 +11,7 @@ import pytest
 
 from outrider.sessions.sqlite import doctor
 from outrider.sessions.sqlite_store import SqliteStore
-from tests.faults.processes import heard_all, worker
+from tests.faults.processes import heard, heard_all, worker
 
 SOURCE = Path(__file__).with_name("power_loss.c")
 
@@ -25,7 +26,7 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return library
 
 
-async def test_sf_017_what_was_acknowledged_as_final_survives_the_loss_of_all_that_was_not_synced(
+async def test_sf_017_a_call_that_may_have_run_and_all_before_it_survive_the_loss_of_what_was_not_synced(
     shim: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
 ):
     acknowledged = lost = rounds = 0
@@ -43,7 +44,8 @@ async def test_sf_017_what_was_acknowledged_as_final_survives_the_loss_of_all_th
         if session_id is None:
             continue
         rounds += 1
-        final = [line["part"] for line in said if line.get("status") not in (None, "draft")]
+        begun = max((place for place, line in enumerate(said) if line.get("status") == "running"), default=-1)
+        final = [line["part"] for line in said[: begun + 1] if line.get("status") not in (None, "draft")]
         async with SqliteStore(shadow / "sessions.db") as store:
             assert store.notices == ()
             loaded = await store.load(session_id)
@@ -51,8 +53,31 @@ async def test_sf_017_what_was_acknowledged_as_final_survives_the_loss_of_all_th
         acknowledged += len(set(final))
         lost += len(set(final) - kept)
         assert doctor.check(shadow / "sessions.db").healthy
-    numbers = f"{rounds} rounds, {acknowledged} parts acknowledged as final, {lost} lost, 0 stores that did not open"
+    numbers = f"{rounds} rounds, {acknowledged} parts acknowledged by the last call that ran, {lost} lost, 0 stores that did not open"
     record_property("figures", f"power loss (only what was synced remains): {numbers}")
     assert rounds > 0
     assert acknowledged > 0
     assert lost == 0
+
+
+async def test_sf_017_what_need_not_be_synced_reaches_the_disk_by_itself_when_nothing_follows(
+    shim: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    shadow = tmp_path / "shadow"
+    shadow.mkdir(mode=0o700)
+    monkeypatch.setenv("LD_PRELOAD", str(shim))
+    monkeypatch.setenv("OUTRIDER_SHADOW", str(shadow))
+    with worker("answer", tmp_path / "home" / "sessions.db") as child:
+        said = heard(child)
+        monkeypatch.delenv("LD_PRELOAD")
+        async with asyncio.timeout(30):
+            while said["part"] not in await _parts_on_disk(shadow, tmp_path / "copy", said["session"]):
+                await asyncio.sleep(0.05)
+
+
+async def _parts_on_disk(shadow: Path, copy: Path, session_id: str) -> set[str]:
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(shadow, copy)
+    async with SqliteStore(copy / "sessions.db") as store:
+        loaded = await store.load(session_id)
+        return {part.id for message in loaded.messages for part in message.parts}

@@ -67,6 +67,15 @@ async def turn(journal: Journal, store: SqliteStore, effects: Path) -> None:
     await journal.add_message(Message("user", [CompactionPart(summary="so far", tail_start_id=message.id)]))
 
 
+async def answer(path: str) -> None:
+    """One answer that calls for nothing, and then nothing more."""
+    journal = await begin(Session(), SqliteStore(path), EventBus(), owner=this_process())
+    message = await journal.add_message(Message("assistant"))
+    part = await journal.put_part(TextPart("said"), message)
+    say(session=journal.session.id, part=part.id)
+    await asyncio.sleep(60)
+
+
 async def stream(journal: Journal, message: Message) -> None:
     text, part_id = "", new_id()
     for number in range(4):

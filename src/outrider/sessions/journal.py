@@ -175,8 +175,9 @@ class Journal(AbstractAsyncContextManager["Journal"]):
     async def _record(self, entry: Entry) -> None:
         """A caller that is cancelled does not tear a change apart: it is kept, applied and told, or none of it."""
         self._changes.add(entry)
-        if (rest := self._start(self._drain_in_order())) is not None:
-            await asyncio.shield(rest)
+        rest = self._begin(self._drain_in_order())
+        if rest is not None:
+            await asyncio.shield(self._watched(rest))
         self._changes.check(entry)
 
     async def _drain_in_order(self) -> None:
@@ -187,6 +188,9 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         """Unless somebody came in the meantime who keeps it all."""
         if self._changes and not self._tasks:
             self._start(self._drain_in_order())
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        self._watched(asyncio.create_task(work))
 
     async def _append(
         self, values: Sequence[Kept], takes: Sequence[str] = (), *, draft: bool = False, synced: bool = True
@@ -203,12 +207,9 @@ class Journal(AbstractAsyncContextManager["Journal"]):
             self._tell(ErrorEvent(error_type="StorageFullError", message=error.message))
             raise
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
-        """What is left of the work, if it could not be done at once."""
-        task = self._begin(work)
-        if task is not None:
-            self._tasks.add(task)
-            task.add_done_callback(self._finished)
+    def _watched(self, task: asyncio.Task[None]) -> asyncio.Task[None]:
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
         return task
 
     def _finished(self, task: asyncio.Task[None]) -> None:

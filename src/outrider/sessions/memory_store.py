@@ -37,6 +37,8 @@ _ANY = SessionFilter()
 
 
 class MemoryStore:
+    prompt = True
+
     def __init__(self, *, clock: Callable[[], int] = now_ms) -> None:
         self._shelves: dict[str, Shelf] = {}
         self._clock = clock
@@ -105,6 +107,7 @@ class MemoryStore:
         *,
         token: int | None = None,
         draft: bool = False,
+        synced: bool = True,
         takes: Sequence[str] = (),
     ) -> int:
         shelf, rows, now = self._shelf(session_id), to_rows(session_id, values), self._clock()

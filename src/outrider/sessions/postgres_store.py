@@ -39,6 +39,8 @@ _ANY = SessionFilter()
 class PostgresStore:
     """`async with` opens it: it connects, and makes or updates the tables in `schema`."""
 
+    prompt = False
+
     def __init__(self, url: str, *, schema: str = "outrider", clock: Callable[[], int] = now_ms) -> None:
         self._schema = schema
         self._clock = clock
@@ -86,6 +88,7 @@ class PostgresStore:
         *,
         token: int | None = None,
         draft: bool = False,
+        synced: bool = True,
         takes: Sequence[str] = (),
     ) -> int:
         order = writes.Append(session_id, to_rows(session_id, values), token, draft, takes)

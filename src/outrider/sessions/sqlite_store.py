@@ -45,6 +45,8 @@ _ANY = SessionFilter()
 class SqliteStore:
     """`notices` says what opening it had to do: a migration's backup, a damaged file that was set aside."""
 
+    prompt = True
+
     def __init__(
         self, path: str | Path, *, clock: Callable[[], int] = now_ms, file_system: FileSystem = file_system
     ) -> None:
@@ -86,11 +88,12 @@ class SqliteStore:
         *,
         token: int | None = None,
         draft: bool = False,
+        synced: bool = True,
         takes: Sequence[str] = (),
     ) -> int:
         order = writes.Append(session_id, to_rows(session_id, values), token, draft, takes)
         heavy = len(order.rows) > LIGHT_ROWS or sum(len(row.body) for row in order.rows) > LIGHT_BYTES
-        seq = await self._writer.run(lambda db: writes.append(db, order, self._clock()), durable=not draft, heavy=heavy)
+        seq = await self._writer.run(lambda db: writes.append(db, order, self._clock()), synced=synced and not draft, heavy=heavy)
         self._news.tell(session_id)
         return seq
 
@@ -118,7 +121,7 @@ class SqliteStore:
                     await news.wait()
 
     async def search(self, query: str, *, session_id: str | None = None, limit: int = 20) -> Sequence[SearchHit]:
-        while await self._writer.run(self._chores.index, durable=False):
+        while await self._writer.run(self._chores.index, synced=False):
             pass
         parsed = words.parse(query)
         return await self._readers.run(lambda db: finding.search(db, parsed, session_id, limit))
@@ -134,10 +137,10 @@ class SqliteStore:
         )
 
     async def renew(self, lease: Lease) -> Lease:
-        return await self._writer.run(lambda db: leases.renew(db, lease), durable=False)
+        return await self._writer.run(lambda db: leases.renew(db, lease), synced=False)
 
     async def release(self, lease: Lease) -> None:
-        await self._writer.run(lambda db: leases.release(db, lease), durable=False)
+        await self._writer.run(lambda db: leases.release(db, lease), synced=False)
 
     async def put_inbox(self, item: InboxItem) -> InboxItem:
         return await self._change(item.session_id, lambda db: requests.put_inbox(db, item, self._clock()))

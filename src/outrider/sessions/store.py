@@ -1,7 +1,7 @@
 """The contract of a store: what every place that keeps sessions does, whatever it is made of.
 
 Every row carries its session's sequence number of its last change; numbers are gapless. A write returns when it is
-kept: what was acknowledged survives the end of the process, and (drafts aside) of the machine. Messages and parts are
+kept: what was acknowledged survives the end of the process, and (drafts and unsynced writes aside) of the machine. Messages and parts are
 unique by id within their session; writing one again replaces its value and gives it a new number.
 """
 
@@ -29,6 +29,9 @@ from outrider.sessions.records import (
 
 
 class Store(Protocol):
+    prompt: bool
+    """Whether a write is mostly done before it would have to wait for anything, so that it may be begun at once."""
+
     async def create(self, session: StoredSession) -> StoredSession:
         """Keep a new session; one that is there already raises StoreError."""
         ...
@@ -62,13 +65,15 @@ class Store(Protocol):
         *,
         token: int | None = None,
         draft: bool = False,
+        synced: bool = True,
         takes: Sequence[str] = (),
     ) -> int:
         """Keep messages (with their parts) and parts, all or nothing; returns the number of the last change.
 
         `token` is the lease's: an outdated one raises LeaseLostError, none where somebody owns the session raises
         SessionInUseError. `draft` values are still being written: they survive the process but perhaps not the
-        machine, and are found by a search once they are final. `takes` are inbox items that enter the transcript
+        machine, and are found by a search once they are final. What is not `synced` survives the machine as well after
+        a moment: 250 ms at most, or with the next write that is. `takes` are inbox items that enter the transcript
         with this write; one that was taken before raises StoreError.
         """
         ...

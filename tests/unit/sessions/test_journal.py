@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -32,15 +33,14 @@ class SmallStore(MemoryStore):
         session_id: str,
         values: Sequence[Kept],
         *,
-        token: int | None = None,
         draft: bool = False,
-        takes: Sequence[str] = (),
+        **more: Any,
     ) -> int:
         await asyncio.sleep(self.delay)
         if self.full:
             raise StorageFullError("no space left")
         self.drafts += draft
-        return await super().append(session_id, values, token=token, draft=draft, takes=takes)
+        return await super().append(session_id, values, draft=draft, **more)
 
 
 @pytest.fixture

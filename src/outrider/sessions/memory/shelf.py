@@ -74,9 +74,9 @@ class Shelf:
         check_token(self.session.id, token, self.token, self.owned)
         if token is None and self.lease is not None:  # an owner that expired must not come back unnoticed
             self.lease, self.token = None, self.token + 1
-        known = {*self.messages, *(row.id for row in rows if isinstance(row, MessageRow))}
+        new = {row.id for row in rows if isinstance(row, MessageRow)}
         for row in rows:
-            if isinstance(row, PartRow) and row.message_id not in known:
+            if isinstance(row, PartRow) and row.message_id not in self.messages and row.message_id not in new:
                 raise PartValidationError(f"there is no message {row.message_id}", field="message_id")
         for item in takes:
             if item not in self.inbox or inbox_item(self.inbox[item][1]).taken is not None:

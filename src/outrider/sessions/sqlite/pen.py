@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Any, TypeVar
 
 from outrider.sessions import faults
@@ -14,15 +16,17 @@ from outrider.sessions.sqlite.failures import explain
 T = TypeVar("T")
 Write = Callable[[sqlite3.Connection], T]
 
+OVERDUE_SECONDS = 0.1
+
 
 class Order:
     """One write that somebody waits for."""
 
-    __slots__ = ("_claim", "_error", "_result", "durable", "future", "loop", "write")
+    __slots__ = ("_claim", "_error", "_result", "future", "loop", "synced", "write")
 
-    def __init__(self, write: Write[Any], *, durable: bool) -> None:
+    def __init__(self, write: Write[Any], *, synced: bool) -> None:
         self.write = write
-        self.durable = durable
+        self.synced = synced
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
         self._result: Any = None
@@ -58,23 +62,59 @@ class Order:
             self.loop.call_soon_threadsafe(self.deliver)
 
 
+class Log:
+    """The file that commits go to first, and since when it holds some that may not have reached the disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(f"{path}-wal")
+        self._waiting_since: float | None = None
+
+    @property
+    def is_overdue(self) -> bool:
+        return self._waiting_since is not None and monotonic() - self._waiting_since > OVERDUE_SECONDS
+
+    def written(self, *, full: bool) -> None:
+        """A commit that waited for the disk took all earlier ones along."""
+        if full:
+            self._waiting_since = None
+        elif self._waiting_since is None:
+            self._waiting_since = monotonic()
+
+    def sync(self) -> None:
+        """For the last ones, which no other commit takes along. One that comes in between counts as waiting again."""
+        since, self._waiting_since = self._waiting_since, None
+        if since is None:
+            return
+        try:
+            file = os.open(self.path, os.O_RDWR)
+            try:
+                os.fsync(file)
+            finally:
+                os.close(file)
+        except OSError:
+            self._waiting_since = since
+
+
 class Pen:
     """Whoever uses it holds the turnstile."""
 
-    def __init__(self, path: Path, db: sqlite3.Connection) -> None:
+    def __init__(self, path: Path, db: sqlite3.Connection, log: Log) -> None:
         self.db = db
         self._path = path
+        self._log = log
         self._full = True
 
     def commit(self, orders: Sequence[Order]) -> None:
         """All orders in one transaction; one that fails is undone alone. Raises only if it cannot even begin."""
-        self.set_durability(full=any(order.durable for order in orders))
+        full = self._log.is_overdue or any(order.synced for order in orders)
+        self.set_durability(full=full)
         self.db.execute("BEGIN IMMEDIATE")
         try:
             for order in orders:
                 self._try(order, alone=len(orders) == 1)
             if self.db.in_transaction:
                 self.db.execute("COMMIT")
+                self._log.written(full=full)
         except Exception as error:  # noqa: BLE001  whoever waits is told
             self.roll_back()
             for order in orders:

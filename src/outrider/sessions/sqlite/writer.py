@@ -17,7 +17,7 @@ from typing import TypeVar
 from outrider.errors import StoreError, StoreUnavailableError
 from outrider.sessions.sqlite.connection import connect
 from outrider.sessions.sqlite.failures import explain
-from outrider.sessions.sqlite.pen import Order, Pen, Write
+from outrider.sessions.sqlite.pen import Log, Order, Pen, Write
 from outrider.sessions.sqlite.turnstile import Turnstile
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class Writer:
 
     def __init__(self, path: Path, chore: Chore) -> None:
         self._path = path
-        self._log = f"{path}-wal"
+        self._log = Log(path)
         self._chore = chore
         self._chores_due = True
         self._closed = False
@@ -46,7 +46,7 @@ class Writer:
         self._thread = threading.Thread(target=self._work, name="outrider-writer", daemon=True)
         self._thread.start()
 
-    async def run(self, write: Write[T], *, durable: bool = True, heavy: bool = False) -> T:
+    async def run(self, write: Write[T], *, synced: bool = True, heavy: bool = False) -> T:
         """What `write` returns, once it is committed; what it raises, once it is rolled back.
 
         `heavy` work is left to the thread, so that the caller's event loop goes on. A caller that is cancelled
@@ -54,13 +54,13 @@ class Writer:
         """
         if self._closed:
             raise StoreError(f"{self._path} is closed")
-        order = Order(write, durable=durable)
+        order = Order(write, synced=synced)
         if self._home is None:
-            self._home = _Home(self._path, order.loop)
+            self._home = _Home(self._path, self._log, order.loop)
         if heavy or order.loop is not self._home.loop or self._lately > QUICK_SECONDS:
             self._hand_over([order])
         else:
-            await self._join(self._home, order)
+            self._join(self._home, order)
         return await order.future
 
     async def close(self) -> None:
@@ -71,22 +71,25 @@ class Writer:
             if self._home is not None:
                 self._home.close()
 
-    async def _join(self, home: "_Home", order: Order) -> None:
-        """Whoever comes first in a round of the loop commits for all who come in the same round."""
-        home.soon.append(order)
-        if len(home.soon) > 1:
+    def _join(self, home: "_Home", order: Order) -> None:
+        """Whoever comes alone is served at once; in a crowd, all who come in one round of the loop together."""
+        if home.crowd is not None:
+            home.crowd.append(order)
             return
-        try:
-            await asyncio.sleep(0)
-        except asyncio.CancelledError:
-            order.future.cancel()
-            raise
-        finally:
-            self._commit_here(home)
+        home.crowd = []
+        home.loop.call_soon(self._serve_crowd, home)
+        self._commit_here(home, [order])
 
-    def _commit_here(self, home: "_Home") -> None:
+    def _serve_crowd(self, home: "_Home") -> None:
+        if not home.crowd:
+            home.crowd = None
+            return
+        crowd, home.crowd = home.crowd, []
+        home.loop.call_soon(self._serve_crowd, home)
+        self._commit_here(home, crowd)
+
+    def _commit_here(self, home: "_Home", orders: list[Order]) -> None:
         """At once, if nothing but the disk has to be waited for."""
-        orders, home.soon = home.soon, []
         start = time.perf_counter()
         if not home.commit(orders):
             self._hand_over(orders)
@@ -117,13 +120,14 @@ class Writer:
             order.future.set_exception(StoreUnavailableError(text, path=str(self._path)))
 
     def _work(self) -> None:
-        pen, turnstile = Pen(self._path, connect(self._path)), Turnstile(self._path)
+        pen, turnstile = Pen(self._path, connect(self._path), self._log), Turnstile(self._path)
         try:
             while (orders := self._next()) is not None:
                 if orders:
                     self._commit(pen, turnstile, orders)
                 elif self._chores_due:
                     self._do_chore(pen, turnstile)
+            self._log.sync()
         finally:
             pen.db.close()
             turnstile.close()
@@ -163,6 +167,7 @@ class Writer:
         self._bound_log(pen, turnstile, LOG_LIMIT_BYTES)
 
     def _do_chore(self, pen: Pen, turnstile: Turnstile) -> None:
+        self._log.sync()
         try:
             with turnstile:
                 pen.set_durability(full=False)
@@ -179,7 +184,7 @@ class Writer:
     def _bound_log(self, pen: Pen, turnstile: Turnstile, limit: int) -> None:
         """Merge the log while nobody waits; past a larger size wait for readers as well, so that it starts anew."""
         try:
-            size = os.stat(self._log).st_size  # noqa: PTH116  often, so without a Path
+            size = os.stat(self._log.path).st_size  # noqa: PTH116  often, so without a Path
             if size > limit:
                 with turnstile:
                     pen.db.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if size > LOG_LIMIT_BYTES else 'PASSIVE'})")
@@ -190,10 +195,10 @@ class Writer:
 class _Home:
     """What writes in the thread of the first event loop that asked, without ever waiting for a lock."""
 
-    def __init__(self, path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, path: Path, log: Log, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.soon: list[Order] = []
-        self._pen = Pen(path, connect(path, patient=False))
+        self.crowd: list[Order] | None = None
+        self._pen = Pen(path, connect(path, patient=False), log)
         self._turnstile = Turnstile(path)
 
     def commit(self, orders: list[Order]) -> bool:

@@ -1,23 +1,32 @@
 """Changes on their way into a store: in their order, as many as come together in one write."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 from outrider.errors import StorageFullError
 from outrider.sessions.records import Kept
 from outrider.types.messages import Message
 
 Apply = Callable[[int], None]
-Append = Callable[[Sequence[Kept], Sequence[str]], Awaitable[int]]
-"""Keeps values and takes inbox items; gives the number of the last of them."""
+
+
+class Append(Protocol):
+    """Keeps values and takes inbox items; gives the number of the last of them."""
+
+    def __call__(self, values: Sequence[Kept], takes: Sequence[str], *, synced: bool) -> Awaitable[int]: ...
 
 
 class Entry:
-    """A change on its way: what is to be kept, and what is then to be done with its number."""
+    """A change on its way: what is to be kept, and what is then to be done with its number. One that is not `synced`
+    need not have reached the disk by then."""
 
-    def __init__(self, values: Sequence[Kept], apply: Apply, takes: Sequence[str] = ()) -> None:
+    def __init__(
+        self, values: Sequence[Kept], apply: Apply, takes: Sequence[str] = (), *, synced: bool = True
+    ) -> None:
         self.values = values
         self.apply = apply
         self.takes = takes
+        self.synced = synced
         self.rows = sum(1 + len(value.parts) if isinstance(value, Message) else 1 for value in values) + len(takes)
         self.alone = bool(takes)
         self.error: Exception | None = None
@@ -55,7 +64,9 @@ class Changes:
         while self._waiting:
             batch = self._next_batch()
             try:
-                last = await self._append([value for entry in batch for value in entry.values], batch[0].takes)
+                values = [value for entry in batch for value in entry.values]
+                synced = any(entry.synced for entry in batch)
+                last = await self._append(values, batch[0].takes, synced=synced)
             except StorageFullError:
                 raise
             except Exception as error:  # noqa: BLE001  whoever waits is told

@@ -53,7 +53,7 @@ async def test_sf_017_a_call_that_may_have_run_and_all_before_it_survive_the_los
         acknowledged += len(set(final))
         lost += len(set(final) - kept)
         assert doctor.check(shadow / "sessions.db").healthy
-    numbers = f"{rounds} rounds, {acknowledged} parts acknowledged by the last call that ran, {lost} lost, 0 stores that did not open"
+    numbers = f"{rounds} rounds, {acknowledged} parts until the last call that ran, {lost} lost, all stores opened"
     record_property("figures", f"power loss (only what was synced remains): {numbers}")
     assert rounds > 0
     assert acknowledged > 0

@@ -93,7 +93,8 @@ class SqliteStore:
     ) -> int:
         order = writes.Append(session_id, to_rows(session_id, values), token, draft, takes)
         heavy = len(order.rows) > LIGHT_ROWS or sum(len(row.body) for row in order.rows) > LIGHT_BYTES
-        seq = await self._writer.run(lambda db: writes.append(db, order, self._clock()), synced=synced and not draft, heavy=heavy)
+        synced = synced and not draft
+        seq = await self._writer.run(lambda db: writes.append(db, order, self._clock()), synced=synced, heavy=heavy)
         self._news.tell(session_id)
         return seq
 

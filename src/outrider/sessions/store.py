@@ -1,8 +1,9 @@
 """The contract of a store: what every place that keeps sessions does, whatever it is made of.
 
 Every row carries its session's sequence number of its last change; numbers are gapless. A write returns when it is
-kept: what was acknowledged survives the end of the process, and (drafts and unsynced writes aside) of the machine. Messages and parts are
-unique by id within their session; writing one again replaces its value and gives it a new number.
+kept: what was acknowledged survives the end of the process, and (drafts aside, and what need not be synced) of the
+machine. Messages and parts are unique by id within their session; writing one again replaces its value and gives it a
+new number.
 """
 
 from collections.abc import AsyncGenerator, Sequence

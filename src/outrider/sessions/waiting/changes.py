@@ -20,9 +20,7 @@ class Entry:
     """A change on its way: what is to be kept, and what is then to be done with its number. One that is not `synced`
     need not have reached the disk by then."""
 
-    def __init__(
-        self, values: Sequence[Kept], apply: Apply, takes: Sequence[str] = (), *, synced: bool = True
-    ) -> None:
+    def __init__(self, values: Sequence[Kept], apply: Apply, takes: Sequence[str] = (), *, synced: bool = True) -> None:
         self.values = values
         self.apply = apply
         self.takes = takes

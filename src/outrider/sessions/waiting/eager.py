@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Coroutine, Generator
-from types import coroutine
 from typing import Any
 
 
@@ -13,18 +12,29 @@ def eagerly(work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
         first = next(steps)
     except StopIteration:
         return None
-    return asyncio.create_task(_rest(first, steps))
+    return asyncio.create_task(_to_the_end(_Rest(first, steps)))
 
 
-@coroutine
-def _rest(waits_for: Any, steps: Generator[Any, Any, None]) -> Generator[Any, Any, None]:
-    try:
-        while True:
-            try:
-                answer = yield waits_for
-            except BaseException as error:  # noqa: BLE001  it is the work's to deal with
-                waits_for = steps.throw(error)
-            else:
-                waits_for = steps.send(answer)
-    except StopIteration:
-        return
+async def _to_the_end(rest: "_Rest") -> None:
+    await rest
+
+
+class _Rest:
+    """What is left of work that waits for something already."""
+
+    def __init__(self, waits_for: Any, steps: Generator[Any, Any, None]) -> None:
+        self._waits_for = waits_for
+        self._steps = steps
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        waits_for, steps = self._waits_for, self._steps
+        try:
+            while True:
+                try:
+                    answer = yield waits_for
+                except BaseException as error:  # noqa: BLE001  it is the work's to deal with
+                    waits_for = steps.throw(error)
+                else:
+                    waits_for = steps.send(answer)
+        except StopIteration:
+            return

@@ -55,7 +55,7 @@ class Jobs:
 
     def __init__(self, client: DBOSClient, store: Store, reports: Reports) -> None:
         self._client = client
-        self._store = store
+        self.store = store
         self._reports = reports
 
     async def submit(self, prompt: str, **order: Unpack[Order]) -> Run:
@@ -70,7 +70,7 @@ class Jobs:
         await self._begin(session, prompt)
         options = EnqueueOptions(
             workflow_name=WORKFLOW,
-            queue_name=place.queue,
+            queue_name=QUEUE,
             workflow_id=run_id,
             app_version=VERSION,
             priority=place.priority,
@@ -98,11 +98,11 @@ class Jobs:
 
     async def worktree(self, run_id: str) -> Worktree | None:
         """The checkout that a run works in, as long as it is kept."""
-        return worktree_of(await self._store.get(run_id))
+        return worktree_of(await self.store.get(run_id))
 
     async def trace(self, run_id: str) -> Trace:
         """What a run did so far, with all the agents that it called."""
-        return await stored_trace(Archive(self._store), run_id)
+        return await stored_trace(Archive(self.store), run_id)
 
     async def cancel(self, run_id: str) -> Run:
         """The worker that has it ends it within a beat, with everything kept. A run that is over stays as it is."""
@@ -121,11 +121,11 @@ class Jobs:
 
     async def approvals(self, run_id: str | None = None) -> Sequence[Approval]:
         """The questions that runs wait for."""
-        return await self._store.approvals(run_id, only_open=True)
+        return await self.store.approvals(run_id, only_open=True)
 
     async def approve(self, approval_id: str, *, allow: bool = True, by: str = "", words: str = "") -> Approval:
         """The first answer counts. A worker notices that nothing is open any more and lets the run go on."""
-        return await self._store.answer(approval_id, "allowed" if allow else "denied", by=by, words=words)
+        return await self.store.answer(approval_id, "allowed" if allow else "denied", by=by, words=words)
 
     async def wait(self, run_id: str, *, poll: float = 0.5) -> Run:
         """Until it is over, or waits for somebody."""
@@ -141,7 +141,7 @@ class Jobs:
         run = await self.show(run_id)
         if run.state != "waiting":
             return run.state in OVER
-        if await self._store.approvals(run_id, only_open=True):
+        if await self.store.approvals(run_id, only_open=True):
             return False
         await self._again(run)
         return True
@@ -149,14 +149,14 @@ class Jobs:
     async def _begin(self, session: StoredSession, prompt: str) -> None:
         """The session and its input are kept before anybody can be given the run."""
         try:
-            await self._store.get(session.id)
+            await self.store.get(session.id)
         except SessionNotFoundError:
-            await self._store.create(session)
+            await self.store.create(session)
         message = Message("user", [TextPart(prompt)])
-        await self._store.put_inbox(InboxItem(session_id=session.id, message=message, id=session.id))
+        await self.store.put_inbox(InboxItem(session_id=session.id, message=message, id=session.id))
 
     async def _again(self, run: Run) -> Run:
-        await self._client.rewind_workflow_async(run.id, queue_name=run.queue)
+        await self._client.rewind_workflow_async(run.id, queue_name=QUEUE)
         return await self.show(run.id)
 
 
@@ -165,7 +165,7 @@ async def open_jobs(database: Database, store: Store) -> AsyncGenerator[Jobs, No
     await asyncio.to_thread(database.prepare)
     client = await asyncio.to_thread(database.client)
     try:
-        yield Jobs(client, store, Reports(database))
+        yield Jobs(client, store, Reports(database), Line(database))
     finally:
         await asyncio.to_thread(client.destroy)
 

@@ -66,6 +66,31 @@ async def test_a_run_in_a_repository_works_in_a_worktree_and_ends_with_a_report(
     assert (repo / "tea.txt").read_text() == "buy tea\n"
 
 
+async def test_a_run_is_followed_while_it_goes_on_and_to_leave_does_not_hurt_it(program: Program):
+    async with answering(program, SCRIPT):
+        (run,) = (await program.run("jobs", "submit", "--json", "write a list")).lines
+        looking = await program.start("jobs", "follow", run["id"])
+        assert looking.stdout is not None
+        assert b"queued" in await asyncio.wait_for(looking.stdout.readline(), SECONDS)
+        interrupt(looking)
+        left = await ended(looking)
+        assert (left.code, "goes on" in left.err) == (130, True)
+        worker = await program.start("worker")
+        followed = await program.run("jobs", "follow", run["id"])
+        interrupt(worker)
+        await ended(worker)
+    assert followed.code == 0, followed.err
+    lines = followed.out.splitlines()
+    assert lines.index("> write a list") < lines.index("The list is written.")
+    assert any(line.startswith("✓ write") for line in lines)
+    assert "is done]" in lines[-1]
+    told = (await program.run("jobs", "logs", run["id"], "--json")).lines
+    numbers = [change["seq"] for change in told]
+    assert numbers == sorted(numbers)
+    later = (await program.run("jobs", "logs", run["id"], "--json", "--after", str(numbers[-3]))).lines
+    assert later == told[-2:]
+
+
 async def test_a_worktree_in_which_nothing_changed_is_removed_at_the_end_of_its_run(program: Program):
     repo = repository(program.workspace)
     async with answering(program, ["There is nothing to do."]):

@@ -40,6 +40,7 @@ def jobs(parser: ArgumentParser) -> None:
     submitted.add_argument(
         "--no-worktree", dest="worktree", action="store_false", help="work in the folder itself, not in a git worktree"
     )
+    submitted.add_argument("--wait", action="store_true", help="follow it until it is over")
     add_place(submitted)
     add_terms(submitted)
     listed = add("list", "the newest runs, and where they stand", "work:list_runs")
@@ -48,7 +49,11 @@ def jobs(parser: ArgumentParser) -> None:
     shown.add_argument("--diff", action="store_true", help="print what it changed, as git does")
     shown.add_argument("--trace", action="store_true", help="print what it did, step by step")
     cleaned = add("clean", "remove the worktree of a run that has ended; its branch stays", "showing:clean")
-    for one in (shown, cleaned):
+    logged = add("logs", "what a run has said and done so far", "following:logs")
+    followed = add("follow", "watch a run until it is over; Ctrl+C leaves it alone", "following:follow")
+    for one in (logged, followed):
+        one.add_argument("--after", type=int, default=0, metavar="N", help="only what is newer than this number")
+    for one in (shown, cleaned, logged, followed):
         one.add_argument("run", metavar="RUN", help=_RUN)
     for name, help in (
         ("cancel", "end a run, with everything kept"),

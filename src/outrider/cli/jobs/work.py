@@ -10,6 +10,7 @@ import msgspec
 from outrider.app.archive.names import short_id
 from outrider.cli import exits
 from outrider.cli.console import Console
+from outrider.cli.jobs.following import follow
 from outrider.cli.jobs.reaching import named, require, tell, with_jobs
 from outrider.cli.settings import settings_of
 from outrider.errors import OutriderError
@@ -37,6 +38,8 @@ def submit(arguments: Namespace) -> int:
 
     run = with_jobs(arguments, work)
     _warn(arguments, str(settings.workspace))
+    if arguments.wait:
+        return follow(Namespace(**{**vars(arguments), "run": run.id, "after": 0}))
     return tell(arguments, [run])
 
 

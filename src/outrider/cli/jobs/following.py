@@ -1,0 +1,167 @@
+"""A run as text while it goes on: what was said, which tools were called, and how that ended."""
+
+from argparse import Namespace
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from outrider.app.archive.names import short_id
+from outrider.cli import exits
+from outrider.cli.console import Console
+from outrider.cli.jobs.reaching import named, with_jobs
+from outrider.cli.tables import cost_text, cut
+from outrider.types.parts import TextPart, ToolPart
+from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
+
+if TYPE_CHECKING:
+    from outrider.background.follow import Change
+    from outrider.background.jobs import Jobs
+    from outrider.background.runs import Run
+
+_CODES = {"done": exits.DONE, "canceled": exits.INTERRUPTED, "waiting": exits.NOT_APPROVED}
+
+
+def logs(arguments: Namespace) -> int:
+    async def work(jobs: "Jobs") -> int:
+        run = await named(jobs, arguments.run)
+        printer = _printer(arguments)
+        async with aclosing(jobs.store.changes(run.id, after=arguments.after, follow=False)) as changes:
+            async for change in changes:
+                printer.change(change)
+        return exits.DONE
+
+    return with_jobs(arguments, work)
+
+
+def follow(arguments: Namespace) -> int:
+    async def work(jobs: "Jobs") -> int:
+        return await follow_run(arguments, jobs, (await named(jobs, arguments.run)).id)
+
+    try:
+        return with_jobs(arguments, work)
+    except KeyboardInterrupt:
+        Console().say("\nThe run goes on; this was only a look at it.")
+        return exits.INTERRUPTED
+
+
+async def follow_run(arguments: Namespace, jobs: "Jobs", run_id: str) -> int:
+    """Until the run is over; its exit code is what the run came to."""
+    from outrider.background.follow import follow as followed
+    from outrider.background.runs import Run
+
+    printer, run = _printer(arguments), None
+    async with aclosing(followed(jobs, run_id, after=getattr(arguments, "after", 0))) as news:
+        async for new in news:
+            if isinstance(new, Run):
+                run = new
+                printer.run(new)
+            else:
+                printer.change(new)
+    return _CODES.get(run.state, _failed(run)) if run else exits.FAILED
+
+
+def _failed(run: "Run") -> int:
+    return exits.LIMIT if run.outcome and run.outcome.reason == "limit" else exits.FAILED
+
+
+def _printer(arguments: Namespace) -> "Printer":
+    return JsonPrinter() if arguments.json else TextPrinter()
+
+
+class JsonPrinter:
+    """One object on each line; `seq` is what `--after` takes."""
+
+    def __init__(self) -> None:
+        self._console = Console()
+
+    def run(self, run: "Run") -> None:
+        self._print({"type": "run", "run": run})
+
+    def change(self, change: "Change") -> None:
+        self._print(change)
+
+    def _print(self, value: Any) -> None:
+        self._console.write(msgspec.json.encode(value).decode() + "\n")
+
+
+class TextPrinter:
+    """Answers grow while they are written: of a text that was shown before, only what is new is printed."""
+
+    def __init__(self) -> None:
+        self._console = Console()
+        self._roles: dict[str, str] = {}
+        self._shown: dict[str, str] = {}
+        self._open = ""  # the part whose last line has no end yet
+
+    def run(self, run: "Run") -> None:
+        words = f"[{short_id(run.id)} is {run.state}]"
+        if run.state == "waiting":
+            words += f" Answer: outrider jobs approve {short_id(run.id)}"
+        elif run.outcome is not None:
+            words += f" {run.outcome.steps} steps, {cost_text(run.outcome.cost)} {run.outcome.error}".rstrip()
+        self._line(words, "dim")
+
+    def change(self, change: "Change") -> None:
+        from outrider.background.follow import ApprovalChange, MessageChange, PartChange
+
+        match change:
+            case MessageChange(message=message):
+                self._roles[message.id] = message.role
+                if message.error is not None:
+                    self._line(f"✗ {message.error.type}: {message.error.message}", "red")
+            case PartChange(part=TextPart() as part):
+                self._text(part)
+            case PartChange(part=ToolPart() as part):
+                self._call(part)
+            case ApprovalChange(approval=asked):
+                if asked.answer == "open":
+                    self._line(f"? {asked.tool} {_input(asked.input)}", "yellow")
+            case _:
+                pass
+
+    def _text(self, part: TextPart) -> None:
+        if self._roles.get(part.message_id) == "user":
+            self._line(f"> {part.text}", "cyan")
+            return
+        before = self._shown.get(part.id, "")
+        if not part.text.startswith(before) or (self._open != part.id and before and part.text != before):
+            before = ""
+        if part.text == before:
+            return
+        if self._open != part.id:
+            self._end_line()
+        self._console.write(part.text[len(before) :])
+        self._shown[part.id], self._open = part.text, part.id
+
+    def _call(self, part: ToolPart) -> None:
+        seen = f"{part.state.status}"
+        if self._shown.get(part.id) == seen:
+            return
+        self._shown[part.id] = seen
+        match part.state:
+            case ToolRunning():
+                self._line(f"· {part.tool} {_input(part.state.input)}")
+            case ToolCompleted():
+                self._line(f"✓ {part.tool} {_input(part.state.input)}", "green")
+            case ToolError():
+                self._line(f"✗ {part.tool}: {part.state.error}", "red")
+            case ToolPending():
+                pass
+
+    def _line(self, text: str, style: str = "") -> None:
+        self._end_line()
+        self._console.print(text, style)
+        self._console.write("")
+
+    def _end_line(self) -> None:
+        if self._open:
+            self._console.write("\n")
+            self._open = ""
+
+
+Printer = TextPrinter | JsonPrinter
+
+
+def _input(given: dict[str, Any]) -> str:
+    return cut(msgspec.json.encode(given).decode(), 100)

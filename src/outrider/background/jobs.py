@@ -70,7 +70,7 @@ class Jobs:
         await self._begin(session, prompt)
         options = EnqueueOptions(
             workflow_name=WORKFLOW,
-            queue_name=QUEUE,
+            queue_name=place.queue,
             workflow_id=run_id,
             app_version=VERSION,
             priority=place.priority,
@@ -156,7 +156,7 @@ class Jobs:
         await self.store.put_inbox(InboxItem(session_id=session.id, message=message, id=session.id))
 
     async def _again(self, run: Run) -> Run:
-        await self._client.rewind_workflow_async(run.id, queue_name=QUEUE)
+        await self._client.rewind_workflow_async(run.id, queue_name=run.queue)
         return await self.show(run.id)
 
 
@@ -165,7 +165,7 @@ async def open_jobs(database: Database, store: Store) -> AsyncGenerator[Jobs, No
     await asyncio.to_thread(database.prepare)
     client = await asyncio.to_thread(database.client)
     try:
-        yield Jobs(client, store, Reports(database), Line(database))
+        yield Jobs(client, store, Reports(database))
     finally:
         await asyncio.to_thread(client.destroy)
 

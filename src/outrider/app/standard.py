@@ -55,7 +55,7 @@ async def standard_engine(
         store = await opened.enter_async_context(store or SqliteStore(settings.folders.store))
         belongings = _belongings(settings, workspace, opened)
         around = Surroundings(
-            sandbox=FoundSandbox(data / "scratch", belongings.environment(workspace).get("PATH", "")),
+            sandbox=FoundSandbox(data / "scratch", lambda: belongings.environment(workspace).get("PATH", "")),
             data=data,
             home=settings.home,
             bus=bus,

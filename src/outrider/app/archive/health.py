@@ -62,7 +62,7 @@ def providers(settings: Settings) -> Iterator[Finding]:
 
 
 def tools(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
-    found = FoundSandbox(settings.data / "scratch", environ.get("PATH", "")).found
+    found = FoundSandbox(settings.data / "scratch", lambda: environ.get("PATH", "")).found
     if isinstance(found, NoSandbox):
         yield Finding("sandbox", "problem", f"nothing confines commands: {found.reason}", found.remedy)
     else:

@@ -1,5 +1,6 @@
 """The sandbox of this machine, looked for when the first command needs it: trying one out starts processes."""
 
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
@@ -9,9 +10,9 @@ from outrider.processes.sandbox.sandbox import Sandbox
 
 
 class FoundSandbox:
-    """Stands for whatever `find_sandbox` will find."""
+    """Stands for whatever `find_sandbox` will find on the search path that commands have by then."""
 
-    def __init__(self, scratch: Path, search_path: str = "") -> None:
+    def __init__(self, scratch: Path, search_path: Callable[[], str]) -> None:
         self._scratch = scratch
         self._search_path = search_path
 
@@ -19,7 +20,7 @@ class FoundSandbox:
     def found(self) -> Sandbox:
         from outrider.processes.sandbox.detect import find_sandbox
 
-        return find_sandbox(self._scratch, self._search_path)
+        return find_sandbox(self._scratch, self._search_path())
 
     @property
     def name(self) -> str:

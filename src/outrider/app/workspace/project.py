@@ -25,6 +25,8 @@ class Project(msgspec.Struct, frozen=True):
         """What a file of the project holds, up to `limit` bytes; None where there is none that may be read.
 
         Links that lead outside, secrets under another name, pipes and devices are none."""
+        if not os.path.lexists(path):
+            return None
         try:
             descriptor = open_to_read(str(path), root=str(self.root), cwd=str(self.root))
         except (OSError, ValueError):

@@ -1,6 +1,5 @@
 """What the user asks: words of the command line, stdin, files, and what is attached."""
 
-import mimetypes
 import sys
 from base64 import b64encode
 from collections.abc import Sequence
@@ -76,7 +75,9 @@ def _read(path: Path) -> bytes:
 
 def _mime_of(path: Path, content: bytes) -> str:
     """By name, else by content: what is text is sent as text, whatever it is the text of."""
-    mime = mimetypes.guess_type(path.name)[0] or ""
+    from mimetypes import guess_type  # with the first attachment: it reads the system's tables
+
+    mime = guess_type(path.name)[0] or ""
     if mime.startswith(("image/", "audio/", "video/", "application/pdf")):
         return mime
     try:

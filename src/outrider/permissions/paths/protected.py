@@ -44,8 +44,9 @@ _SECRETS = names(
 )
 _SECRET_FOLDERS = frozenset({".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".gcloud", ".password-store"})
 _SECRET_PAIRS = frozenset({(".config", "gcloud"), (".cargo", "credentials"), (".cargo", "credentials.toml")})
-_SECRET_PATTERNS = (".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk", "*.ovpn")
-_EXAMPLES = (".env.example", ".env.sample", ".env.template", ".env.dist", ".env.defaults", "*.pub", "*.pub.pem")
+_SECRET_ENDS = (".pem", ".key", ".p12", ".pfx", ".jks", ".keystore", ".kdbx", ".ppk", ".ovpn")
+_EXAMPLES = frozenset({".env.example", ".env.sample", ".env.template", ".env.dist", ".env.defaults"})
+_PUBLIC_ENDS = (".pub", ".pub.pem")
 
 
 def protecting(parts: Sequence[str], access: Access) -> str | None:
@@ -79,11 +80,9 @@ def _holds_secrets(pair: tuple[str, str]) -> bool:
     name = pair[0]
     if name in _SECRETS or name in _SECRET_FOLDERS or pair in _SECRET_PAIRS:
         return True
-    return _matches(name, _SECRET_PATTERNS) and not _matches(name, _EXAMPLES)
-
-
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+    if name in _EXAMPLES or name.endswith(_PUBLIC_ENDS):
+        return False
+    return name.startswith(".env.") or name.endswith(_SECRET_ENDS)
 
 
 def _steers(pair: tuple[str, str]) -> bool:

@@ -3,16 +3,19 @@
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from outrider.errors import ConfigurationError
 from outrider.providers.catalog.facts import Capabilities, ModelFacts
-from outrider.providers.catalog.listing import Listing
 from outrider.providers.catalog.names import home_of, offers
 from outrider.providers.catalog.quotes import Quotes
 from outrider.types.usage import Tokens
+
+if TYPE_CHECKING:
+    from outrider.providers.catalog.listing import Listing
 
 
 class Source(Protocol):
@@ -30,10 +33,15 @@ class Catalog:
         self, overrides: Mapping[str, ModelFacts] | None = None, *, clock: Callable[[], datetime] | None = None
     ) -> None:
         self._overrides = dict(overrides or {})
-        self._listing = Listing()
         self._quotes = Quotes(clock or (lambda: datetime.now(UTC)))
         self._notes: dict[tuple[str, str | None], dict[str, Any]] = {}
         self._found: dict[tuple[Source, str, str, str | None], ModelFacts] = {}
+
+    @cached_property
+    def _listing(self) -> "Listing":
+        from outrider.providers.catalog.listing import Listing
+
+        return Listing()
 
     @classmethod
     def from_config(cls, models: Mapping[str, Mapping[str, Any]]) -> "Catalog":

@@ -14,9 +14,7 @@ from outrider.types.request import ReasoningEffort
 # OpenAI's reasoning models: they know max_completion_tokens only, and developers instead of a system.
 _REASONING = re.compile(r"(o\d|gpt-([5-9]|\d\d))")
 _FAMILY = re.compile(r"gpt-oss|[a-z]+")
-_UNSUPPORTED = re.compile(
-    r"unsupported|not support|unrecognized|unknown|unexpected|extra|not (permitted|allowed)", re.I
-)
+_UNSUPPORTED = r"unsupported|not support|unrecognized|unknown|unexpected|extra|not (permitted|allowed)"
 _RANGE: tuple[ReasoningEffort, ...] = ("minimal", "low", "medium", "high", "xhigh", "max")
 
 
@@ -117,7 +115,7 @@ def for_model(dialect: Dialect, model: str) -> Dialect:
 
 def after_refusal(dialect: Dialect, message: str) -> Dialect:
     """The dialect without what a refusal says that this server does not know."""
-    if not _UNSUPPORTED.search(message):
+    if not re.search(_UNSUPPORTED, message, re.IGNORECASE):
         return dialect
     if re.search(rf"\b{dialect.limit}\b", message):
         other = "max_tokens" if dialect.limit == "max_completion_tokens" else "max_completion_tokens"

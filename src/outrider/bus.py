@@ -239,9 +239,13 @@ class EventStream(AsyncIterator[Event]):
             raise StopAsyncIteration
         return event
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
+        """What it still holds can be read; then it ends."""
         self._end()
         self._mailbox.close()
+
+    async def aclose(self) -> None:
+        self.close()
 
     async def __aenter__(self) -> Self:
         return self

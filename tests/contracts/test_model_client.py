@@ -31,6 +31,7 @@ from outrider.types.stream import (
     TextDelta,
     UsageReport,
 )
+from outrider.types.usage import Tokens
 from tests.fakes.http_server import Reply, serving
 from tests.fakes.local_runtime import FakeRuntime
 
@@ -145,12 +146,28 @@ def embedded(provider: Provider) -> ModelClient:
     return LocalClient(provider.name, EmbeddedModels(), Primer(says=True))
 
 
+PEER = [
+    b"event: " + type(delta).__name__.encode() + b"\ndata: " + msgspec.json.encode(delta) + b"\n\n"
+    for delta in (
+        AnswerStart("a-session", "m"),
+        PartStart(0, "text"),
+        TextDelta(0, "I will "),
+        TextDelta(0, "look."),
+        PartEnd(0),
+        PartStart(1, "tool", "call_1", "read"),
+        InputDelta(1, '{"path": "a.txt"}'),
+        PartEnd(1),
+        UsageReport(Tokens(5, 7)),
+        Finish("tool_use", "completed"),
+    )
+]
 SCRIPTED = ["I will look.", call("read", path="a.txt")]
 SUBJECTS = {
     "anthropic": Subject(Provider("p", "anthropic", "k"), ANTHROPIC),
     "openai": Subject(Provider("p", "openai", "k"), CHAT),
     "openai-responses": Subject(Provider("p", "openai-responses", "k"), RESPONSES),
     "google": Subject(Provider("p", "google", "k"), GOOGLE),
+    "outrider": Subject(Provider("p", "outrider", "k"), PEER),
     "fallback": Subject(Provider("p", "openai", "k"), CHAT, with_nobody_first),
     "scripted": Subject(Provider("p", "scripted", options={"script": [SCRIPTED] * 8}), []),
     "local": Subject(Provider("p", "local"), [], embedded),

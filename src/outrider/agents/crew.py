@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from outrider.agents.limits import Budget, Price
 from outrider.agents.terms.hooks import Hooks
@@ -21,7 +22,7 @@ from outrider.tools.context import ToolContext
 from outrider.tools.tool import Tool
 from outrider.tools.truncation import OutputCap, Save
 from outrider.types.agents import Agent, AgentMessage, Mode
-from outrider.types.events import Event
+from outrider.types.events import Event, PartUpdatedEvent
 from outrider.types.messages import Message
 from outrider.types.parts import ToolPart
 from outrider.types.request import OutputSchema, ToolSpec
@@ -132,6 +133,19 @@ class Seat(msgspec.Struct, kw_only=True):
         """A new turn at the same seat: what it may use is counted anew, what it has prepared is kept."""
         self.crew = crew
         self.finished = None
+
+    def echoed(self, event: Event, message_id: str) -> Event:
+        """An event of another process. One of the agent that sits there for this one happened here."""
+        if event.session_id:
+            return event
+        own: dict[str, Any] = {
+            "session_id": self.session.id,
+            "agent_name": self.agent.name,
+            "parent_call_id": self.call_id,
+        }
+        if isinstance(event, PartUpdatedEvent):
+            own["part"] = replace(event.part, session_id=self.session.id, message_id=message_id)
+        return replace(event, **own)
 
     def labelled(self, event: type[Event], /, **fields: Any) -> Event:
         """An event of this seat: its session, agent and the call that it belongs to."""

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from decimal import Decimal
+from typing import Any
 
 import msgspec
 
@@ -15,10 +16,12 @@ SMALLEST_ANSWER = 256  # tokens; less than this is not worth asking for
 
 
 class Price(msgspec.Struct, frozen=True):
-    """What a model charges, per token."""
+    """What a model charges, per token. Who is paid `by_bill`, as an agent of another process, says afterwards what it
+    was, and until then has all that is left."""
 
-    input: Decimal
-    output: Decimal
+    input: Decimal = Decimal(0)
+    output: Decimal = Decimal(0)
+    by_bill: bool = False
 
 
 class Reservation(msgspec.Struct, frozen=True):
@@ -71,7 +74,9 @@ class Budget:
         """Room for a prompt of about this size. Raises LimitReachedError when not even a short answer fits."""
         output = self._output_for_tokens(prompt_tokens, max_output)
         cost = Decimal(0)
-        if self.limits.cost is not None:
+        if price is not None and price.by_bill:
+            cost = self._all_that_is_left()
+        elif self.limits.cost is not None:
             output = self._output_for_cost(prompt_tokens, output, price)
             if price is not None:
                 cost = price.input * prompt_tokens + price.output * (output or 0)
@@ -80,12 +85,33 @@ class Budget:
         self._reserved_cost += reserved.cost
         return reserved
 
-    def settle(self, reservation: Reservation, tokens: Tokens, cost: Decimal | None) -> None:
-        """What was really used takes the place of what was reserved."""
+    def left(self, depth: int, reservation: Reservation) -> dict[str, Any]:
+        """What one that answers at this depth may use, as fields of an Allowance."""
+        limits = self.limits
+        return {
+            "depth": max(limits.depth - depth, 0),
+            "turns": None if limits.turns is None else limits.turns - self.turns + 1,
+            "seconds": self.seconds_left,
+            "tokens": None if limits.tokens is None else reservation.tokens,
+            "cost": None if limits.cost is None else reservation.cost,
+        }
+
+    def settle(self, reservation: Reservation, tokens: Tokens, cost: Decimal | None, turns: int = 1) -> None:
+        """What was really used takes the place of what was reserved; the first of the turns was counted before."""
+        self.turns += turns - 1
         self._reserved_tokens -= reservation.tokens
         self._reserved_cost -= reservation.cost
         if tokens.total or cost is not None:
             self.usage = self.usage.plus(tokens, cost)
+
+    def _all_that_is_left(self) -> Decimal:
+        if self.limits.cost is None:
+            return Decimal(0)
+        spent = self.usage.total_cost
+        left = Decimal(0) if spent is None else self.limits.cost - spent - self._reserved_cost
+        if left <= 0:
+            raise LimitReachedError("cost", self.limits.cost, "not known" if spent is None else spent)
+        return left
 
     def _output_for_tokens(self, prompt_tokens: int, max_output: int | None) -> int | None:
         if self.limits.tokens is None:

@@ -7,7 +7,7 @@ from outrider.agents.limits import Reservation
 from outrider.context.budget import characters, estimated_tokens
 from outrider.types.agents import Agent
 from outrider.types.messages import Message
-from outrider.types.request import ModelSettings, Request
+from outrider.types.request import Allowance, ModelSettings, Request
 
 TOOLS_OVERHEAD = 100  # tokens a tool, roughly, before the first count of the provider
 
@@ -24,8 +24,14 @@ def build_request(seat: Seat, crew: Crew) -> tuple[Request, Reservation]:
         stream=agent.stream,
         conversation=seat.session.id,
         workspace=str(seat.workspace),
+        allowance=_allowance(seat, crew, reserved),
     )
     return request, reserved
+
+
+def _allowance(seat: Seat, crew: Crew, reserved: Reservation) -> Allowance:
+    left = crew.budget.left(seat.depth, reserved)
+    return Allowance(mode=seat.effective_mode, ask=seat.ask, deny=seat.deny, **left)
 
 
 def prompt_tokens(seat: Seat, history: Sequence[Message] | None = None) -> int:

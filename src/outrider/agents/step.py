@@ -22,7 +22,7 @@ from outrider.types.ids import new_id
 from outrider.types.messages import Message, MessageError, MessagePath, MessageTime
 from outrider.types.parts import ModelRef, RetryPart, RetryTime, StepFinishPart, StepStartPart, ToolPart
 from outrider.types.request import Request
-from outrider.types.stream import Delta, InputDelta, PartEnd, PartStart, ReasoningDelta, Retry, TextDelta
+from outrider.types.stream import Delta, Happened, InputDelta, PartEnd, PartStart, ReasoningDelta, Retry, TextDelta
 from outrider.types.tool_state import ToolPending
 
 _WHOLE = ("stop", "tool_use")
@@ -72,7 +72,15 @@ class Step:
         await self._end_calls(self._crew.clock())
 
     @property
+    def turns(self) -> int:
+        """How many answers of models it took: more than one where an agent of another process answered."""
+        return self._assembler.turns
+
+    @property
     def cost(self) -> Decimal | None:
+        """By the bill of who answered, else by the price of its model."""
+        if self._assembler.cost is not None:
+            return self._assembler.cost
         return self._crew.tariff.cost(self._seat.agent, self._assembler.model, self._assembler.tokens)
 
     async def _show(self, delta: Delta) -> None:
@@ -87,6 +95,8 @@ class Step:
                 self._crew.bus.publish(self._seat.labelled(PartUpdatedEvent, part=self._owned(index)))
             case Retry():
                 await self._retry(delta)
+            case Happened(event):
+                self._crew.bus.publish(self._seat.echoed(event, self.message.id))
             case PartEnd(index):
                 self._keep(self._assembler.part(index))
             case _:

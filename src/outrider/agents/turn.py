@@ -114,7 +114,7 @@ class Turn:
         try:
             return await step.run()
         finally:
-            self._crew.budget.settle(reserved, step.message.tokens, step.message.cost)
+            self._crew.budget.settle(reserved, step.message.tokens, step.message.cost, step.turns)
 
     async def _compact(self, *, overflow: bool) -> None:
         self._states.enter("compacting")

@@ -33,6 +33,10 @@ def model_client(provider: Provider, *, catalog: Catalog | None = None) -> Model
             from outrider.app.local.models import local_client
 
             return local_client(provider)
+        case "outrider":
+            from outrider.providers.outrider.wire import PeerWire
+
+            return _wired(provider, PeerWire(provider))
         case "openai":
             return _chat(filled_in(provider))
         case "openai-responses":

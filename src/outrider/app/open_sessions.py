@@ -79,7 +79,7 @@ class OpenSessions:
             journal,
             self._store,
             lambda: staff.crew(session, toolbox),
-            lambda model: staff.agent(session.agent, model),
+            lambda model: staff.agent_of(session, model),
             self._bus,
             toolbox,
         )

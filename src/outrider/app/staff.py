@@ -12,6 +12,7 @@ from outrider.agents.terms.hooks import Hooks
 from outrider.app.approvals.desk import Desk
 from outrider.app.approvals.gate import AskingGate, Judge, Rules, asking_at
 from outrider.app.approvals.grants import Grant
+from outrider.app.below.terms import Terms
 from outrider.app.config.environment import filled_in, search_path
 from outrider.app.local.profile import suited
 from outrider.app.models.connections import LateClient, connected
@@ -80,6 +81,7 @@ class Staff:
         self._recorder = self._recording(options.cassettes)
         around = options.surroundings
         self.undo = Undo(around.data, around.bus) if around else None
+        self.terms: dict[str, Terms] = {}  # of sessions that work for agents of other processes
         self._opened = AsyncExitStack()
 
     def _recording(self, cassettes: Path | None) -> "Recorder | None":
@@ -109,6 +111,7 @@ class Staff:
 
     async def leave(self, session_id: str) -> None:
         """The session is closed: what was open for it alone closes too."""
+        self.terms.pop(session_id, None)
         if self._recorder is not None:
             await self._recorder.close(session_id)
 
@@ -126,6 +129,15 @@ class Staff:
             return agent
         chosen = msgspec.structs.replace(agent, provider=model.provider, model=model.model)
         return suited([chosen], self.plan.providers.values())[0]
+
+    def agent_of(self, session: Session, model: ModelRef | None) -> Agent:
+        """The session's agent, under the terms of whom it works for."""
+        agent, terms = self.agent(session.agent, model), self.terms.get(session.id)
+        return terms.bound(agent) if terms else agent
+
+    def _budget(self, session: Session) -> Budget:
+        limits, terms = self._options.limits or self.plan.entry.limits, self.terms.get(session.id)
+        return terms.budget(limits) if terms else Budget(limits)
 
     @property
     def servers(self) -> "Servers | None":
@@ -169,7 +181,7 @@ class Staff:
                 self._desk.renew,
             ),
             tariff=CatalogTariff(self._catalog, self.plan.providers),
-            budget=Budget(options.limits or self.plan.entry.limits),
+            budget=self._budget(session),
             bus=self._bus,
             open_journal=open_journal,
             clock=now_ms,

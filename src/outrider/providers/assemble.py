@@ -13,6 +13,7 @@ from outrider.types.stream import (
     Delta,
     Finish,
     FinishReason,
+    Happened,
     InputDelta,
     PartEnd,
     PartKind,
@@ -81,6 +82,8 @@ class Assembler:
         self.response_id = ""
         self.model = ""
         self.tokens = Tokens()
+        self.cost: Decimal | None = None
+        self.turns = 1
         self.finish: FinishReason | None = None
         self.finish_raw = ""
         self.paused = False
@@ -94,11 +97,11 @@ class Assembler:
                 self._start(delta)
             case PartEnd():
                 self._end(delta)
-            case UsageReport(tokens):
-                self.tokens = tokens
+            case UsageReport(tokens, cost, turns):
+                self.tokens, self.cost, self.turns = tokens, cost, turns
             case Finish(reason, raw, paused):
                 self.finish, self.finish_raw, self.paused = reason, raw, paused
-            case Retry():
+            case Retry() | Happened():
                 pass
             case AnswerStart(response_id, model):
                 self.response_id, self.model = response_id or self.response_id, model or self.model

@@ -17,12 +17,13 @@ from outrider.server.page_files import page_routes
 from outrider.server.routes.catalogue import CATALOGUE
 from outrider.server.routes.files import FILES
 from outrider.server.routes.opening import OPENING
+from outrider.server.routes.peers import PEERS
 from outrider.server.routes.sessions import SESSIONS
 from outrider.server.routes.turns import TURNS
 from outrider.server.routes.work import WORK
 
 DESCRIPTION = "/api/openapi.json"
-ENDPOINTS: tuple[Endpoint, ...] = (*SESSIONS, *OPENING, *TURNS, *FILES, *WORK, *CATALOGUE)
+ENDPOINTS: tuple[Endpoint, ...] = (*SESSIONS, *OPENING, *TURNS, *FILES, *WORK, *CATALOGUE, *PEERS)
 
 
 def application(engine: Engine, feeds: Feeds, *, address: Address, token: str, version: str) -> App:

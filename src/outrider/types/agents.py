@@ -9,7 +9,7 @@ from outrider.types.request import ReasoningEffort
 from outrider.types.tool_state import Attachment
 
 Mode = Literal["chat", "plan", "agent", "background"]
-ProviderKind = Literal["anthropic", "openai", "openai-responses", "google", "local", "scripted"]
+ProviderKind = Literal["anthropic", "openai", "openai-responses", "google", "local", "outrider", "scripted"]
 
 
 class Provider(msgspec.Struct, frozen=True):

@@ -1,6 +1,7 @@
 """What is asked of a model: one neutral request for every provider."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from decimal import Decimal
 from typing import Any, Literal, overload
 
 import msgspec
@@ -125,6 +126,20 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     extra: dict[str, Any] = {}
 
 
+class Allowance(msgspec.Struct, frozen=True, kw_only=True):
+    """What is left of a run's limits and rights for whoever answers with agents and tools of its own. `depth` is how
+    many levels of agents it may open; None is no bound."""
+
+    mode: str = "agent"
+    depth: int = 8
+    turns: int | None = None
+    seconds: float | None = None
+    tokens: int | None = None
+    cost: Decimal | None = None
+    ask: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+
+
 class Request(msgspec.Struct, frozen=True):
     model: str
     prompt: Prompt
@@ -134,3 +149,4 @@ class Request(msgspec.Struct, frozen=True):
     stream: bool = True
     conversation: str = ""  # a stable name of the conversation, for providers that route caches by it
     workspace: str = ""  # where it works; it stays on this machine, and is for models that run here
+    allowance: Allowance = Allowance()  # for agents of other processes; models are bounded by their settings

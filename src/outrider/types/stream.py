@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from outrider.types.events import Event
 from outrider.types.messages import Message
 from outrider.types.usage import Tokens
 
@@ -73,9 +74,19 @@ class Retry(msgspec.Struct, frozen=True, tag=True):
 
 
 class UsageReport(msgspec.Struct, frozen=True, tag=True):
-    """Counts so far; a later report replaces an earlier one."""
+    """Counts so far; a later report replaces an earlier one. A peer also says what it cost, and how many answers of
+    models it took: it asks several, and knows its prices."""
 
     tokens: Tokens
+    cost: Decimal | None = None
+    turns: int = 1
+
+
+class Happened(msgspec.Struct, frozen=True, tag=True):
+    """What an agent of another process did on the way to its answer: heard, and kept by its own process only. Without
+    a session it was the one that answers, otherwise one that was called there."""
+
+    event: Event
 
 
 class Finish(msgspec.Struct, frozen=True, tag=True):
@@ -86,7 +97,18 @@ class Finish(msgspec.Struct, frozen=True, tag=True):
     paused: bool = False
 
 
-Delta = AnswerStart | PartStart | TextDelta | ReasoningDelta | InputDelta | PartEnd | Retry | UsageReport | Finish
+Delta = (
+    AnswerStart
+    | PartStart
+    | TextDelta
+    | ReasoningDelta
+    | InputDelta
+    | PartEnd
+    | Retry
+    | UsageReport
+    | Happened
+    | Finish
+)
 
 
 class Answer(msgspec.Struct, frozen=True):

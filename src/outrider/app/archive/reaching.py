@@ -14,8 +14,9 @@ _ADDRESSES = {
     "openai": "https://api.openai.com/v1",
     "openai-responses": "https://api.openai.com/v1",
     "google": "https://generativelanguage.googleapis.com",
+    "outrider": "http://localhost",
 }
-_PATHS = {"anthropic": "/v1/models", "google": "/v1beta/models"}
+_PATHS = {"anthropic": "/v1/models", "google": "/v1beta/models", "outrider": "/api/health"}
 
 
 async def reached(provider: Provider) -> Finding:

@@ -91,7 +91,7 @@ class Providers:
             hint = closest(name, self.names) or f"; write PROVIDER/MODEL, with a provider of: {', '.join(self.names)}"
             raise ConfigurationError(f"{where}: there is no provider {name!r}{hint}")
         chosen = rest if slash else self.model_of(name)
-        if not chosen and name != "local" and self.find(name).kind != "local":
+        if not chosen and name != "local" and self.find(name).kind not in ("local", "outrider"):
             raise ConfigurationError(f"{where}: {model!r} names no model; write {name}/MODEL")
         return name, chosen
 

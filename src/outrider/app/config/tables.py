@@ -8,7 +8,7 @@ import msgspec
 from outrider.types.agents import Limits, Mode
 from outrider.types.request import ReasoningEffort
 
-Kind = Literal["anthropic", "openai", "openai-responses", "google", "local", "scripted"]
+Kind = Literal["anthropic", "openai", "openai-responses", "google", "local", "outrider", "scripted"]
 Texts = tuple[str, ...]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 

@@ -37,7 +37,8 @@ class CatalogTariff:
 
     def cost(self, agent: Agent, model: str, tokens: Tokens) -> Decimal | None:
         """By the model that answered, else by the one that was asked: some give themselves names of their own."""
-        if not tokens.total or self.price(agent) is None:
+        price = self.price(agent)
+        if not tokens.total or price is None or price.by_bill:
             return None
         place = self._providers[agent.provider]
         for name in dict.fromkeys((model, agent.model)):
@@ -50,6 +51,8 @@ class CatalogTariff:
         place, catalog = self._providers[provider], self._catalog
         if place.kind == "scripted":
             return None, None, None
+        if place.kind == "outrider":
+            return Price(by_bill=True), None, None
         if place.kind == "local":
             from outrider.app.local.models import limits_of
             from outrider.providers.local.client import LARGEST_ANSWER

@@ -14,7 +14,7 @@ def models_of(providers: Iterable[Provider]) -> list[ModelRef]:
     return [
         ModelRef(provider.name, name)
         for provider in providers
-        if provider.kind != "scripted"
+        if provider.kind not in ("scripted", "outrider")
         for name in _names(provider)
     ]
 
@@ -22,7 +22,7 @@ def models_of(providers: Iterable[Provider]) -> list[ModelRef]:
 def context_limit(providers: Iterable[Provider], model: ModelRef) -> int | None:
     """How many tokens a model holds; None where nobody knows."""
     provider = next((found for found in providers if found.name == model.provider), None)
-    if provider is None or provider.kind == "scripted":
+    if provider is None or provider.kind in ("scripted", "outrider"):
         return None
     if provider.kind == "local":
         return limits_of(provider).context

@@ -93,7 +93,7 @@ class Titles:
         this machine would keep the user waiting."""
         wanted = self._staff.titles
         agent = wanted if isinstance(wanted, Agent) else live.agent
-        if wanted is True and self._staff.plan.providers[agent.provider].kind in ("scripted", "local"):
+        if wanted is True and self._staff.plan.providers[agent.provider].kind in ("scripted", "local", "outrider"):
             return None
         return replace(
             agent,

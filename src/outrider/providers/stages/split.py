@@ -10,6 +10,7 @@ from outrider.types.stream import (
     AnswerStart,
     Delta,
     Finish,
+    Happened,
     InputDelta,
     PartEnd,
     PartStart,
@@ -79,7 +80,7 @@ class SplitStage:
             case Finish():
                 yield from self.close()
                 yield delta
-            case AnswerStart() | Retry() | UsageReport():
+            case AnswerStart() | Retry() | UsageReport() | Happened():
                 yield delta
             case _:
                 assert_never(delta)

@@ -1,0 +1,1 @@
+"""Agents of this engine at work for agents of another process."""

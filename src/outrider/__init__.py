@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from outrider.app.runs.results import RunResult
     from outrider.app.runs.run import async_run, async_run_stream, run
     from outrider.app.runs.streaming import StreamEvent
+    from outrider.background.program import Background, RunHandle
     from outrider.bus import EventBus, EventStream, get_event_bus
     from outrider.context.lower import lower
     from outrider.errors import (
@@ -158,6 +159,7 @@ __all__ = [
     "ApprovalRequest",
     "Attachment",
     "AuthenticationError",
+    "Background",
     "CacheTokens",
     "CallsDiffer",
     "CompactionPart",
@@ -223,6 +225,7 @@ __all__ = [
     "RetryPart",
     "RetryTime",
     "Rules",
+    "RunHandle",
     "RunResult",
     "RunningTime",
     "ServerError",
@@ -320,6 +323,7 @@ __getattr__, __dir__ = lazy_names(
         "outrider.app.runs.results": "RunResult",
         "outrider.app.runs.run": "async_run async_run_stream run",
         "outrider.app.runs.streaming": "StreamEvent",
+        "outrider.background.program": "Background RunHandle",
         "outrider.bus": "EventBus EventStream get_event_bus",
         "outrider.context.lower": "lower",
         "outrider.errors": """

@@ -12,6 +12,7 @@ from outrider.app.inputs.plans import Plan
 from outrider.app.open_sessions import OpenSessions
 from outrider.app.runs.workshop import RunPlan, in_memory
 from outrider.app.staff import EngineOptions, Staff
+from outrider.app.submitting import Submitting
 from outrider.app.undo.file_changes import FileChanges
 from outrider.bus import EventBus, EventStream
 from outrider.errors import ConfigurationError
@@ -28,7 +29,7 @@ from outrider.types.messages import Message
 from outrider.types.parts import CompactionPart, PartBase, TextPart
 
 
-class Engine:
+class Engine(Submitting):
     """Open it with `async with`. Several front ends may listen, prompt, answer and abort at once.
 
     `attended` says whether somebody is there to approve calls. With `surroundings` every session has the built-in tools

@@ -1,4 +1,4 @@
-"""A real task for the embedded model: `python -m outrider.app.demos.embedded_model [1.5b | 0.5b | PATH.gguf]`.
+"""A real task for the embedded model: `python -m outrider.app.demos.embedded_model [1.5b | 0.5b | PATH.gguf [STEPS]]`.
 
 It makes a small workspace with a bug, lets the agent look, mend and test, and shows the conversation and the trace."""
 
@@ -37,6 +37,8 @@ TASK = (
 )
 # Nobody is asked here, and the workspace is ours: what the task needs is allowed, and nothing else.
 ALLOWED = ("write(*)", "shell(python -m unittest *)", "shell(python3 -m unittest *)", "shell(python -m pytest *)")
+STEPS = 12
+SECONDS = 270  # whoever tries this first should see an end of it, also with a model that goes in circles
 SHOWN = 12  # lines of a result
 
 
@@ -63,7 +65,7 @@ class Story:
         self.write(f"{_few_lines(event.output_preview)}\n")
 
 
-async def show(model: str, output: TextIO) -> bool:
+async def show(model: str, steps: int, output: TextIO) -> bool:
     """Whether the test passes at the end."""
     story, log, bus = Story(output), EventLog(), EventBus()
     log.attach(bus)
@@ -72,27 +74,30 @@ async def show(model: str, output: TextIO) -> bool:
         workspace = Path(folder)
         for name, text in FILES.items():
             (workspace / name).write_text(text, encoding="utf-8")
-        settings = read_settings(cwd=workspace, flags=Flags(model=f"local/{model}", allow=ALLOWED, max_turns=12))
+        flags = Flags(model=f"local/{model}", allow=ALLOWED, max_turns=steps, max_seconds=SECONDS)
+        settings = read_settings(cwd=workspace, flags=flags)
         story.write(f"The task: {TASK}\n")
         begun = monotonic()
         async with standard_engine(settings, workspace=workspace, attended=False, bus=bus) as engine:
             session = await engine.create(workspace=workspace, title="A first task")
             end = await engine.prompt(session, TASK)
-        if end.error is not None:
+        if end.reason == "error" and end.error is not None:
             raise end.error
-        story.write(f"\n\nDone in {monotonic() - begun:.0f} s. What happened:\n")
+        why = f" ({end.error or end.output})" if end.reason != "completed" else ""
+        story.write(f"\n\nThe end, after {monotonic() - begun:.0f} s{why}. What happened:\n")
         story.write(Trace(log).format_tree())
         return await asyncio.to_thread(_passes, workspace)
 
 
 def main() -> int:
     model = sys.argv[1] if len(sys.argv) > 1 else ""
+    steps = int(sys.argv[2]) if len(sys.argv) > 2 else STEPS
     # The agent's own Python is the one that it finds first.
     os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
     try:
         if not model.endswith(".gguf"):
             pull_weights(model, find_folders(os.environ).data, ProgressLine(sys.stderr))
-        passed = asyncio.run(show(model, sys.stdout))
+        passed = asyncio.run(show(model, steps, sys.stdout))
     except OutriderError as error:
         sys.stderr.write(f"{for_terminal(error.message)}\n")
         return 1

@@ -4,6 +4,8 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+from uuid import uuid4
 
 import pytest
 
@@ -26,3 +28,14 @@ def postgres_url() -> Iterator[str]:
             yield server.get_uri()
         finally:
             server.cleanup()
+
+
+def fresh_database(server: str) -> str:
+    """The address of a new, empty database on the server."""
+    import psycopg  # only where there is one
+
+    name = f"test_{os.getpid()}_{uuid4().hex}"
+    with psycopg.connect(server, autocommit=True) as db:
+        db.execute(f"CREATE DATABASE {name}".encode())
+    address = urlsplit(server)
+    return urlunsplit(address._replace(path=f"/{name}"))

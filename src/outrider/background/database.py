@@ -20,6 +20,10 @@ _PREPARING = 0x6F757472  # the advisory lock of whoever makes the tables
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS {}workers (id TEXT PRIMARY KEY, owner TEXT NOT NULL, beats BIGINT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS {}waiting (id TEXT PRIMARY KEY)",
+    "CREATE TABLE IF NOT EXISTS {}line (id TEXT PRIMARY KEY, queue TEXT NOT NULL, owner TEXT NOT NULL, "
+    "agent TEXT NOT NULL, begun BIGINT)",
+    "CREATE INDEX IF NOT EXISTS line_begun ON {}line (begun)",
+    "CREATE TABLE IF NOT EXISTS {}turns (queue TEXT, owner TEXT, number BIGINT NOT NULL, PRIMARY KEY (queue, owner))",
     "CREATE TABLE IF NOT EXISTS {}reports (id TEXT PRIMARY KEY, report TEXT NOT NULL)",
 )
 
@@ -46,6 +50,7 @@ class Database:
             raise ConfigurationError(f"runs are kept in sqlite:///path or postgresql://…, not in {self.url!r}")
         self.shared = self.url.get_backend_name() == "postgresql"
         self.prefix = f"{SCHEMA}." if self.shared else "outrider_"
+        self.status_table = f"{SCHEMA}.workflow_status" if self.shared else "workflow_status"
         self.engine = self._engine()
 
     def prepare(self) -> None:

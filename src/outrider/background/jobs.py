@@ -13,6 +13,7 @@ from outrider.app.archive.traces import stored_trace
 from outrider.app.workspace.worktrees import Worktree
 from outrider.background.database import QUEUE, VERSION, Database
 from outrider.background.endings.reports import Report, Reports
+from outrider.background.line.line import Line
 from outrider.background.runs import OVER, Job, Outcome, Run, state_of
 from outrider.background.worktrees.ground import worktree_of
 from outrider.errors import OutriderError, SessionNotFoundError
@@ -28,9 +29,11 @@ WORKFLOW = "outrider.run"
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run stands in line: a smaller `priority` is begun sooner, none before `after` seconds are over."""
+    """Where a run stands in line. Users of a queue take turns; among the runs of one `user` a smaller `priority` is
+    begun sooner, and none before `after` seconds are over."""
 
     queue: str = QUEUE
+    user: str = ""
     priority: int = 100
     after: float = 0
 
@@ -53,10 +56,11 @@ class Order(TypedDict, total=False):
 class Jobs:
     """`store` keeps the sessions, and has to be the one that the workers use."""
 
-    def __init__(self, client: DBOSClient, store: Store, reports: Reports) -> None:
+    def __init__(self, client: DBOSClient, store: Store, reports: Reports, line: Line) -> None:
         self._client = client
         self.store = store
         self._reports = reports
+        self._line = line
 
     async def submit(self, prompt: str, **order: Unpack[Order]) -> Run:
         """The same `run_id` submits the same run once."""
@@ -70,14 +74,21 @@ class Jobs:
         await self._begin(session, prompt)
         options = EnqueueOptions(
             workflow_name=WORKFLOW,
-            queue_name=place.queue,
+            queue_name=QUEUE,
             workflow_id=run_id,
             app_version=VERSION,
             priority=place.priority,
         )
         if place.after > 0:
             options["delay_seconds"] = place.after
-        job = Job(prompt=prompt, queue=place.queue, limits=order.get("limits"), worktree=order.get("worktree", True))
+        job = Job(
+            prompt=prompt,
+            queue=place.queue,
+            user=place.user,
+            limits=order.get("limits"),
+            worktree=order.get("worktree", True),
+        )
+        await asyncio.to_thread(self._line.join, run_id, queue=place.queue, user=place.user, agent=session.agent)
         await self._client.enqueue_async(options, msgspec.to_builtins(job))
         return await self.show(run_id)
 
@@ -91,6 +102,13 @@ class Jobs:
         if not found:
             raise SessionNotFoundError(f"there is no run {run_id}")
         return _run(found[0])
+
+    async def busy(self) -> bool:
+        """Whether there is anything to do for a worker, now or at a time that is set."""
+        found = await self._client.list_workflows_async(
+            name=WORKFLOW, status=["DELAYED", "ENQUEUED", "PENDING"], limit=1, load_input=False, load_output=False
+        )
+        return bool(found)
 
     async def report(self, run_id: str) -> Report | None:
         """What came of a run, once it has ended."""
@@ -156,7 +174,7 @@ class Jobs:
         await self.store.put_inbox(InboxItem(session_id=session.id, message=message, id=session.id))
 
     async def _again(self, run: Run) -> Run:
-        await self._client.rewind_workflow_async(run.id, queue_name=run.queue)
+        await self._client.rewind_workflow_async(run.id, queue_name=QUEUE)
         return await self.show(run.id)
 
 
@@ -165,7 +183,7 @@ async def open_jobs(database: Database, store: Store) -> AsyncGenerator[Jobs, No
     await asyncio.to_thread(database.prepare)
     client = await asyncio.to_thread(database.client)
     try:
-        yield Jobs(client, store, Reports(database))
+        yield Jobs(client, store, Reports(database), Line(database))
     finally:
         await asyncio.to_thread(client.destroy)
 
@@ -180,6 +198,7 @@ def _run(status: WorkflowStatus) -> Run:
         state=state_of(status.status, outcome),
         prompt=job.prompt,
         queue=job.queue,
+        user=job.user,
         priority=status.priority or 0,
         worker=status.executor_id or "",
         attempts=status.recovery_attempts or 0,

@@ -20,6 +20,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     prompt: str
     queue: str
+    user: str = ""
     limits: Limits | None = None
     worktree: bool = True
 
@@ -42,6 +43,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     state: RunState
     prompt: str
     queue: str
+    user: str = ""
     priority: int = 0
     worker: str = ""
     attempts: int = 0

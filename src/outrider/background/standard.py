@@ -3,13 +3,15 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+from msgspec.structs import replace
+
 from outrider.app.config.folders import Folders, make_private
 from outrider.app.config.settings import Settings
 from outrider.app.standard import standard_engine
 from outrider.app.stores import store_at
 from outrider.background.database import Database
 from outrider.background.jobs import Jobs, open_jobs
-from outrider.background.worker import QueueLimits, Worker
+from outrider.background.worker import Worker
 from outrider.background.worktrees.worktrees import Worktrees
 
 
@@ -25,16 +27,19 @@ async def standard_jobs(folders: Folders, server: str | None = None) -> AsyncGen
 
 @asynccontextmanager
 async def standard_worker(
-    settings: Settings, server: str | None = None, *, at_once: int = 4
+    settings: Settings, server: str | None = None, *, runs: int | None = None
 ) -> AsyncGenerator[Worker, None]:
-    """Questions of its runs are kept until somebody answers them, here or elsewhere."""
-    folders = settings.folders
+    """With `runs` at once, or as many as the settings say. Questions of its runs are kept until somebody answers them,
+    here or elsewhere."""
+    folders, terms = settings.folders, settings.background
     database = _database(folders, server)
     store = store_at(folders.store, server)
     try:
         async with (
             standard_engine(settings, workspace=settings.workspace, attended=True, store=store) as engine,
-            Worker(engine, database, queues=[QueueLimits(per_worker=at_once)], worktrees=Worktrees(folders)) as worker,
+            Worker(
+                engine, database, terms=replace(terms, runs=runs or terms.runs), worktrees=Worktrees(folders)
+            ) as worker,
         ):
             yield worker
     finally:

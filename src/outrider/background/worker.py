@@ -2,57 +2,53 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
 import msgspec
 from dbos import DBOS, DBOSClient, error
 from sqlalchemy.exc import SQLAlchemyError
 
+from outrider.app.config.tables import BackgroundTable
 from outrider.app.engine import Engine
 from outrider.background.carrier import Carrier
-from outrider.background.database import QUEUE, Database, give_back
+from outrider.background.database import Database, give_back
 from outrider.background.endings.reports import Reports
 from outrider.background.jobs import WORKFLOW, Jobs
+from outrider.background.line.line import Line, own_queue
 from outrider.background.roster import NOBODY, Beat, Roster, Watch
 from outrider.background.runs import Job
 from outrider.background.waiting import Waiting
 from outrider.background.worktrees.ground import Ground
 from outrider.background.worktrees.worktrees import Worktrees
-from outrider.errors import OutriderError
+from outrider.errors import ConfigurationError, OutriderError
 
 _log = logging.getLogger("outrider.worker")
+_USUAL = BackgroundTable()
 ATTEMPTS = 100  # workers that a run may wear out before it is given up
 
 
-class QueueLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How many runs of a queue may be worked on at once, and how many may start in a time; None is no bound."""
-
-    name: str = QUEUE
-    per_worker: int | None = 4
-    at_once: int | None = None
-    starts: int | None = None
-    seconds: float = 60
-    poll: float = 0.5
-
-
 class Worker:
-    """Open it with `async with`; there is one per process, since the durable engine is one per process."""
+    """Open it with `async with`; there is one per process, since the durable engine is one per process. It takes runs
+    within its `terms`, looking for some every `poll` seconds."""
 
     def __init__(
         self,
         engine: Engine,
         database: Database,
         *,
-        queues: Sequence[QueueLimits] = (QueueLimits(),),
+        terms: BackgroundTable = _USUAL,
+        poll: float = 0.25,
         beat: float = 1.0,
         patience: float = 4.0,
         worktrees: Worktrees | None = None,
     ) -> None:
         self._database = database
-        self._queues = queues
+        self._engine = engine
+        self._terms = terms
+        self._poll = poll
         self._beat = beat
+        self._line = Line(database)
         self._reports = Reports(database)
         self._carrier = Carrier(engine, Ground(engine.store, worktrees), self._reports)
         self._store = engine.store
@@ -69,16 +65,19 @@ class Worker:
         await asyncio.to_thread(self._database.prepare)
         await asyncio.to_thread(self._roster.beat)
         self._client: DBOSClient = await asyncio.to_thread(self._database.client)
-        self._jobs = Jobs(self._client, self._store, self._reports)
+        self._jobs = Jobs(self._client, self._store, self._reports, self._line)
         await asyncio.to_thread(self._launch)
-        self._heart = asyncio.create_task(self._live(), name="the worker's heart")
+        self._tasks = [
+            asyncio.create_task(self._again(self._beat, self._one_beat), name="the worker's heart"),
+            asyncio.create_task(self._again(self._poll, self._take), name="the worker's hand"),
+        ]
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Give everything back: another worker goes on with it at once."""
-        self._heart.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._heart
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
         await self._carrier.leave()
         await asyncio.to_thread(DBOS.destroy, destroy_registry=True)
         await asyncio.to_thread(self._bury, self.id)
@@ -90,15 +89,13 @@ class Worker:
 
         DBOS.workflow(name=WORKFLOW, max_recovery_attempts=ATTEMPTS)(work)
         DBOS(config=self._database.config(self.id))
+        DBOS.listen_queues([own_queue(self.id)])
         DBOS.launch()
-        for queue in self._queues:
-            DBOS.register_queue(
-                queue.name,
-                worker_concurrency=queue.per_worker,
-                global_concurrency=queue.at_once,
-                limiter={"limit": queue.starts, "period": queue.seconds} if queue.starts else None,
-                polling_interval_sec=queue.poll,
-            )
+        self._open_queue()
+
+    def _open_queue(self) -> None:
+        """What is in it was taken within all limits already."""
+        DBOS.register_queue(own_queue(self.id), polling_interval_sec=self._poll)
 
     async def _work(self, given: Any) -> Any:
         """The workflow. It runs on a loop of the durable engine; the agents' engine has its own."""
@@ -112,13 +109,22 @@ class Worker:
             await asyncio.to_thread(self._waiting.add, run_id)
         return msgspec.to_builtins(outcome)
 
-    async def _live(self) -> None:
+    async def _again(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
-            await asyncio.sleep(self._beat)
+            await asyncio.sleep(seconds)
             try:
-                await self._one_beat()
+                await work()
             except (SQLAlchemyError, error.DBOSException, OutriderError) as problem:
-                _log.warning("this beat was lost: %s", problem)
+                _log.warning("this failed, and is tried again: %s", problem)
+
+    async def _take(self) -> None:
+        await asyncio.to_thread(self._line.take, self.id, self._terms, self._provider_of)
+
+    def _provider_of(self, agent: str) -> str:
+        try:
+            return self._engine.staff.agent(agent).provider
+        except ConfigurationError:
+            return ""  # the run will end with that error
 
     async def _one_beat(self) -> None:
         if not await asyncio.to_thread(self._roster.beat):
@@ -136,7 +142,8 @@ class Worker:
         """The others had given this worker up. What it held is let go, after it has ceased to be this worker's."""
         _log.warning("the other workers had given up this one; it lets go of its runs")
         held = self._carrier.held
-        await asyncio.to_thread(give_back, self._client, self.id)
+        await asyncio.to_thread(self._return_runs, self.id)
+        await asyncio.to_thread(self._open_queue)
         for run_id, engine in held.items():
             await self._carrier.drop(run_id, engine)
 
@@ -145,13 +152,19 @@ class Worker:
         running = await self._client.list_workflows_async(
             name=WORKFLOW, status="PENDING", load_input=False, load_output=False
         )
-        workers = {status.executor_id for status in running if status.executor_id} - {self.id}
+        workers = {status.executor_id for status in running if status.executor_id}
+        workers |= await asyncio.to_thread(self._line.takers)
         return [Beat(worker_id, NOBODY, 0) for worker_id in workers - await asyncio.to_thread(self._roster.names)]
 
     def _bury(self, worker_id: str) -> None:
         """First the runs, then the worker's name: whoever dies in between leaves it for the next one to do."""
-        give_back(self._client, worker_id)
+        self._return_runs(worker_id)
+        self._client.delete_queue(own_queue(worker_id))
         self._roster.strike(worker_id)
+
+    def _return_runs(self, worker_id: str) -> None:
+        give_back(self._client, worker_id)
+        self._line.return_all(worker_id)
 
     async def _cancel_unwanted(self) -> None:
         held = list(self._carrier.held)

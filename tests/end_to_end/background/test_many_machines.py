@@ -13,11 +13,9 @@ import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
-import psycopg
-import sqlalchemy as sa
-
 from outrider.background.runs import OVER
 from tests.end_to_end.background.fleet import Watched, watched
+from tests.postgres import fresh_database
 
 RUNS = int(os.environ.get("OUTRIDER_CHAOS_RUNS", "16"))
 PATIENCE = 600
@@ -25,11 +23,7 @@ PATIENCE = 600
 
 @pytest.fixture
 async def there(tmp_path: Path, postgres_url: str) -> AsyncIterator[Watched]:
-    name = f"runs_{os.getpid()}_{random.randrange(10**9)}"
-    with psycopg.connect(postgres_url, autocommit=True) as db:
-        db.execute(f"CREATE DATABASE {name}")
-    server = sa.make_url(postgres_url).set(database=name).render_as_string(hide_password=False)
-    async with watched(tmp_path, server) as seen:
+    async with watched(tmp_path, fresh_database(postgres_url)) as seen:
         yield seen
 
 

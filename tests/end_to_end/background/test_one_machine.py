@@ -53,7 +53,7 @@ async def test_a_run_submitted_before_there_is_a_worker_is_carried_to_its_end(he
 
 
 async def test_what_a_killed_worker_had_begun_is_ended_as_interrupted_and_the_rest_goes_on(here: Watched):
-    child, _ = here.fleet.start()
+    child, _ = here.fleet.start(OUTRIDER_TEST_HANGS="cut-1")
     run = await here.submit("3 steps of cut")
     await until_effects(here, 2)
     here.fleet.kill(child)
@@ -68,7 +68,7 @@ async def test_what_a_killed_worker_had_begun_is_ended_as_interrupted_and_the_re
 
 
 async def test_a_call_that_is_safe_to_repeat_is_run_again_after_its_worker_was_killed(here: Watched):
-    child, _ = here.fleet.start()
+    child, _ = here.fleet.start(OUTRIDER_TEST_HANGS="cut-1")
     run = await here.submit("4 mixed steps of cut")
     await until_effects(here, 2)
     here.fleet.kill(child)
@@ -159,7 +159,7 @@ async def test_what_is_more_urgent_is_begun_first_and_what_is_delayed_last(here:
     late = await here.submit("1 steps of late", place=Place(after=0.5))
     slow = await here.submit("1 steps of slow", place=Place(priority=200))
     soon = await here.submit("1 steps of soon", place=Place(priority=1))
-    here.fleet.start(OUTRIDER_TEST_AT_ONCE="1")
+    here.fleet.start(OUTRIDER_TEST_TERMS='{"runs": 1}')
     for run in (late, slow, soon):
         assert (await over(here, run)).state == "done"
     assert here.fleet.effects.read_text().split().index("soon-0") < here.fleet.effects.read_text().split().index(

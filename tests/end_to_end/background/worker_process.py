@@ -11,9 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from outrider import Engine, Tool
+from outrider.app.config.tables import BackgroundTable
 from outrider.background.database import Database
-from outrider.background.worker import QueueLimits, Worker
+from outrider.background.worker import Worker
 from outrider.providers.scripted import call
 from outrider.sessions.postgres_store import PostgresStore
 from outrider.sessions.sqlite_store import SqliteStore
@@ -25,7 +28,7 @@ from tests.turns.stories import agent, scripted
 
 PAUSE = float(os.environ.get("OUTRIDER_TEST_PAUSE", "0.15"))
 REPEATABLE = "again:"  # before what is written down by the tool that is safe to repeat
-AT_ONCE = int(os.environ.get("OUTRIDER_TEST_AT_ONCE", "4"))
+HANGS = os.environ.get("OUTRIDER_TEST_HANGS", "")  # the name of an effect whose call never ends
 
 
 def answer(request: Request) -> Any:
@@ -49,7 +52,7 @@ def tools(effects: Path) -> list[Tool]:
     async def effect(name: str) -> str:
         await asyncio.sleep(PAUSE)
         note(name)
-        await asyncio.sleep(PAUSE)
+        await asyncio.sleep(3600 if HANGS and name.endswith(HANGS) else PAUSE)
         return f"{name} has happened"
 
     async def look(name: str) -> str:
@@ -69,11 +72,11 @@ def store_at(place: str) -> Store:
 async def main(database: str, place: str, effects: str) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    queues = [QueueLimits(per_worker=AT_ONCE, poll=0.2)]
+    terms = msgspec.json.decode(os.environ.get("OUTRIDER_TEST_TERMS", "{}"), type=BackgroundTable)
     async with (
         store_at(place) as store,
         Engine([agent()], [scripted(answer)], tools(Path(effects)), store=store) as engine,
-        Worker(engine, Database(database), queues=queues, beat=0.5, patience=3) as worker,
+        Worker(engine, Database(database), terms=terms, poll=0.1, beat=0.5, patience=3) as worker,
     ):
         say(worker=worker.id)
         await stop.wait()

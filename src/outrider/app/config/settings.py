@@ -17,6 +17,7 @@ from outrider.app.config.reading import closest, read_file
 from outrider.app.config.rules import check_rules
 from outrider.app.config.tables import (
     AgentTable,
+    BackgroundTable,
     CompactionTable,
     ConfigFile,
     LimitsTable,
@@ -62,6 +63,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     compaction: CompactionTable = CompactionTable()
     retention: RetentionTable = RetentionTable()
     sandbox: SandboxTable = SandboxTable()
+    background: BackgroundTable = BackgroundTable()
     mcp: dict[str, dict[str, Any]] = {}
     models: dict[str, dict[str, Any]] = {}
     missing: str = ""
@@ -122,6 +124,7 @@ def read_settings(
         compaction=file.compaction,
         retention=file.retention,
         sandbox=file.sandbox,
+        background=file.background,
         mcp=file.mcp,
         models=file.models,
         missing=missing,

@@ -97,6 +97,24 @@ class SandboxTable(msgspec.Struct, frozen=True, kw_only=True):
     hosts: Texts = ()
 
 
+class BoundsTable(msgspec.Struct, frozen=True, kw_only=True):
+    """`[background.queues.NAME]`, `[background.providers.NAME]`: how many runs may be under way at once, over all
+    workers, and how many may start in a time; what is left out is no bound."""
+
+    at_once: Count | None = None
+    starts: Count | None = None
+    seconds: Annotated[float, msgspec.Meta(gt=0)] = 60
+
+
+class BackgroundTable(msgspec.Struct, frozen=True, kw_only=True):
+    """`[background]`: how many `runs` a worker has at once, and bounds for queues and for providers. A run counts for
+    the provider of the agent that it begins with. Workers that share a database should agree on the bounds."""
+
+    runs: Count = 4
+    queues: dict[str, BoundsTable] = {}
+    providers: dict[str, BoundsTable] = {}
+
+
 class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
     """The whole file. `mcp` holds servers as `.mcp.json` writes them, `models` facts of models by their names."""
 
@@ -110,5 +128,6 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
     compaction: CompactionTable = CompactionTable()
     retention: RetentionTable = RetentionTable()
     sandbox: SandboxTable = SandboxTable()
+    background: BackgroundTable = BackgroundTable()
     mcp: dict[str, dict[str, Any]] = {}
     models: dict[str, dict[str, Any]] = {}

@@ -10,7 +10,18 @@ Runs that go on when the terminal is closed: submit them here, let `outrider wor
 A run is a session too: `outrider sessions show ID` and `outrider trace ID` show what it did."""
 _WORKER = """\
 Carry on the runs that were submitted, until it is stopped; it can be killed at any moment, and another goes on.
-Any number of workers may share one Postgres server."""
+Any number of workers may share one Postgres server. Users of a queue take turns, however many runs one has submitted.
+
+The settings may bound a worker, and over all workers a queue and a provider:
+
+  [background]
+  runs = 4
+  [background.queues.runs]
+  at_once = 20
+  [background.providers.anthropic]
+  at_once = 5
+  starts = 30       # in
+  seconds = 60"""
 
 
 _RUN = "its id, or the end of it"
@@ -35,7 +46,10 @@ def jobs(parser: ArgumentParser) -> None:
 
     submitted = add("submit", "submit a prompt; it is begun as soon as a worker has time")
     submitted.add_argument("prompt", metavar="PROMPT", help="what to do")
-    submitted.add_argument("--priority", type=at_least_one, default=100, metavar="N", help="smaller is begun sooner")
+    submitted.add_argument(
+        "--priority", type=at_least_one, default=100, metavar="N", help="smaller is begun sooner (100), among your own"
+    )
+    submitted.add_argument("--queue", default="runs", metavar="NAME", help="one that the settings may bound (runs)")
     submitted.add_argument("--after", type=seconds, default=0, metavar="SECONDS", help="not before: 90, 90s, 15m or 2h")
     submitted.add_argument(
         "--no-worktree", dest="worktree", action="store_false", help="work in the folder itself, not in a git worktree"
@@ -67,7 +81,9 @@ def jobs(parser: ArgumentParser) -> None:
 def worker(parser: ArgumentParser) -> None:
     parser.description = _WORKER
     parser.epilog = examples("outrider worker", "outrider worker --database postgresql://runs.example/outrider")
-    parser.add_argument("--at-once", type=at_least_one, default=4, metavar="N", help="so many runs at once (4)")
+    parser.add_argument(
+        "--runs", type=at_least_one, metavar="N", help="so many runs at once (as [background] says, else 4)"
+    )
     _add_server(parser)
     add_place(parser)
     add_terms(parser)

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from argparse import Namespace
+from getpass import getuser
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -32,7 +33,7 @@ def submit(arguments: Namespace) -> int:
             agent=arguments.agent or "",
             mode=arguments.mode or "background",
             limits=settings.limits,
-            place=Place(priority=arguments.priority, after=arguments.after),
+            place=Place(queue=arguments.queue, user=getuser(), priority=arguments.priority, after=arguments.after),
             worktree=arguments.worktree,
         )
 
@@ -79,7 +80,7 @@ def worker(arguments: Namespace) -> int:
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        async with standard_worker(settings, arguments.database, at_once=arguments.at_once) as one:
+        async with standard_worker(settings, arguments.database, runs=arguments.runs) as one:
             Console().say(f"The worker {short_id(one.id)} waits for runs; Ctrl+C ends it and gives them back.")
             await stop.wait()
 

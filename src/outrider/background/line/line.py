@@ -1,0 +1,159 @@
+"""The line in the database: who stands in it, and what a worker takes from it."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+import sqlalchemy as sa
+
+from outrider.app.config.tables import BackgroundTable, BoundsTable
+from outrider.background.database import QUEUE, Database
+from outrider.background.line.choosing import Group, Standing, Ticket, choose
+from outrider.types.ids import now_ms
+
+_OWN = "worker:"
+_CHOOSING = 0x6F757473  # the advisory lock of whoever chooses: two at once would both fill the same room
+_IN_FLIGHT = "status.status IN ('ENQUEUED', 'PENDING')"  # word for word what the durable engine's index covers
+
+Provider = Callable[[str], str]
+"""The name of the provider that an agent thinks with."""
+
+
+def own_queue(worker_id: str) -> str:
+    return f"{_OWN}{worker_id}"
+
+
+class Line:
+    """A table beside the durable engine's own, with what that does not know of a run: queue, user, agent, its start."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._engine = database.engine
+        self._line = f"{database.prefix}line"
+        self._turns = f"{database.prefix}turns"
+        self._status = database.status_table
+
+    def join(self, run_id: str, *, queue: str, user: str, agent: str) -> None:
+        """Before the run is submitted, so that none can be taken of which nothing is known."""
+        statement = f"INSERT INTO {self._line} VALUES (:id, :queue, :user, :agent, NULL) ON CONFLICT DO NOTHING"
+        with self._engine.begin() as db:
+            db.execute(sa.text(statement), {"id": run_id, "queue": queue, "user": user, "agent": agent})
+
+    def take(self, worker_id: str, terms: BackgroundTable, provider: Provider) -> Sequence[str]:
+        """Move the next runs into the worker's own queue, as many as all limits leave room for."""
+        if not self._somebody_waits():
+            return ()
+        with self._engine.begin() as db:
+            self._alone(db)
+            places = terms.runs - self._held(db, worker_id)
+            if places <= 0:
+                return ()
+            chosen = choose(self._tickets(db, places, provider), places, self._standing(db, terms, provider))
+            for ticket in chosen:
+                self._move(db, ticket, worker_id)
+            return [ticket.id for ticket in chosen]
+
+    def return_all(self, worker_id: str) -> None:
+        """What a worker took and has not begun stands in line again, where it stood."""
+        with self._engine.begin() as db:
+            db.execute(
+                sa.text(
+                    f"UPDATE {self._status} SET queue_name = :line WHERE queue_name = :own AND status = 'ENQUEUED'"
+                ),
+                {"line": QUEUE, "own": own_queue(worker_id)},
+            )
+
+    def takers(self) -> set[str]:
+        """The workers that have taken runs which have not begun."""
+        rows = self._read(f"SELECT DISTINCT queue_name AS name FROM {self._status} AS status WHERE {_IN_FLIGHT}")
+        return {row.name.removeprefix(_OWN) for row in rows if row.name and row.name.startswith(_OWN)}
+
+    def _read(self, statement: str) -> Sequence[sa.Row[tuple[str, ...]]]:
+        with self._engine.connect() as db:
+            return db.execute(sa.text(statement)).all()
+
+    def _somebody_waits(self) -> bool:
+        return bool(
+            self._read(
+                f"SELECT 1 FROM {self._status} AS status"
+                f" WHERE queue_name = '{QUEUE}' AND status = 'ENQUEUED' AND {_IN_FLIGHT} LIMIT 1"
+            )
+        )
+
+    def _alone(self, db: sa.Connection) -> None:
+        """SQLite has one writer: whoever means to write something is alone from then on."""
+        statement = f"SELECT pg_advisory_xact_lock({_CHOOSING})" if self._database.shared else None
+        db.execute(sa.text(statement or f"DELETE FROM {self._turns} WHERE FALSE"))
+
+    def _held(self, db: sa.Connection, worker_id: str) -> int:
+        statement = f"SELECT count(*) FROM {self._status} AS status WHERE queue_name = :own AND {_IN_FLIGHT}"
+        return db.execute(sa.text(statement), {"own": own_queue(worker_id)}).scalar_one()
+
+    def _tickets(self, db: sa.Connection, places: int, provider: Provider) -> list[Ticket]:
+        """Of each user's runs with each agent the first ones: more than there are places cannot be chosen."""
+        statement = f"""
+            SELECT id, queue, owner, agent, priority, created_at FROM (
+                SELECT line.id, queue, owner, agent, status.priority, status.created_at, row_number() OVER (
+                    PARTITION BY queue, owner, agent ORDER BY status.priority, status.created_at, line.id) AS rank
+                FROM {self._status} AS status JOIN {self._line} AS line ON line.id = status.workflow_uuid
+                WHERE status.queue_name = '{QUEUE}' AND status.status = 'ENQUEUED' AND {_IN_FLIGHT}
+            ) AS waiting WHERE rank <= :places"""
+        return [
+            Ticket(
+                id=row.id,
+                queue=row.queue,
+                user=row.owner,
+                provider=provider(row.agent),
+                priority=row.priority or 0,
+                number=row.created_at,
+            )
+            for row in db.execute(sa.text(statement), {"places": places})
+        ]
+
+    def _standing(self, db: sa.Connection, terms: BackgroundTable, provider: Provider) -> Standing:
+        statement = f"""
+            SELECT queue, owner, agent, count(*) AS runs
+            FROM {self._status} AS status JOIN {self._line} AS line ON line.id = status.workflow_uuid
+            WHERE {_IN_FLIGHT} AND status.queue_name <> '{QUEUE}' GROUP BY queue, owner, agent"""
+        standing, busy = Standing(), Counter[Group]()
+        for row in db.execute(sa.text(statement)):
+            standing.running[row.queue, row.owner] += row.runs
+            busy["queue", row.queue] += row.runs
+            busy["provider", provider(row.agent)] += row.runs
+        for group, bounds in _bounded(terms):
+            left = [] if bounds.at_once is None else [bounds.at_once - busy[group]]
+            if bounds.starts is not None:
+                left.append(bounds.starts - self._begun(db, group, bounds, provider))
+            if left:
+                standing.room[group] = min(left)
+        rows = db.execute(sa.text(f"SELECT queue, owner, number FROM {self._turns}"))
+        standing.served = {(row.queue, row.owner): row.number for row in rows}
+        return standing
+
+    def _begun(self, db: sa.Connection, group: Group, bounds: BoundsTable, provider: Provider) -> int:
+        statement = (
+            f"SELECT queue, agent, count(*) AS runs FROM {self._line} WHERE begun > :since GROUP BY queue, agent"
+        )
+        rows = db.execute(sa.text(statement), {"since": now_ms() - round(bounds.seconds * 1000)})
+        return sum(row.runs for row in rows if group in (("queue", row.queue), ("provider", provider(row.agent))))
+
+    def _move(self, db: sa.Connection, ticket: Ticket, worker_id: str) -> None:
+        given = {
+            "id": ticket.id,
+            "own": own_queue(worker_id),
+            "now": now_ms(),
+            "queue": ticket.queue,
+            "user": ticket.user,
+        }
+        for statement in (
+            f"UPDATE {self._status} SET queue_name = :own WHERE workflow_uuid = :id AND status = 'ENQUEUED'",
+            f"UPDATE {self._line} SET begun = :now WHERE id = :id",
+            f"INSERT INTO {self._turns} SELECT :queue, :user, coalesce(max(number), 0) + 1 FROM {self._turns}"
+            " WHERE TRUE ON CONFLICT (queue, owner) DO UPDATE SET number = excluded.number",
+        ):
+            wanted = {name: value for name, value in given.items() if f":{name}" in statement}
+            db.execute(sa.text(statement), wanted)
+
+
+def _bounded(terms: BackgroundTable) -> Iterable[tuple[Group, BoundsTable]]:
+    yield from ((("queue", name), bounds) for name, bounds in terms.queues.items())
+    yield from ((("provider", name), bounds) for name, bounds in terms.providers.items())

@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections import deque
+from functools import lru_cache
 
 _AT_ONCE = 64
 _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
@@ -39,4 +40,10 @@ def _more_randoms() -> str:
 
 def is_id(value: object) -> bool:
     """Whether this is a UUID in its canonical form (any version: imported sessions bring their own)."""
-    return isinstance(value, str) and _CANONICAL.fullmatch(value) is not None
+    return isinstance(value, str) and _is_canonical(value)
+
+
+@lru_cache(maxsize=1024)
+def _is_canonical(text: str) -> bool:
+    """Remembered: every part names its session and its message."""
+    return _CANONICAL.fullmatch(text) is not None

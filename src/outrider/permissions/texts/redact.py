@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from functools import cache, lru_cache
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, cast, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 from urllib.parse import quote, quote_plus
 
 import msgspec
@@ -18,6 +18,8 @@ from outrider.types.codec import UnknownPart
 from outrider.types.parts import PartBase
 
 HIDDEN = "[hidden secret]"
+Hide = Callable[[str], str]
+Walker = Callable[[Any, Hide], Any]
 _SHORTEST_WORD = 16  # one of letters alone is a word of the language below this length
 _SHORTEST_BEGINNING = 4
 _SECRET_NAME = re.compile(
@@ -33,9 +35,10 @@ _SECRET_FIELD = re.compile(
     re.IGNORECASE,
 )
 # A name that others point at, or bytes that a provider gets back as they were.
-_KEPT_FIELDS = names("id session_id message_id call_id parent_id part_id provider_state type")
+_KEPT_FIELDS = names("id session_id message_id call_id parent_call_id parent_id part_id provider_state type")
 _BULKY = 4096
 _NAME_LENGTH = 64
+_MOST_NAMES = 4096
 _CLEAN_PARTS = 512
 _TEXTLESS = (int, float, bool, NoneType, Decimal)
 _BULK = re.compile(r"(?:data:[^,\s]{0,200},)?[A-Za-z0-9+/=]{4096,}")  # a picture or the like, in letters
@@ -71,8 +74,7 @@ class Redactor:
         self.known = sorted(forms, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, self.known))) if forms else None
         self._clean: dict[int, PartBase] = {}
-        # Names of agents, tools and models, and words of states, come with every event.
-        self._remembered = lru_cache(maxsize=4096)(self._redacted)
+        self._words = _Words(self._redacted)
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str], more: Iterable[str] = ()) -> "Redactor":
@@ -96,8 +98,7 @@ class Redactor:
         return _merged(found)
 
     def text(self, text: str) -> str:
-        clean = self._remembered(text) if len(text) <= _NAME_LENGTH else self._redacted(text)
-        return text if clean == text else clean  # what is remembered may be another object
+        return _text(text, self._words.__getitem__)
 
     def _redacted(self, text: str) -> str:
         return _hidden(text, self.spans(text))
@@ -125,7 +126,7 @@ class Redactor:
 
     def value(self, value: Any) -> Any:
         """The value with every text in it redacted: the same object where there was nothing to hide."""
-        clean = _walked(value, self.text)
+        clean = _walked(value, self._words.__getitem__)
         if clean is value and isinstance(value, PartBase):
             self._clean[id(value)] = value
             while len(self._clean) > _CLEAN_PARTS:
@@ -173,28 +174,58 @@ def _written(secret: str) -> Iterable[str]:
         yield from (quote(form, safe=""), quote(form), quote_plus(form), form.translate(_IN_PAGES))
 
 
-def _walked(value: Any, hide: Callable[[str], str]) -> Any:
-    if value.__class__ in _TEXTLESS:
+class _Words(dict[str, str]):
+    """What becomes of a text. Names of agents, tools and models, and words of states, come with every event: those are
+    remembered."""
+
+    def __init__(self, redacted: Hide) -> None:
+        super().__init__()
+        self._redacted = redacted
+
+    def __missing__(self, text: str) -> str:
+        clean = self._redacted(text)
+        if len(text) <= _NAME_LENGTH:
+            if len(self) >= _MOST_NAMES:
+                self.clear()
+            self[text] = clean
+        return clean
+
+
+def _walked(value: Any, hide: Hide) -> Any:
+    """The very value where nothing in it has to be hidden."""
+    return _walker(value.__class__)(value, hide)
+
+
+@cache
+def _walker(kind: type[Any]) -> Walker:
+    known: dict[type[Any], Walker] = {str: _text, dict: _mapping, list: _items, tuple: _items, msgspec.Struct: _struct}
+    for base in kind.__mro__:
+        if base in known:
+            return known[base]
+    if kind is UnknownPart or (hasattr(kind, "to_dict") and hasattr(kind, "from_dict")):  # or a part of the user's own
+        return _made
+    return _as_it_is
+
+
+def _as_it_is(value: Any, _: Hide) -> Any:
+    return value
+
+
+def _text(value: str, hide: Hide) -> str:
+    if len(value) > _BULKY and _BULK.fullmatch(value):
         return value
-    match value:
-        case str():
-            return value if len(value) > _BULKY and _BULK.fullmatch(value) else hide(value)
-        case dict():
-            return _mapping(cast("dict[Any, Any]", value), hide)
-        case list() | tuple():
-            items = cast("list[Any]", value)
-            return _same_or(items, [_walked(item, hide) for item in items])
-        case msgspec.Struct():
-            return _struct(value, hide)
-        case UnknownPart():
-            return _same_or_made(value, UnknownPart, hide)
-        case _ if hasattr(value, "to_dict") and hasattr(value, "from_dict"):  # a part kind of the user's own
-            return _same_or_made(value, value.from_dict, hide)
-        case _:
-            return value
+    clean = hide(value)
+    return value if clean == value else clean  # what is remembered may be another object
 
 
-def _mapping(value: dict[Any, Any], hide: Callable[[str], str]) -> dict[Any, Any]:
+def _items(value: list[Any] | tuple[Any, ...], hide: Hide) -> Any:
+    clean = [_walked(item, hide) for item in value]
+    if all(new is old for new, old in zip(clean, value, strict=True)):
+        return value
+    return tuple(clean) if isinstance(value, tuple) else clean
+
+
+def _mapping(value: dict[Any, Any], hide: Hide) -> dict[Any, Any]:
     if not value:
         return value
     clean = {hide(key) if isinstance(key, str) else key: _field(key, item, hide) for key, item in value.items()}
@@ -202,29 +233,25 @@ def _mapping(value: dict[Any, Any], hide: Callable[[str], str]) -> dict[Any, Any
     return value if same else clean
 
 
-def _field(name: Any, value: Any, hide: Callable[[str], str]) -> Any:
+def _field(name: Any, value: Any, hide: Hide) -> Any:
     if isinstance(name, str) and isinstance(value, str) and value and _SECRET_FIELD.match(name):
         return HIDDEN
     return _walked(value, hide)
 
 
-def _same_or(value: Any, clean: list[Any]) -> Any:
-    if all(new is old for new, old in zip(clean, value, strict=True)):
-        return value
-    return tuple(clean) if isinstance(value, tuple) else clean
-
-
-def _same_or_made(value: Any, make: Callable[[dict[str, Any]], Any], hide: Callable[[str], str]) -> Any:
+def _made(value: Any, hide: Hide) -> Any:
     raw = value.to_dict()
     clean = _walked(raw, hide)
-    return value if clean is raw else make(clean)
+    if clean is raw:
+        return value
+    return UnknownPart(clean) if isinstance(value, UnknownPart) else value.from_dict(clean)
 
 
-def _struct(value: msgspec.Struct, hide: Callable[[str], str]) -> msgspec.Struct:
+def _struct(value: msgspec.Struct, hide: Hide) -> msgspec.Struct:
     changed: dict[str, Any] = {}
     for name in _told_fields(value.__class__):
         held = getattr(value, name)
-        if held.__class__ not in _TEXTLESS and held and (clean := _walked(held, hide)) is not held:
+        if held and (clean := _walker(held.__class__)(held, hide)) is not held:
             changed[name] = clean
     return msgspec.structs.replace(value, **changed) if changed else value
 

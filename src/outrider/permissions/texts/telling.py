@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -42,25 +42,24 @@ class DiscreetTeller:
         self._streams: OrderedDict[tuple[str, str], _Stream] = OrderedDict()
         self._lock = threading.Lock()
 
-    def __call__(self, event: Event) -> Iterator[Event]:
+    def __call__(self, event: Event) -> Sequence[Event]:
         match event:
             case PartDeltaEvent() | ToolInputDeltaEvent() | ToolOutputEvent() | ProcessOutputEvent():
-                yield from self._piece(event)
+                return self._piece(event)
             case PartUpdatedEvent():
-                yield from self._rest((event.session_id, getattr(event.part, "id", "")))
-                yield event if self._redactor.is_clean(event.part) else self._redactor.value(event)
+                held = self._rest(event.session_id, getattr(event.part, "id", ""))
+                return (*held, event if self._redactor.is_clean(event.part) else self._redactor.value(event))
             case ToolExecutionCompletedEvent():
-                yield from self._rest((event.session_id, f"{event.call_id} stdout"))
-                yield from self._rest((event.session_id, f"{event.call_id} stderr"))
-                yield self._redactor.value(event)
+                held = self._rest(event.session_id, f"{event.call_id} stdout", f"{event.call_id} stderr")
+                return (*held, self._redactor.value(event))
             case ProcessExitedEvent():
-                yield from self._rest((event.session_id, f"{event.process_id} process stdout"))
-                yield from self._rest((event.session_id, f"{event.process_id} process stderr"))
-                yield self._redactor.value(event)
+                place = f"{event.process_id} process"
+                held = self._rest(event.session_id, f"{place} stdout", f"{place} stderr")
+                return (*held, self._redactor.value(event))
             case _:
-                yield self._redactor.value(event)
+                return (self._redactor.value(event),)
 
-    def _piece(self, event: Piece) -> Iterator[Event]:
+    def _piece(self, event: Piece) -> Sequence[Event]:
         place = (event.session_id, _place(event))
         with self._lock:
             stream = self._streams.setdefault(place, _Stream(event))
@@ -69,9 +68,8 @@ class DiscreetTeller:
             stream.last = event
             said = self._next(stream, _text(event))
         if said == _text(event):
-            yield event
-        elif said:
-            yield _with_text(event, said)
+            return (event,)
+        return (_with_text(event, said),) if said else ()
 
     def _next(self, stream: _Stream, text: str) -> str:
         whole = stream.told + stream.held + text
@@ -85,12 +83,15 @@ class DiscreetTeller:
         stream.told, stream.held = whole[:until][-_CONTEXT:], whole[until:]
         return said
 
-    def _rest(self, place: tuple[str, str]) -> Iterator[Event]:
-        """The stream has ended: what was held back is what it is."""
+    def _rest(self, session_id: str, *places: str) -> list[Event]:
+        """The streams have ended: what was held back is what it is."""
         with self._lock:
-            stream = self._streams.pop(place, None)
-        if stream is not None and stream.held:
-            yield _with_text(stream.last, self._said(stream.told, stream.told + stream.held))
+            ended = [self._streams.pop((session_id, place), None) for place in places] if self._streams else []
+        return [
+            _with_text(stream.last, self._said(stream.told, stream.told + stream.held))
+            for stream in ended
+            if stream is not None and stream.held
+        ]
 
     def _said(self, told: str, text: str) -> str:
         """The text after what was told already, hidden where a secret reaches into it."""

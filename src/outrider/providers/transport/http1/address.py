@@ -1,6 +1,7 @@
 """Where a call goes: an address taken apart, in the forms that connections and requests need."""
 
 import base64
+from functools import lru_cache
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
@@ -23,6 +24,7 @@ class Address(msgspec.Struct, frozen=True):
     credentials: str = ""
 
     @classmethod
+    @lru_cache(maxsize=64)  # a conversation calls one address again and again
     def of(cls, url: str) -> "Address":
         """Raises ConfigurationError for what cannot be called; what may be secret in it is not repeated."""
         shown = url.partition("?")[0]

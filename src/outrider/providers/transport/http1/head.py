@@ -1,11 +1,12 @@
 """The heads of HTTP messages: written for a call, read from an answer."""
 
+import re
 from collections.abc import Iterator, Mapping
 
 from outrider.errors import ConfigurationError, NetworkError
 
 LARGEST = 128 * 1024
-_FORBIDDEN = ("\r", "\n", "\0")
+_FORBIDDEN = re.compile(r"[\r\n\0]")
 
 
 class Headers(Mapping[str, str]):
@@ -47,7 +48,7 @@ class Head:
 def written(method: str, target: str, headers: Mapping[str, str]) -> bytes:
     lines = [f"{method} {target} HTTP/1.1"]
     for name, value in headers.items():
-        if any(char in value or char in name for char in _FORBIDDEN):
+        if _FORBIDDEN.search(value) or _FORBIDDEN.search(name):
             raise ConfigurationError(f"the header {name!r} holds a line break or a NUL, which no header may")
         lines.append(f"{name}: {value}")
     return "\r\n".join([*lines, "", ""]).encode("utf-8", "surrogateescape")

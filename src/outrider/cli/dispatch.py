@@ -1,15 +1,12 @@
 """From the words of a command line to the command that they name, and from its failure to an exit code."""
 
-import gc
 import sys
 from collections.abc import Callable
 
 from outrider.cli import exits
 from outrider.cli.commands import COMMANDS, command_named
-from outrider.cli.parser import named, parser_of
+from outrider.cli.parser import loaded, parser_of
 from outrider.errors import ConfigurationError, LimitReachedError, OutriderError, ProviderError
-
-Work = Callable[..., int]
 
 
 def dispatch(given: list[str]) -> int:
@@ -17,21 +14,14 @@ def dispatch(given: list[str]) -> int:
     if not given or given[0].startswith("-"):
         from outrider.cli.interactive import interactive
 
-        return reported(lambda: settled(interactive)(given))
+        return reported(lambda: interactive(given))
     if given[0] == "help":
         return dispatch([*given[1:2], "--help"])
     command = command_named(given[0])
     if command is None:
         return _unknown(given[0])
     arguments = parser_of(command).parse_args(given[1:])
-    return reported(lambda: settled(named(arguments.execute))(arguments))
-
-
-def settled(work: Work) -> Work:
-    """What is loaded stays, so garbage need not be looked for in it; from now on some is made."""
-    gc.freeze()
-    gc.enable()
-    return work
+    return reported(lambda: loaded(arguments.execute)(arguments))
 
 
 def reported(work: Callable[[], int]) -> int:

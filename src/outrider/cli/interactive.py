@@ -4,7 +4,7 @@ import sys
 
 from outrider.cli.commands import COMMANDS
 from outrider.cli.options import add_conversation
-from outrider.cli.parser import Parser, named
+from outrider.cli.parser import Parser, loaded
 from outrider.errors import ConfigurationError
 
 _BEGIN = """\
@@ -57,5 +57,5 @@ def interactive(given: list[str]) -> int:
             "Without it: outrider run PROMPT"
         )
     # By name: the two front ends do not know each other, and only one of them is loaded.
-    run_tui = named("outrider.tui.app:run_tui")
+    run_tui = loaded("outrider.tui.app:run_tui")
     return run_tui(lambda: settings_of(arguments), session=arguments.session or "", resume=arguments.resume)

@@ -1,6 +1,7 @@
 """Parsers that explain themselves: one for each command, with examples, made when it is needed."""
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -53,3 +54,12 @@ def named(place: str) -> Callable[..., Any]:
     """What `module:function` names; only now is the module loaded."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)
+
+
+def loaded(place: str) -> Callable[..., Any]:
+    """The work that is to be done, with all that it needs. What is loaded stays, so garbage need not be looked for in
+    it; from now on some is made."""
+    work = named(place)
+    gc.freeze()
+    gc.enable()
+    return work

@@ -1,6 +1,7 @@
 """Runs from the command line: submitted, carried on by a worker in a process of its own, looked at."""
 
 import asyncio
+import os
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ async def state(program: Program, run_id: str, *wanted: str) -> Any:
 
 async def test_a_submitted_run_is_carried_on_by_a_worker_and_shown(program: Program):
     async with answering(program, SCRIPT):
-        submitted = await program.run("jobs", "submit", "--json", "--max-turns", "5", "write a list")
+        submitted = await program.run("jobs", "submit", "--no-worker", "--json", "--max-turns", "5", "write a list")
         assert submitted.code == 0, submitted.err
         (run,) = submitted.lines
         assert run["state"] == "queued"
@@ -44,7 +45,7 @@ async def test_a_run_in_a_repository_works_in_a_worktree_and_ends_with_a_report(
     repo = repository(program.workspace)
     (repo / "loose.txt").write_text("not committed\n")
     async with answering(program, SCRIPT):
-        submitted = await program.run("jobs", "submit", "--json", "write a list")
+        submitted = await program.run("jobs", "submit", "--no-worker", "--json", "write a list")
         assert "1 uncommitted changes here are not in it" in submitted.err
         (run,) = submitted.lines
         worker = await program.start("worker")
@@ -68,7 +69,7 @@ async def test_a_run_in_a_repository_works_in_a_worktree_and_ends_with_a_report(
 
 async def test_a_run_is_followed_while_it_goes_on_and_to_leave_does_not_hurt_it(program: Program):
     async with answering(program, SCRIPT):
-        (run,) = (await program.run("jobs", "submit", "--json", "write a list")).lines
+        (run,) = (await program.run("jobs", "submit", "--no-worker", "--json", "write a list")).lines
         looking = await program.start("jobs", "follow", run["id"])
         assert looking.stdout is not None
         assert b"queued" in await asyncio.wait_for(looking.stdout.readline(), SECONDS)
@@ -94,7 +95,7 @@ async def test_a_run_is_followed_while_it_goes_on_and_to_leave_does_not_hurt_it(
 async def test_a_worktree_in_which_nothing_changed_is_removed_at_the_end_of_its_run(program: Program):
     repo = repository(program.workspace)
     async with answering(program, ["There is nothing to do."]):
-        (run,) = (await program.run("jobs", "submit", "--json", "look around")).lines
+        (run,) = (await program.run("jobs", "submit", "--no-worker", "--json", "look around")).lines
         worker = await program.start("worker")
         run = await state(program, run["id"], "done", "failed")
         interrupt(worker)
@@ -104,8 +105,27 @@ async def test_a_worktree_in_which_nothing_changed_is_removed_at_the_end_of_its_
     assert run_git(repo, "worktree", "list").count("\n") == 1
 
 
+async def test_a_worker_starts_by_itself_outlives_the_terminal_and_is_stopped(program: Program):
+    async with answering(program, [*SCRIPT, "Once more."]):
+        try:
+            done = await program.run("jobs", "submit", "--wait", "write a list")
+            assert done.code == 0, done.err
+            assert "The list is written." in done.out
+            status = await program.run("worker", "--status")
+            pid = int(status.out.partition("process ")[2].partition(";")[0])
+            assert os.getsid(pid) == pid
+            assert "Once more." in (await program.run("jobs", "submit", "--wait", "again")).out
+            assert str(pid) in (await program.run("worker", "--status")).out
+        finally:
+            stopped = await program.run("worker", "--stop")
+    assert (stopped.code, str(pid) in stopped.err) == (0, True)
+    assert (await program.run("worker", "--status")).code == 1
+    log = program.home / "outrider" / "worker.log"
+    assert "waits for runs" in log.read_text()
+
+
 async def test_a_run_that_nobody_has_begun_is_canceled_and_cannot_be_answered(program: Program):
-    (run,) = (await program.run("jobs", "submit", "--json", "never mind")).lines
+    (run,) = (await program.run("jobs", "submit", "--no-worker", "--json", "never mind")).lines
     refused = await program.run("jobs", "approve", run["id"])
     assert (refused.code, "waits for no answer" in refused.err) == (1, True)
     assert (await program.run("jobs", "cancel", run["id"], "--json")).json["state"] == "canceled"

@@ -1,6 +1,6 @@
 """`outrider jobs` and `outrider worker`: what they take."""
 
-from argparse import ArgumentParser
+from argparse import SUPPRESS, ArgumentParser
 
 from outrider.cli.options import add_place, add_terms, at_least_one, seconds
 from outrider.cli.parser import examples
@@ -55,6 +55,7 @@ def jobs(parser: ArgumentParser) -> None:
         "--no-worktree", dest="worktree", action="store_false", help="work in the folder itself, not in a git worktree"
     )
     submitted.add_argument("--wait", action="store_true", help="follow it until it is over")
+    _add_no_worker(submitted)
     add_place(submitted)
     add_terms(submitted)
     listed = add("list", "the newest runs, and where they stand", "work:list_runs")
@@ -75,7 +76,10 @@ def jobs(parser: ArgumentParser) -> None:
         ("approve", "say yes to what a run waits for"),
         ("deny", "say no to what a run waits for"),
     ):
-        add(name, help).add_argument("run", metavar="RUN", help=_RUN)
+        ordered = add(name, help)
+        ordered.add_argument("run", metavar="RUN", help=_RUN)
+        if name != "cancel":
+            _add_no_worker(ordered)
 
 
 def worker(parser: ArgumentParser) -> None:
@@ -87,7 +91,18 @@ def worker(parser: ArgumentParser) -> None:
     _add_server(parser)
     add_place(parser)
     add_terms(parser)
-    parser.set_defaults(execute="outrider.cli.jobs.work:worker")
+    one = parser.add_mutually_exclusive_group()
+    one.add_argument("--status", action="store_true", help="say whether a worker is at work on this machine")
+    one.add_argument("--stop", action="store_true", help="end it; another one goes on with its runs")
+    one.add_argument("--resident", action="store_true", help=SUPPRESS)
+    parser.add_argument("--idle", type=seconds, default=300, help=SUPPRESS)
+    parser.set_defaults(execute="outrider.cli.jobs.resident:worker")
+
+
+def _add_no_worker(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-worker", dest="worker", action="store_false", help="start no worker, if none is at work on this machine"
+    )
 
 
 def _add_server(parser: ArgumentParser) -> None:

@@ -1,7 +1,5 @@
-"""What the commands do that submit runs and order them about, and the one that works on them."""
+"""What the commands do that submit runs and order them about."""
 
-import asyncio
-import signal
 from argparse import Namespace
 from getpass import getuser
 from typing import TYPE_CHECKING
@@ -9,10 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from outrider.app.archive.names import short_id
-from outrider.cli import exits
 from outrider.cli.console import Console
 from outrider.cli.jobs.following import follow
-from outrider.cli.jobs.reaching import named, require, tell, with_jobs
+from outrider.cli.jobs.reaching import named, tell, with_jobs
+from outrider.cli.jobs.resident import ensure
 from outrider.cli.settings import settings_of
 from outrider.errors import OutriderError
 
@@ -39,6 +37,7 @@ def submit(arguments: Namespace) -> int:
 
     run = with_jobs(arguments, work)
     _warn(arguments, str(settings.workspace))
+    ensure(arguments, settings)
     if arguments.wait:
         return follow(Namespace(**{**vars(arguments), "run": run.id, "after": 0}))
     return tell(arguments, [run])
@@ -59,7 +58,9 @@ def retry(arguments: Namespace) -> int:
     async def work(jobs: "Jobs") -> "Run":
         return await jobs.retry((await named(jobs, arguments.run)).id)
 
-    return tell(arguments, [with_jobs(arguments, work)])
+    run = with_jobs(arguments, work)
+    ensure(arguments)
+    return tell(arguments, [run])
 
 
 def approve(arguments: Namespace) -> int:
@@ -68,24 +69,6 @@ def approve(arguments: Namespace) -> int:
 
 def deny(arguments: Namespace) -> int:
     return _answered(arguments, allow=False)
-
-
-def worker(arguments: Namespace) -> int:
-    require()
-    settings = settings_of(arguments)
-
-    async def work() -> None:
-        from outrider.background.standard import standard_worker
-
-        stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        async with standard_worker(settings, arguments.database, runs=arguments.runs) as one:
-            Console().say(f"The worker {short_id(one.id)} waits for runs; Ctrl+C ends it and gives them back.")
-            await stop.wait()
-
-    asyncio.run(work())
-    return exits.DONE
 
 
 def _warn(arguments: Namespace, workspace: str) -> None:
@@ -108,4 +91,6 @@ def _answered(arguments: Namespace, *, allow: bool) -> int:
             await jobs.approve(question.id, allow=allow, by="the command line")
         return run
 
-    return tell(arguments, [with_jobs(arguments, work)])
+    run = with_jobs(arguments, work)
+    ensure(arguments)
+    return tell(arguments, [run])

@@ -1,0 +1,98 @@
+"""`outrider worker`: in this terminal, or as the one that starts by itself."""
+
+import asyncio
+import os
+import signal
+from argparse import Namespace
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+from outrider.app.archive.names import short_id
+from outrider.cli import exits
+from outrider.cli.console import Console
+from outrider.cli.jobs.reaching import require
+from outrider.cli.settings import settings_of
+from outrider.cli.store import folders
+
+if TYPE_CHECKING:
+    from outrider.app.config.settings import Settings
+    from outrider.background.resident.post import Post
+
+
+def worker(arguments: Namespace) -> int:
+    require()
+    if arguments.status:
+        return _status()
+    if arguments.stop:
+        return _stop()
+    from outrider.app.config.folders import make_private
+    from outrider.background.resident.post import Post
+
+    settings = settings_of(arguments)
+    post = Post(make_private(settings.data))
+    taken = arguments.database is None and post.take()
+    if arguments.resident and not taken:
+        return exits.DONE
+    asyncio.run(_work(arguments, settings, post if taken else None))
+    return exits.DONE
+
+
+def ensure(arguments: Namespace, settings: "Settings | None" = None) -> None:
+    """See to it that somebody works on what was submitted here. Those who share a server have workers of their own."""
+    if not arguments.worker or arguments.database:
+        return
+    if settings is not None and settings.missing:
+        Console().say(f"No worker was started: {settings.missing}")
+        return
+    from outrider.background.resident.starting import ensure_worker
+
+    ensure_worker(folders(), os.environ)
+
+
+async def _work(arguments: Namespace, settings: "Settings", post: "Post | None") -> None:
+    from outrider.background.resident.idling import until_idle
+    from outrider.background.standard import standard_worker
+
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with AsyncExitStack() as opened:
+        one = await opened.enter_async_context(standard_worker(settings, arguments.database, runs=arguments.runs))
+        how = "it ends when there is nothing left" if arguments.resident else "Ctrl+C ends it and gives them back"
+        Console().say(f"The worker {short_id(one.id)} waits for runs; {how}.")
+        endings: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
+        if arguments.resident and post is not None:
+            endings.append(asyncio.create_task(until_idle(one.jobs, post, seconds=arguments.idle)))
+        await _first(endings)
+    if post is not None:
+        post.leave()
+
+
+async def _first(endings: list[asyncio.Task[Any]]) -> None:
+    _, rest = await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
+    for ending in rest:
+        ending.cancel()
+    if rest:
+        await asyncio.wait(rest)
+
+
+def _status() -> int:
+    from outrider.background.resident.post import Post
+    from outrider.background.resident.starting import log_of
+
+    holder, console = Post(folders().data).holder(), Console()
+    if holder is None:
+        console.print("There is no worker on this machine.")
+        return exits.FAILED
+    console.print(
+        f"A worker is at work as process {holder.pid}; if it started by itself, its log is {log_of(folders())}"
+    )
+    return exits.DONE
+
+
+def _stop() -> int:
+    from outrider.background.resident.starting import stop_worker
+
+    holder = stop_worker(folders())
+    Console().say(f"The worker, process {holder.pid}, has ended." if holder else "There is no worker on this machine.")
+    return exits.DONE

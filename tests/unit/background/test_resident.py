@@ -1,0 +1,73 @@
+"""One worker for each data directory, which leaves when there is nothing to do, and never while there is."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
+
+from outrider.background.resident.idling import until_idle
+from outrider.background.resident.post import Post
+
+HOLD = """
+import sys
+from pathlib import Path
+from outrider.background.resident.post import Post
+post = Post(Path(sys.argv[1]))
+print(post.take(), flush=True)
+sys.stdin.read()
+"""
+
+
+class FewJobs:
+    """Busy as often as it was told to say so."""
+
+    def __init__(self, *answers: bool) -> None:
+        self.answers = list(answers)
+
+    async def busy(self) -> bool:
+        return self.answers.pop(0) if self.answers else False
+
+
+def test_a_post_is_held_by_one_process_and_free_when_that_is_killed(tmp_path: Path):
+    post = Post(tmp_path)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"True\n"
+        holder = post.holder()
+        assert (holder and holder.pid, post.take()) == (child.pid, False)
+        child.kill()
+    assert (post.holder(), post.take()) == (None, True)
+    post.leave()
+    assert post.holder() is None
+
+
+async def test_a_worker_leaves_its_post_before_it_looks_a_last_time_and_stays_if_there_is_something(tmp_path: Path):
+    post = Post(tmp_path)
+    assert post.take()
+    jobs: Any = FewJobs(False, True)
+    await until_idle(jobs, post, seconds=0.01, look=0.02)
+    assert not jobs.answers
+    assert post.holder() is None
+
+
+async def test_a_worker_whose_post_was_taken_in_between_does_not_stay(tmp_path: Path):
+    post, next_one = Post(tmp_path), Post(tmp_path)
+    assert post.take()
+
+    class Meanwhile(FewJobs):
+        async def busy(self) -> bool:
+            if post.holder() is None:
+                assert next_one.take()
+                return True
+            return False
+
+    jobs: Any = Meanwhile()
+    await until_idle(jobs, post, seconds=0.01, look=0.02)
+    assert not post.take()
+    next_one.leave()

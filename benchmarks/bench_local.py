@@ -18,7 +18,8 @@ from outrider.app.config.folders import find_folders
 from outrider.app.local.compact import PRIMER
 from outrider.app.local.shelf import imprints_folder, place_of
 from outrider.app.local.weights import KNOWN
-from outrider.providers.local.client import Asked, LocalClient, NoNames
+from outrider.providers.local.client import Asked, LocalClient
+from outrider.providers.local.names import NoNames
 from outrider.providers.local.runtimes.embedded import EmbeddedRuntime
 from outrider.providers.local.runtimes.loaded import LoadedModel
 from outrider.providers.local.runtimes.runtime import RuntimeLimits

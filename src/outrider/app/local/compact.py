@@ -23,22 +23,31 @@ def _gave(tool: str, content: str, asked: str) -> str:
 
 PRIMER: Final = Primer(
     tools={
-        "list": CompactTool(description="shows the names of the files in a folder", keep=("path",)),
+        "list": CompactTool(description="shows the names of the files in a folder", keep=("path",), subject="path"),
         "read": CompactTool(
-            description="shows what is in a file", keep=("file_path",), existing="file_path", shown=without_numbers
+            description="shows what is in a file",
+            keep=("file_path",),
+            existing="file_path",
+            subject="file_path",
+            shown=without_numbers,
         ),
-        "grep": CompactTool(description="finds the lines of all files that hold a text", keep=("pattern",)),
-        "glob": CompactTool(description="finds files by a pattern of their names", keep=("pattern",)),
+        "grep": CompactTool(
+            description="finds the lines of all files that hold a text", keep=("pattern",), subject="pattern"
+        ),
+        "glob": CompactTool(
+            description="finds files by a pattern of their names", keep=("pattern",), subject="pattern"
+        ),
         "write": CompactTool(
             description="writes a file: its whole new content, from the first line to the last",
             keep=("file_path", "content"),
+            subject="file_path",
         ),
         "edit": CompactTool(
             description="replaces a piece of a file",
             keep=("file_path", "old_string", "new_string"),
             existing="file_path",
         ),
-        "shell": CompactTool(description="runs a command, such as a test", keep=("command",)),
+        "shell": CompactTool(description="runs a command, such as a test", keep=("command",), subject="command"),
     },
     examples=(
         ("Hello!", {"tool": "answer", "text": "Hello! What shall I look at?"}),

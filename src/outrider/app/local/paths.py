@@ -72,6 +72,6 @@ def _weight(path: str, words: set[str], named: set[str]) -> int:
 
 
 def _words(path: str) -> set[str]:
-    """The words of a file's own name; folders say too little."""
-    stem = PurePosixPath(path).stem.lower()
+    """The words of a file's own name; folders say too little, and so do the underscores that Python puts around one."""
+    stem = PurePosixPath(path).stem.lower().strip("_")
     return {word for word in [stem, *re.split(r"[_\W]+", stem)] if len(word) >= _SHORTEST}

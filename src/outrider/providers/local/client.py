@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from typing import Any, Protocol
 
 import msgspec
@@ -10,6 +10,8 @@ import msgspec
 from outrider.errors import NotFoundError, OutriderError, ProviderError
 from outrider.providers.local.answer import AnswerReader
 from outrider.providers.local.chunks import read_chunks
+from outrider.providers.local.names import FileNames, NoNames
+from outrider.providers.local.offers import offers
 from outrider.providers.local.primer import Primer
 from outrider.providers.local.runtimes.loaded import LoadedModel
 from outrider.providers.local.schema import CallSchema, grammar, output_schema
@@ -29,26 +31,6 @@ class Models(Protocol):
         ...
 
     def give_back(self, name: str) -> None: ...
-
-
-class FileNames(Protocol):
-    """What a small model is helped with: it names files that exist, and those that were meant."""
-
-    def existing(self, request: Request) -> Sequence[str]:
-        """All it may name; empty where there are too many to choose from."""
-        ...
-
-    def meant(self, request: Request, text: str) -> Sequence[str]:
-        """The few that a text may be about."""
-        ...
-
-
-class NoNames:
-    def existing(self, request: Request) -> Sequence[str]:
-        return ()
-
-    def meant(self, request: Request, text: str) -> Sequence[str]:
-        return ()
 
 
 class LocalClient:
@@ -104,6 +86,7 @@ class Asked:
     """A request as the runtime takes it, and how its answer is read."""
 
     def __init__(self, request: Request, primer: Primer, names: FileNames) -> None:
+        self._primer = primer
         self._schema = CallSchema(request.tools, primer)
         self.beginning = beginning_of(request.system or "", request.tools, primer)
         place = self.beginning.place if self.beginning else ""
@@ -119,9 +102,8 @@ class Asked:
     def _constraint(self, request: Request, names: FileNames) -> dict[str, Any]:
         settings = request.settings
         if request.tools:
-            paths = names.existing(request)
-            schema = self._schema.for_answer(settings.tool_choice, settings.output, paths, request.prompt)
-            return {"grammar": grammar(schema)}
+            offered = offers(request, self._primer, names)
+            return {"grammar": grammar(self._schema.for_answer(offered, settings.tool_choice, settings.output))}
         return {"grammar": grammar(output_schema(settings.output))} if settings.output else {}
 
 

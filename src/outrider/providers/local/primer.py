@@ -13,12 +13,14 @@ _LONGEST = 160  # characters of a description
 
 
 class CompactTool(msgspec.Struct, frozen=True, kw_only=True):
-    """`keep` are the parameters that are offered, in order. `existing` names the one that must be a file that is there.
-    `shown` turns a result into what is easier for a small model."""
+    """`keep` are the parameters that are offered, in order. `existing` names the one that must be a file that is there,
+    `subject` the one that says what a call is about, where calls about the same in a row lead nowhere. `shown` turns
+    a result into what is easier for a small model."""
 
     description: str
     keep: tuple[str, ...]
     existing: str = ""
+    subject: str = ""
     shown: Callable[[str], str] | None = None
 
 

@@ -5,9 +5,9 @@ from typing import Any, cast
 
 import msgspec
 
+from outrider.providers.local.offers import Offer
 from outrider.providers.local.primer import SAY, Primer, Words, required_of
-from outrider.types.parts import TextPart, ToolUsePart
-from outrider.types.request import OutputSchema, Prompt, ToolChoice, ToolSpec
+from outrider.types.request import OutputSchema, ToolChoice, ToolSpec
 
 # The exact separators that prompts are written with: what was generated is what is sent again, byte for byte.
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -19,31 +19,19 @@ _ENFORCED = (
 
 
 class CallSchema:
-    """Schemas for one set of tools. `paths` are names of files that exist; empty where they are not known."""
+    """Schemas for one set of tools."""
 
     def __init__(self, tools: tuple[ToolSpec, ...], primer: Primer) -> None:
-        self._tools = tools
         self._primer = primer
         self.words = Words.for_tools(tools)
 
-    def for_answer(
-        self, choice: ToolChoice, output: OutputSchema | None, paths: Sequence[str], prompt: Prompt
-    ) -> dict[str, Any]:
+    def for_answer(self, offered: Sequence[Offer], choice: ToolChoice, output: OutputSchema | None) -> dict[str, Any]:
         definitions: dict[str, Any] = {}
-        branches: list[dict[str, Any]] = []
-        for spec in self._tools:
-            if choice.mode in ("auto", "required") or (choice.mode == "tool" and choice.tool == spec.name):
-                named = self._nameable(spec, paths, prompt) if choice.mode == "auto" else paths
-                branches += [self._call(spec, named, definitions)] if named or not paths else []
+        branches = [self._call(offer.tool, offer.paths, definitions) for offer in offered]
         if choice.mode in ("auto", "none"):
             branches.append(self._answer(output, definitions))
         schema: dict[str, Any] = {"x-guidance": _COMPACT, "anyOf": branches}
         return schema | {"$defs": definitions} if definitions else schema
-
-    def _nameable(self, spec: ToolSpec, paths: Sequence[str], prompt: Prompt) -> Sequence[str]:
-        """Without what this tool was given just before: small models tend to ask for the same again and again."""
-        made = just_given(prompt, spec.name, self._primer.existing(spec))
-        return [path for path in paths if path not in made]
 
     def _call(self, spec: ToolSpec, paths: Sequence[str], definitions: dict[str, Any]) -> dict[str, Any]:
         definitions |= _definitions(spec.parameters, spec.name)
@@ -70,19 +58,6 @@ class CallSchema:
 
     def _words_first(self, name: str) -> dict[str, Any]:
         return {SAY: {"type": "string"}} if self._primer.says and name != self.words.answer else {}
-
-
-def just_given(prompt: Prompt, tool: str, parameter: str) -> set[str]:
-    """What a tool was given in the calls that end the conversation, as long as no other tool was called."""
-    found: set[str] = set()
-    for message in reversed(prompt):
-        if message.role == "user" and any(isinstance(part, TextPart) for part in message.content):
-            break
-        calls = [part for part in message.content if isinstance(part, ToolUsePart)]
-        if message.role == "assistant" and {call.tool_name for call in calls} != {tool}:
-            break
-        found |= {str(call.tool_input.get(parameter)) for call in calls}
-    return found
 
 
 def grammar(schema: dict[str, Any]) -> str:

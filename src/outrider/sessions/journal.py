@@ -1,7 +1,7 @@
 """The one path on which a session changes: a change is kept, then applied, then told, in that order."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -16,7 +16,7 @@ from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.sessions.waiting.changes import Changes, Entry
 from outrider.sessions.waiting.drafts import Drafts
-from outrider.sessions.waiting.eager import eagerly
+from outrider.sessions.waiting.works import Works
 from outrider.types.codec import AnyPart
 from outrider.types.events import (
     ErrorEvent,
@@ -56,9 +56,9 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         self._clock = clock
         self._order = asyncio.Lock()
         self._changes = Changes(self._append)
-        self._drafts = Drafts(lambda: self._start(self._flush_quietly()))
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._begin = eagerly if store.prompt else asyncio.create_task
+        self._drafts = Drafts(lambda: self._works.start(self._flush_quietly()))
+        self._keeps_soon = False
+        self._works = Works(eager=store.prompt)
         self._pulse = asyncio.create_task(self._renew_lease(lease)) if lease else None
 
     async def add_message(self, message: Message, *, takes: Sequence[str] = ()) -> Message:
@@ -110,7 +110,9 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         """As `put_part`, without waiting: what follows at once is kept in the same write. Whoever writes next and waits
         is told of a failure."""
         self._changes.add(self._part_entry(part, message), watched=False)
-        asyncio.get_running_loop().call_soon(self._keep_waiting)
+        if not self._keeps_soon:
+            self._keeps_soon = True
+            asyncio.get_running_loop().call_soon(self._keep_waiting)
 
     async def update(self, update: SessionUpdate) -> None:
         async with self._order:
@@ -146,7 +148,8 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         self._drafts.stop()
         if self._pulse is not None:
             self._pulse.cancel()
-        await asyncio.gather(*self._tasks, *([self._pulse] if self._pulse else []), return_exceptions=True)
+            await asyncio.wait([self._pulse])
+        await self._works.settled()
         if not self.lost.is_set():
             await self.flush()
             if self.lease is not None:
@@ -175,9 +178,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
     async def _record(self, entry: Entry) -> None:
         """A caller that is cancelled does not tear a change apart: it is kept, applied and told, or none of it."""
         self._changes.add(entry)
-        rest = self._begin(self._drain_in_order())
-        if rest is not None:
-            await asyncio.shield(self._watched(rest))
+        await self._works.do(self._drain_in_order())
         self._changes.check(entry)
 
     async def _drain_in_order(self) -> None:
@@ -186,11 +187,9 @@ class Journal(AbstractAsyncContextManager["Journal"]):
 
     def _keep_waiting(self) -> None:
         """Unless somebody came in the meantime who keeps it all."""
-        if self._changes and not self._tasks:
-            self._start(self._drain_in_order())
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        self._watched(asyncio.create_task(work))
+        self._keeps_soon = False
+        if self._changes and not self._works:
+            self._works.start(self._drain_in_order())
 
     async def _append(
         self, values: Sequence[Kept], takes: Sequence[str] = (), *, draft: bool = False, synced: bool = True
@@ -206,16 +205,6 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         except StorageFullError as error:
             self._tell(ErrorEvent(error_type="StorageFullError", message=error.message))
             raise
-
-    def _watched(self, task: asyncio.Task[None]) -> asyncio.Task[None]:
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-        return task
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # told to whoever waits; nobody waiting is no reason to warn
 
     async def _flush_quietly(self) -> None:
         """A draft that cannot be kept was told of; the final value comes with its own error."""

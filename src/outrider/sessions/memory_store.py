@@ -94,10 +94,7 @@ class MemoryStore:
             wanted = wanted[: wanted.index(at) + 1] if at in wanted else no_message(at)
         made = await self.create(forked(source.session, wanted[-1] if wanted else "", title, self._clock()))
         target = self._shelves[made.id]
-        for message_id in wanted:
-            target.put(source.messages[message_id][1], self._clock(), draft=False)
-            for _, part in source.parts[message_id].values():
-                target.put(part.row, self._clock(), draft=part.draft)
+        target.copy(source, wanted, self._clock())
         return target.session
 
     async def append(
@@ -115,8 +112,7 @@ class MemoryStore:
         for row in rows:
             shelf.put(row, now, draft=draft)
         for item in takes:
-            taken = msgspec.structs.replace(inbox_item(shelf.inbox[item][1]), taken=now)
-            shelf.inbox[item] = (shelf.next(now), encode_record(taken))
+            shelf.take(item, now)
         return shelf.session.seq
 
     async def load(

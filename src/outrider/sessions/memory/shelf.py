@@ -22,6 +22,7 @@ from outrider.sessions.rows.rules import check_token
 from outrider.sessions.rows.transcript import (
     StoredPart,
     approval,
+    encode_record,
     inbox_item,
     message_change,
     part_change,
@@ -68,6 +69,17 @@ class Shelf:
             self.parts.setdefault(row.id, {})
         else:
             self.parts[row.message_id][row.id] = (self.next(at), StoredPart(row, draft))
+
+    def copy(self, source: "Shelf", messages: Sequence[str], at: int) -> None:
+        """Messages of another session, with their parts."""
+        for message_id in messages:
+            self.put(source.messages[message_id][1], at, draft=False)
+            for _, part in source.parts[message_id].values():
+                self.put(part.row, at, draft=part.draft)
+
+    def take(self, item: str, at: int) -> None:
+        taken = msgspec.structs.replace(inbox_item(self.inbox[item][1]), taken=at)
+        self.inbox[item] = (self.next(at), encode_record(taken))
 
     def check(self, rows: Sequence[Row], token: int | None, takes: Sequence[str]) -> None:
         """Whatever forbids the write raises before anything is written."""

@@ -3,6 +3,7 @@
 import asyncio
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -31,7 +32,7 @@ def fetch(url: str, key: str | None = None) -> bytes:
     except urllib.error.HTTPError as error:
         with error:
             raise StoreUnavailableError(f"{url} answered {error.code} {error.reason}") from error
-    except OSError as error:
+    except (OSError, HTTPException, ValueError) as error:
         raise StoreUnavailableError(f"{url} cannot be reached: {error}") from error
     if len(document) > LIMIT_BYTES:
         raise StoreError(f"the export at {url} is larger than {LIMIT_BYTES:,} bytes")

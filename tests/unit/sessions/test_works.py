@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from outrider.sessions.waiting.eager import eagerly
+from outrider.sessions.waiting.works import eagerly
 
 
 async def test_work_that_need_not_wait_is_done_at_once_and_without_a_task():

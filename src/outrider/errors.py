@@ -27,6 +27,7 @@ OutriderError
 │   ├── StoreUnavailableError     the store cannot be opened or written: permissions, network, a lock
 │   ├── StoreVersionError         the store was written by a newer version; nothing was changed
 │   └── StoreDamagedError         the store's own file is broken
+├── ServerAwayError           an Outrider server cannot be reached, or hung up; it may come back
 ├── WeightsError              the weights of a local model are missing, or could not be fetched; says what to do
 ├── ProcessError              a command could not be started, or there is no such process
 ├── LimitReachedError         a bound on turns, time, tokens, money, depth was met; what was done is kept
@@ -187,6 +188,10 @@ class StoreVersionError(StoreError):
 
 
 class StoreDamagedError(StoreError):
+    pass
+
+
+class ServerAwayError(OutriderError):
     pass
 
 

@@ -70,11 +70,6 @@ class LiveSession:
     def session(self) -> Session:
         return self.journal.session
 
-    @property
-    def broke_off(self) -> bool:
-        """Whether the last turn has no end of its own, and could go on."""
-        return is_cut_off(self.journal.session.messages)
-
     async def use_model(self, model: ModelRef | None) -> None:
         """In place of the agent's own, until the session is closed."""
         self.model = model

@@ -25,6 +25,19 @@ def add_conversation(parser: argparse.ArgumentParser) -> None:
     add_terms(parser)
 
 
+def add_server(parser: argparse.ArgumentParser) -> None:
+    """Work in the sessions of a server instead of opening an engine here."""
+    server = parser.add_argument_group("a server's sessions")
+    server.add_argument(
+        "--attach", metavar="URL", help="work on the server that `outrider serve` began, here or elsewhere"
+    )
+    server.add_argument(
+        "--token",
+        metavar="TOKEN",
+        help="its token; else OUTRIDER_SERVER_TOKEN, or the file of a server of this machine",
+    )
+
+
 def add_terms(parser: argparse.ArgumentParser) -> None:
     """Who answers, and what may run, in whichever session."""
     parser.add_argument(

@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser
 
-from outrider.cli.options import add_conversation
+from outrider.cli.options import add_conversation, add_server
 from outrider.cli.parser import examples
 
 FORMATS = ("text", "json", "stream-json")
@@ -34,6 +34,12 @@ def run(parser: ArgumentParser) -> None:
         "--system", metavar="TEXT", help="instructions in the place of the agent's own; @FILE reads a file"
     )
     add_conversation(parser)
+    add_server(parser)
+    parser.add_argument(
+        "--wait-for-approval",
+        action="store_true",
+        help="a call that needs an approval waits until somebody else answers, on the page or in a terminal",
+    )
     loudness = parser.add_mutually_exclusive_group()
     loudness.add_argument("-q", "--quiet", action="store_true", help="only the last answer, and only errors on stderr")
     loudness.add_argument("-v", "--verbose", action="store_true", help="say on stderr what happens, terminal or not")
@@ -47,4 +53,5 @@ _EXAMPLES = examples(
     "outrider run --allow 'shell(make test)' 'run the tests and mend what fails'",
     "outrider run --continue 'and now the documentation'",
     "outrider run -o json 'count the TODOs' | jq .output",
+    "outrider run --attach http://127.0.0.1:8765 --continue 'go on'",
 )

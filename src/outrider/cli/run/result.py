@@ -29,7 +29,8 @@ class Refused(msgspec.Struct, frozen=True):
 
     @property
     def for_want_of_approval(self) -> bool:
-        return self.error == NOBODY_THERE
+        """Also where a front end had to say it for a server, which took it for the word of a user."""
+        return self.error.endswith(NOBODY_THERE)
 
 
 class Begun(msgspec.Struct, frozen=True):

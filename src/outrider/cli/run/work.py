@@ -2,7 +2,9 @@
 
 import asyncio
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from time import monotonic
 
 import msgspec
@@ -14,6 +16,7 @@ from outrider.app.engine import Engine
 from outrider.app.standard import standard_engine
 from outrider.cli.console import Console
 from outrider.cli.run.interrupts import Interrupts, interrupts
+from outrider.cli.run.opened import Opened
 from outrider.cli.run.printers import Printer, printer_of
 from outrider.cli.run.progress import Progress, telling
 from outrider.cli.run.prompt import prompt_parts, said
@@ -21,6 +24,7 @@ from outrider.cli.run.result import Begun, Result, Tally
 from outrider.cli.run.resuming import Resumed, resumed_session
 from outrider.cli.settings import settings_of
 from outrider.cli.tables import cost_text, tokens_text
+from outrider.errors import OutriderError
 from outrider.types.parts import PartBase
 
 
@@ -36,27 +40,40 @@ class Work:
         self._tally = Tally()
 
     async def done(self, parts: Sequence[PartBase]) -> int:
-        resumed = await resumed_session(self._arguments)
-        settings = self._settings(resumed)
+        opening = await self._opening()
         printer = printer_of(self._arguments.output_format, self._console, quiet=self._arguments.quiet)
         with interrupts() as heard:
-            async with standard_engine(settings, workspace=settings.workspace, attended=False) as engine:
-                begun = await self._begin(engine, settings, resumed)
-                self._listen(engine, printer)
-                printer.begin(begun)
+            async with opening as opened:
+                self._listen(opened, printer)
+                printer.begin(opened.begun)
                 started = monotonic()
-                end = await self._turn(engine, begun.session_id, parts, heard)
+                end = await _turn(opened, parts, heard)
                 took = round((monotonic() - started) * 1000)
-        result = Result(begun, end, self._tally, took, heard.exit_code)
+        result = Result(opened.begun, end, self._tally, took, heard.exit_code)
         printer.end(result)
         self._last_words(result)
         return result.exit_code
 
-    def _listen(self, engine: Engine, printer: Printer) -> None:
-        engine.bus.subscribe_all(self._tally.hear)
-        engine.bus.subscribe_all(printer.hear)
+    async def _opening(self) -> AbstractAsyncContextManager[Opened]:
+        if self._arguments.attach:
+            from outrider.cli.run.attach import opened  # a run of this process needs none of it
+
+            return opened(self._arguments)
+        resumed = await resumed_session(self._arguments)
+        return self._here(self._settings(resumed), resumed)
+
+    @asynccontextmanager
+    async def _here(self, settings: Settings, resumed: Resumed | None) -> AsyncGenerator[Opened, None]:
+        async with standard_engine(settings, workspace=settings.workspace, attended=False) as engine:
+            begun = await self._begin(engine, settings, resumed)
+            at = begun.session_id
+            yield Opened(begun, engine.bus.subscribe_all, partial(engine.prompt, at), partial(engine.abort, at))
+
+    def _listen(self, opened: Opened, printer: Printer) -> None:
+        opened.subscribe(self._tally.hear)
+        opened.subscribe(printer.hear)
         if self._arguments.verbose or (self._console.err_is_terminal and not self._arguments.quiet):
-            engine.bus.subscribe_all(Progress(self._console, verbose=self._arguments.verbose).hear)
+            opened.subscribe(Progress(self._console, verbose=self._arguments.verbose).hear)
 
     def _settings(self, resumed: Resumed | None) -> Settings:
         arguments = self._arguments
@@ -85,17 +102,9 @@ class Work:
             mode = session.mode
         return Begun(session_id, first.name, settings.model, mode, str(settings.workspace))
 
-    async def _turn(self, engine: Engine, session_id: str, parts: Sequence[PartBase], heard: Interrupts) -> TurnEnd:
-        async with asyncio.TaskGroup() as tasks:
-            turn = tasks.create_task(engine.prompt(session_id, parts))
-            stop = tasks.create_task(heard.wanted.wait())
-            await asyncio.wait((turn, stop), return_when=asyncio.FIRST_COMPLETED)
-            if not turn.done():
-                await engine.abort(session_id)
-                await asyncio.wait((turn,), timeout=1)
-                turn.cancel()
-            stop.cancel()
-        return TurnEnd("aborted") if turn.cancelled() else turn.result()
+    @property
+    def _attached(self) -> str:
+        return f" --attach {self._arguments.attach.partition('?')[0]}" if self._arguments.attach else ""
 
     def _last_words(self, result: Result) -> None:
         console, quiet = self._console, self._arguments.quiet
@@ -109,9 +118,35 @@ class Work:
                 f"outrider: refused, since nobody could approve it: {call.tool} {telling(call.input)}", "yellow"
             )
         if wanting and not quiet:
-            console.say("outrider: say with --allow what may run, or try --mode background")
+            there = "let somebody answer with --wait-for-approval, or begin the server with --allow and what may run"
+            here = "say with --allow what may run, or try --mode background"
+            console.say(f"outrider: {there if self._arguments.attach else here}")
         if console.err_is_terminal and not quiet:
             usage = self._tally.usage
             out = tokens_text(usage.tokens.output + usage.tokens.reasoning)
             facts = f"{tokens_text(usage.tokens.prompt)} tokens in, {out} out, cost {cost_text(usage.total_cost)}"
-            console.say(f"{facts}; go on with: outrider run --session {short_id(result.begun.session_id)} …", "dim")
+            console.say(
+                f"{facts}; go on with: outrider run{self._attached} --session {short_id(result.begun.session_id)} …",
+                "dim",
+            )
+
+
+async def _turn(opened: Opened, parts: Sequence[PartBase], heard: Interrupts) -> TurnEnd:
+    async with asyncio.TaskGroup() as tasks:
+        turn = tasks.create_task(_ended(opened, parts))
+        stop = tasks.create_task(heard.wanted.wait())
+        await asyncio.wait((turn, stop), return_when=asyncio.FIRST_COMPLETED)
+        if not turn.done():
+            await opened.abort()
+            await asyncio.wait((turn,), timeout=1)
+            turn.cancel()
+        stop.cancel()
+    return TurnEnd("aborted") if turn.cancelled() else turn.result()
+
+
+async def _ended(opened: Opened, parts: Sequence[PartBase]) -> TurnEnd:
+    """What is refused before there is a turn is how it ended, too."""
+    try:
+        return await opened.prompt(parts)
+    except OutriderError as error:
+        return TurnEnd("error", error=error)

@@ -129,9 +129,9 @@ class Feeds:
 def _only_shown(event: Event) -> bool:
     """Values that are kept come with their number from the store; here goes what nobody keeps."""
     match event:
-        case PartUpdatedEvent(seq=seq):
+        case PartUpdatedEvent(seq=seq) | SessionUpdatedEvent(seq=seq):
             return seq is None
-        case MessageAddedEvent() | SessionUpdatedEvent():
+        case MessageAddedEvent():
             return False
         case _:
             return True

@@ -4,6 +4,7 @@ import msgspec
 
 from outrider.app.engine import Engine
 from outrider.app.views.models import context_limit
+from outrider.app.views.sessions import was_cut_off
 from outrider.server.endpoint import Asked, Endpoint, Nothing
 from outrider.server.routes.sessions import ONE
 from outrider.types.parts import ModelRef
@@ -55,7 +56,7 @@ def _standing(engine: Engine, session_id: str) -> OpenedSession:
     live = engine.live[session_id]
     agent = live.agent
     limit = context_limit(engine.staff.plan.providers.values(), ModelRef(agent.provider, agent.model))
-    return OpenedSession(live.busy, live.broke_off, f"{agent.provider}/{agent.model}", limit)
+    return OpenedSession(live.busy, was_cut_off(engine, session_id), f"{agent.provider}/{agent.model}", limit)
 
 
 OPENING = (

@@ -1,0 +1,1 @@
+"""Sessions of a server as they are known here: followed, mirrored, and told as events."""

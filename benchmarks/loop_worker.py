@@ -35,6 +35,7 @@ class Built:
         self.agent = Agent("bench", base.SYSTEM_PROMPT, base.MODEL, "mock", stream=False)
         self.provider = Provider("mock", "openai", base.API_KEY, base_url)
         self.tools = [Tool(function) for function in tools]
+        self.engine: Engine | None = None
 
 
 class Running(base.Adapter):
@@ -62,19 +63,19 @@ class Stored(Running):
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
-        self._engines: dict[int, Engine] = {}
+        self._engines: list[Engine] = []
         self._store: SqliteStore | None = None
         self.heard = 0
 
     async def run(self, agent: Built, prompt: str) -> str:
-        engine = self._engines.get(id(agent)) or await self._open(agent)
+        engine = agent.engine or await self._open(agent)
         session = await engine.create(workspace=self._folder)
         end = await engine.prompt(session, prompt)
         await engine.close(session)
         return end.output
 
     async def close(self) -> None:
-        for engine in self._engines.values():
+        for engine in self._engines:
             await engine.__aexit__(None, None, None)
         if self._store is not None:
             await self._store.close()
@@ -86,8 +87,9 @@ class Stored(Running):
         bus = EventBus()
         bus.subscribe_all(self._hear)
         engine = Engine([agent.agent], [agent.provider], agent.tools, store=self._store, bus=bus, limits=LIMITS)
-        self._engines[id(agent)] = engine
-        return await engine.__aenter__()
+        self._engines.append(engine)
+        agent.engine = await engine.__aenter__()
+        return agent.engine
 
     def _hear(self, _: object) -> None:
         self.heard += 1

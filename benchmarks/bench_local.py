@@ -16,7 +16,7 @@ from benchmarks.figure import Figure
 from benchmarks.local_eval.shop import lay_out
 from outrider.app.config.folders import find_folders
 from outrider.app.local.compact import PRIMER
-from outrider.app.local.shelf import imprints_folder, place_of
+from outrider.app.local.shelf import place_of
 from outrider.app.local.weights import KNOWN
 from outrider.providers.local.client import Asked, LocalClient
 from outrider.providers.local.names import NoNames
@@ -54,7 +54,7 @@ def bench() -> list[Figure]:
     here = [weights for weights in KNOWN if place_of(weights, data).is_file()]
     figures: list[Figure] = []
     for weights in here[:1]:
-        figures += [first_text(weights.name), *asyncio.run(speed(place_of(weights, data), imprints_folder(data)))]
+        figures += [first_text(weights.name), *asyncio.run(speed(place_of(weights, data)))]
     return figures
 
 
@@ -75,9 +75,9 @@ def started(workspace: str, name: str) -> float:
     return float(done.stdout) - begin
 
 
-async def speed(weights: Path, imprints: Path) -> list[Figure]:
+async def speed(weights: Path) -> list[Figure]:
     """CPU time for the same answer, by the runtime alone and through our client, in turns."""
-    runtime = EmbeddedRuntime(weights, imprints, RuntimeLimits())
+    runtime = EmbeddedRuntime(weights, weights.parent, RuntimeLimits())
     with closing(LoadedModel(runtime, None)) as model:
         client = LocalClient("local", OneModel(model), PRIMER)
         request = asking("Tell me the story of a lighthouse.")

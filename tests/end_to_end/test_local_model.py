@@ -99,11 +99,15 @@ class WatchedRuntime(EmbeddedRuntime):
         super().chat(body, noted)
 
 
+def imprints_of(home: Path) -> Path:
+    return imprints_folder(home, place_of(SMALL, home))
+
+
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Everything but the weights is the tests' own."""
     folder = tmp_path_factory.mktemp("home")
-    imprints_folder(folder).mkdir(parents=True)
+    imprints_of(folder).mkdir(parents=True)
     place_of(SMALL, folder).symlink_to(WEIGHTS)
     options = "".join(f"{name} = {value}\n" for name, value in OPTIONS.items())
     (folder / "config.toml").write_text(f"[providers.local.options]\n{options}")
@@ -115,12 +119,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def runtime(home: Path) -> WatchedRuntime:
     """Loaded once for all tests here."""
-    return WatchedRuntime(place_of(SMALL, home), imprints_folder(home))
+    return WatchedRuntime(place_of(SMALL, home), imprints_of(home))
 
 
 @pytest.fixture(scope="module")
 def models(home: Path, runtime: WatchedRuntime) -> Iterator[Models]:
-    with closing(LoadedModel(runtime, Imprints(imprints_folder(home), place_of(SMALL, home)))) as model:
+    with closing(LoadedModel(runtime, Imprints(imprints_of(home), place_of(SMALL, home)))) as model:
         yield Models(model)
 
 
@@ -203,9 +207,9 @@ async def require_stopped(client: LocalClient, runtime: WatchedRuntime) -> None:
 async def test_the_second_start_remembers_what_the_first_has_read(models, home):
     system = "You are a very patient gardener. " * 20
     first = await folded(LocalClient("local", models, PRIMER), asking("Hi", system=system))
-    assert len([*imprints_folder(home).glob("*.bin")]) > 0
+    assert len([*imprints_of(home).glob("*.bin")]) > 0
     again = RuntimeLimits(context=2048, threads=1)
-    fresh = await asyncio.to_thread(POOL.take, place_of(SMALL, home), imprints_folder(home), again)
+    fresh = await asyncio.to_thread(POOL.take, place_of(SMALL, home), imprints_of(home), again)
     try:
         second = await folded(LocalClient("local", Models(fresh), PRIMER), asking("Hi", system=system))
     finally:

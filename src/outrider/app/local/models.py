@@ -27,7 +27,7 @@ class LocalModels:
 
     def take(self, name: str) -> LoadedModel:
         weights = find_weights(name, self._data)
-        model = POOL.take(weights, imprints_folder(self._data), self._limits)
+        model = POOL.take(weights, imprints_folder(self._data, weights), self._limits)
         self._weights[name] = weights
         return model
 

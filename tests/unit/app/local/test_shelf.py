@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.app.local.shelf import find_weights, known, list_weights, remove_weights
+from outrider.app.local.shelf import find_weights, imprints_folder, known, list_weights, place_of, remove_weights
 from outrider.app.local.weights import DEFAULT, KNOWN, SMALL
 from outrider.errors import ConfigurationError, WeightsError
 
@@ -64,6 +64,18 @@ def test_removing_frees_what_pull_brought(data):
     with pytest.raises(WeightsError, match="not on this machine"):
         remove_weights("small", data)
     assert (data / "models" / "mine.gguf").exists()
+
+
+def test_removing_takes_along_what_else_was_there_for_the_weights(data):
+    small = place_of(SMALL, data)
+    for left in (imprints_folder(data, small) / "a.bin", small.parent / "0.5b-pieces-x" / "part.whl"):
+        left.parent.mkdir(parents=True)
+        left.write_bytes(b"1234")
+    kept = imprints_folder(data, data / "models" / "mine.gguf") / "b.bin"
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    assert remove_weights("small", data) == 18
+    assert kept.exists()
 
 
 def test_pieces_of_known_weights_add_up():

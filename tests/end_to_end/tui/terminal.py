@@ -14,6 +14,10 @@ from pathlib import Path
 
 import pyte
 
+from outrider.tui.asking.panel import ARMED_AFTER
+
+LIMIT = 60.0  # seconds; for machines that are busy with something else
+
 KEYS = {
     "enter": "\r",
     "escape": "\x1b",
@@ -68,9 +72,11 @@ class Terminal:
         os.write(self._master, text.encode())
 
     def press(self, *keys: str) -> None:
-        for key in keys:
+        """One after the other, each as a piece of its own: an escape and a letter at once would be another key."""
+        for number, key in enumerate(keys):
+            if number:
+                time.sleep(0.03)
             self.type(KEYS.get(key, key))
-            time.sleep(0.03)
 
     def paste(self, text: str) -> None:
         self.type(f"\x1b[200~{text}\x1b[201~")
@@ -80,7 +86,7 @@ class Terminal:
         self.wait_for(text.rsplit("\n", maxsplit=1)[-1][-20:])
         self.press("enter")
 
-    def wait_for(self, *texts: str, without: str = "", limit: float = 20.0) -> float:
+    def wait_for(self, *texts: str, without: str = "", limit: float = LIMIT) -> float:
         """Until all of these are on the screen at once; how long it took."""
         start = time.monotonic()
         while time.monotonic() - start < limit:
@@ -94,8 +100,8 @@ class Terminal:
         raise AssertionError(f"not on the screen: {texts!r} (without {without!r}); {state}. The screen:\n{self.text()}")
 
     def answer(self, key: str) -> None:
-        """A question takes no key in its first moments."""
-        time.sleep(0.5)
+        """A question that is on the screen takes no key in its first moments."""
+        time.sleep(ARMED_AFTER + 0.02)
         self.press(key)
 
     def resize(self, columns: int, rows: int) -> None:
@@ -104,11 +110,16 @@ class Terminal:
         self._set_size(columns, rows)
         os.kill(self.process.pid, signal.SIGWINCH)
 
+    def cpu(self) -> float:
+        """Seconds of the program and all its threads so far."""
+        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
     def hang_up(self) -> None:
         """The window is closed."""
         os.kill(self.process.pid, signal.SIGHUP)
 
-    def wait(self, limit: float = 15.0) -> int:
+    def wait(self, limit: float = LIMIT) -> int:
         return self.process.wait(limit)
 
     def close(self) -> None:

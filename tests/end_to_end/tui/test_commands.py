@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from textual.pilot import Pilot
+from textual.screen import Screen
 
 from outrider.app.config.settings import read_settings
 from outrider.tui.app import OutriderApp
@@ -18,6 +19,7 @@ from outrider.tui.opening import Start, engines
 from outrider.tui.widgets.picker import Picker
 from outrider.tui.widgets.reader import Reader
 from tests.end_to_end.tui.conftest import call, write_script
+from tests.end_to_end.tui.terminal import LIMIT
 
 
 @asynccontextmanager
@@ -30,7 +32,7 @@ async def application(home: Path, workspace: Path) -> AsyncIterator[tuple[Outrid
             yield app, pilot
 
 
-async def until(true: Any, limit: float = 20.0) -> None:
+async def until(true: Any, limit: float = LIMIT) -> None:
     async with asyncio.timeout(limit):
         while not true():
             await asyncio.sleep(0.02)
@@ -39,7 +41,11 @@ async def until(true: Any, limit: float = 20.0) -> None:
 async def say(app: OutriderApp, pilot: Pilot[int], text: str) -> None:
     app.scene.one(Composer).set(text)
     await pilot.press("enter")
-    await pilot.pause(0.1)
+
+
+async def opened(app: OutriderApp, kind: type[Screen[Any]]) -> None:
+    """Keys reach a screen once it has the focus."""
+    await until(lambda: isinstance(app.screen, kind) and app.screen.is_current and app.screen.focused is not None)
 
 
 def notes(app: OutriderApp) -> list[str]:
@@ -68,7 +74,7 @@ async def test_sessions_are_begun_found_forked_cleared_and_written_out(home, wor
         await say(app, pilot, f"/resume {first}")
         await until(lambda: app.scene.helm.session_id == first and "One." in said(app))
         await say(app, pilot, "/sessions words")
-        await until(lambda: isinstance(app.screen, Picker))
+        await opened(app, Picker)
         await pilot.press("escape")
         for name, suffix in (("/share", "html"), ("/export", "json")):
             await say(app, pilot, name)
@@ -85,8 +91,7 @@ async def test_reports_are_pages_to_read(home, workspace):
         await until(lambda: "Read." in said(app) and idle(app))
         for name in ("/help", "/cost", "/trace"):
             await say(app, pilot, name)
-            await until(lambda: isinstance(app.screen, Reader))
-            await pilot.pause(0.1)
+            await opened(app, Reader)
             await pilot.press("escape")
             await until(lambda: not isinstance(app.screen, Reader))
         for name in ("/processes", "/permissions", "/undo", "/redo", "/compact"):
@@ -112,6 +117,25 @@ async def test_model_agent_and_theme_are_chosen(home, workspace):
         await until(lambda: any("no agent is called nobody" in note for note in notes(app)))
         await say(app, pilot, "/theme")
         await until(lambda: app.theme == "outrider-light")
+    async with application(home, workspace) as (app, pilot):
+        assert app.theme == "outrider-light"
+        await say(app, pilot, "/theme auto")
+        await until(lambda: app.theme == "outrider-dark")
+
+
+async def test_a_fork_ends_before_the_words_that_are_chosen_and_offers_them_again(home, workspace):
+    write_script(home, ["One.", "Two.", "Three."])
+    async with application(home, workspace) as (app, pilot):
+        for words, answer in (("first words", "One."), ("second words", "Two."), ("third words", "Three.")):
+            await say(app, pilot, words)
+            await until(lambda answer=answer: answer in said(app) and idle(app))
+        first = app.scene.helm.session_id
+        await say(app, pilot, "/fork another way")
+        await opened(app, Picker)
+        await pilot.press(*"second", "enter")
+        await until(lambda: app.scene.helm.session_id != first and app.scene.one(Composer).text == "second words")
+        assert said(app) == ["first words", "One."]
+        assert app.scene.helm.title == "another way"
 
 
 async def test_a_process_in_the_background_is_listed_beside_and_can_be_ended(home, workspace, monkeypatch):
@@ -122,7 +146,6 @@ async def test_a_process_in_the_background_is_listed_beside_and_can_be_ended(hom
         await until(lambda: "It runs." in said(app) and idle(app))
         assert [process.command for process in app.scene.helm.conversation.beside.running()] == ["sleep 300"]
         await say(app, pilot, "/processes")
-        await until(lambda: isinstance(app.screen, Picker))
-        await pilot.pause(0.1)
+        await opened(app, Picker)
         await pilot.press("enter")
         await until(lambda: "the process was ended" in notes(app))

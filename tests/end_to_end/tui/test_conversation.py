@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from tests.end_to_end.tui.conftest import Open, call, write_script
+from tests.end_to_end.tui.terminal import LIMIT
 
 
 def test_an_answer_streams_in_and_the_calls_tell_how_they_ended(home, open_terminal: Open):
@@ -23,7 +24,7 @@ def test_an_answer_streams_in_and_the_calls_tell_how_they_ended(home, open_termi
     assert terminal.wait() == 0
 
 
-def test_a_change_is_shown_whole_and_runs_once_it_is_approved(home, workspace: Path, open_terminal: Open):
+def test_a_change_is_shown_whole_runs_once_approved_and_can_be_taken_back(home, workspace: Path, open_terminal: Open):
     write_script(home, [[call("write", file_path="new.py", content="x = 1\ny = 2\n")], "Written."])
     terminal = open_terminal()
     terminal.wait_for("script/demo")
@@ -33,32 +34,41 @@ def test_a_change_is_shown_whole_and_runs_once_it_is_approved(home, workspace: P
     terminal.answer("y")
     terminal.wait_for("Written.", "+2 done", without="Allow write?")
     assert (workspace / "new.py").read_text() == "x = 1\ny = 2\n"
+    terminal.say("/undo")
+    terminal.wait_for("Undo 1 file?", "new.py")
+    terminal.answer("y")
+    terminal.wait_for("taken back: new.py")
+    assert not (workspace / "new.py").exists()
 
 
-def test_a_refusal_with_a_reason_reaches_the_model_and_nothing_runs(home, workspace: Path, open_terminal: Open):
-    write_script(home, [[call("shell", command="touch made.txt", description="make a file")], "Then not."])
+def test_a_refusal_reaches_the_model_and_an_answer_for_longer_is_not_asked_for_again(
+    home, workspace: Path, open_terminal: Open
+):
+    refused = [call("shell", command="touch refused.txt", description="make a file")]
+    session, always = [call("shell", command="touch made.txt")], [call("shell", command="touch more.txt")]
+    write_script(home, [refused, "Then not.", session, session, "Twice.", always, always, "For ever."])
     terminal = open_terminal()
     terminal.wait_for("script/demo")
     terminal.say("make it")
-    terminal.wait_for("Allow shell?", "touch made.txt")
+    terminal.wait_for("Allow shell?", "touch refused.txt")
     terminal.answer("r")
+    terminal.wait_for("why not?")
     terminal.type("use another name")
     terminal.wait_for("use another name")
     terminal.press("enter")
     terminal.wait_for("canceled", "rejected", "use another name", "Then not.")
-    assert not (workspace / "made.txt").exists()
-
-
-def test_an_answer_for_the_session_is_not_asked_for_again(home, workspace: Path, open_terminal: Open):
-    again = [call("shell", command="touch made.txt")]
-    write_script(home, [again, again, "Twice."])
-    terminal = open_terminal()
-    terminal.wait_for("script/demo")
+    assert not (workspace / "refused.txt").exists()
     terminal.say("go")
-    terminal.wait_for("Allow shell?")
+    terminal.wait_for("Allow shell?", "touch made.txt")
     terminal.answer("s")
     terminal.wait_for("Twice.")
     assert (workspace / "made.txt").exists()
+    terminal.say("go on")
+    terminal.wait_for("Allow shell?", "touch more.txt")
+    terminal.answer("a")
+    terminal.wait_for("For ever.")
+    terminal.say("/permissions")
+    terminal.wait_for("Allowed", "touch more.txt", "always")
 
 
 def test_escape_interrupts_a_command_whose_output_is_seen_live(home, workspace: Path, open_terminal: Open):
@@ -73,7 +83,7 @@ def test_escape_interrupts_a_command_whose_output_is_seen_live(home, workspace: 
     pid = int((workspace / "pid").read_text())
     terminal.press("escape")
     terminal.wait_for("canceled", without="esc interrupts")
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + LIMIT
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not Path(f"/proc/{pid}").exists()
@@ -130,7 +140,7 @@ def test_a_killed_program_loses_nothing_and_goes_on_with_continue(home, workspac
 
 
 def test_a_closed_window_ends_the_program_with_everything_stored(home, open_terminal: Open):
-    write_script(home, ["A long story. " * 400], delay=0.01)
+    write_script(home, ["A long story. " * 10_000], delay=0.01)
     terminal = open_terminal()
     terminal.wait_for("script/demo")
     terminal.say("tell me")

@@ -29,8 +29,9 @@ def test_modes_are_switched_by_a_key_and_commands_complete(home, open_terminal: 
     assert terminal.wait() == 0
 
 
-def test_many_lines_are_one_message_however_they_come(home, open_terminal: Open):
-    write_script(home, ["Thanks.", "Thanks again."])
+def test_many_lines_files_and_commands_of_ones_own_go_along(home, workspace: Path, open_terminal: Open):
+    (workspace / "shot.png").write_bytes(bytes.fromhex("89504e470d0a1a0a"))
+    write_script(home, ["Thanks.", "Thanks again.", "A fine picture.", "I see."])
     terminal = open_terminal()
     terminal.wait_for("script/demo")
     terminal.type("first")
@@ -45,27 +46,12 @@ def test_many_lines_are_one_message_however_they_come(home, open_terminal: Open)
     terminal.wait_for("[pasted #1: 40 lines]")
     terminal.press("enter")
     terminal.wait_for("Thanks again.", "▌ row 39")
-    terminal.press("up")
-    terminal.wait_for("row 39")
-
-
-def test_files_are_completed_and_images_go_along(home, workspace: Path, open_terminal: Open):
-    (workspace / "shot.png").write_bytes(bytes.fromhex("89504e470d0a1a0a"))
-    write_script(home, ["A fine picture."])
-    terminal = open_terminal()
-    terminal.wait_for("script/demo")
     terminal.type("look at @sho")
     terminal.wait_for("@shot.png")
     terminal.press("tab")
     terminal.wait_for("look at @shot.png ")
     terminal.press("enter")
     terminal.wait_for("◫ shot.png", "A fine picture.")
-
-
-def test_a_command_of_ones_own_runs_unasked_and_goes_along_with_the_next_message(home, open_terminal: Open):
-    write_script(home, ["I see."])
-    terminal = open_terminal()
-    terminal.wait_for("script/demo")
     terminal.say("!echo by hand; exit 3")
     terminal.wait_for("! echo by hand; exit 3", "by hand", "3")
     terminal.say("!echo long; sleep 600")
@@ -74,26 +60,28 @@ def test_a_command_of_ones_own_runs_unasked_and_goes_along_with_the_next_message
     terminal.wait_for("interrupted", without="esc ends it")
     terminal.say("what was that?")
     terminal.wait_for("I see.")
+    terminal.press("up")
+    terminal.wait_for("› what was that?")
 
 
-def test_a_question_of_the_model_is_answered_in_place(home, open_terminal: Open):
-    write_script(home, [[call("question", question="Which colour?", options=["red", "blue"])], "Blue it is."])
-    terminal = open_terminal()
-    terminal.wait_for("script/demo")
-    terminal.say("paint")
-    terminal.wait_for("A question", "Which colour?", "2", "blue")
-    terminal.answer("2")
-    terminal.wait_for("The user answered: blue", "Blue it is.")
-
-
-def test_a_plan_is_shown_and_accepting_it_switches_to_work(home, workspace: Path, open_terminal: Open):
-    write_script(
-        home, ["1. make a file\n2. be glad", [call("write", file_path="made.txt", content="x")], "Done as planned."]
-    )
+def test_a_question_is_answered_in_place_and_a_plan_is_refused_then_accepted(
+    home, workspace: Path, open_terminal: Open
+):
+    question = call("question", question="Which colour?", options=["red", "blue"])
+    work = [call("write", file_path="made.txt", content="x")]
+    write_script(home, [[question], "1. paint it blue", "1. paint it green", work, "Done as planned."])
     terminal = open_terminal("--mode", "plan", "--allow", "write")
     terminal.wait_for("plan  script/demo")
     terminal.say("plan it")
-    terminal.wait_for("The plan is ready", "carry it out", "be glad")
+    terminal.wait_for("A question", "Which colour?", "2", "blue")
+    terminal.answer("2")
+    terminal.wait_for("The user answered: blue", "The plan is ready", "carry it out", "paint it blue")
+    terminal.answer("n")
+    terminal.wait_for("what should be different?")
+    terminal.type("green, please")
+    terminal.wait_for("green, please")
+    terminal.press("enter")
+    terminal.wait_for("paint it green", "The plan is ready")
     terminal.answer("y")
     terminal.wait_for("the plan was accepted", "Done as planned.", "agent  script/demo")
     assert (workspace / "made.txt").exists()
@@ -110,20 +98,6 @@ def test_a_folder_with_instructions_is_asked_about_before_they_count(home, works
     terminal.wait()
     again = open_terminal()
     again.wait_for("script/demo", without="Do you trust")
-
-
-def test_undo_shows_what_it_would_do_and_does_it(home, workspace: Path, open_terminal: Open):
-    write_script(home, [[call("write", file_path="made.txt", content="new\n")], "Made."])
-    terminal = open_terminal("--allow", "write")
-    terminal.wait_for("script/demo")
-    terminal.say("make it")
-    terminal.wait_for("Made.")
-    assert (workspace / "made.txt").exists()
-    terminal.say("/undo")
-    terminal.wait_for("Undo 1 file?", "made.txt")
-    terminal.answer("y")
-    terminal.wait_for("taken back: made.txt")
-    assert not (workspace / "made.txt").exists()
 
 
 def test_control_sequences_of_the_model_and_of_tools_never_reach_the_terminal(

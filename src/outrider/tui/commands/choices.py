@@ -4,6 +4,7 @@ from typing import get_args
 
 from outrider.app.views.models import models_of
 from outrider.tui.commands.stage import Stage
+from outrider.tui.looks import Look
 from outrider.tui.widgets.picker import Item
 from outrider.types.agents import Mode
 from outrider.types.parts import ModelRef
@@ -62,8 +63,15 @@ async def agents(stage: Stage, name: str) -> None:
         stage.tell(f"no agent is called {chosen}; there are {', '.join(helm.agents())}", "warn")
 
 
-async def theme(stage: Stage, _: str) -> None:
-    stage.switch_theme()
+async def theme(stage: Stage, name: str) -> None:
+    for look in get_args(Look):
+        if look == name:
+            stage.switch_look(look)
+            return
+    if name:
+        stage.tell(f"no look is called {name}; there are {', '.join(get_args(Look))}", "warn")
+    else:
+        stage.switch_look(None)
 
 
 def _models(stage: Stage, current: str) -> list[Item]:

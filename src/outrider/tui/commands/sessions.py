@@ -1,4 +1,4 @@
-"""Commands about sessions: begin, find, branch, go back, make shorter, hand on."""
+"""Commands about sessions: begin, find, go on, hand on."""
 
 from time import time
 
@@ -61,16 +61,6 @@ async def open_session(stage: Stage, session_id: str) -> None:
     busy = stage.helm.conversation.activity.busy
     if stage.helm.session_id and not busy and was_cut_off(stage.helm.engine, session_id):
         stage.tell("the last turn was cut off; /continue lets it go on, or say something else", "warn")
-
-
-async def fork(stage: Stage, title: str) -> None:
-    helm = stage.helm
-    if not helm.session_id:
-        stage.tell("there is nothing to fork yet", "warn")
-        return
-    made = await helm.archive.fork(helm.session_id, title=title or None)
-    await open_session(stage, made.id)
-    stage.tell("a fork: the session that it came from stays as it is", "good")
 
 
 async def go_on(stage: Stage, _: str) -> None:

@@ -8,6 +8,7 @@ import msgspec
 from outrider.tui.asking.panel import Key
 from outrider.tui.conversation.entries import NoteKind
 from outrider.tui.helm import Helm
+from outrider.tui.looks import Look
 from outrider.tui.widgets.picker import Item
 
 
@@ -43,7 +44,13 @@ class Stage(Protocol):
 
     def redraw(self) -> None: ...
 
-    def switch_theme(self) -> str: ...
+    def offer(self, text: str) -> None:
+        """Put words into the composer, to be changed and said."""
+        ...
+
+    def switch_look(self, look: Look | None) -> None:
+        """None stands for the other one."""
+        ...
 
     def leave(self) -> None: ...
 

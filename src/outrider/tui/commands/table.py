@@ -1,6 +1,6 @@
 """The slash commands, in the order in which they are listed."""
 
-from outrider.tui.commands import changes, choices, reports, sessions
+from outrider.tui.commands import changes, choices, forking, reports, sessions
 from outrider.tui.commands.stage import Command, Stage
 from outrider.tui.composer.completion import Choice
 
@@ -19,7 +19,7 @@ COMMANDS: list[Command] = [
     Command("resume", "go on with an earlier session of this folder", sessions.resume, "[ID]"),
     Command("sessions", "find a session of any folder", sessions.sessions, "[WORDS]"),
     Command("continue", "let a turn go on that was cut off", sessions.go_on),
-    Command("fork", "branch off a copy of this session", sessions.fork, "[TITLE]"),
+    Command("fork", "branch off a copy, whole or up to something you said", forking.fork, "[TITLE]"),
     Command("undo", "take back the last changes of files", changes.undo),
     Command("redo", "make changes again that were taken back", changes.redo),
     Command("compact", "replace what was said by a summary, to make room", changes.compact),
@@ -32,7 +32,7 @@ COMMANDS: list[Command] = [
     Command("trace", "what was done, as a tree", reports.trace),
     Command("processes", "what runs in the background; end it", reports.show_processes),
     Command("permissions", "what is allowed; take it back", reports.permissions),
-    Command("theme", "dark or light", choices.theme),
+    Command("theme", "dark or light, remembered; auto follows the terminal", choices.theme, "[LOOK]"),
     Command("clear", "empty the screen", sessions.clear),
     Command("quit", "leave; everything is stored", _quit),
 ]

@@ -13,7 +13,7 @@ from outrider.app.local.shelf import known, partial_of, place_of
 from outrider.app.local.sources.index import PackageIndex
 from outrider.app.local.sources.publisher import Publisher
 from outrider.app.local.sources.source import Partial, Source, SourceError
-from outrider.app.local.weights import Weights
+from outrider.app.local.weights import DEFAULT, SMALL, Weights
 from outrider.errors import WeightsError
 
 _SPARE = 256 * 1024 * 1024  # bytes to leave free, and room for one piece on its way
@@ -39,7 +39,7 @@ def pull(weights: Weights, data: Path, report: Report, sources: Sequence[Source]
         _fetch(weights, partial, meter, sources)
         meter.at(weights.bytes, "checking")
         _require_checksum(weights, partial)
-        partial.path.replace(place)
+        _put_in_place(weights, partial, place)
     meter.at(weights.bytes, "done")
     return place
 
@@ -72,14 +72,21 @@ def _fetch(weights: Weights, partial: Partial, meter: Meter, sources: Sequence[S
         except SourceError as error:
             failures.append(f"{source.name}: {error}")
     if partial.size != weights.bytes:
+        _require_space(weights, partial)  # it may have been used up meanwhile, and no source says that clearly
+        told = "".join(f"  {failure}\n" for failure in failures)
         raise WeightsError(
-            f"the weights of local/{weights.name} could not be fetched. "
-            + "; ".join(failures)
-            + f". Check the network and try again: the {partial.size / 1e6:,.0f} MB that came are kept. Or fetch "
-            f"{weights.address} elsewhere and name the file: --model local/PATH.gguf",
+            f"the weights of local/{weights.name} could not be fetched.\n{told}{_way_out(weights, partial)}",
             weights=weights.name,
             sources=failures,
         )
+
+
+def _way_out(weights: Weights, partial: Partial) -> str:
+    kept = f": the {partial.size / 1e6:,.0f} MB that came are kept" if partial.size else ""
+    return (
+        f"Check the network and try again{kept}. Or fetch {weights.address}\n"
+        "elsewhere and name the file: --model local/PATH.gguf"
+    )
 
 
 def _require_space(weights: Weights, partial: Partial) -> None:
@@ -87,9 +94,10 @@ def _require_space(weights: Weights, partial: Partial) -> None:
     folder = partial.path.parent
     free = shutil.disk_usage(folder).free
     if free < needed:
+        smaller = f", or take the smaller model: outrider models pull {SMALL.name}" if weights is DEFAULT else ""
         raise WeightsError(
             f"local/{weights.name} needs {needed / 1e9:.1f} GB in {folder}, and {free / 1e9:.1f} GB are free there; "
-            "free some space, set OUTRIDER_HOME to a larger disk, or take the smaller model: outrider models pull 0.5b",
+            f"free some space, set OUTRIDER_HOME to a folder on a larger disk{smaller}",
             needed=needed,
             free=free,
         )
@@ -108,3 +116,10 @@ def _require_checksum(weights: Weights, partial: Partial) -> None:
             f"{digest.hexdigest()}, not {weights.sha256}). Fetch it again, perhaps over another network",
             weights=weights.name,
         )
+
+
+def _put_in_place(weights: Weights, partial: Partial, place: Path) -> None:
+    try:
+        partial.path.replace(place)
+    except FileNotFoundError:
+        raise WeightsError(f"the weights of local/{weights.name} were removed while they were fetched") from None

@@ -69,7 +69,8 @@ def _list_local(console: Console, *, as_json: bool) -> None:
             fact = {"name": f"local/{one.name}", "bytes": one.bytes, "here": one.path is not None}
             console.print(msgspec.json.encode(fact).decode())
             continue
-        state = "on this machine" if one.path else f"not fetched: outrider models pull {one.name}"
+        fetched = f"{one.partial / 1e6:,.0f} MB of it fetched" if one.partial else "not fetched"
+        state = "on this machine" if one.path else f"{fetched}: outrider models pull {one.name}"
         console.print(f"local/{one.name}  {one.title}, {one.bytes / 1e9:.1f} GB, {state}")
 
 

@@ -201,7 +201,7 @@ def test_a_publisher_that_sends_too_much_is_stopped(publisher, tmp_path):
 
 
 def test_without_a_network_the_error_says_what_can_be_done(tmp_path):
-    with pytest.raises(WeightsError, match=r"Check the network.*--model local/PATH\.gguf"):
+    with pytest.raises(WeightsError, match=r"(?s)Check the network.*--model local/PATH\.gguf"):
         fetched(weights(), tmp_path)
 
 

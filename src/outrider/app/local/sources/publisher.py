@@ -25,7 +25,7 @@ class Publisher:
         except HTTPError as error:
             raise SourceError(f"it answered {error.code} {error.reason}") from error
         except (URLError, HTTPException, OSError) as error:
-            raise SourceError(f"it cannot be reached: {getattr(error, 'reason', None) or error}") from error
+            raise SourceError(f"it cannot be reached: {_words(error)}") from error
 
 
 def _copy(answer: HTTPResponse, weights: Weights, partial: Partial, advance: Advance) -> None:
@@ -36,3 +36,8 @@ def _copy(answer: HTTPResponse, weights: Weights, partial: Partial, advance: Adv
             raise SourceError("it sends more bytes than the weights have")
     if partial.size < weights.bytes:
         raise SourceError(f"the connection ended after {partial.size:,} of {weights.bytes:,} bytes")
+
+
+def _words(error: Exception) -> str:
+    reason: object = getattr(error, "reason", None) or error
+    return (isinstance(reason, OSError) and reason.strerror) or str(reason)

@@ -43,6 +43,8 @@ STATUS: dict[type[Exception], int] = {
     ProviderError: 502,
     LookupError: 404,
     ValueError: 400,
+    OverflowError: 400,
+    OutriderError: 409,
 }
 
 _log = logging.getLogger("outrider.server")
@@ -57,7 +59,7 @@ def answering(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
             given = await endpoint.answer(await _asked(endpoint, request))
         except BodyTooLargeError:
             return refusal(413, "too_large", "the body is too large")
-        except (OutriderError, LookupError, ValueError) as error:
+        except (OutriderError, LookupError, ValueError, OverflowError) as error:
             return _refused(error)
         except asyncio.CancelledError:
             raise

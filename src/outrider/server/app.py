@@ -1,17 +1,19 @@
 """The application: the table of routes, the page, the description, all behind the guard."""
 
+from collections.abc import Sequence
+
 import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Match, Route
 
 from outrider.app.engine import Engine
 from outrider.server.answers import answering, refusal
 from outrider.server.endpoint import Endpoint
 from outrider.server.feeds.feed import Feeds
 from outrider.server.guards.address import Address
-from outrider.server.guards.guard import App, Guard
+from outrider.server.guards.guard import Guard
 from outrider.server.openapi import describe
 from outrider.server.page_files import page_routes
 from outrider.server.routes.catalogue import CATALOGUE
@@ -26,18 +28,33 @@ DESCRIPTION = "/api/openapi.json"
 ENDPOINTS: tuple[Endpoint, ...] = (*SESSIONS, *OPENING, *TURNS, *FILES, *WORK, *CATALOGUE, *PEERS)
 
 
-def application(engine: Engine, feeds: Feeds, *, address: Address, token: str, version: str) -> App:
-    """`engine` is open, and stays its owner's to close."""
+def application(
+    engine: Engine, feeds: Feeds, *, address: Address, token: str, version: str, more: Sequence[BaseRoute] = ()
+) -> Guard:
+    """`engine` is open, and stays its owner's to close; `more` are routes besides the API's own."""
+    routes = [*all_routes(version), *more]
+    app = Starlette(routes=routes, exception_handlers={404: _no_such, 405: _other_method})
+    app.state.engine, app.state.feeds, app.state.version = engine, feeds, version
+    return Guard(app, address=address, token=token)
+
+
+def all_routes(version: str) -> list[Route]:
     description = msgspec.json.encode(describe(ENDPOINTS, version))
 
     async def describing(_: Request) -> Response:
         return Response(description, media_type="application/json")
 
-    routes = [Route(one.path, answering(one), methods=[one.method], name=one.name) for one in ENDPOINTS]
-    routes += [Route(DESCRIPTION, describing), *page_routes()]
-    app = Starlette(routes=routes, exception_handlers={404: _no_such, 405: _no_such})
-    app.state.engine, app.state.feeds, app.state.version = engine, feeds, version
-    return Guard(app, address=address, token=token)
+    described = [Route(one.path, answering(one), methods=[one.method], name=one.name) for one in ENDPOINTS]
+    return [*described, Route(DESCRIPTION, describing), *page_routes()]
+
+
+async def _other_method(request: Request, _: Exception) -> Response:
+    """Several routes may share a path, so what is allowed is asked of all of them."""
+    matches = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    allowed = sorted({method for route in matches for method in route.methods or ()})
+    refused = refusal(405, "no_such_method", f"this path takes {', '.join(allowed)}")
+    refused.headers["allow"] = ", ".join(allowed)
+    return refused
 
 
 async def _no_such(_: Request, __: Exception) -> Response:

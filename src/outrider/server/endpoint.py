@@ -1,7 +1,7 @@
 """A route as a value: what it takes, what it gives, and who answers. The description of the API is made from these."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
@@ -10,6 +10,8 @@ from outrider.server.feeds.feed import Feeds
 
 Body = TypeVar("Body")
 Query = TypeVar("Query")
+Limit = Annotated[int, msgspec.Meta(ge=1, le=500)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -25,6 +25,7 @@ REFUSED = {
     "401": "the token is missing or wrong",
     "403": "a request of another site",
     "404": "there is no such thing",
+    "405": "there is such a path, but not for this method",
     "409": "somebody else has the session, or it is not in a state for this",
     "413": "the body is too large",
     "415": "the body is not JSON",
@@ -32,6 +33,7 @@ REFUSED = {
     "429": "too many requests",
     "502": "a provider refused or failed",
     "503": "the store cannot be reached",
+    "507": "the disk or the quota is full",
 }
 
 
@@ -73,7 +75,8 @@ def _operation(endpoint: Endpoint, schema_of: dict[str, Any], components: dict[s
         "responses": {str(endpoint.status): _success(endpoint, schema_of), **_refusals()},
     }
     if endpoint.body is not Nothing:
-        content = {"application/json": {"schema": schema_of[_key(endpoint.body)]}}
+        schema = {"type": "object"} if endpoint.body is msgspec.Raw else schema_of[_key(endpoint.body)]
+        content = {"application/json": {"schema": schema}}
         operation["requestBody"] = {"required": True, "content": content}
     return operation
 
@@ -101,7 +104,8 @@ def _success(endpoint: Endpoint, schema_of: dict[str, Any]) -> dict[str, Any]:
     if endpoint.gives is None:
         return {"description": "done"}
     if isinstance(endpoint.gives, str):
-        return {"description": "done", "content": {endpoint.gives: {"schema": {"type": "string"}}}}
+        schema = {"type": "object"} if endpoint.gives == "application/json" else {"type": "string"}
+        return {"description": "done", "content": {endpoint.gives: {"schema": schema}}}
     return {"description": "done", "content": {"application/json": {"schema": schema_of[_key(endpoint.gives)]}}}
 
 

@@ -4,14 +4,16 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
 import uvicorn
+from starlette.routing import BaseRoute
 
 from outrider.app.config.settings import Settings
+from outrider.app.engine import Engine
 from outrider.app.standard import standard_engine
 from outrider.server.app import application
 from outrider.server.feeds.feed import Feeds
@@ -24,7 +26,8 @@ GRACE = 3  # seconds in which answers under way may end
 
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Port 0 is any free one. `expose` says that other machines may come in, which needs TLS."""
+    """Port 0 is any free one. `expose` says that other machines may come in, which needs TLS; `mcp`, that other agents
+    may give orders at /mcp."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -33,6 +36,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     expose: bool = False
     certificate: Path | None = None
     key: Path | None = None
+    mcp: bool = False
 
 
 async def serve(settings: Settings, options: ServeOptions, version: str, tell: Callable[[str], object]) -> None:
@@ -41,9 +45,13 @@ async def serve(settings: Settings, options: ServeOptions, version: str, tell: C
     check(wanted, beyond_this_machine=options.expose)
     token = keep_token(settings.data / "server" / "token")
     listening, address = bound(wanted)
-    async with standard_engine(settings, workspace=settings.workspace, attended=True) as engine:
+    async with AsyncExitStack() as opened:
+        engine = await opened.enter_async_context(
+            standard_engine(settings, workspace=settings.workspace, attended=True)
+        )
         feeds = Feeds(engine)
-        app = application(engine, feeds, address=address, token=token, version=version)
+        more = await opened.enter_async_context(_for_agents(engine, settings, version)) if options.mcp else ()
+        app = application(engine, feeds, address=address, token=token, version=version, more=more)
 
         def ready() -> None:
             tell(f"Outrider listens on {address.url} (token in {settings.data / 'server' / 'token'})")
@@ -56,6 +64,13 @@ async def serve(settings: Settings, options: ServeOptions, version: str, tell: C
             listening.close()
             if address.socket is not None:
                 address.socket.unlink(missing_ok=True)
+
+
+def _for_agents(engine: Engine, settings: Settings, version: str) -> AbstractAsyncContextManager[Sequence[BaseRoute]]:
+    """Loaded by those who want it: the protocol's library takes a second."""
+    from outrider.server.mcp.over_http import mcp_routes
+
+    return mcp_routes(engine, settings, version)
 
 
 def bound(wanted: Address) -> tuple[socket.socket, Address]:

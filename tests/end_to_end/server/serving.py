@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,11 @@ import aiohttp
 import msgspec
 
 from outrider import Agent, Engine, Provider, Tool
+from outrider.app.config.settings import Flags, Settings, read_settings
 from outrider.server.app import application
 from outrider.server.feeds.feed import Feeds
 from outrider.server.guards.address import Address
+from outrider.server.mcp.over_http import mcp_routes
 from outrider.server.serve import Server, bound
 from outrider.sessions.sqlite_store import SqliteStore
 
@@ -80,15 +82,26 @@ class Events:
                 return event
 
 
+def _settings(folder: Path) -> Settings:
+    environ = {"HOME": str(folder), "OUTRIDER_HOME": str(folder / "home")}
+    return read_settings(cwd=folder, environ=environ, flags=Flags())
+
+
 @asynccontextmanager
-async def served(tmp_path: Path, script: Any, tools: list[Tool] | None = None, **options: Any) -> AsyncIterator[Client]:
+async def served(
+    tmp_path: Path, script: Any, tools: list[Tool] | None = None, *, mcp: bool = False, **options: Any
+) -> AsyncIterator[Client]:
     provider = Provider("scripted", "scripted", options={"script": script, "rules": "anthropic", **options})
     agent = Agent("writer", "You write.", "model-1", "scripted")
     store = SqliteStore(tmp_path / "sessions.db")
-    async with store, Engine([agent], [provider], tools or [], store=store) as engine:
+    async with AsyncExitStack() as opened:
+        await opened.enter_async_context(store)
+        engine = await opened.enter_async_context(Engine([agent], [provider], tools or [], store=store))
+        more = await opened.enter_async_context(mcp_routes(engine, _settings(tmp_path), "0")) if mcp else ()
         listening, address = bound(Address())
         feeds = Feeds(engine)
-        server = Server(application(engine, feeds, address=address, token=TOKEN, version="0"), address, feeds)
+        app = application(engine, feeds, address=address, token=TOKEN, version="0", more=more)
+        server = Server(app, address, feeds)
         serving = asyncio.create_task(server.serve([listening]))
         try:
             async with aiohttp.ClientSession() as http:

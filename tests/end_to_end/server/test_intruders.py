@@ -5,11 +5,14 @@ import re
 
 import pytest
 
-from outrider.server.app import DESCRIPTION, ENDPOINTS
+from outrider.server.app import all_routes
 from tests.end_to_end.server.serving import TOKEN, served
 
-ROUTES = sorted({(one.method, re.sub(r"{\w+}", "0", one.path)) for one in ENDPOINTS})
-ROUTES += [("GET", DESCRIPTION), ("GET", "/"), ("GET", "/no/such/route")]
+# From what is really served, so that no route can be forgotten; each of the page's files is one.
+SERVED = [(method, route.path) for route in all_routes("0") for method in route.methods or () if method != "HEAD"]
+MCP = [("GET", "/mcp"), ("POST", "/mcp"), ("DELETE", "/mcp")]
+ROUTES = sorted({(method, re.sub(r"{\w+}", "0", path)) for method, path in [*SERVED, *MCP]})
+ROUTES += [("GET", "/no/such/route")]
 RIGHT = {"Authorization": f"Bearer {TOKEN}"}
 
 ATTACKS = {
@@ -48,7 +51,7 @@ TRICKS = (
 @pytest.mark.parametrize("attack", ATTACKS)
 async def test_no_route_serves_an_intruder(attack, tmp_path):
     headers, status = ATTACKS[attack]
-    async with served(tmp_path, []) as client:
+    async with served(tmp_path, [], mcp=True) as client:
         for method, path in ROUTES:
             async with client.http.request(method, client.address.url + path, headers=headers) as answer:
                 assert answer.status in (status, 429), f"{method} {path}"
@@ -58,7 +61,7 @@ async def test_no_route_serves_an_intruder(attack, tmp_path):
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
 async def test_a_body_that_a_form_could_send_is_not_read(kind, tmp_path):
-    async with served(tmp_path, []) as client:
+    async with served(tmp_path, [], mcp=True) as client:
         for method, path in [(method, path) for method, path in ROUTES if method in ("POST", "PATCH")]:
             headers = {"Content-Type": kind}
             status, answer = await client.ask(method, path, {"title": "x"}, headers=headers)
@@ -84,6 +87,14 @@ async def test_a_body_that_is_too_large_is_refused_by_its_length_and_while_it_co
         )
         assert b" 413 " in await reader.readline()
         writer.close()
+
+
+async def test_without_being_asked_for_the_server_takes_no_orders_of_other_agents(tmp_path):
+    async with served(tmp_path, []) as client:
+        for method, path in MCP:
+            assert (await client.ask(method, path, {} if method == "POST" else None))[0] == 404
+    async with served(tmp_path, [], mcp=True) as client:
+        assert (await client.ask("POST", "/mcp", {}))[0] == 400
 
 
 async def test_paths_lead_nowhere_but_to_routes(tmp_path):

@@ -13,7 +13,9 @@ import pytest
 
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 
+import httpx2
 from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
 
 SECONDS = 30
 
@@ -119,3 +121,36 @@ async def test_what_goes_wrong_is_said_in_clear_words(user: User):
         assert "the model is on holiday" in await called(client, "run_agent", prompt="hello?")
         assert "the prompt is empty" in await called(client, "run_agent", prompt=" ")
         assert "there is no session" in await called(client, "read_session", session_id="00000000")
+
+
+@asynccontextmanager
+async def over_http(user: User) -> AsyncIterator[Client]:
+    """`outrider serve --mcp`, and a client that has its token."""
+    environment = {**os.environ, "OUTRIDER_HOME": str(user.home), "HOME": str(user.home)}
+    program = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "outrider", "serve", "--mcp"),
+        cwd=user.workspace,
+        env=environment,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert program.stderr is not None
+        url = (await program.stderr.readline()).decode().partition("listens on ")[2].split()[0]
+        token = (user.home / "server" / "token").read_text()
+        http = httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=SECONDS)
+        transport = streamable_http_client(f"{url}/mcp", http_client=http)
+        async with asyncio.timeout(SECONDS), http, Client(transport) as client:
+            yield client
+    finally:
+        program.terminate()
+        await program.wait()
+
+
+async def test_over_http_it_is_the_same_and_nobody_is_asked(user: User):
+    user.write_script(shell("touch made.txt"), '"I could not."', '"So be it."')
+    async with over_http(user) as client:
+        done = await called(client, "run_agent", prompt="make it")
+        assert (done["output"], [one.partition(":")[0] for one in done["refused"]]) == ("I could not.", ["shell"])
+        again = await called(client, "run_agent", prompt="And now?", session_id=done["session_id"])
+        assert again["output"] == "So be it."
+        assert "make it" in (await called(client, "read_session", session_id="last"))["result"]

@@ -61,7 +61,10 @@ async def test_waiting_gives_the_end_of_the_turn(tmp_path):
         session_id = await client.create()
         prompt = {"text": "go", "wait": True, "id": "mine"}
         status, prompted = await client.ask("POST", f"/api/sessions/{session_id}/prompt", prompt)
-        assert prompted == {"id": "mine", "end": {"reason": "completed", "output": "done", "error": "", "error_type": ""}}
+        assert prompted == {
+            "id": "mine",
+            "end": {"reason": "completed", "output": "done", "error": "", "error_type": ""},
+        }
         status, again = await client.ask("POST", f"/api/sessions/{session_id}/prompt", prompt)
         assert (status, again["end"]["output"]) == (202, "done")
 
@@ -128,7 +131,7 @@ async def test_what_cannot_be_is_said_clearly(tmp_path):
             ("GET", "/api/sessions/nobody", None, 404),
             ("GET", f"{at}/plan", None, 404),
             ("DELETE", f"{at}/queue/nothing", None, 404),
-            ("POST", "/api/approvals/nothing", {"allow": True}, 400),
+            ("POST", "/api/approvals/nothing", {"allow": True}, 404),
             ("POST", "/api/import", {"not": "an export"}, 400),
         ]
         for method, path, body, status in wrong:

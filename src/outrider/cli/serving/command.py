@@ -40,6 +40,7 @@ def serve(parser: ArgumentParser) -> None:
     place.add_argument("--name", action="append", default=[], metavar="HOST", help="a name that clients may use for it")
     place.add_argument("--tls-cert", metavar="FILE", help="certificate, as PEM")
     place.add_argument("--tls-key", metavar="FILE", help="its key, as PEM")
+    parser.add_argument("--mcp", action="store_true", help="also work for other agents, as an MCP server at /mcp")
     add_terms(parser)
     parser.set_defaults(execute="outrider.cli.serving.http:execute")
 

@@ -16,6 +16,8 @@ from outrider.errors import ConfigurationError
 def execute(arguments: Namespace) -> int:
     if find_spec("uvicorn") is None or find_spec("starlette") is None:
         raise ConfigurationError("the server is not installed: pip install 'outrider[server]'")
+    if arguments.mcp and find_spec("mcp") is None:
+        raise ConfigurationError("the Model Context Protocol is not installed: pip install 'outrider[mcp]'")
     options = named("outrider.server.serve:ServeOptions")(
         host=arguments.host,
         port=arguments.port,
@@ -24,6 +26,7 @@ def execute(arguments: Namespace) -> int:
         expose=arguments.expose,
         certificate=_path(arguments.tls_cert),
         key=_path(arguments.tls_key),
+        mcp=arguments.mcp,
     )
     serve = named("outrider.server.serve:serve")
     try:

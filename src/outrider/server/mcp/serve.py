@@ -99,10 +99,10 @@ async def serve_agents(settings: Settings, version: str) -> None:
                 standard_engine(settings, workspace=settings.workspace, attended=False)
             )
             archive, runs = archive_of(engine), Runs(engine, settings)
-        await _server(OtherAgents(archive, runs, settings.missing), version).run_stdio_async()
+        await mcp_server(OtherAgents(archive, runs, settings.missing), version).run_stdio_async()
 
 
-def _server(agents: OtherAgents, version: str) -> "MCPServer[Any]":
+def mcp_server(agents: OtherAgents, version: str) -> "MCPServer[Any]":
     server = MCPServer[Any](
         "outrider", title="Outrider", instructions=INSTRUCTIONS, version=version, log_level="WARNING"
     )

@@ -6,7 +6,7 @@ import msgspec
 
 from outrider.app.archive.archive import UsageRow
 from outrider.app.views.models import models_of
-from outrider.server.endpoint import Asked, Endpoint, Nothing
+from outrider.server.endpoint import Asked, Endpoint, Nothing, Number
 from outrider.types.agents import Mode
 
 
@@ -23,8 +23,8 @@ class UsageQuery(msgspec.Struct, frozen=True):
     """Times are Unix milliseconds."""
 
     by: Literal["day", "model", "agent", "tool"] = "day"
-    since: int | None = None
-    until: int | None = None
+    since: Number | None = None
+    until: Number | None = None
     session_id: str | None = None
 
 

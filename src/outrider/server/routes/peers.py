@@ -9,13 +9,12 @@ import msgspec
 
 from outrider.app.below.terms import Terms
 from outrider.app.peers.answering import Ended, answer_peer, open_for_peer
-from outrider.server.endpoint import Asked, Endpoint, Nothing, Stream
+from outrider.server.endpoint import Asked, Endpoint, Nothing, Number, Stream
 from outrider.types.agents import Limits, Mode
 from outrider.types.codec import load_part
 from outrider.types.stream import Delta
 
 _encode = msgspec.json.Encoder(enc_hook=lambda part: part.to_dict()).encode
-Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class PeerCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -26,10 +25,10 @@ class PeerCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     agent: str = ""
     session_id: str = ""
     mode: Mode = "agent"
-    depth: Count = 0
-    turns: Count | None = None
+    depth: Number = 0
+    turns: Number | None = None
     seconds: Annotated[float, msgspec.Meta(ge=0)] | None = None
-    tokens: Count | None = None
+    tokens: Number | None = None
     cost: Decimal | None = None
     ask: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()

@@ -1,21 +1,21 @@
 """Sessions: listed, made, read, changed, carried from one place to another."""
 
+from typing import Annotated
+
 import msgspec
 
 from outrider.app.archive.archive import Imported, SearchHit, SessionPage, StoredSession, Transcript
 from outrider.app.archive.sharing import shared_page
 from outrider.app.archive.traces import stored_trace
 from outrider.app.views.sessions import archive_of
-from outrider.server.endpoint import Asked, Document, Endpoint, Nothing, Stream
+from outrider.server.endpoint import Asked, Document, Endpoint, Limit, Nothing, Number, Stream
 from outrider.types.agents import Mode
-
-MOST = 500
 
 
 class ListQuery(msgspec.Struct, frozen=True):
     """`after` is the `next` of the page before; `children` adds the sessions that agents opened for each other."""
 
-    limit: int = 50
+    limit: Limit = 50
     after: str | None = None
     workspace: str | None = None
     children: bool = False
@@ -37,7 +37,7 @@ class SessionChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PageQuery(msgspec.Struct, frozen=True):
     """The last `limit` messages, or the last ones before a message, or the first after one."""
 
-    limit: int = 50
+    limit: Limit = 50
     before: str | None = None
     after: str | None = None
 
@@ -45,7 +45,7 @@ class PageQuery(msgspec.Struct, frozen=True):
 class SearchQuery(msgspec.Struct, frozen=True):
     query: str
     session_id: str | None = None
-    limit: int = 20
+    limit: Limit = 20
 
 
 class ForkPoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,7 +62,7 @@ class ImportQuery(msgspec.Struct, frozen=True):
 class Elsewhere(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The address of an export on another server, and the token of that server."""
 
-    url: str
+    url: Annotated[str, msgspec.Meta(pattern="^https?://")]
     token: str | None = None
 
 
@@ -73,13 +73,13 @@ class Cleared(msgspec.Struct, frozen=True):
 class FollowQuery(msgspec.Struct, frozen=True):
     """The number of the last change that was seen; the header Last-Event-ID says the same."""
 
-    after: int = 0
+    after: Number = 0
 
 
 async def list_sessions(asked: Asked[ListQuery, Nothing]) -> SessionPage:
     query = asked.query
     return await archive_of(asked.engine).page(
-        _bounded(query.limit), after=query.after, workspace=query.workspace, children=query.children
+        query.limit, after=query.after, workspace=query.workspace, children=query.children
     )
 
 
@@ -116,13 +116,13 @@ async def clear_sessions(asked: Asked[Nothing, Nothing]) -> Cleared:
 async def read_messages(asked: Asked[PageQuery, Nothing]) -> Transcript:
     query = asked.query
     return await asked.engine.store.load(
-        asked.path["session_id"], limit=_bounded(query.limit), before=query.before, after=query.after
+        asked.path["session_id"], limit=query.limit, before=query.before, after=query.after
     )
 
 
 async def search(asked: Asked[SearchQuery, Nothing]) -> list[SearchHit]:
     query = asked.query
-    found = await asked.engine.store.search(query.query, session_id=query.session_id, limit=_bounded(query.limit))
+    found = await asked.engine.store.search(query.query, session_id=query.session_id, limit=query.limit)
     return list(found)
 
 
@@ -165,12 +165,6 @@ async def follow_session(asked: Asked[FollowQuery, Nothing]) -> Stream:
     session_id = asked.path["session_id"]
     await asked.engine.store.get(session_id)
     return Stream(asked.feeds.follow(session_id, after))
-
-
-def _bounded(limit: int) -> int:
-    if not 1 <= limit <= MOST:
-        raise ValueError(f"limit is from 1 to {MOST}")
-    return limit
 
 
 ONE = "/api/sessions/{session_id}"

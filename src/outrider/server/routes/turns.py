@@ -140,10 +140,14 @@ async def list_approvals(asked: Asked[ApprovalsQuery, Nothing]) -> list[Approval
 
 
 async def answer_approval(asked: Asked[Nothing, Answer]) -> Approval:
-    answer = asked.body
-    return await asked.engine.answer(
-        asked.path["approval_id"], allow=answer.allow, scope=answer.scope, by=SENDER, words=answer.words
-    )
+    answer, wanted = asked.body, asked.path["approval_id"]
+    if not (await _was_asked(asked, wanted, only_open=True) or await _was_asked(asked, wanted, only_open=False)):
+        raise LookupError(f"there is no question {wanted}")
+    return await asked.engine.answer(wanted, allow=answer.allow, scope=answer.scope, by=SENDER, words=answer.words)
+
+
+async def _was_asked(asked: Asked[Nothing, Answer], approval_id: str, *, only_open: bool) -> bool:
+    return any(one.id == approval_id for one in await asked.engine.store.approvals(None, only_open=only_open))
 
 
 TURNS = (

@@ -14,7 +14,7 @@ from outrider.app.views.commands import (
     send_input,
     send_to_background,
 )
-from outrider.server.endpoint import Asked, Endpoint, Nothing
+from outrider.server.endpoint import Asked, Endpoint, Nothing, Number
 from outrider.server.routes.sessions import ONE
 from outrider.types.parts import ToolPart
 
@@ -34,7 +34,7 @@ class Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class OutputQuery(msgspec.Struct, frozen=True):
     """From byte `offset` on; without it, the end."""
 
-    offset: int | None = None
+    offset: Number | None = None
 
 
 class Done(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from outrider.agents.ends import TurnEnd
 from outrider.app.engine import Engine
-from outrider.background.endings.reports import Report, Reports
+from outrider.background.endings.reports import Report, Reports, notice_of
 from outrider.background.runs import EndReason, Job, Outcome
 from outrider.background.worktrees.ground import Ground
 from outrider.errors import OutriderError
@@ -78,8 +78,10 @@ class Carrier:
 
     async def _ended(self, run_id: str, job: Job, outcome: Outcome) -> Outcome:
         """Also the end of a run that was canceled is reported; done twice, it is the same report."""
-        changes = self._engine.discreet(await self._ground.tidy(run_id, job))
-        await asyncio.to_thread(self._reports.keep, run_id, Report(outcome=outcome, changes=changes))
+        changes = await self._ground.tidy(run_id, job)
+        report = self._engine.discreet(Report(outcome=outcome, changes=changes))
+        notice = notice_of(run_id, job.webhook, self._engine.discreet(job.prompt), report)
+        await asyncio.to_thread(self._reports.keep, run_id, report, notice)
         return outcome
 
     async def _stay(self) -> None:

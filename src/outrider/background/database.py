@@ -25,6 +25,8 @@ _TABLES = (
     "CREATE INDEX IF NOT EXISTS line_begun ON {}line (begun)",
     "CREATE TABLE IF NOT EXISTS {}turns (queue TEXT, owner TEXT, number BIGINT NOT NULL, PRIMARY KEY (queue, owner))",
     "CREATE TABLE IF NOT EXISTS {}reports (id TEXT PRIMARY KEY, report TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS {}notices (id TEXT PRIMARY KEY, url TEXT NOT NULL, body TEXT NOT NULL, "
+    "tries BIGINT NOT NULL, due BIGINT)",
     "CREATE TABLE IF NOT EXISTS {}schedules (id TEXT PRIMARY KEY, schedule TEXT NOT NULL, due BIGINT NOT NULL)",
 )
 

@@ -54,6 +54,7 @@ class Order(TypedDict, total=False):
     place: Place
     run_id: str | None
     worktree: bool
+    webhook: str
 
 
 class Jobs:
@@ -94,6 +95,7 @@ class Jobs:
             user=place.user,
             limits=order.get("limits"),
             worktree=order.get("worktree", True),
+            webhook=order.get("webhook", ""),
         )
         await asyncio.to_thread(self._line.join, run_id, queue=place.queue, user=place.user, agent=session.agent)
         await self._client.enqueue_async(options, msgspec.to_builtins(job))

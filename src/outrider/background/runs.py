@@ -16,13 +16,14 @@ OVER: tuple[RunState, ...] = ("done", "failed", "canceled")
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for, as the durable engine keeps it. With `worktree` a run in a repository gets a checkout of its
-    own; without, it works where it was submitted."""
+    own; without, it works where it was submitted. `webhook` is an address that is told of its end."""
 
     prompt: str
     queue: str
     user: str = ""
     limits: Limits | None = None
     worktree: bool = True
+    webhook: str = ""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

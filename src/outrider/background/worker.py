@@ -22,6 +22,7 @@ from outrider.background.waiting import Waiting
 from outrider.background.worktrees.ground import Ground
 from outrider.background.worktrees.worktrees import Worktrees
 from outrider.errors import ConfigurationError, OutriderError
+from outrider.types.ids import now_ms
 
 _log = logging.getLogger("outrider.worker")
 _USUAL = BackgroundTable()
@@ -70,6 +71,7 @@ class Worker:
         self._tasks = [
             asyncio.create_task(self._again(self._beat, self._one_beat), name="the worker's heart"),
             asyncio.create_task(self._again(self._poll, self._take), name="the worker's hand"),
+            asyncio.create_task(self._again(self._beat, self._tell), name="the worker's voice"),
         ]
         return self
 
@@ -119,6 +121,10 @@ class Worker:
 
     async def _take(self) -> None:
         await asyncio.to_thread(self._line.take, self.id, self._terms, self._provider_of)
+
+    async def _tell(self) -> None:
+        for notice in await asyncio.to_thread(self._reports.notices.claim, now_ms()):
+            await self._reports.notices.deliver(notice, self._terms.webhooks)
 
     def _provider_of(self, agent: str) -> str:
         try:

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
 from tests.end_to_end.cli.program import SECONDS, Program, answering, call, ended, interrupt
+from tests.unit.background.endings.test_notices import Listener
 from tests.unit.background.worktrees.repositories import repository, run_git
 
 SCRIPT = [[call("write", "call_b", file_path="tea.txt", content="buy tea\n")], "The list is written."]
@@ -106,9 +107,17 @@ async def test_a_worktree_in_which_nothing_changed_is_removed_at_the_end_of_its_
 
 
 async def test_a_worker_starts_by_itself_outlives_the_terminal_and_is_stopped(program: Program):
-    async with answering(program, [*SCRIPT, "Once more."]):
+    listener = Listener()
+    async with (
+        answering(program, [*SCRIPT, "Once more."]),
+        await asyncio.start_server(listener.answer, "127.0.0.1", 0) as server,
+    ):
+        port = server.sockets[0].getsockname()[1]
+        program.home.joinpath("outrider").mkdir(parents=True, exist_ok=True)
+        program.home.joinpath("outrider", "config.toml").write_text(f'[background]\nwebhooks = ["127.0.0.1:{port}"]\n')
         try:
-            done = await program.run("jobs", "submit", "--wait", "write a list")
+            hook = f"http://127.0.0.1:{port}/hook"
+            done = await program.run("jobs", "submit", "--wait", "--webhook", hook, "write a list")
             assert done.code == 0, done.err
             assert "The list is written." in done.out
             status = await program.run("worker", "--status")
@@ -116,8 +125,11 @@ async def test_a_worker_starts_by_itself_outlives_the_terminal_and_is_stopped(pr
             assert os.getsid(pid) == pid
             assert "Once more." in (await program.run("jobs", "submit", "--wait", "again")).out
             assert str(pid) in (await program.run("worker", "--status")).out
+            await asyncio.wait_for(listener.first.wait(), SECONDS)
         finally:
             stopped = await program.run("worker", "--stop")
+    ((_, body),) = listener.heard
+    assert (body["state"], body["outcome"]["output"]) == ("done", "The list is written.")
     assert (stopped.code, str(pid) in stopped.err) == (0, True)
     assert (await program.run("worker", "--status")).code == 1
     log = program.home / "outrider" / "worker.log"

@@ -108,9 +108,11 @@ class BoundsTable(msgspec.Struct, frozen=True, kw_only=True):
 
 class BackgroundTable(msgspec.Struct, frozen=True, kw_only=True):
     """`[background]`: how many `runs` a worker has at once, and bounds for queues and for providers. A run counts for
-    the provider of the agent that it begins with. Workers that share a database should agree on the bounds."""
+    the provider of the agent that it begins with. Workers that share a database should agree on the bounds. `webhooks`
+    are the hosts of an inner network that may be told of ends; public ones may always."""
 
     runs: Count = 4
+    webhooks: tuple[str, ...] = ()
     queues: dict[str, BoundsTable] = {}
     providers: dict[str, BoundsTable] = {}
 

@@ -1,6 +1,6 @@
 """`outrider jobs` and `outrider worker`: what they take."""
 
-from argparse import SUPPRESS, ArgumentParser
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
 
 from outrider.cli.options import add_place, add_terms, at_least_one, seconds
@@ -107,6 +107,7 @@ def _add_order(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--no-worktree", dest="worktree", action="store_false", help="work in the folder itself, not in a git worktree"
     )
+    parser.add_argument("--webhook", type=web_address, metavar="URL", help="POST its end there, as JSON")
     _add_no_worker(parser)
     add_place(parser)
     add_terms(parser)
@@ -127,6 +128,14 @@ def worker(parser: ArgumentParser) -> None:
     one.add_argument("--resident", action="store_true", help=SUPPRESS)
     parser.add_argument("--idle", type=seconds, default=300, help=SUPPRESS)
     parser.set_defaults(execute="outrider.cli.jobs.resident:worker")
+
+
+def web_address(text: str) -> str:
+    from urllib.parse import urlsplit
+
+    if urlsplit(text).scheme not in ("http", "https") or not urlsplit(text).hostname:
+        raise ArgumentTypeError(f"{text!r} is no address of the web")
+    return text
 
 
 def _add_no_worker(parser: ArgumentParser) -> None:

@@ -10,6 +10,7 @@ from outrider.app.archive.names import short_id
 from outrider.cli import exits
 from outrider.cli.console import Console
 from outrider.cli.jobs.reaching import named, with_jobs
+from outrider.cli.jobs.ringing import ring
 from outrider.cli.tables import cost_text, cut
 from outrider.types.parts import TextPart, ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
@@ -58,7 +59,10 @@ async def follow_run(arguments: Namespace, jobs: "Jobs", run_id: str) -> int:
                 printer.run(new)
             else:
                 printer.change(new)
-    return _CODES.get(run.state, _failed(run)) if run else exits.FAILED
+    if run is None:
+        return exits.FAILED
+    ring(f"{run.state}: {run.prompt}")
+    return _CODES.get(run.state, _failed(run))
 
 
 def _failed(run: "Run") -> int:

@@ -34,6 +34,7 @@ def order_of(arguments: Namespace, settings: "Settings", *, place: "Place") -> "
         "limits": settings.limits,
         "place": place,
         "worktree": arguments.worktree,
+        "webhook": arguments.webhook or "",
     }
 
 

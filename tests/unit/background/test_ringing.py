@@ -1,0 +1,17 @@
+"""A notice on the desktop is shown where there is one, and words of a prompt are words there."""
+
+from pathlib import Path
+
+from outrider.cli.jobs.ringing import desktop_notice
+
+
+def test_a_desktop_gets_a_notice_and_a_server_none(tmp_path: Path):
+    for name in ("notify-send", "osascript"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    place = {"PATH": str(tmp_path)}
+    assert desktop_notice("done", place, "linux") == ()
+    shown = desktop_notice("done: <b>--help", place | {"DISPLAY": ":0"}, "linux")
+    assert shown[-3:] == ("--", "Outrider", "done: &lt;b&gt;--help")
+    assert desktop_notice('done "x"', place, "darwin")[-1] == 'done "x"'
+    assert desktop_notice("done", {"PATH": "", "DISPLAY": ":0"}, "linux") == ()

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from tests.end_to_end.cli.program import Program, answering, call, ended, interrupt
+from tests.end_to_end.cli.program import SECONDS, Program, answering, call, ended, interrupt
 
 SLEEPING = call("shell", command="echo begun; sleep 60")
 ESCAPES = "\x1b]0;evil\x07\x1b[31mred\x1b[0m \x1b[2J"
@@ -15,7 +15,7 @@ ESCAPES = "\x1b]0;evil\x07\x1b[31mred\x1b[0m \x1b[2J"
 async def begun(process: asyncio.subprocess.Process) -> None:
     """A command runs: a verbose program says so."""
     assert process.stderr is not None
-    while "▸ shell".encode() not in await asyncio.wait_for(process.stderr.readline(), 30):
+    while "▸ shell".encode() not in await asyncio.wait_for(process.stderr.readline(), SECONDS):
         pass
 
 
@@ -32,7 +32,7 @@ async def test_an_interrupt_ends_the_turn_and_all_that_was_said_is_kept(program:
             pass
         interrupt(process)
         done = await ended(process)
-        await asyncio.wait_for(server.cut.wait(), 5)
+        await asyncio.wait_for(server.cut.wait(), SECONDS)
     assert done.code == 130
     assert done.lines[-1]["termination_reason"] == "aborted"
     assert "I was about to say" in await kept(program)
@@ -60,7 +60,7 @@ async def test_a_second_interrupt_does_not_wait(program: Program):
         await asyncio.sleep(0.1)
         with suppress(ProcessLookupError):  # it may have been quick enough
             interrupt(process)
-        assert await asyncio.wait_for(process.wait(), 10) in (130, -signal.SIGINT)  # to a shell both are 130
+        assert await asyncio.wait_for(process.wait(), SECONDS) in (130, -signal.SIGINT)  # to a shell both are 130
         await ended(process)
 
 
@@ -71,7 +71,7 @@ async def test_a_reader_that_goes_away_is_no_error_and_the_work_is_done(program:
         assert process.stdout is not None
         await process.stdout.read(10)
         process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]
-        assert await asyncio.wait_for(process.wait(), 30) == 0
+        assert await asyncio.wait_for(process.wait(), SECONDS) == 0
         assert process.stderr is not None
         assert await process.stderr.read() == b""
         assert len(server.requests) == 2
@@ -82,7 +82,7 @@ async def test_a_list_that_nobody_reads_to_its_end_is_no_error(program: Program)
     process = await program.start("--help")
     assert process.stdout is not None
     process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]
-    done = await asyncio.wait_for(process.wait(), 30)
+    done = await asyncio.wait_for(process.wait(), SECONDS)
     assert process.stderr is not None
     assert (done, await process.stderr.read()) == (0, b"")
 

@@ -1,10 +1,6 @@
-"""Settings, permissions, trust, models, the doctor, help and completion."""
+"""Settings, permissions, trust, models, the doctor and help."""
 
-import subprocess
 from pathlib import Path
-from shutil import which
-
-import pytest
 
 from tests.end_to_end.cli.program import Program
 
@@ -92,29 +88,3 @@ async def test_the_doctor_finds_and_mends_a_damaged_store(program: Program):
     assert "--repair" in found.out
     mended = await program.run("doctor", "--repair", "--compact")
     assert "✗ store" not in mended.out
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-async def test_completion_is_written_for_each_shell(program: Program, shell: str):
-    script = (await program.run("completion", shell)).out
-    assert "stream-json" in script
-    assert "sessions" in script
-    if which(shell):
-        checked = subprocess.run([shell, "-n", "/dev/stdin"], input=script, text=True, capture_output=True, check=False)
-        assert (checked.returncode, checked.stderr) == (0, "")
-
-
-async def test_bash_completes_commands_flags_and_values(program: Program):
-    script = (await program.run("completion", "bash")).out
-
-    def completed(*words: str) -> list[str]:
-        listed = " ".join(f"'{word}'" for word in words)
-        ask = f"COMP_WORDS=(outrider {listed}); COMP_CWORD={len(words)}; _outrider; echo ${{COMPREPLY[@]}}"
-        done = subprocess.run(["bash", "-c", f"{script}\n{ask}"], capture_output=True, text=True, check=True)
-        return done.stdout.split()
-
-    assert completed("sess") == ["sessions"]
-    assert set(completed("sessions", "")) >= {"list", "show", "fork", "--help"}
-    assert completed("run", "--mode", "b") == ["background"]
-    assert completed("run", "--output-f") == ["--output-format"]
-    assert set(completed("permissions", "explain", "shell", "--mode", "")) == {"chat", "plan", "agent", "background"}

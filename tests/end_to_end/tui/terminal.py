@@ -40,7 +40,13 @@ class Terminal:
     """`raw` holds every byte that the program wrote."""
 
     def __init__(
-        self, arguments: list[str], *, cwd: Path, environ: dict[str, str], size: tuple[int, int] = (100, 32)
+        self,
+        arguments: list[str],
+        *,
+        cwd: Path,
+        environ: dict[str, str],
+        size: tuple[int, int] = (100, 32),
+        program: tuple[str, ...] = (sys.executable, "-m", "outrider"),
     ) -> None:
         columns, rows = size
         self._screen = pyte.Screen(columns, rows)
@@ -51,7 +57,7 @@ class Terminal:
         self.started = time.monotonic()
         self._set_size(columns, rows)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "outrider", *arguments],
+            [*program, *arguments],
             stdin=slave,
             stdout=slave,
             stderr=slave,

@@ -2,20 +2,25 @@
 
 import argparse
 from collections.abc import Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from outrider.cli.commands import COMMANDS
 from outrider.cli.interactive import top_parser
 from outrider.cli.parser import parser_of
 
+Open = Literal["file", "text"]
+_FILES = ("FILE", "FOLDER")
+
 
 class Level(NamedTuple):
-    """What can follow some words: more words, flags, and for flags that take one of a few values, these."""
+    """What can follow some words: more words, and flags. Some of these take one of a few `values`, others any value,
+    perhaps a file."""
 
     path: tuple[str, ...]
     words: dict[str, str]
     flags: dict[str, str]
     values: dict[str, tuple[str, ...]]
+    open: dict[str, Open]
 
 
 def levels() -> Iterator[Level]:
@@ -36,6 +41,7 @@ def _level(path: tuple[str, ...], parser: argparse.ArgumentParser) -> Level:
     words: dict[str, str] = {}
     flags: dict[str, str] = {}
     values: dict[str, tuple[str, ...]] = {}
+    open: dict[str, Open] = {}
     for action in _actions(parser):
         choices = tuple(str(choice) for choice in action.choices or ())
         if not action.option_strings:
@@ -44,7 +50,9 @@ def _level(path: tuple[str, ...], parser: argparse.ArgumentParser) -> Level:
             flags[flag] = action.help or ""
             if choices:
                 values[flag] = choices
-    return Level(path, words, flags, values)
+            elif action.nargs != 0:
+                open[flag] = "file" if action.metavar in _FILES else "text"
+    return Level(path, words, flags, values, open)
 
 
 def _helped(action: argparse.Action, choices: tuple[str, ...]) -> dict[str, str]:

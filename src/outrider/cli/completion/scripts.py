@@ -75,7 +75,8 @@ def bash(levels: list[Level]) -> str:
 def zsh(levels: list[Level]) -> str:
     def described(level: Level) -> str:
         known = {**level.words, **level.flags}
-        return f"offered=({' '.join(shlex.quote(f'{word}:{_plain(help)}') for word, help in known.items())})"
+        told = {word: _plain(help).replace(":", r"\:") for word, help in known.items()}
+        return f"offered=({' '.join(shlex.quote(f'{word}:{help}') for word, help in told.items())})"
 
     return _filled(_ZSH, levels, lambda values: f"offered=({' '.join(values)})", described)
 
@@ -84,19 +85,32 @@ def fish(levels: list[Level]) -> str:
     lines = [_FISH.replace("%PATHS%", " ".join(f'"{path}"' for path in _paths(levels)))]
     for level in levels:
         here = f"complete -c outrider -n '__outrider_at \"{_path(level)}\"'"
-        lines += [f"{here} -a {word} -d {shlex.quote(_plain(help))}" for word, help in level.words.items()]
+        lines += [f"{here} -f -a {word} -d {shlex.quote(_plain(help))}" for word, help in level.words.items()]
         for flag, help in level.flags.items():
             name = f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}"
-            values = f" -x -a '{' '.join(level.values[flag])}'" if flag in level.values else ""
-            lines.append(f"{here} {name} -d {shlex.quote(_plain(help))}{values}")
+            lines.append(f"{here} {name} -d {shlex.quote(_plain(help))}{_fish_value(level, flag)}")
     return "\n".join([*lines, ""])
+
+
+def _fish_value(level: Level, flag: str) -> str:
+    if flag in level.values:
+        return f" -x -a '{' '.join(level.values[flag])}'"
+    match level.open.get(flag):
+        case "file":
+            return " -r -F"
+        case "text":
+            return " -x"
+        case None:
+            return ""
 
 
 def _filled(
     template: str, levels: list[Level], values: Callable[[tuple[str, ...]], str], words: Callable[[Level], str]
 ) -> str:
     chosen = [
-        f'    "{_path(level)}:{flag}") {values(known)} ;;' for level in levels for flag, known in level.values.items()
+        f'    "{_path(level)}:{flag}") {values(level.values.get(flag, ()))} ;;'
+        for level in levels
+        for flag in (*level.values, *level.open)
     ]
     return (
         template.replace("%PATHS%", "|".join(f'"{path}"' for path in _paths(levels)))
@@ -114,5 +128,5 @@ def _path(level: Level) -> str:
 
 
 def _plain(help: str) -> str:
-    """One line without what quoting or a shell's own marks would trip over."""
-    return " ".join(help.replace("%%", "%").replace("'", "").replace(":", " ").split())
+    """One line, as argparse would print it."""
+    return " ".join(help.replace("%%", "%").split())

@@ -49,7 +49,9 @@ async def standard_engine(
     are kept in the user's data directory, or in the `store` that is given, which is opened and closed here.
     Raises ConfigurationError where no model can be reached, with the ways to get one."""
     if settings.missing:
-        raise ConfigurationError(settings.missing)
+        from outrider.app.local.servers import ways_to_a_model  # the standard HTTP client takes long to load
+
+        raise ConfigurationError(await asyncio.to_thread(ways_to_a_model, settings.missing))
     data, bus = make_private(settings.data), bus or EventBus()
     async with AsyncExitStack() as opened:
         store = await opened.enter_async_context(store or SqliteStore(settings.folders.store))

@@ -15,6 +15,7 @@ import msgspec
 from outrider.app.config.folders import Folders
 from outrider.app.config.models import NO_PROVIDER
 from outrider.app.config.settings import Settings
+from outrider.app.local.servers import ways_to_a_model
 from outrider.app.workspace.confinement import FoundSandbox
 from outrider.processes.sandbox.none import NoSandbox
 from outrider.sessions.sqlite import doctor as store_doctor
@@ -49,7 +50,7 @@ def versions(own: str) -> Iterator[Finding]:
 
 def providers(settings: Settings) -> Iterator[Finding]:
     if settings.missing:
-        ways = settings.missing if settings.missing != NO_PROVIDER else NO_PROVIDER.partition(". ")[2]
+        ways = ways_to_a_model(settings.missing).removeprefix(NO_PROVIDER.partition("There")[0])
         yield Finding("model", "problem", "the agent has no model that can be asked", ways)
     else:
         yield Finding("model", "ok", f"the agent asks {settings.model}")

@@ -23,7 +23,7 @@ DEFAULT_MODELS: dict[str, str] = {
     "google": "gemini-3.5-flash",
     "local": "",
 }
-# Programs on this machine, at their usual ports; nobody looks for them or asks them unless somebody names one.
+# Programs on this machine, at their usual ports; they are asked when somebody names one, or has no model at all.
 SERVERS: dict[str, ProviderTable] = {
     name: ProviderTable(kind="openai", base_url=f"http://127.0.0.1:{port}/v1")
     for name, port in (("ollama", 11434), ("llama.cpp", 8080), ("lm-studio", 1234), ("vllm", 8000))

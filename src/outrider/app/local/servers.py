@@ -1,4 +1,4 @@
-"""Finds servers on this machine that speak OpenAI's API; nothing looks around unless somebody asks for it."""
+"""Finds servers on this machine that speak OpenAI's API: where somebody asks for it, or has no model at all."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -8,11 +8,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from outrider.app.config.models import SERVERS
+from outrider.app.config.models import NO_PROVIDER, SERVERS
 from outrider.types.agents import Provider
 
 SECONDS: Final = 0.5  # a server on this machine that is slower is not worth waiting for
 _LARGEST = 1024 * 1024
+_NAMED = 5  # models in a sentence
 _OK = 200
 
 
@@ -36,6 +37,16 @@ def find_servers(servers: Sequence[Provider] | None = None, *, seconds: float = 
     with ThreadPoolExecutor(max_workers=max(len(asked), 1)) as threads:
         found = threads.map(_asked, asked, [seconds] * len(asked))
         return [server for server in found if server is not None]
+
+
+def ways_to_a_model(missing: str, servers: Sequence[Provider] | None = None) -> str:
+    """What stands between a user and a model, and, where they have none, what programs on this machine offer."""
+    found = find_servers(servers) if missing == NO_PROVIDER else []
+    names = [f"{server.provider.name}/{model}" for server in found for model in server.models]
+    if not names:
+        return missing
+    more = f" (or {', '.join(names[1:_NAMED])})" if names[1:] else ""
+    return f"{missing}\nOr take what a program on this machine serves already: say --model {names[0]}{more}"
 
 
 class _Model(msgspec.Struct):

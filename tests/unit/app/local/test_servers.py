@@ -4,7 +4,8 @@ import asyncio
 import json
 from time import monotonic
 
-from outrider.app.local.servers import find_servers, usual_servers
+from outrider.app.config.models import NO_PROVIDER
+from outrider.app.local.servers import find_servers, usual_servers, ways_to_a_model
 from outrider.types.agents import Provider
 from tests.fakes.http_server import Reply, serving, unused_port
 
@@ -64,3 +65,17 @@ async def test_a_port_that_is_silent_costs_no_more_than_the_time_limit():
         (one,) = await found(silent.port, server.port, seconds=0.2)
     assert one.provider.name == "server-1"
     assert monotonic() - start < 2
+
+
+async def test_who_has_no_model_is_offered_what_is_served_here():
+    async with serving(Reply([TWO.encode()], headers=JSON)) as server:
+        here = [Provider("ollama", "openai", "", f"http://127.0.0.1:{server.port}/v1")]
+        told = await asyncio.to_thread(ways_to_a_model, NO_PROVIDER, here)
+    assert told.startswith(NO_PROVIDER)
+    assert told.endswith("say --model ollama/llama3.2:3b (or ollama/qwen2.5-coder:7b)")
+
+
+def test_without_a_server_and_with_another_problem_nothing_is_added():
+    here = [Provider("ollama", "openai", "", f"http://127.0.0.1:{unused_port()}/v1")]
+    assert ways_to_a_model(NO_PROVIDER, here) == NO_PROVIDER
+    assert ways_to_a_model("the provider 'openai' has no key", here) == "the provider 'openai' has no key"

@@ -38,7 +38,10 @@ class EmbeddedRuntime:
                 self._server: Any = library.Server(parameters)
         except RuntimeError as error:
             self.close()
-            raise ServerError(f"{weights.name} cannot be loaded: {error}") from error
+            raise ServerError(
+                f"{weights.name} cannot be loaded: it may be damaged, cut short, or of a kind that this runtime does not "
+                f"know, or there is too little memory for it ({error})"
+            ) from error
 
     def chat(self, body: str, told: Told) -> None:
         self._server.handle_chat_completions(body, told)

@@ -7,7 +7,7 @@ from outrider.sessions.postgres.reads import fetch, session_row
 from outrider.sessions.postgres.schema import Connection
 from outrider.sessions.postgres.writes import advance, holder
 from outrider.sessions.records import Approval, ApprovalAnswer, ApprovalScope, InboxItem, Lease, Owner
-from outrider.sessions.rows.rules import bound, in_use
+from outrider.sessions.rows.rules import bound, in_use, no_session
 from outrider.sessions.rows.transcript import approval, encode_record, inbox_item
 
 
@@ -52,9 +52,14 @@ async def put_inbox(db: Connection, item: InboxItem, now: int) -> InboxItem:
 
 
 async def inbox(db: Connection, session_id: str) -> list[InboxItem]:
-    key = (await session_row(db, session_id))["key"]
-    rows = await fetch(db, "SELECT body FROM inbox WHERE session = %s AND NOT taken ORDER BY key", key)
-    return [inbox_item(row["body"]) for row in rows]
+    """Asked before every step, so one query tells the session that is not there from the one with nothing in it."""
+    rows = await fetch(
+        db,
+        "SELECT inbox.body FROM sessions LEFT JOIN inbox ON inbox.session = sessions.key AND NOT inbox.taken"
+        " WHERE sessions.id = %s ORDER BY inbox.key",
+        session_id,
+    )
+    return [inbox_item(row["body"]) for row in rows if row["body"] is not None] if rows else no_session(session_id)
 
 
 async def ask(db: Connection, question: Approval, now: int) -> Approval:

@@ -13,7 +13,7 @@ from outrider.sessions.rows import words
 from outrider.sessions.rows.blobs import split
 from outrider.sessions.rows.codec import MessageRow, PartRow, read_part
 from outrider.sessions.rows.codec import Row as AnyRow
-from outrider.sessions.rows.rules import check_token, in_use, no_message
+from outrider.sessions.rows.rules import check_token, in_use, no_message, no_session
 from outrider.sessions.rows.transcript import encode_record, inbox_item
 from outrider.sessions.session import SessionTime
 
@@ -60,12 +60,12 @@ async def update(db: Connection, session_id: str, change: SessionUpdate, now: in
 
 
 async def append(db: Connection, order: Append, now: int, *, again: bool) -> int:
-    row = await session_row(db, order.session_id, lock=True)
+    count = len(order.rows) + len(order.takes)
+    row = await _advanced(db, order.session_id, count, now)
     check_token(order.session_id, order.token, row["token"], holder(row))
     if order.token is None and row["lease"] is not None:  # an owner that expired must not come back unnoticed
         await db.execute("UPDATE sessions SET lease = NULL, token = token + 1 WHERE key = %s", (row["key"],))
-    count = len(order.rows) + len(order.takes)
-    key, last = await advance(db, order.session_id, count, now)
+    key, last = row["key"], row["seq"]
     for seq, value in enumerate(order.rows, last - count + 1):
         if isinstance(value, MessageRow):
             await db.execute(_PUT_MESSAGE, (key, value.id, seq, value.role, value.created, value.body))
@@ -91,19 +91,22 @@ _PUT_PART = """
 """
 
 
+_ADVANCE = """
+    UPDATE sessions SET seq = seq + %s, active = greatest(created, %s) WHERE id = %s
+    RETURNING key, seq, token, lease, expires > clock_timestamp() AS held, pg_notify(%s, %s)
+"""
+
+
 async def advance(db: Connection, session_id: str, count: int, now: int) -> tuple[int, int]:
     """The session's key and the last of `count` new numbers; whoever follows the session is told at the commit."""
-    rows = await fetch(
-        db,
-        "UPDATE sessions SET seq = seq + %s, active = greatest(created, %s) WHERE id = %s RETURNING key, seq",
-        count,
-        now,
-        session_id,
-    )
-    if not rows:
-        await session_row(db, session_id)
-    await tell(db, session_id)
-    return rows[0]["key"], rows[0]["seq"]
+    row = await _advanced(db, session_id, count, now)
+    return row["key"], row["seq"]
+
+
+async def _advanced(db: Connection, session_id: str, count: int, now: int) -> Row:
+    """The same with the session's lease, which nobody else can change until the commit."""
+    rows = await fetch(db, _ADVANCE, count, now, session_id, CHANNEL, session_id)
+    return rows[0] if rows else no_session(session_id)
 
 
 async def tell(db: Connection, session_id: str) -> None:

@@ -21,7 +21,7 @@ _TABLES = (
     "CREATE TABLE IF NOT EXISTS {}workers (id TEXT PRIMARY KEY, owner TEXT NOT NULL, beats BIGINT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS {}waiting (id TEXT PRIMARY KEY)",
     "CREATE TABLE IF NOT EXISTS {}line (id TEXT PRIMARY KEY, queue TEXT NOT NULL, owner TEXT NOT NULL, "
-    "agent TEXT NOT NULL, begun BIGINT)",
+    "agent TEXT NOT NULL, provider TEXT NOT NULL, begun BIGINT)",
     "CREATE INDEX IF NOT EXISTS line_begun ON {}line (begun)",
     "CREATE TABLE IF NOT EXISTS {}turns (queue TEXT, owner TEXT, number BIGINT NOT NULL, PRIMARY KEY (queue, owner))",
     "CREATE TABLE IF NOT EXISTS {}reports (id TEXT PRIMARY KEY, report TEXT NOT NULL)",

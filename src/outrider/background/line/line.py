@@ -32,11 +32,13 @@ class Line:
         self._turns = f"{database.prefix}turns"
         self._status = database.status_table
 
-    def join(self, run_id: str, *, queue: str, user: str, agent: str) -> None:
-        """Before the run is submitted, so that none can be taken of which nothing is known."""
-        statement = f"INSERT INTO {self._line} VALUES (:id, :queue, :user, :agent, NULL) ON CONFLICT DO NOTHING"
+    def join(self, run_id: str, *, queue: str, user: str, agent: str, provider: str = "") -> None:
+        """Before the run is submitted, so that none can be taken of which nothing is known. `provider` is what the
+        order names; otherwise it is the agent's."""
+        given = {"id": run_id, "queue": queue, "user": user, "agent": agent, "provider": provider}
+        holes = ", ".join(f":{name}" for name in given)
         with self._engine.begin() as db:
-            db.execute(sa.text(statement), {"id": run_id, "queue": queue, "user": user, "agent": agent})
+            db.execute(sa.text(f"INSERT INTO {self._line} VALUES ({holes}, NULL) ON CONFLICT DO NOTHING"), given)
 
     def take(self, worker_id: str, terms: BackgroundTable, provider: Provider) -> Sequence[str]:
         """Move the next runs into the worker's own queue, as many as all limits leave room for."""
@@ -91,9 +93,10 @@ class Line:
     def _tickets(self, db: sa.Connection, places: int, provider: Provider) -> list[Ticket]:
         """Of each user's runs with each agent the first ones: more than there are places cannot be chosen."""
         statement = f"""
-            SELECT id, queue, owner, agent, priority, created_at FROM (
-                SELECT line.id, queue, owner, agent, status.priority, status.created_at, row_number() OVER (
-                    PARTITION BY queue, owner, agent ORDER BY status.priority, status.created_at, line.id) AS rank
+            SELECT id, queue, owner, agent, provider, priority, created_at FROM (
+                SELECT line.id, queue, owner, agent, provider, status.priority, status.created_at, row_number() OVER (
+                    PARTITION BY queue, owner, agent, provider
+                    ORDER BY status.priority, status.created_at, line.id) AS rank
                 FROM {self._status} AS status JOIN {self._line} AS line ON line.id = status.workflow_uuid
                 WHERE status.queue_name = '{QUEUE}' AND status.status = 'ENQUEUED' AND {_IN_FLIGHT}
             ) AS waiting WHERE rank <= :places"""
@@ -102,7 +105,7 @@ class Line:
                 id=row.id,
                 queue=row.queue,
                 user=row.owner,
-                provider=provider(row.agent),
+                provider=row.provider or provider(row.agent),
                 priority=row.priority or 0,
                 number=row.created_at,
             )
@@ -111,14 +114,14 @@ class Line:
 
     def _standing(self, db: sa.Connection, terms: BackgroundTable, provider: Provider) -> Standing:
         statement = f"""
-            SELECT queue, owner, agent, count(*) AS runs
+            SELECT queue, owner, agent, provider, count(*) AS runs
             FROM {self._status} AS status JOIN {self._line} AS line ON line.id = status.workflow_uuid
-            WHERE {_IN_FLIGHT} AND status.queue_name <> '{QUEUE}' GROUP BY queue, owner, agent"""
+            WHERE {_IN_FLIGHT} AND status.queue_name LIKE '{_OWN}%' GROUP BY queue, owner, agent, provider"""
         standing, busy = Standing(), Counter[Group]()
         for row in db.execute(sa.text(statement)):
             standing.running[row.queue, row.owner] += row.runs
             busy["queue", row.queue] += row.runs
-            busy["provider", provider(row.agent)] += row.runs
+            busy["provider", row.provider or provider(row.agent)] += row.runs
         for group, bounds in _bounded(terms):
             left = [] if bounds.at_once is None else [bounds.at_once - busy[group]]
             if bounds.starts is not None:
@@ -131,10 +134,12 @@ class Line:
 
     def _begun(self, db: sa.Connection, group: Group, bounds: BoundsTable, provider: Provider) -> int:
         statement = (
-            f"SELECT queue, agent, count(*) AS runs FROM {self._line} WHERE begun > :since GROUP BY queue, agent"
+            f"SELECT queue, agent, provider, count(*) AS runs FROM {self._line}"
+            " WHERE begun > :since GROUP BY queue, agent, provider"
         )
         rows = db.execute(sa.text(statement), {"since": now_ms() - round(bounds.seconds * 1000)})
-        return sum(row.runs for row in rows if group in (("queue", row.queue), ("provider", provider(row.agent))))
+        named = [(row.runs, row.queue, row.provider or provider(row.agent)) for row in rows]
+        return sum(runs for runs, queue, name in named if group in (("queue", queue), ("provider", name)))
 
     def _move(self, db: sa.Connection, ticket: Ticket, worker_id: str) -> None:
         given = {

@@ -224,3 +224,20 @@ async def test_a_listener_hears_of_changes_by_another_process(tmp_path: Path):
                 change = await asyncio.wait_for(waiting, 5)
             assert change.message.session_id == session.id
             assert time.perf_counter() - start < 2
+
+
+async def test_a_second_store_of_one_process_leaves_the_first_its_locks(tmp_path: Path):
+    """Otherwise a process that closes the file believes to be the last, and takes the log from under the first store:
+    what that one writes next is lost."""
+    path = tmp_path / "sessions.db"
+    async with SqliteStore(path) as first:
+        await first.create(StoredSession(title="before"))
+        async with SqliteStore(path):
+            pass
+        with worker("start", path, time.time()) as child:
+            theirs = heard(child)["session"]
+            child.wait(30)
+        assert theirs in {session.id for session in (await first.list()).sessions}
+        after = await first.create(StoredSession(title="after"))
+    async with SqliteStore(path) as later:
+        assert {theirs, after.id} <= {session.id for session in (await later.list()).sessions}

@@ -12,7 +12,7 @@ from outrider.sessions.sqlite.connection import connect
 from outrider.sessions.sqlite.failures import in_our_words
 from outrider.sessions.sqlite.files import companions, journal_mode
 from outrider.sessions.sqlite.opening import recover
-from outrider.sessions.sqlite.salvage import is_truncated
+from outrider.sessions.sqlite.salvage import is_cut
 from outrider.sessions.sqlite.tables.chores import sweep_some
 from outrider.sessions.sqlite.tables.reads import whole
 from outrider.sessions.sqlite.tables.schema import MIGRATIONS, version_of
@@ -52,10 +52,10 @@ class Health(msgspec.Struct, frozen=True):
 
 def check(path: Path) -> Health:
     """Look at everything and change nothing."""
-    if is_truncated(path):
-        return Health(path, problems=("the file is shorter than it should be",))
     try:
         with in_our_words(path), closing(connect(path)) as db:
+            if is_cut(path, db):
+                return Health(path, problems=("the file is shorter than it should be",))
             return _examine(path, db)
     except StoreError as error:
         return Health(path, problems=(error.message,))
@@ -129,11 +129,9 @@ def _damaged(db: sqlite3.Connection) -> list[str]:
 
 
 def _is_sound(path: Path) -> bool:
-    if is_truncated(path):
-        return False
     try:
         with closing(connect(path)) as db:
-            return db.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok"
+            return not is_cut(path, db) and db.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok"
     except sqlite3.Error:
         return False
 

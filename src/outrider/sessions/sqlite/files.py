@@ -12,15 +12,28 @@ _NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph
 _COMPANIONS = ("-wal", "-shm", "-journal")
 
 
-def prepare(path: Path) -> None:
-    """The file and its folder, ours alone: 0600 and 0700. Raises StoreUnavailableError where that cannot be."""
+def prepare_folder(path: Path) -> None:
+    """The folder of a store, ours alone: 0700. Raises StoreUnavailableError where that cannot be."""
     if "\0" in str(path):
         raise StoreUnavailableError(f"{str(path)!r} is not a path")
     try:
         private_directory(path.parent)
-        os.close(open_private(path))
         for suffix in _COMPANIONS:
             _refuse_link(Path(f"{path}{suffix}"))
+    except OSError as error:
+        raise StoreUnavailableError(f"the store {path} cannot be used: {error.strerror}", path=str(path)) from error
+
+
+def prepare(path: Path) -> None:
+    """The file, ours alone: 0600. One that is there is not opened: closing it would drop the locks that connections of
+    this process have on it, and others would take the log from under them."""
+    try:
+        if path.is_symlink() or path.exists():
+            _refuse_foreign(path, path.lstat())
+            if stat.S_IMODE(path.lstat().st_mode) & 0o077:
+                path.chmod(0o600)
+        else:
+            create_private(path)
     except OSError as error:
         raise StoreUnavailableError(f"the store {path} cannot be used: {error.strerror}", path=str(path)) from error
 
@@ -43,9 +56,11 @@ def open_private(path: Path) -> int:
     except OSError as error:
         raise StoreUnavailableError(f"{path} cannot be opened: {error.strerror}", path=str(path)) from error
     status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink > 1:
+    try:
+        _refuse_foreign(path, status)
+    except StoreUnavailableError:
         os.close(descriptor)
-        raise StoreUnavailableError(f"{path} is not a plain file of ours; refusing to write to it", path=str(path))
+        raise
     if stat.S_IMODE(status.st_mode) & 0o077:
         os.fchmod(descriptor, 0o600)
     return descriptor
@@ -80,6 +95,15 @@ def journal_mode(path: Path, type_of: Callable[[Path], str] = file_system) -> st
 def companions(path: Path) -> list[Path]:
     """The file and what SQLite keeps beside it."""
     return [path, *(Path(f"{path}{suffix}") for suffix in _COMPANIONS)]
+
+
+def log_of(path: Path) -> Path:
+    return Path(f"{path}-wal")
+
+
+def _refuse_foreign(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink > 1:
+        raise StoreUnavailableError(f"{path} is not a plain file of ours; refusing to write to it", path=str(path))
 
 
 def _refuse_link(path: Path) -> None:

@@ -10,7 +10,7 @@ from outrider.errors import StoreDamagedError
 from outrider.sessions.sqlite import files
 from outrider.sessions.sqlite.connection import PAGE_BYTES, connect
 from outrider.sessions.sqlite.failures import in_our_words
-from outrider.sessions.sqlite.salvage import is_truncated, salvage, set_aside
+from outrider.sessions.sqlite.salvage import is_cut, salvage, set_aside
 from outrider.sessions.sqlite.tables.schema import migrate
 from outrider.sessions.sqlite.turnstile import Turnstile
 
@@ -21,11 +21,12 @@ _log = logging.getLogger("outrider.sessions")
 
 def open_file(path: Path, file_system: FileSystem = files.file_system) -> tuple[str, ...]:
     """Make or update the file; says what a person should know. Of many processes that start at once, one does it."""
-    files.prepare(path)
+    files.prepare_folder(path)
     turnstile = Turnstile(path)
     try:
         with in_our_words(path), turnstile:
-            return _open(path, file_system) if not is_truncated(path) else recover(path, file_system)
+            files.prepare(path)
+            return _open(path, file_system)
     except StoreDamagedError:
         with in_our_words(path), turnstile:
             return recover(path, file_system)
@@ -48,6 +49,8 @@ def recover(path: Path, file_system: FileSystem = files.file_system) -> tuple[st
 
 def _open(path: Path, file_system: FileSystem) -> tuple[str, ...]:
     with in_our_words(path), closing(connect(path)) as db:
+        if is_cut(path, db):
+            raise StoreDamagedError(f"{path} is shorter than it should be", path=str(path))
         _set_journal(db, path, files.journal_mode(path, file_system))
         backup = migrate(db, path)
     return (f"the store was brought to a newer version; the older one is kept as {backup}",) if backup else ()

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from outrider.sessions import faults
 from outrider.sessions.sqlite.failures import explain
+from outrider.sessions.sqlite.files import log_of
 
 T = TypeVar("T")
 Write = Callable[[sqlite3.Connection], T]
@@ -66,7 +67,7 @@ class Log:
     """The file that commits go to first, and since when it holds some that may not have reached the disk."""
 
     def __init__(self, path: Path) -> None:
-        self.path = Path(f"{path}-wal")
+        self.path = log_of(path)
         self._waiting_since: float | None = None
 
     @property

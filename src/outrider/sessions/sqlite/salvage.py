@@ -1,7 +1,6 @@
 """A broken file is set aside, never deleted, and what can still be read from it goes into a new one."""
 
 import sqlite3
-import struct
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,7 +10,7 @@ from typing import Any
 import msgspec
 
 from outrider.sessions.rows.blobs import names_in
-from outrider.sessions.sqlite.files import companions
+from outrider.sessions.sqlite.files import companions, log_of
 
 _TABLES = ("sessions", "messages", "parts", "blobs", "inbox", "approvals")
 
@@ -23,19 +22,13 @@ class Salvaged(msgspec.Struct, frozen=True):
     rows: dict[str, int]
 
 
-def is_truncated(path: Path) -> bool:
-    """Whether the file is shorter than it says; while a log waits to be merged the file may lag behind."""
-    log = Path(f"{path}-wal")
-    if log.exists() and log.stat().st_size > 0:
-        return False
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        header = file.read(100)
-    if len(header) < 100:
-        return size > 0
-    (page,) = struct.unpack(">H", header[16:18])
-    pages, counter, valid_for = (struct.unpack(">I", header[at : at + 4])[0] for at in (28, 24, 92))
-    return counter == valid_for and size < (65536 if page == 1 else page) * pages
+def is_cut(path: Path, db: sqlite3.Connection) -> bool:
+    """Whether a piece of the last page is missing; missing pages are seen by SQLite itself. While a log waits to be
+    merged the file may lag behind. It is asked through a connection: see files.prepare."""
+    db.execute("PRAGMA schema_version").fetchone()  # the size of pages is known once the first was read
+    page: int = db.execute("PRAGMA page_size").fetchone()[0]
+    log = log_of(path)
+    return path.stat().st_size % page > 0 and not (log.exists() and log.stat().st_size > 0)
 
 
 def set_aside(path: Path) -> Path:

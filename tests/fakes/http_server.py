@@ -85,6 +85,7 @@ async def serving(*replies: Reply, tls: ssl.SSLContext | None = None) -> AsyncIt
 async def listening(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
     """A port on loopback; whoever is being served when this ends is let go."""
     tasks: set[asyncio.Task[None]] = set()
+    ended = False
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -92,7 +93,8 @@ async def listening(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncIte
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         try:
-            await serve(reader, writer)
+            if not ended:  # a connection may have been accepted just before, and be told of only now
+                await serve(reader, writer)
         finally:
             writer.close()
 
@@ -100,6 +102,7 @@ async def listening(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncIte
     try:
         yield listener.sockets[0].getsockname()[1]
     finally:
+        ended = True
         listener.close()
         for task in list(tasks):
             task.cancel()

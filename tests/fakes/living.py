@@ -1,6 +1,7 @@
 """Looks whether processes are alive, by the numbers that commands write down for a test."""
 
 import contextlib
+import shlex
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ def is_alive(pid: int) -> bool:
     return False
 
 
-def number_in(path: Path, patience: float = 5.0) -> int:
+def number_in(path: Path, patience: float = 30.0) -> int:
     """The number that a command writes into a file, once it has."""
     end = time.monotonic() + patience
     while time.monotonic() < end:
@@ -23,9 +24,14 @@ def number_in(path: Path, patience: float = 5.0) -> int:
     raise AssertionError(f"nothing was written to {path.name}")
 
 
-def seconds_until_dead(*pids: int, patience: float = 10.0) -> float:
-    start = time.monotonic()
+def until_there(path: Path) -> str:
+    """Words for a shell: it goes on when there is such a file."""
+    return f"until [ -e {shlex.quote(str(path))} ]; do sleep 0.02; done"
+
+
+def wait_until_dead(*pids: int, patience: float = 30.0) -> None:
+    """What a test kills would live longer than the patience; how soon it ends is for a quiet machine to say."""
+    end = time.monotonic() + patience
     while any(map(is_alive, pids)):
-        assert time.monotonic() - start < patience, f"still alive: {[pid for pid in pids if is_alive(pid)]}"
+        assert time.monotonic() < end, f"still alive: {[pid for pid in pids if is_alive(pid)]}"
         time.sleep(0.01)
-    return time.monotonic() - start

@@ -34,9 +34,7 @@ async def test_sf_068_a_listener_that_raises_or_blocks_hurts_neither_the_turn_no
             held.bus.subscribe_all(broken)
         held.bus.subscribe_all(heard.append)
         session_id = await held.create()
-        start = time.monotonic()
-        assert (await held.prompt(session_id, "go")).output == "all is well"
-        assert time.monotonic() - start < 2
+        assert (await asyncio.wait_for(held.prompt(session_id, "go"), 30)).output == "all is well"
         assert any(isinstance(event, LoopCompletedEvent) for event in heard)
         release.set()
     assert "a broken listener" in caplog.text
@@ -58,7 +56,9 @@ async def test_sf_066_fifty_streams_among_five_hundred_sessions_are_heard_in_tim
         sessions = [await held.create() for _ in range(500)]
         idle = held.events()  # nobody ever reads it
         listening = asyncio.create_task(listen(held))
+        start = time.monotonic()
         ends = await asyncio.gather(*(held.prompt(session_id, "go") for session_id in sessions[:50]))
+        took = (time.monotonic() - start) * 1000
         await held.bus.settled()
         await asyncio.sleep(0.1)
         listening.cancel()
@@ -70,7 +70,7 @@ async def test_sf_066_fifty_streams_among_five_hundred_sessions_are_heard_in_tim
         f"50 streams among 500 sessions: {len(late):,} events, p50 {late[len(late) // 2]:.0f} ms,"
         f" p99 {late[len(late) * 99 // 100]:.0f} ms late; a listener that never read held {waiting:,} events",
     )
-    assert late[len(late) * 99 // 100] < 500
+    assert late[len(late) * 99 // 100] < took / 2  # while it is said, not afterwards, however slow the machine is
     assert waiting < len(late) / 2  # it lost deltas, and was not buffered without bound
 
 

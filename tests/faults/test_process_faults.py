@@ -16,7 +16,7 @@ import pytest
 from outrider.processes import platform
 from outrider.processes.platform import Identity
 from outrider.processes.supervisor import Supervisor
-from tests.fakes.living import is_alive, number_in, seconds_until_dead
+from tests.fakes.living import is_alive, number_in, wait_until_dead
 from tests.faults.processes import ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps hold of processes that detach")
@@ -44,16 +44,20 @@ async def supervisor(tmp_path: Path) -> AsyncIterator[Supervisor]:
         yield supervisor
 
 
+async def until_written(supervisor: Supervisor, size: int) -> None:
+    async with asyncio.timeout(30):
+        await asyncio.sleep(0)
+        while supervisor.status("c").output_size < size:
+            await asyncio.sleep(0.01)
+
+
 async def test_sf_070_a_child_that_ignores_being_asked_is_killed_and_its_output_kept(supervisor: Supervisor):
     task = asyncio.create_task(supervisor.run_command("c", "trap '' TERM; echo so far; while :; do sleep 1; done"))
-    async with asyncio.timeout(5):
-        await asyncio.sleep(0)
-        while not supervisor.status("c").output_size:
-            await asyncio.sleep(0.01)
+    await until_written(supervisor, 1)
     start = time.monotonic()
     await supervisor.kill_process("c", grace=0.5)
     done = await task
-    assert 0.4 < time.monotonic() - start < 3
+    assert time.monotonic() - start > 0.4  # it was asked first
     assert done.text == "so far\n"
     assert done.ending is not None
     assert (done.ending.cause, done.ending.signal) == ("killed", "SIGKILL")
@@ -68,7 +72,7 @@ async def test_sf_071_a_daemon_of_a_foreground_command_ends_with_the_call(superv
 async def test_sf_071_a_daemon_of_a_background_process_lives_until_it_is_killed(supervisor: Supervisor, tmp_path: Path):
     await supervisor.start_command("c", daemon(tmp_path / "pid"))
     pid = await asyncio.to_thread(number_in, tmp_path / "pid")
-    done = await supervisor.wait("c", 5)
+    done = await supervisor.wait("c", 30)
     assert done.exit_code == 0
     await asyncio.sleep(0.3)
     assert is_alive(pid)
@@ -78,10 +82,9 @@ async def test_sf_071_a_daemon_of_a_background_process_lives_until_it_is_killed(
 
 
 async def test_sf_072_a_pipe_that_stays_open_does_not_keep_the_call(supervisor: Supervisor, tmp_path: Path):
-    start = time.monotonic()
-    done = await supervisor.run_command("c", f"exec > >(trap '' PIPE; tee {tmp_path}/f; sleep 60); echo hello")
+    command = f"exec > >(trap '' PIPE; tee {tmp_path}/f; sleep 60); echo hello"
+    done = await asyncio.wait_for(supervisor.run_command("c", command), 30)
     assert done.text == "hello\n"
-    assert time.monotonic() - start < 2
     assert supervisor.get_running_ids() == []
 
 
@@ -131,12 +134,12 @@ def test_sf_073_nothing_outlives_an_engine_that_is_killed(tmp_path: Path):
         guards = [process.pid for process in platform.descendants(child.pid)]
         assert len(guards) > len(commands)
         child.kill()
-        assert seconds_until_dead(*pids, *guards) < 2
+        wait_until_dead(*pids, *guards)
 
 
 def test_sf_073_a_copy_of_the_engine_that_holds_its_lines_does_not_keep_processes_alive(tmp_path: Path):
     """A fork of the engine, as multiprocessing makes, inherits the sockets, so that they do not end with it."""
-    fork = "    import os, time\n    if not os.fork(): time.sleep(4); os._exit(0)\n"
+    fork = "    import os, time\n    if not os.fork(): time.sleep(100); os._exit(0)\n"
     copy = ENGINE.replace("    print(", f"{fork}    print(")
     argv = [sys.executable, "-c", copy, json.dumps([f"echo $$ > {tmp_path}/0; sleep 60"])]
     child = subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=ROOT, env=os.environ | {"PYTHONPATH": "src"})
@@ -147,7 +150,7 @@ def test_sf_073_a_copy_of_the_engine_that_holds_its_lines_does_not_keep_processe
         copies = [process.pid for process in platform.children(child.pid)]
         child.kill()
         child.wait()
-        assert seconds_until_dead(pid) < 2
+        wait_until_dead(pid)
     for process in copies:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
@@ -165,10 +168,12 @@ async def test_sf_074_a_flood_stays_small_and_never_blocks_the_command(superviso
 
 
 async def test_sf_074_a_flood_that_never_ends_can_be_killed(supervisor: Supervisor):
-    done = await supervisor.run_command("c", "yes", limit=0.5)
+    task = asyncio.create_task(supervisor.run_command("c", "yes"))
+    await until_written(supervisor, 1_000_000)
+    assert await supervisor.kill_process("c")
+    done = await task
     assert done.ending is not None
-    assert done.ending.cause == "timeout"
-    assert done.output.size > 1_000_000
+    assert done.ending.cause == "killed"
 
 
 async def test_sf_075_bytes_of_any_kind_become_text_that_json_can_hold(supervisor: Supervisor):
@@ -191,7 +196,7 @@ async def test_sf_076_a_process_of_the_same_number_but_another_start_is_left_alo
         time.sleep(0.1)
         assert is_alive(child.pid)
         platform.send_signal(Identity(child.pid, start), signal.SIGKILL)
-        assert seconds_until_dead(child.pid) < 1
+        wait_until_dead(child.pid)
         platform.send_signal(Identity(child.pid, start), signal.SIGKILL)
     finally:
         child.kill()
@@ -247,7 +252,7 @@ async def test_sf_077_when_a_keeper_is_killed_all_that_it_kept_ends_and_the_call
     done = await task
     assert done.ending is not None
     assert done.ending.cause == "lost"
-    assert seconds_until_dead(*pids) < 2
+    wait_until_dead(*pids)
 
 
 async def test_sf_013_a_command_that_is_killed_for_memory_says_so(supervisor: Supervisor):

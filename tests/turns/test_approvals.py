@@ -32,7 +32,7 @@ async def questions(held: Engine, session: str, **answer) -> int:
         await held.answer(event.approval_id, **{"allow": True, **answer})
 
     stop = held.bus.subscribe(ToolApprovalRequestedEvent, reply)
-    await asyncio.wait_for(held.prompt(session, "go"), 10)
+    await asyncio.wait_for(held.prompt(session, "go"), 30)
     stop()
     return asked
 
@@ -72,7 +72,7 @@ async def test_a_word_to_the_model_is_kept_with_the_answer(tmp_path: Path):
             asked: asyncio.Queue[ToolApprovalRequestedEvent] = asyncio.Queue()
             first.bus.subscribe(ToolApprovalRequestedEvent, asked.put_nowait)
             prompting = asyncio.ensure_future(first.prompt(session, "go"))
-            question = await asyncio.wait_for(asked.get(), 5)
+            question = await asyncio.wait_for(asked.get(), 30)
         await prompting
         await store.answer(question.approval_id, "denied", by="web", words="use the other one")
         async with engine(store=store) as second:

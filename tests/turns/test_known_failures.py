@@ -29,7 +29,7 @@ async def test_a_result_stays_reachable_after_whoever_waited_for_it_has_left():
         waiting.cancel()
         await asyncio.wait([waiting])
         go_on.set()
-        end = await asyncio.wait_for(held.prompt(session, "go", input_id="work-1"), 5)
+        end = await asyncio.wait_for(held.prompt(session, "go", input_id="work-1"), 30)
         assert (end.reason, end.output) == ("completed", "the result")
         assert (await held.prompt(session, "go", input_id="work-1")).output == "the result"
     assert (await held.store.load(session)).messages[-1].get_text_content() == "the result"
@@ -41,7 +41,7 @@ def test_background_work_does_not_die_with_the_callers_event_loop(tmp_path: Path
 
     async def slow() -> str:
         started.set()
-        await asyncio.sleep(30)
+        await asyncio.sleep(100)
         return "never"
 
     async def begin() -> str:
@@ -50,7 +50,7 @@ def test_background_work_does_not_die_with_the_callers_event_loop(tmp_path: Path
             engine = await Engine([WRITER], [script], [look, Tool(slow)], store=store).__aenter__()
             session = await engine.create()
             asyncio.ensure_future(engine.prompt(session, "go"))  # noqa: RUF006  nobody looks after it: that is the point
-            await asyncio.wait_for(started.wait(), 5)
+            await asyncio.wait_for(started.wait(), 30)
             return session
 
     async def go_on(session: str) -> str:
@@ -82,12 +82,13 @@ async def test_empty_turns_of_an_agent_that_was_called_do_not_loop_for_ever_eith
 
 
 async def test_a_stream_that_is_dropped_half_way_ends_its_run():
-    ended = asyncio.Event()
+    started, ended = asyncio.Event(), asyncio.Event()
 
     @Tool
     async def slow() -> None:
+        started.set()
         try:
-            await asyncio.sleep(30)
+            await asyncio.sleep(100)
         finally:
             ended.set()
 
@@ -95,9 +96,9 @@ async def test_a_stream_that_is_dropped_half_way_ends_its_run():
     async for event in stream:
         if event.type == "tool_call":
             break
-    await asyncio.sleep(0.01)
+    await asyncio.wait_for(started.wait(), 30)
     del stream
     gc.collect()
-    await asyncio.wait_for(ended.wait(), 5)
+    await asyncio.wait_for(ended.wait(), 30)
     for _ in range(20):
         await asyncio.sleep(0)

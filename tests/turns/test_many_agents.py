@@ -92,7 +92,7 @@ async def test_several_agents_are_called_at_once():
 
     @Tool
     async def meet() -> str:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await together.wait()
         return "met"
 

@@ -1,7 +1,6 @@
 """One agent: answers, calls, errors that come back, limits, circles, cancelling."""
 
 import asyncio
-import time
 
 import pytest
 
@@ -138,7 +137,7 @@ async def test_calls_of_one_answer_run_side_by_side():
 
     @Tool
     async def meet() -> str:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await together.wait()
         return "met"
 
@@ -235,12 +234,10 @@ async def test_turns_are_limited_and_what_was_done_is_kept():
 async def test_time_is_limited_also_in_the_middle_of_a_call():
     @Tool
     async def slow() -> None:
-        await asyncio.sleep(10)
+        await asyncio.sleep(100)
 
     story = Story([[call("slow")]])
-    start = time.monotonic()
-    result = await story.run(tools=[slow], limits=Limits(seconds=0.1))
-    assert time.monotonic() - start < 5
+    result = await asyncio.wait_for(story.run(tools=[slow], limits=Limits(seconds=1)), 30)
     assert result.termination_reason == "limit"
     assert calls_of(result.session)[0].state.reason == "canceled"  # pyright: ignore
 
@@ -301,17 +298,16 @@ async def test_cancelling_a_run_ends_its_calls_and_keeps_them():
     @Tool
     async def slow() -> None:
         started.set()
-        await asyncio.sleep(30)
+        await asyncio.sleep(100)
 
     story = Story([["working", call("slow"), call("slow")]])
     session = Session()
     task = asyncio.ensure_future(story.run(tools=[slow], session=session))
     await started.wait()
-    start = time.monotonic()
     task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert time.monotonic() - start < 1
+    async with asyncio.timeout(30):
+        with pytest.raises(asyncio.CancelledError):
+            await task
     assert [part.state.reason for part in calls_of(session)] == ["canceled", "canceled"]  # pyright: ignore
     assert story.heard(LoopCompletedEvent)[0].termination_reason == "aborted"
 

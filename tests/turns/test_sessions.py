@@ -75,7 +75,7 @@ async def test_the_same_input_put_again_later_is_not_taken_again_and_nobody_wait
     async with engine(["one"]) as held:
         session = await held.create()
         await held.prompt(session, "x", input_id="a")
-        again = await asyncio.wait_for(held.prompt(session, "x", input_id="a"), 5)
+        again = await asyncio.wait_for(held.prompt(session, "x", input_id="a"), 30)
         assert again.output == "one"
         assert len((await held.open(session)).messages) == 2
 
@@ -151,13 +151,18 @@ async def test_a_compaction_that_fails_says_why_and_the_session_goes_on():
 
 
 async def test_aborting_a_compaction_tells_whoever_asked_for_it():
-    never = asyncio.Event()
-    async with engine(["one", "two", [never, "a summary"]]) as held:
+    asked, never = asyncio.Event(), asyncio.Event()
+
+    def summary(_):
+        asked.set()
+        return [never, "a summary"]
+
+    async with engine(["one", "two", summary]) as held:
         session = await held.create()
         await held.prompt(session, "a")
         await held.prompt(session, "b")
         compacting = asyncio.ensure_future(held.compact(session))
-        await asyncio.sleep(0.02)
+        await asyncio.wait_for(asked.wait(), 30)
         await held.abort(session)
         with pytest.raises(OutriderError, match="aborted"):
             await compacting
@@ -201,7 +206,7 @@ async def test_a_compaction_does_not_come_between_a_question_and_its_answer():
     await prompting
     async with engine(["done", "## Goal\nto talk"], risky, store=store) as second:
         compacting = asyncio.ensure_future(second.compact(session))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not second.live or not second.live[session].in_turn:
                 await asyncio.sleep(0.005)
         (question,) = await second.approvals(session)

@@ -62,19 +62,20 @@ async def test_what_cannot_even_start_is_raised():
 
 
 async def test_a_stream_that_is_given_up_half_way_ends_its_run_and_leaves_nothing():
-    ended = asyncio.Event()
+    started, ended = asyncio.Event(), asyncio.Event()
 
     @Tool
     async def slow() -> None:
+        started.set()
         try:
-            await asyncio.sleep(30)
+            await asyncio.sleep(100)
         finally:
             ended.set()
 
     stream = async_run_stream(WRITER, "go", [WRITER], [slow], [scripted([["a", call("slow")]])])
     async for event in stream:
         if event.type == "tool_call":
-            await asyncio.sleep(0.01)
+            await asyncio.wait_for(started.wait(), 30)
             break
     await stream.aclose()  # pyright: ignore
     assert ended.is_set()

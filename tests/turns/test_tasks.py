@@ -116,7 +116,7 @@ async def test_several_tasks_run_side_by_side(engine, workspace):
     both = asyncio.Barrier(2)
 
     async def meet() -> str:
-        await asyncio.wait_for(both.wait(), 5)
+        await asyncio.wait_for(both.wait(), 30)
         return "met"
 
     def answer(request):
@@ -164,7 +164,7 @@ async def test_a_call_of_a_task_that_needs_an_approval_asks_in_the_name_of_its_c
         held.bus.subscribe(ToolApprovalRequestedEvent, asked.put_nowait)
         session = await held.create(workspace=workspace)
         prompting = asyncio.ensure_future(held.prompt(session, "go"))
-        question = await asyncio.wait_for(asked.get(), 5)
+        question = await asyncio.wait_for(asked.get(), 30)
         assert question.parent_call_id == "t1"
         assert question.session_id == (await child_of(held, session)).id
         await held.answer(question.approval_id, allow=True)
@@ -234,7 +234,7 @@ async def test_a_mode_that_is_tightened_holds_at_once_for_the_agents_that_were_c
     async with held.like(tools=[Tool(wait)]) as held:
         session = await held.create(workspace=workspace, mode="agent")
         prompting = asyncio.ensure_future(held.prompt(session, "go"))
-        await asyncio.wait_for(waiting.wait(), 5)
+        await asyncio.wait_for(waiting.wait(), 30)
         await held.set_mode(session, "plan")
         go_on.set()
         await prompting

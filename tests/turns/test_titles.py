@@ -1,7 +1,6 @@
 """Titles that a model makes: after the first turn, beside everything else, and never over a name that a user gave."""
 
 import asyncio
-import time
 
 import pytest
 
@@ -26,11 +25,9 @@ def engine(title, answers=None, **options) -> Engine:
 
 
 async def titled(held: Engine, session: str, unlike: str = "why is the sky blue?") -> str:
-    for _ in range(500):
-        title = (await held.store.get(session)).title
-        if title not in ("", unlike):
-            return title
-        await asyncio.sleep(0.002)
+    async with asyncio.timeout(30):
+        while (title := (await held.store.get(session)).title) in ("", unlike):
+            await asyncio.sleep(0.002)
     return title
 
 
@@ -62,13 +59,11 @@ async def test_a_model_names_a_session_after_its_first_turn():
 
 async def test_nothing_waits_for_a_title_not_even_the_end_of_the_engine():
     never = asyncio.Event()
-    start = time.monotonic()
-    async with engine([[never, "late"]]) as held:
+    async with asyncio.timeout(30), engine([[never, "late"]]) as held:
         session = await held.create()
         assert (await held.prompt(session, "why is the sky blue?")).output == "an answer"
         assert (await held.prompt(session, "and at night?")).output == "an answer"
         await settled()
-    assert time.monotonic() - start < 2
     assert (await held.store.get(session)).title == "why is the sky blue?"
 
 

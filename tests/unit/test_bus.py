@@ -4,7 +4,6 @@ import asyncio
 import gc
 import logging
 import threading
-import time
 
 import pytest
 
@@ -196,10 +195,8 @@ async def test_an_async_handler_that_blocks_does_not_hold_the_publisher():
 
     bus.subscribe(TurnStartedEvent, stuck)
     bus.subscribe(TurnStartedEvent, heard.append)
-    start = time.perf_counter()
     bus.publish(turn(1))
     assert heard
-    assert time.perf_counter() - start < 5
     release.set()
     await bus.settled()
 
@@ -290,7 +287,7 @@ async def test_a_stream_hears_other_threads():
     async with bus.stream() as events:
         thread = threading.Thread(target=lambda: [bus.publish(turn(number)) for number in range(50)])
         thread.start()
-        heard = [(await asyncio.wait_for(anext(events), 5)).turn_number for _ in range(50)]
+        heard = [(await asyncio.wait_for(anext(events), 30)).turn_number for _ in range(50)]
         thread.join()
     assert heard == list(range(50))
 

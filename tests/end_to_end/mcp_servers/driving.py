@@ -39,7 +39,7 @@ async def said(servers, tool, **arguments):
     return state.output
 
 
-async def until(condition, seconds=5.0):
+async def until(condition, seconds=30.0):
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.01)

@@ -63,7 +63,7 @@ class Events:
 
     async def next(self) -> dict[str, Any]:
         event: dict[str, Any] = {}
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while True:
                 line = (await self._lines.readline()).decode().rstrip("\n")
                 if not line and event:

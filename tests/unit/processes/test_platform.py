@@ -8,7 +8,7 @@ from collections.abc import Generator
 import pytest
 
 from outrider.processes import platform
-from tests.fakes.living import seconds_until_dead
+from tests.fakes.living import wait_until_dead
 
 
 @pytest.fixture(params=["proc", "ps"])
@@ -44,14 +44,14 @@ def test_only_the_process_that_was_meant_gets_a_signal(family: subprocess.Popen[
     platform.send_signal(platform.Identity(child.pid, "another start"), signal.SIGKILL)
     assert platform.start_of(child.pid) == child.start
     platform.send_signal(child, signal.SIGKILL)
-    assert seconds_until_dead(child.pid) < 5
+    wait_until_dead(child.pid)
     assert platform.start_of(child.pid) is None
 
 
 @pytest.mark.usefixtures("listing")
 def test_a_process_that_has_ended_has_no_start_and_no_children():
     child = subprocess.Popen(["true"])
-    seconds_until_dead(child.pid)
+    wait_until_dead(child.pid)
     assert platform.start_of(child.pid) is None  # a zombie
     child.wait()
     assert platform.start_of(child.pid) is None

@@ -4,7 +4,7 @@ import asyncio
 import gzip
 import logging
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,11 @@ from outrider.providers.transport.retry import RetryPolicy
 from outrider.providers.transport.transport import Timeouts
 from outrider.types.request import Request
 from outrider.types.stream import AnswerStart, Delta, Retry, TextDelta, UsageReport
-from tests.fakes.http_server import Reply, Server, serving, unused_port
+from tests.fakes.http_server import Pause, Reply, Server, serving, unused_port
 from tests.fakes.plain_wire import KEY, PlainWire, plain_request, words
 
 QUICK = RetryPolicy(attempts=3, first_window=0.01)
-SHORT = Timeouts(connect=1, first_byte=0.3, idle=0.2, quiet=0.5, total=2)
+SHORT = Timeouts(first_byte=1, idle=1, quiet=2, total=10)  # for servers that fall silent
 CERTIFICATE = Path(__file__).parents[2] / "fakes" / "self_signed.pem"
 GOOD = Reply([words("Hello", "world", "[END]")])
 
@@ -70,10 +70,16 @@ async def test_an_answer_is_streamed_and_its_connection_used_again():
 
 
 async def test_deltas_are_given_out_as_they_arrive():
-    async with asking(Reply([words("a"), 0.15, words("b", "[END]")])) as (client, _):
-        times = [asyncio.get_running_loop().time() async for _ in client.stream(plain_request())]
-        assert times[1] - times[0] < 0.05
-        assert times[2] - times[1] > 0.1
+    got: list[Delta] = []
+
+    def pieces() -> Iterator[bytes | Pause]:
+        yield words("a")
+        while text_of(got) != "a":
+            yield 0.01
+        yield words("b", "[END]")
+
+    async with asking(Reply(pieces)) as (client, _), asyncio.timeout(30):
+        assert await ask(client, got) == "a b"
 
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 529])
@@ -144,19 +150,19 @@ async def test_all_that_arrived_before_an_error_in_the_stream_is_given_out_first
 
 async def test_an_answer_that_is_whole_does_not_care_how_its_connection_ends():
     for after in ("reset", "drop", "stall", "keepalive_open"):
-        async with asking(Reply([words("Hello", "[END]")], after=after)) as (client, _), asyncio.timeout(2):  # type: ignore[arg-type]
+        async with asking(Reply([words("Hello", "[END]")], after=after)) as (client, _), asyncio.timeout(30):  # type: ignore[arg-type]
             assert await ask(client) == "Hello"
 
 
 async def test_a_server_that_goes_on_after_the_end_is_not_listened_to():
-    pings = [b": still here\n\n", 0.02] * 200
-    async with asking(Reply([words("Hello", "[END]"), *pings])) as (client, _), asyncio.timeout(1):
+    pings = [b": still here\n\n", 0.02] * 5000  # for more than a minute
+    async with asking(Reply([words("Hello", "[END]"), *pings])) as (client, _), asyncio.timeout(30):
         assert await ask(client) == "Hello"
 
 
 async def test_a_silent_stream_is_cut():
     got: list[Delta] = []
-    async with asking(Reply([words("a")], after="stall")) as (client, server), asyncio.timeout(2):
+    async with asking(Reply([words("a")], after="stall")) as (client, server), asyncio.timeout(30):
         with pytest.raises(StalledStreamError):
             await ask(client, got)
         await server.requests[0].closed.wait()
@@ -164,29 +170,28 @@ async def test_a_silent_stream_is_cut():
 
 
 async def test_keep_alives_hold_a_quiet_stream_open_but_not_for_ever():
-    pings = [b": ping\n\n", 0.05] * 100
+    pings = [b": ping\n\n", 0.05] * 2000  # for more than a minute
     started = asyncio.get_running_loop().time()
-    async with asking(Reply([words("a"), *pings])) as (client, _):
+    limits = Timeouts(idle=1.5, quiet=2)
+    async with asking(Reply([words("a"), *pings]), timeouts=limits) as (client, _), asyncio.timeout(30):
         with pytest.raises(StalledStreamError):
             await ask(client)
-    assert 0.45 < asyncio.get_running_loop().time() - started < 2
+    assert asyncio.get_running_loop().time() - started > 1.9
 
 
 async def test_a_stream_that_never_ends_is_cut_after_its_total_time():
-    async with asking(Reply([words("a"), 0.05] * 100), timeouts=Timeouts(idle=0.2, quiet=0.5, total=0.4)) as (
-        client,
-        _,
-    ):
+    endless = Reply([words("a"), 0.05] * 2000)
+    async with asking(endless, timeouts=Timeouts(total=0.4)) as (client, _), asyncio.timeout(30):
         with pytest.raises(StalledStreamError):
             await ask(client)
 
 
 async def test_a_slow_reader_is_not_taken_for_a_silent_provider():
-    async with asking(Reply([words("a"), words("b", "[END]")])) as (client, _):
+    async with asking(Reply([words("a"), words("b", "[END]")]), timeouts=Timeouts(idle=0.5, total=0.5)) as (client, _):
         got: list[Delta] = []
         async for delta in client.stream(plain_request()):
             got.append(delta)
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(0.8)
     assert text_of(got) == "a b"
 
 
@@ -198,7 +203,7 @@ async def test_cancelling_closes_the_connection_at_once(replies: Reply):
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
         task.cancel()
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(30):
             with pytest.raises(asyncio.CancelledError):
                 await task
             await server.requests[0].closed.wait()
@@ -208,7 +213,7 @@ async def test_closing_the_iterator_closes_the_connection_and_keeps_what_arrived
     async with asking(Reply([b"event: start\ndata: 1\n\n"], after="stall"), timeouts=Timeouts()) as (client, server):
         stream = client.stream(plain_request())
         got = [await anext(stream), await anext(stream)]
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(30):
             await stream.aclose()
             await server.requests[0].closed.wait()
     assert isinstance(got[0], AnswerStart)
@@ -241,7 +246,7 @@ async def test_a_web_page_is_not_an_answer():
 
 async def test_an_error_body_without_end_is_read_to_a_bound():
     endless = Reply(lambda: (b"x" * 65536 for _ in range(10_000)), 400)
-    async with asking(endless) as (client, _), asyncio.timeout(5):
+    async with asking(endless) as (client, _), asyncio.timeout(30):
         with pytest.raises(InvalidRequestError) as refused:
             await ask(client)
     assert len(refused.value.message) < 10_000
@@ -249,7 +254,7 @@ async def test_an_error_body_without_end_is_read_to_a_bound():
 
 @pytest.mark.parametrize("after", ["stall", "reset"])
 async def test_a_refusal_counts_even_if_its_body_never_ends(after: Any):
-    async with asking(Reply([b"bad key"], 401, after=after), timeouts=Timeouts(idle=0.2)) as (client, _):
+    async with asking(Reply([b"bad key"], 401, after=after), timeouts=Timeouts(idle=1)) as (client, _):
         with pytest.raises(AuthenticationError, match="bad key"):
             await ask(client)
 

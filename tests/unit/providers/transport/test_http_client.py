@@ -199,6 +199,6 @@ async def test_closing_the_client_closes_what_is_open():
         answers = [await client.send(HttpCall(server.url, {}, b"")) for _ in range(2)]
         await client.aclose()
         for seen in server.requests:
-            await asyncio.wait_for(seen.closed.wait(), 1)
+            await asyncio.wait_for(seen.closed.wait(), 30)
         for answer in answers:
             answer.close()

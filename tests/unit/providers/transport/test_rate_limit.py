@@ -23,26 +23,31 @@ async def emptied(requests: float | None = None, tokens: float | None = None) ->
 
 async def test_without_limits_nobody_waits():
     unlimited = limiter()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(30):
         for _ in range(1000):
             await unlimited.reserve(10**9)
 
 
-async def test_a_minute_s_worth_of_requests_goes_at_once_and_the_next_waits():
+async def test_a_minute_s_worth_of_requests_goes_at_once():
+    async with asyncio.timeout(30):  # one each second would take a minute
+        await emptied(requests=60)
+
+
+async def test_requests_beyond_a_minute_s_worth_are_waited_for():
     loop = asyncio.get_running_loop()
+    started = loop.time()  # the allowance fills while it is being used up
     found = await emptied(requests=FAST)
-    started = loop.time()
     for _ in range(10):
         await found.reserve(0)
-    assert 0.05 <= loop.time() - started < 1
+    assert loop.time() - started >= 0.09
 
 
 async def test_tokens_are_waited_for():
     loop = asyncio.get_running_loop()
-    found = await emptied(tokens=FAST)
     started = loop.time()
+    found = await emptied(tokens=FAST)
     await found.reserve(20)
-    assert 0.15 <= loop.time() - started < 1
+    assert loop.time() - started >= 0.19
 
 
 async def test_tokens_that_were_not_used_let_the_next_one_go_at_once():
@@ -52,7 +57,7 @@ async def test_tokens_that_were_not_used_let_the_next_one_go_at_once():
     await asyncio.sleep(0.01)
     assert not waiting.done()
     first.settle(5)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(30):
         await waiting
 
 
@@ -76,7 +81,7 @@ async def test_a_reservation_is_settled_once():
 
 
 async def test_a_call_larger_than_the_whole_allowance_still_goes():
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(30):
         await limiter(tokens=100).reserve(10_000)
 
 
@@ -88,7 +93,7 @@ async def test_who_asked_first_goes_first_even_if_it_needs_more():
         await found.reserve(tokens)
         order.append(name)
 
-    async with asyncio.timeout(2), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
         for name, tokens in (("large", 20), ("small", 1), ("middle", 5)):
             tasks.create_task(ask(name, tokens))
             await asyncio.sleep(0)
@@ -101,7 +106,7 @@ async def test_who_gives_up_does_not_block_those_behind(gone: int):
     waiting = [asyncio.create_task(found.reserve(0)) for _ in range(3)]
     await asyncio.sleep(0)
     waiting[gone].cancel()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(30):
         done = await asyncio.gather(*waiting, return_exceptions=True)
     assert [isinstance(result, asyncio.CancelledError) for result in done].count(True) == 1
 
@@ -111,7 +116,7 @@ async def test_giving_up_at_the_moment_of_reaching_the_front_blocks_nobody():
     first, second, third = (asyncio.create_task(found.reserve(0)) for _ in range(3))
     await first
     second.cancel()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(30):
         await third
 
 

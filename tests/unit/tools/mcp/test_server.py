@@ -82,7 +82,7 @@ class Owned:
 
 
 async def until(condition):
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.005)
 

@@ -5,11 +5,13 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from outrider.app.engine import Engine
+from outrider.server.feeds.batch import Batch
 from outrider.server.feeds.frames import HEARTBEAT, Frame, change_frame, live_frame
 from outrider.server.feeds.listener import Listener
 from outrider.types.events import Event, MessageAddedEvent, PartUpdatedEvent, SessionUpdatedEvent
 
-MOMENT = 0.03  # seconds; what is only shown is sent in moments
+MOMENT = 0.03  # seconds; what happens is sent in moments
+AUDIENCE = 100  # followers for whom a moment lasts twice as long: writing to all of them must not slow what they follow
 SILENCE = 15.0  # seconds, after which a client hears that the server is still there
 
 
@@ -21,7 +23,10 @@ class Feed:
         self._engine = engine
         self._listeners: set[Listener] = set()
         self._shown: list[Event] = []
+        self._frames: list[Frame] = []
+        self._moment: asyncio.TimerHandle | None = None
         self._pump: asyncio.Task[None] | None = None
+        self._quiet = False
 
     @property
     def idle(self) -> bool:
@@ -37,10 +42,10 @@ class Feed:
                 async for change in kept:
                     after = change.seq
                     yield change_frame(change).body
-            while (frames := await listener.take(SILENCE)) is not None:
-                news = [frame for frame in frames if frame.seq is None or frame.seq > after]
-                after = max((frame.seq for frame in news if frame.seq is not None), default=after)
-                yield b"".join(frame.body for frame in news) if frames else HEARTBEAT
+            while (batch := await listener.take()) is not None:
+                news = batch.after(after)
+                after = news.last or after
+                yield news.body
         finally:
             await self._leave(listener)
 
@@ -71,13 +76,16 @@ class Feed:
     async def _run(self, seq: int) -> None:
         """Whatever ends the reading ends the following: clients come back and say where they were."""
         unsubscribe = self._engine.bus.subscribe_all(self._hearing(asyncio.get_running_loop()))
+        self._beat()
         try:
             async with aclosing(self._engine.store.changes(self._session_id, after=seq)) as changes:
                 async for change in changes:
-                    self._send_shown()
-                    self._send(change_frame(change))
+                    self._end_shown()
+                    self._soon(change_frame(change))
         finally:
+            self._send()
             unsubscribe()
+            self._pulse.cancel()
             for listener in self._listeners:
                 listener.close()
 
@@ -89,19 +97,40 @@ class Feed:
         return hear
 
     def _show(self, event: Event) -> None:
-        if not self._shown:
-            asyncio.get_running_loop().call_later(MOMENT, self._send_shown)
         self._shown.append(event)
+        self._wake()
 
-    def _send_shown(self) -> None:
+    def _end_shown(self) -> None:
         """In the order in which things happened: what was shown before a value was kept is sent before it."""
         if self._shown:
             shown, self._shown = self._shown, []
-            self._send(live_frame(shown))
+            self._frames.append(live_frame(shown))
 
-    def _send(self, frame: Frame) -> None:
-        for listener in self._listeners:
-            listener.put(frame)
+    def _soon(self, frame: Frame) -> None:
+        self._frames.append(frame)
+        self._wake()
+
+    def _wake(self) -> None:
+        """The first thing that happens begins a moment, at whose end all of it is sent."""
+        if self._moment is None:
+            seconds = MOMENT * (1 + len(self._listeners) / AUDIENCE)
+            self._moment = asyncio.get_running_loop().call_later(seconds, self._send)
+
+    def _send(self) -> None:
+        if self._moment is not None:
+            self._moment.cancel()
+            self._moment = None
+        self._end_shown()
+        if self._frames:
+            batch, self._frames, self._quiet = Batch.of(self._frames), [], False
+            for listener in self._listeners:
+                listener.put(batch)
+
+    def _beat(self) -> None:
+        if self._quiet:
+            self._soon(Frame(HEARTBEAT))
+        self._quiet = True
+        self._pulse = asyncio.get_running_loop().call_later(SILENCE, self._beat)
 
 
 class Feeds:

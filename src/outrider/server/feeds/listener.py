@@ -3,45 +3,37 @@
 import asyncio
 from collections import deque
 
-from outrider.server.feeds.frames import Frame
+from outrider.server.feeds.batch import Batch
 
-WAITING = 512  # frames
+WAITING = 512  # batches
 
 
 class Listener:
     def __init__(self, limit: int = WAITING) -> None:
         self._limit = limit
-        self._frames: deque[Frame] = deque()
+        self._batches: deque[Batch] = deque()
         self._arrived = asyncio.Event()
         self.closed = False
 
-    def put(self, frame: Frame) -> None:
+    def put(self, batch: Batch) -> None:
         """A client that is too slow for what is kept is let go: it comes back with the last number it saw."""
         if self.closed:
             return
-        if len(self._frames) >= self._limit:
-            if frame.seq is None:
+        if len(self._batches) >= self._limit:
+            if batch.first is None:
                 return
-            self._frames = deque(waiting for waiting in self._frames if waiting.seq is not None)
-            self.closed = len(self._frames) >= self._limit
-        self._frames.append(frame)
+            self._batches = deque(waiting.kept() for waiting in self._batches if waiting.first is not None)
+            self.closed = len(self._batches) >= self._limit
+        self._batches.append(batch)
         self._arrived.set()
 
     def close(self) -> None:
         self.closed = True
         self._arrived.set()
 
-    async def take(self, patience: float) -> list[Frame] | None:
-        """What has come; nothing after `patience` seconds of silence; None once it is over."""
-        if not self._frames and not self.closed:
+    async def take(self) -> Batch | None:
+        """What has come next; None once it is over."""
+        if not self._batches and not self.closed:
             self._arrived.clear()
-            try:
-                async with asyncio.timeout(patience):
-                    await self._arrived.wait()
-            except TimeoutError:
-                return []
-        if not self._frames:
-            return None
-        frames = list(self._frames)
-        self._frames.clear()
-        return frames
+            await self._arrived.wait()
+        return self._batches.popleft() if self._batches else None

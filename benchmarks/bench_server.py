@@ -1,0 +1,196 @@
+"""The server: many clients that follow one streaming session, and what a request costs besides the engine's own work.
+
+Server and clients are processes of their own, as they are in life; clients keep what they were sent and judge it after
+the stream, so that they do not compete with it."""
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.figure import Figure
+from benchmarks.server_worker import TOKEN, Course
+
+CLIENTS = 200
+COURSE = Course(pieces=300)
+ROUNDS = 3
+REQUESTS = 400
+END = b'"LoopCompletedEvent"'
+
+
+def bench() -> Iterable[Figure]:
+    with tempfile.TemporaryDirectory() as folder, Worker(Path(folder), COURSE) as worker:
+        alone, together, bytes_each = asyncio.run(followed(worker))
+        overhead = asyncio.run(request_cost(worker))
+    slower = min(together) / min(alone) - 1
+    yield Figure(
+        f"server: slower stream with {CLIENTS} followers", slower * 100, "%", target="< 10 %", ok=slower < 0.10
+    )
+    kilobytes = bytes_each / 1024
+    yield Figure("server: memory of a follower", kilobytes, "KB", target="< 200 KB", ok=kilobytes < 200)
+    yield Figure(
+        "server: CPU of a request besides the engine", overhead * 1000, "ms", target="<= 2 ms", ok=overhead <= 0.002
+    )
+
+
+class Worker:
+    """The server's process."""
+
+    def __init__(self, folder: Path, course: Course) -> None:
+        command = [sys.executable, "-m", "benchmarks.server_worker", str(folder), msgspec.json.encode(course).decode()]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self) -> "Worker":
+        self.port = int(self._read())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(30)
+
+    def ask(self, *words: object) -> float:
+        assert self._process.stdin is not None
+        self._process.stdin.write(" ".join(map(str, words)) + "\n")
+        self._process.stdin.flush()
+        return float(self._read())
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+
+class Follower(asyncio.Protocol):
+    """Keeps the bytes; `ended` once the turn has."""
+
+    def __init__(self, head: bytes) -> None:
+        self._head = head
+        self.kept = bytearray()
+        self.joined = asyncio.get_running_loop().create_future()
+        self.ended = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.write(self._head)
+
+    def data_received(self, data: bytes) -> None:
+        self.kept += data
+        if not self.joined.done():
+            self.joined.set_result(None)
+        if not self.ended.done() and END in self.kept[-len(data) - len(END) :]:
+            self.ended.set_result(None)
+
+
+class Speaker:
+    """One connection for plain requests."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    async def open(self) -> "Speaker":
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        return self
+
+    async def ask(self, method: str, path: str, body: object = None) -> bytes:
+        sent = b"" if body is None else msgspec.json.encode(body)
+        self._writer.write(request(self._port, method, path, sent) + sent)
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        assert b" 20" in head.split(b"\r\n", 1)[0], head
+        length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
+        return await self._reader.readexactly(int(length.split(b":")[1]))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def request(port: int, method: str, path: str, body: bytes = b"") -> bytes:
+    head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {TOKEN}\r\n"
+    return f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+
+
+async def followed(worker: Worker) -> tuple[list[float], list[float], float]:
+    """Seconds of the stream for one follower and for many, in turn; and the bytes of memory that each of many takes."""
+    await stream(worker, 1)
+    _, bytes_each = await stream(worker, CLIENTS)  # the first time, when nothing that was freed is used again
+    alone: list[float] = []
+    together: list[float] = []
+    for _ in range(ROUNDS):
+        alone.append((await stream(worker, 1))[0])
+        together.append((await stream(worker, CLIENTS))[0])
+    return alone, together, bytes_each
+
+
+async def stream(worker: Worker, count: int) -> tuple[float, float]:
+    speaker = await Speaker(worker.port).open()
+    session = msgspec.json.decode(await speaker.ask("POST", "/api/sessions", {}))["id"]
+    before = worker.ask("rss")
+    followers = [await follower(worker.port, session) for _ in range(count)]
+    await asyncio.wait([one.joined for one in followers])
+    start = time.perf_counter()
+    await speaker.ask("POST", f"/api/sessions/{session}/prompt", {"text": "Go.", "wait": True})
+    seconds = time.perf_counter() - start
+    async with asyncio.timeout(60):
+        await asyncio.wait([one.ended for one in followers])
+    grown = worker.ask("rss") - before
+    speaker.close()
+    for one in followers:
+        one.transport.close()
+        judge(bytes(one.kept))
+    return seconds, grown / count
+
+
+async def follower(port: int, session: str) -> Follower:
+    head = request(port, "GET", f"/api/sessions/{session}/events")
+    _, protocol = await asyncio.get_running_loop().create_connection(lambda: Follower(head), "127.0.0.1", port)
+    return protocol
+
+
+def judge(kept: bytes) -> None:
+    """Every change once and in order (a value that was replaced at once has no number any more), and every word."""
+    seen, said = [], ""
+    for frame in body(kept).split(b"\n\n"):
+        lines = dict(line.split(b": ", 1) for line in frame.split(b"\n") if b": " in line)
+        if b"id" in lines:
+            seen.append(int(lines[b"id"]))
+        if lines.get(b"event") == b"live":
+            events = msgspec.json.decode(lines[b"data"])
+            said += "".join(event["delta"] for event in events if event["type"] == "PartDeltaEvent")
+    assert seen == sorted(set(seen)), seen
+    assert said == COURSE.words(), (len(said), len(COURSE.words()))
+
+
+def body(kept: bytes) -> bytes:
+    """What came in chunks, put together; the last may not be whole."""
+    rest, pieces = kept.partition(b"\r\n\r\n")[2], []
+    while rest:
+        size, found, rest = rest.partition(b"\r\n")
+        if not found or not size:
+            break
+        length = int(size, 16)
+        pieces.append(rest[:length])
+        rest = rest[length + 2 :]
+    return b"".join(pieces)
+
+
+async def request_cost(worker: Worker) -> float:
+    """CPU seconds of the server for one request, without those of the engine's call in it."""
+    speaker = await Speaker(worker.port).open()
+    session = msgspec.json.decode(await speaker.ask("POST", "/api/sessions", {}))["id"]
+    path = f"/api/sessions/{session}"
+    for _ in range(REQUESTS):
+        await speaker.ask("GET", path)
+    best = float("inf")
+    for _ in range(ROUNDS):
+        start = worker.ask("cpu")
+        for _ in range(REQUESTS):
+            await speaker.ask("GET", path)
+        spent = (worker.ask("cpu") - start) / REQUESTS
+        best = min(best, spent - worker.ask("engine", session, REQUESTS))
+    speaker.close()
+    return best

@@ -18,7 +18,7 @@ from outrider.tui.rendering.lines import clean
 from outrider.tui.rendering.palette import name_of
 from outrider.tui.widgets.editor import Editor
 from outrider.tui.widgets.picker import Item, Picker
-from outrider.tui.widgets.reader import Reader
+from outrider.tui.widgets.reader import Drawn, Reader
 from outrider.tui.widgets.welcome import Welcome
 
 W = TypeVar("W", bound=Widget)
@@ -50,8 +50,8 @@ class Scene:
     async def pick(self, title: str, items: Sequence[Item], current: str = "") -> str | None:
         return await self._app.push_screen_wait(Picker(title, items, current))
 
-    def read(self, title: str, text: str, *, plain: bool = False) -> None:
-        self._app.push_screen(Reader(title, text, plain=plain))
+    def read(self, title: str, text: str | Drawn) -> None:
+        self._app.push_screen(Reader(title, text))
 
     def tell(self, text: str, kind: NoteKind = "quiet", body: str = "") -> None:
         if self.opened is None:

@@ -8,6 +8,7 @@ import pytest
 from tests.end_to_end.cli.program import Program
 
 pytest.importorskip("pyte", reason="pyte is not installed")
+pytest.importorskip("textual", reason="the extra `terminal` is not installed")
 from tests.end_to_end.tui.terminal import Terminal
 
 # How each shell is started without anybody's own settings, and what it must be told before it completes.

@@ -54,5 +54,5 @@ def places_of(messages: Sequence[Message]) -> list[Place]:
 
 def _items(places: Sequence[Place]) -> list[Item]:
     now = time()
-    until = [Item(place.before, f"up to: {place.text}", age(max(now - place.when / 1000, 0))) for place in places]
-    return [Item(_WHOLE, "everything that was said so far"), *until]
+    until = [Item(place.before, f"all before: {place.text}", age(max(now - place.when / 1000, 0))) for place in places]
+    return [Item(_WHOLE, "everything so far"), *until]

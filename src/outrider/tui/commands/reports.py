@@ -3,7 +3,7 @@
 from outrider.app.archive.traces import stored_trace
 from outrider.app.views.commands import end_process, processes
 from outrider.tui.commands.stage import Command, Stage
-from outrider.tui.rendering.words import count, money
+from outrider.tui.rendering.words import count, money, plural
 from outrider.tui.widgets.picker import Item
 
 KEYS = (
@@ -40,7 +40,8 @@ async def cost(stage: Stage, _: str) -> None:
     rows: list[str] = []
     for row in await helm.archive.usage("model", session_id=helm.session_id):
         tokens = row.tokens
-        price = money(row.cost) if not row.unpriced else f"{money(row.cost)} and {row.unpriced} answers without a price"
+        unpriced = f"{plural(row.unpriced, 'answer')} without a known price" if row.unpriced else ""
+        price = " and ".join(filter(None, [money(row.cost) if row.cost or not unpriced else "", unpriced]))
         rows.append(
             f"| {row.key} | {row.messages} | {count(tokens.prompt)} | {count(tokens.cache.read)} | "
             f"{count(tokens.output + tokens.reasoning)} | {price} |"
@@ -55,7 +56,7 @@ async def trace(stage: Stage, _: str) -> None:
         stage.tell("there is no trace yet")
         return
     found = await stored_trace(helm.archive, helm.session_id)
-    stage.read("Trace", found.format_tree(), plain=True)
+    stage.read("Trace", found.format_tree)
 
 
 async def show_processes(stage: Stage, _: str) -> None:

@@ -10,6 +10,7 @@ from outrider.tui.conversation.entries import NoteKind
 from outrider.tui.helm import Helm
 from outrider.tui.looks import Look
 from outrider.tui.widgets.picker import Item
+from outrider.tui.widgets.reader import Drawn
 
 
 class Stage(Protocol):
@@ -20,8 +21,8 @@ class Stage(Protocol):
         """What somebody chose of a list."""
         ...
 
-    def read(self, title: str, text: str, *, plain: bool = False) -> None:
-        """Show a page to read."""
+    def read(self, title: str, text: str | Drawn) -> None:
+        """Show a page to read: Markdown, or lines that are drawn for a width."""
         ...
 
     def tell(self, text: str, kind: NoteKind = "quiet", body: str = "") -> None:

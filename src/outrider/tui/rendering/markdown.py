@@ -41,10 +41,11 @@ class Flow:
         self._text = text
         rows = self._rows()
         blocks = _parse("\n".join(rows)).children
-        if len(blocks) > 1 and (start := (blocks[-1].map or (0, 0))[0]):
-            self._keep(_blocks_of(blocks[:-1], self._width, self._palette), start - bool(self._fence))
-            self._fence, blocks, rows = "", blocks[-1:], rows[start:]
-        if blocks and blocks[-1].type == "fence" and len(rows) > 2 * _OPEN_ROWS:
+        still_open = _still_open(blocks, len(rows))
+        if len(blocks) > still_open and (start := _first_row(blocks[-still_open])):
+            self._keep(_blocks_of(blocks[:-still_open], self._width, self._palette), start - bool(self._fence))
+            self._fence, blocks, rows = "", blocks[-still_open:], rows[start:]
+        if len(blocks) == 1 and blocks[0].type == "fence" and len(rows) > 2 * _OPEN_ROWS:
             blocks = self._settle_code(blocks[-1], rows)
         return self._strips + strips_of(self._spaced(_blocks_of(blocks, self._width, self._palette)))
 
@@ -73,6 +74,16 @@ class Flow:
     def _spaced(self, lines: list[Text]) -> list[Text]:
         spaced = [line(), *lines] if self._strips and lines and not self._fence else lines
         return indented(spaced, self._margin) if self._margin else spaced
+
+
+def _still_open(blocks: Sequence[SyntaxTreeNode], rows: int) -> int:
+    """How many blocks at the end may yet become others. A line that is being written can still turn out to belong to
+    the block before it: `1` looks like a paragraph until `1. next` goes on with a list."""
+    return 2 if blocks and _first_row(blocks[-1]) == rows - 1 else 1
+
+
+def _first_row(block: SyntaxTreeNode) -> int:
+    return (block.map or (0, 0))[0]
 
 
 def _parse(text: str) -> SyntaxTreeNode:

@@ -1,4 +1,4 @@
-"""A Markdown table in columns that fit the screen."""
+"""A Markdown table in columns that fit the screen, or row by row where they cannot."""
 
 from itertools import zip_longest
 
@@ -11,14 +11,17 @@ from outrider.tui.rendering.lines import line, wrapped
 from outrider.tui.rendering.palette import Palette
 
 NARROWEST = 4
+READABLE = 8  # columns of the screen for each of the table, on the average
 _GAP = 2
 
 
 def table(node: SyntaxTreeNode, width: int, palette: Palette) -> list[Text]:
-    """Cells that are too long for their column go on below."""
+    """Cells that are too long for their column go on below. On a narrow screen a wide table is told row by row."""
     rows = [_cells(row, palette, head=part.type == "thead") for part in node.children for row in part.children]
     if not rows:
         return []
+    if len(rows[0]) * READABLE > width and len(rows[0]) > 2:
+        return _row_by_row(rows, width, palette)
     widths = _widths(rows, width)
     lines: list[Text] = []
     for number, row in enumerate(rows):
@@ -27,6 +30,17 @@ def table(node: SyntaxTreeNode, width: int, palette: Palette) -> list[Text]:
             rule = (" " * _GAP).join("─" * found for found in widths)
             lines.append(line(rule, palette.style("faint")))
     return lines
+
+
+def _row_by_row(rows: list[list[Text]], width: int, palette: Palette) -> list[Text]:
+    heads, *others = rows
+    label = min(max((head.cell_len for head in heads), default=0) + _GAP, width // 2)
+    lines: list[Text] = []
+    for row in others:
+        lines += [line("─" * width, palette.style("faint"))]
+        for head, cell in zip(heads, row, strict=False):
+            lines += _row([head, cell], [label - _GAP, width - label])
+    return lines or _row(heads, [width // len(heads)] * len(heads))
 
 
 def _cells(row: SyntaxTreeNode, palette: Palette, *, head: bool) -> list[Text]:

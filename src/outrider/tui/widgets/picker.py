@@ -33,9 +33,12 @@ class Picker(ModalScreen[str | None]):
         width: 84; max-width: 96%; height: auto; max-height: 80%; padding: 1 2; background: $surface;
         border: round $faint; border-title-color: $primary;
     }
-    Picker Input { border: none; height: 1; padding: 0; background: $surface; margin-bottom: 1; }
+    Picker Input, Picker Input:focus {
+        border: none; height: 1; padding: 0 2; background: $surface; margin-bottom: 1;
+    }
     Picker OptionList {
         border: none; background: $surface; height: auto; max-height: 20; padding: 0; scrollbar-size-vertical: 1;
+        text-wrap: nowrap; text-overflow: ellipsis;
     }
     Picker OptionList:focus { border: none; }
     """

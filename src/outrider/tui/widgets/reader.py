@@ -1,5 +1,6 @@
 """A page to read over the conversation: help, costs, a trace, a list of rules."""
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from rich.text import Text
@@ -14,24 +15,27 @@ from outrider.tui.rendering.lines import clean
 from outrider.tui.rendering.markdown import markdown
 from outrider.tui.widgets.look import palette_of
 
+Drawn = Callable[[int], str]
+"""Lines for a width."""
+
 
 class Reader(ModalScreen[None]):
-    """Markdown, or with `plain` a text as it is (a tree, a log)."""
+    """Markdown; or lines as they are, drawn for the width that there is (a tree, a log)."""
 
     DEFAULT_CSS = """
     Reader { align: center middle; background: $background 60%; }
     Reader > VerticalScroll {
         width: 100; max-width: 96%; height: auto; max-height: 90%; padding: 1 2; background: $surface;
         border: round $faint; border-title-color: $primary; border-subtitle-color: $quiet; scrollbar-size-vertical: 1;
+        scrollbar-gutter: stable;
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,enter", "dismiss", "close")]
 
-    def __init__(self, title: str, text: str, *, plain: bool = False) -> None:
+    def __init__(self, title: str, text: str | Drawn) -> None:
         super().__init__()
         self._title = title
         self._text = text
-        self._plain = plain
 
     def compose(self) -> ComposeResult:
         with VerticalScroll() as box:
@@ -47,8 +51,9 @@ class Reader(ModalScreen[None]):
 
     def _draw(self) -> None:
         palette = palette_of(self)
-        if self._plain:
-            self.query_one(Static).update(Text(clean(self._text), palette.style("text"), no_wrap=True))
-            return
         width = max(self.query_one(VerticalScroll).scrollable_content_region.width, 20)
-        self.query_one(Static).update(Text("\n").join(markdown(self._text, width, palette)))
+        if isinstance(self._text, str):
+            shown = Text("\n").join(markdown(self._text, width, palette))
+        else:
+            shown = Text(clean(self._text(width)), palette.style("text"), no_wrap=True)
+        self.query_one(Static).update(shown)

@@ -13,6 +13,7 @@ from outrider.background.database import Database
 from outrider.background.jobs import Jobs, open_jobs
 from outrider.background.worker import Worker
 from outrider.background.worktrees.worktrees import Worktrees
+from outrider.sessions.store import Store
 
 
 @asynccontextmanager
@@ -20,6 +21,17 @@ async def standard_jobs(folders: Folders, server: str | None = None) -> AsyncGen
     database = _database(folders, server)
     try:
         async with store_at(folders.store, server) as store, open_jobs(database, store) as jobs:
+            yield jobs
+    finally:
+        database.close()
+
+
+@asynccontextmanager
+async def jobs_beside(store: Store, folders: Folders) -> AsyncGenerator[Jobs, None]:
+    """For whoever has the user's sessions open already."""
+    database = _database(folders, None)
+    try:
+        async with open_jobs(database, store) as jobs:
             yield jobs
     finally:
         database.close()

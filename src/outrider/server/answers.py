@@ -88,6 +88,7 @@ async def _asked(endpoint: Endpoint, request: Request) -> Asked[Any, Any]:
         body=await _body(endpoint, request),
         version=state.version,
         last_event_id=request.headers.get("last-event-id", ""),
+        background=state.background,
     )
 
 

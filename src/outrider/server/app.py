@@ -10,6 +10,7 @@ from starlette.routing import BaseRoute, Match, Route
 
 from outrider.app.engine import Engine
 from outrider.server.answers import answering, refusal
+from outrider.server.background import Background
 from outrider.server.endpoint import Endpoint
 from outrider.server.feeds.feed import Feeds
 from outrider.server.guards.address import Address
@@ -18,23 +19,33 @@ from outrider.server.openapi import describe
 from outrider.server.page_files import page_routes
 from outrider.server.routes.catalogue import CATALOGUE
 from outrider.server.routes.files import FILES
+from outrider.server.routes.jobs import JOBS
 from outrider.server.routes.opening import OPENING
 from outrider.server.routes.peers import PEERS
+from outrider.server.routes.schedules import SCHEDULES
 from outrider.server.routes.sessions import SESSIONS
 from outrider.server.routes.turns import TURNS
 from outrider.server.routes.work import WORK
 
 DESCRIPTION = "/api/openapi.json"
-ENDPOINTS: tuple[Endpoint, ...] = (*SESSIONS, *OPENING, *TURNS, *FILES, *WORK, *CATALOGUE, *PEERS)
+ENDPOINTS: tuple[Endpoint, ...] = (*SESSIONS, *OPENING, *TURNS, *FILES, *WORK, *CATALOGUE, *PEERS, *JOBS, *SCHEDULES)
 
 
 def application(
-    engine: Engine, feeds: Feeds, *, address: Address, token: str, version: str, more: Sequence[BaseRoute] = ()
+    engine: Engine,
+    feeds: Feeds,
+    *,
+    address: Address,
+    token: str,
+    version: str,
+    more: Sequence[BaseRoute] = (),
+    background: Background | None = None,
 ) -> Guard:
-    """`engine` is open, and stays its owner's to close; `more` are routes besides the API's own."""
+    """`engine` is open, and stays its owner's to close, as `background` does; `more` are routes besides the API's."""
     routes = [*all_routes(version), *more]
     app = Starlette(routes=routes, exception_handlers={404: _no_such, 405: _other_method})
     app.state.engine, app.state.feeds, app.state.version = engine, feeds, version
+    app.state.background = background
     return Guard(app, address=address, token=token)
 
 

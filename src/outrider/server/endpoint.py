@@ -6,6 +6,7 @@ from typing import Annotated, Any, Generic, TypeVar
 import msgspec
 
 from outrider.app.engine import Engine
+from outrider.server.background import Background
 from outrider.server.feeds.feed import Feeds
 
 Body = TypeVar("Body")
@@ -28,6 +29,7 @@ class Asked(msgspec.Struct, Generic[Query, Body], frozen=True):
     body: Body
     version: str
     last_event_id: str = ""
+    background: Background | None = None
 
 
 class Document(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -16,6 +16,7 @@ from outrider.app.config.settings import Settings
 from outrider.app.engine import Engine
 from outrider.app.standard import standard_engine
 from outrider.server.app import application
+from outrider.server.background import background_of
 from outrider.server.feeds.feed import Feeds
 from outrider.server.guards.address import Address, check
 from outrider.server.guards.guard import App
@@ -51,7 +52,10 @@ async def serve(settings: Settings, options: ServeOptions, version: str, tell: C
         )
         feeds = Feeds(engine)
         more = await opened.enter_async_context(_for_agents(engine, settings, version)) if options.mcp else ()
-        app = application(engine, feeds, address=address, token=token, version=version, more=more)
+        background = await opened.enter_async_context(aclosing(background_of(settings, engine)))
+        app = application(
+            engine, feeds, address=address, token=token, version=version, more=more, background=background
+        )
 
         def ready() -> None:
             tell(f"Outrider listens on {address.url} (token in {settings.data / 'server' / 'token'})")

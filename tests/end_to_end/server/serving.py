@@ -1,8 +1,8 @@
 """A real server on a real port, over an engine with a scripted model."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import msgspec
 from outrider import Agent, Engine, Provider, Tool
 from outrider.app.config.settings import Flags, Settings, read_settings
 from outrider.server.app import application
+from outrider.server.background import Background
 from outrider.server.feeds.feed import Feeds
 from outrider.server.guards.address import Address
 from outrider.server.mcp.over_http import mcp_routes
@@ -89,7 +90,13 @@ def _settings(folder: Path) -> Settings:
 
 @asynccontextmanager
 async def served(
-    tmp_path: Path, script: Any, tools: list[Tool] | None = None, *, mcp: bool = False, **options: Any
+    tmp_path: Path,
+    script: Any,
+    tools: list[Tool] | None = None,
+    *,
+    mcp: bool = False,
+    background: Callable[[Engine], Background] | None = None,
+    **options: Any,
 ) -> AsyncIterator[Client]:
     provider = Provider("scripted", "scripted", options={"script": script, "rules": "anthropic", **options})
     agent = Agent("writer", "You write.", "model-1", "scripted")
@@ -100,7 +107,8 @@ async def served(
         more = await opened.enter_async_context(mcp_routes(engine, _settings(tmp_path), "0")) if mcp else ()
         listening, address = bound(Address())
         feeds = Feeds(engine)
-        app = application(engine, feeds, address=address, token=TOKEN, version="0", more=more)
+        runs = await opened.enter_async_context(aclosing(background(engine))) if background else None
+        app = application(engine, feeds, address=address, token=TOKEN, version="0", more=more, background=runs)
         server = Server(app, address, feeds)
         serving = asyncio.create_task(server.serve([listening]))
         try:

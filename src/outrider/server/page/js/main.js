@@ -3,6 +3,7 @@ import { get, patch, post, remove } from "./api.js";
 import { Conversation } from "./conversation.js";
 import { $, count, dollars, h } from "./dom.js";
 import { Feed } from "./feed.js";
+import { Jobs } from "./jobs.js";
 import { TABS, facts, processes, usage, waterfall } from "./panel.js";
 import { Questions } from "./questions.js";
 import { Transcript } from "./transcript.js";
@@ -12,6 +13,7 @@ const MODES = ["chat", "plan", "agent", "background"];
 const STATES = { calling_model: "thinking", running_tools: "running tools", awaiting_approval: "waiting for your answer", compacting: "summing up", done: "", idle: "", failed: "failed", aborted: "stopped" };
 
 let view = null; // what belongs to the session that is shown
+let jobs = null; // the background runs, while they are shown
 let tab = "session";
 
 function complain(error) {
@@ -218,7 +220,11 @@ function theme() {
 
 function goTo() {
   const id = location.hash.replace(/^#\//, "");
-  if (id) show(id);
+  jobs?.close();
+  jobs = null;
+  $("show-jobs").setAttribute("aria-current", /^jobs(\/|$)/.test(id) ? "page" : "false");
+  if (/^jobs(\/|$)/.test(id)) showJobs(decodeURIComponent(id.slice(5)));
+  else if (id) show(id);
   else {
     view?.feed?.close();
     view = null;
@@ -228,6 +234,21 @@ function goTo() {
     drawPanel();
     listSessions();
   }
+}
+
+function showJobs(id) {
+  view?.feed?.close();
+  view = null;
+  calm();
+  $("questions").replaceChildren();
+  drawBar();
+  drawPanel();
+  listSessions();
+  document.body.classList.remove("with-menu");
+  jobs = new Jobs($("conversation"), complain);
+  if (id) jobs.show(id);
+  else jobs.list();
+  $("main").focus();
 }
 
 function start() {

@@ -1,0 +1,59 @@
+"""The background runs that a server shows: opened when somebody asks for them first, closed with the server."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from outrider.app.config.settings import Settings
+from outrider.app.engine import Engine
+from outrider.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from outrider.background.jobs import Jobs
+
+Open = Callable[[], "AbstractAsyncContextManager[Jobs]"]
+
+
+class Background:
+    """`wake` sees to it that somebody works on what was submitted."""
+
+    def __init__(self, open: Open, wake: Callable[[], object] = bool) -> None:
+        self._open = open
+        self._wake = wake
+        self._jobs: Jobs | None = None
+        self._first = asyncio.Lock()
+        self._opened = AsyncExitStack()
+
+    async def jobs(self) -> "Jobs":
+        async with self._first:
+            if self._jobs is None:
+                if find_spec("dbos") is None:
+                    raise ConfigurationError("background runs are not installed: pip install 'outrider[background]'")
+                self._jobs = await self._opened.enter_async_context(self._open())
+        return self._jobs
+
+    async def wake(self) -> None:
+        await asyncio.to_thread(self._wake)
+
+    async def aclose(self) -> None:
+        await self._opened.aclose()
+
+
+def background_of(settings: Settings, engine: Engine) -> Background:
+    """The runs of this user on this machine; a worker starts when there is work and none."""
+
+    def open_jobs() -> "AbstractAsyncContextManager[Jobs]":
+        from outrider.background.standard import jobs_beside
+
+        return jobs_beside(engine.store, settings.folders)
+
+    def wake() -> None:
+        from outrider.background.resident.starting import ensure_worker
+
+        if not settings.missing:
+            ensure_worker(settings.folders, os.environ)
+
+    return Background(open_jobs, wake)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from outrider.cli import exits
 from outrider.cli.commands import COMMANDS, command_named
-from outrider.cli.parser import loaded, parser_of
+from outrider.cli.parser import arguments_of, loaded
 from outrider.errors import ConfigurationError, LimitReachedError, OutriderError, ProviderError
 
 
@@ -20,7 +20,7 @@ def dispatch(given: list[str]) -> int:
     command = command_named(given[0])
     if command is None:
         return _unknown(given[0])
-    arguments = parser_of(command).parse_args(given[1:])
+    arguments = arguments_of(command, given[1:])
     return reported(lambda: loaded(arguments.execute)(arguments))
 
 

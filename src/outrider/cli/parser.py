@@ -4,7 +4,7 @@ import argparse
 import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -48,6 +48,16 @@ def parser_of(command: Command) -> Parser:
     parser = Parser(prog=f"outrider {command.name}")
     named(command.declare)(parser)
     return parser
+
+
+def arguments_of(command: Command, given: Sequence[str]) -> argparse.Namespace:
+    """Where a command has several things to do and none is named, the first of them is meant: it looks and changes
+    nothing."""
+    parser = parser_of(command)
+    usual = parser.get_default("usual")
+    if usual and (not given or (given[0].startswith("-") and given[0] not in ("-h", "--help"))):
+        given = [usual, *given]
+    return parser.parse_args(given)
 
 
 def named(place: str) -> Callable[..., Any]:

@@ -4,16 +4,27 @@ import unicodedata
 from collections.abc import Sequence
 from decimal import Decimal
 
+NARROW = 72
 _GAP = 2
 _SMALLEST = 6
 _MARKS = " ▏▎▍▌▋▊▉█"
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, right: Sequence[int] = ()) -> list[str]:
-    """Columns as wide as they need to be. Where the terminal is narrow the widest give way, and then the last."""
-    cells = [list(heads), *(list(row) for row in rows)]
-    widths = fitted([max(columns(row[at]) for row in cells) for at in range(len(heads))], width)
-    return [_line(row[: len(widths)], widths, right) for row in cells]
+def table(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int,
+    *,
+    right: Sequence[int] = (),
+    narrow: Sequence[int] = (),
+) -> list[str]:
+    """Columns as wide as they need to be. Where the terminal is narrow only those count that `narrow` names, the widest
+    give way, and then the last."""
+    kept = narrow if narrow and width < NARROW else range(len(heads))
+    cells = [[row[at] for at in kept] for row in (heads, *rows)]
+    widths = fitted([max(map(columns, column)) for column in zip(*cells, strict=True)], width)
+    aligned = [at for at, column in enumerate(kept) if column in right]
+    return [_line(row[: len(widths)], widths, aligned) for row in cells]
 
 
 def fitted(widths: list[int], room: int) -> list[int]:

@@ -40,11 +40,20 @@ async def test_a_decision_is_explained_before_it_is_made(program: Program):
     assert "git push origin main" in asked.out
     allowed = await program.run("permissions", "explain", "shell", "make test", "--allow", "shell(make *)")
     assert allowed.out.startswith("allow:")
-    denied = await program.run("permissions", "explain", "write", "x.txt", "--mode", "plan")
+    denied = await program.run("permissions", "explain", "write(x.txt)", "--mode", "plan")
     assert denied.out.startswith("deny:")
+    without = await program.run("permissions", "explain", "write")
+    assert (without.code, "SUBJECT" in without.err) == (2, True)
     unknown = await program.run("permissions", "explain", "my_tool", "x")
     assert (unknown.code, "JSON" in unknown.err) == (2, True)
     assert (await program.run("permissions", "explain", "my_tool", '{"x": 1}')).code == 0
+
+
+async def test_a_command_that_is_not_told_what_to_do_lists(program: Program):
+    for command, said in (("sessions", "There is no session yet"), ("permissions", "There are no rules")):
+        looked = await program.run(command)
+        assert (looked.code, said in looked.err) == (0, True)
+    assert "list" in (await program.run("sessions", "--help")).out
 
 
 async def test_trust_shows_what_it_is_about_and_is_taken_back(program: Program):

@@ -9,11 +9,11 @@ from outrider.app.archive.archive import Archive, Grouping, UsageRow
 from outrider.cli import exits
 from outrider.cli.console import Console
 from outrider.cli.store import with_archive
-from outrider.cli.tables import bar, cost_text, table, tokens_text
+from outrider.cli.tables import NARROW, bar, cost_text, table, tokens_text
 from outrider.types.ids import now_ms
 
 DAY = 86_400_000
-BAR = 20
+BAR, SHORT_BAR = 20, 6
 _ALL: tuple[Grouping, ...] = ("day", "model", "agent", "tool")
 
 
@@ -53,12 +53,12 @@ def _usage(by: str, rows: Sequence[UsageRow], width: int) -> list[str]:
             tokens_text(row.tokens.cache.read),
             tokens_text(row.tokens.output + row.tokens.reasoning),
             _cost(row),
-            bar(float(row.cost if of == "cost" else row.tokens.total), float(most), BAR),
+            bar(float(row.cost if of == "cost" else row.tokens.total), float(most), _bar_width(width)),
         )
         for row in rows
     ]
     heads = (by, "answers", "in", "of it cached", "out", "cost", of)
-    return table(heads, cells, width, right=(1, 2, 3, 4, 5))
+    return table(heads, cells, width, right=(1, 2, 3, 4, 5), narrow=(0, 2, 4, 5, 6))
 
 
 def _calls(rows: Sequence[UsageRow], width: int) -> list[str]:
@@ -68,12 +68,21 @@ def _calls(rows: Sequence[UsageRow], width: int) -> list[str]:
             row.key,
             f"{row.calls:,}",
             f"{row.errors:,}",
-            f"{row.duration_ms / max(1, row.calls):,.0f} ms",
-            bar(row.calls, most, BAR),
+            _time(row.duration_ms / max(1, row.calls)),
+            bar(row.calls, most, _bar_width(width)),
         )
         for row in rows
     ]
-    return table(("tool", "calls", "errors", "time a call", "calls"), cells, width, right=(1, 2, 3))
+    heads = ("tool", "calls", "errors", "time each", "")
+    return table(heads, cells, width, right=(1, 2, 3), narrow=(0, 1, 3, 4))
+
+
+def _bar_width(width: int) -> int:
+    return BAR if width >= NARROW else SHORT_BAR
+
+
+def _time(milliseconds: float) -> str:
+    return f"{milliseconds:.0f} ms" if milliseconds < 1000 else f"{milliseconds / 1000:,.1f} s"
 
 
 def _cost(row: UsageRow) -> str:

@@ -15,11 +15,14 @@ def permissions(parser: ArgumentParser) -> None:
     parser.epilog = examples(
         "outrider permissions list",
         "outrider permissions explain shell 'git push origin main'",
-        "outrider permissions explain write notes.md --mode plan",
+        "outrider permissions explain 'write(notes.md)' --mode plan",
         "outrider permissions revoke 1a2b3c4d",
         "outrider permissions backtest last --deny 'shell(rm *)'",
     )
-    known = parser.add_subparsers(title="what to do", metavar="WHAT", required=True, parser_class=type(parser))
+    parser.set_defaults(usual="list")
+    known = parser.add_subparsers(
+        title="what to do (default: list)", metavar="WHAT", required=True, parser_class=type(parser)
+    )
 
     def add(name: str, help: str, function: str = "") -> ArgumentParser:
         one = known.add_parser(name, help=help, description=help)
@@ -29,9 +32,9 @@ def permissions(parser: ArgumentParser) -> None:
     listed = add("list", "rules of your settings, and answers that still hold", "list_rights")
     add_place(listed)
     explained = add("explain", "what would be decided about a call, and by what")
-    explained.add_argument("tool", metavar="TOOL", help="shell, write, read, web_fetch …")
+    explained.add_argument("tool", metavar="TOOL", help="shell, write, read, web_fetch …; or a call as rules write it")
     explained.add_argument(
-        "subject", metavar="SUBJECT", help="its command, path or address; or its whole input as JSON"
+        "subject", metavar="SUBJECT", nargs="?", help="its command, path or address; or its whole input as JSON"
     )
     judged = add("backtest", "judge the calls of a session again, under other rules")
     judged.add_argument("session", metavar="SESSION", help="an id, the end of one, or `last`")

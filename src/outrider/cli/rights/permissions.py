@@ -36,9 +36,10 @@ def list_rights(arguments: Namespace) -> int:
 
 def explain(arguments: Namespace) -> int:
     settings = _settings(arguments)
+    tool, subject = _call(arguments.tool, arguments.subject)
     found = explained(
-        arguments.tool,
-        arguments.subject,
+        tool,
+        subject,
         _policy(settings),
         mode=settings.mode,
         workspace=str(settings.workspace),
@@ -79,6 +80,16 @@ def backtest(arguments: Namespace) -> int:
     for what, count in sorted(summary(verdicts).items()):
         console.print(f"{count:>6}  {what}")
     return exits.DONE
+
+
+def _call(tool: str, subject: str | None) -> tuple[str, str]:
+    """`shell 'git push'` or `'shell(git push)'`."""
+    if subject is not None:
+        return tool, subject
+    name, _, rest = tool.partition("(")
+    if not rest.endswith(")"):
+        raise ConfigurationError(f"what shall {tool} be called with? Write: permissions explain {tool} SUBJECT")
+    return name, rest[:-1]
 
 
 def _settings(arguments: Namespace) -> Settings:

@@ -46,5 +46,5 @@ def interrupts() -> Generator[Interrupts, None, None]:
 
 def _end_at_once(number: int, exit_code: int) -> None:
     """For what is left after an interrupt: last words, and an interpreter that forgets its handlers while it ends."""
-    signal.signal(number, lambda *_: os._exit(exit_code))
+    signal.signal(number, lambda _number, _frame: os._exit(exit_code))
     atexit.register(signal.signal, number, signal.SIG_IGN)

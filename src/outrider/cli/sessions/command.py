@@ -18,7 +18,10 @@ _SESSIONS_EXAMPLES = examples(
 
 def sessions(parser: ArgumentParser) -> None:
     parser.description, parser.epilog = _SESSIONS, _SESSIONS_EXAMPLES
-    known = parser.add_subparsers(title="what to do", metavar="WHAT", required=True, parser_class=type(parser))
+    parser.set_defaults(usual="list")
+    known = parser.add_subparsers(
+        title="what to do (default: list)", metavar="WHAT", required=True, parser_class=type(parser)
+    )
 
     def add(name: str, help: str, execute: str, *, session: bool = True) -> ArgumentParser:
         one = known.add_parser(name, help=help, description=help)

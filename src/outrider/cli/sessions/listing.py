@@ -26,7 +26,8 @@ def list_sessions(arguments: Namespace) -> int:
     elif not found:
         console.say("There is no session yet. Begin one: outrider run 'say hello', or just: outrider")
     else:
-        for line in table(("id", "used", "mode", "folder", "title"), [_row(one) for one in found], console.width):
+        heads, rows = ("id", "used", "mode", "folder", "title"), [_row(one) for one in found]
+        for line in table(heads, rows, console.width, narrow=(0, 1, 4)):
             console.print(line)
     return exits.DONE
 

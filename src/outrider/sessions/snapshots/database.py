@@ -9,7 +9,7 @@ from typing import Any
 
 from outrider.errors import StoreVersionError
 from outrider.sessions.sqlite.failures import in_our_words
-from outrider.sessions.sqlite.files import journal_mode, prepare
+from outrider.sessions.sqlite.files import journal_mode, prepare, prepare_folder
 from outrider.sessions.sqlite.turnstile import Turnstile
 
 VERSION = 1
@@ -28,13 +28,14 @@ class Database:
     """May be used from any thread. A full disk raises StorageFullError; what was kept before stays."""
 
     def __init__(self, path: Path) -> None:
-        prepare(path)
+        prepare_folder(path)
         self.path = path
         self._lock = threading.RLock()
         self._depth = 0
         turnstile = Turnstile(path)
         try:
             with in_our_words(path), turnstile:
+                prepare(path)
                 self._db = _open(path)
         finally:
             turnstile.close()

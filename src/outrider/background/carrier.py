@@ -2,19 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from decimal import Decimal
-
-from msgspec.structs import replace
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from outrider.agents.ends import TurnEnd
 from outrider.app.engine import Engine
 from outrider.background.endings.reports import Report, Reports, notice_of
 from outrider.background.runs import EndReason, Job, Outcome
+from outrider.background.used import limits_left, used_by
 from outrider.background.worktrees.ground import Ground
 from outrider.errors import OutriderError
-from outrider.sessions.session import Session
-from outrider.types.agents import Limits
 from outrider.types.parts import ToolPart
 from outrider.types.tool_state import ToolPending, ToolRunning
 
@@ -40,11 +36,11 @@ class Carrier:
         """One that this worker still holds from before is let go first: it has been given to us anew since then."""
         if previous := self._held.get(run_id):
             await self.drop(run_id, previous)
-        try:
-            await self._ground.prepare(run_id, job)
-        except OutriderError as problem:
-            return await self._ended(run_id, job, Outcome(reason="error", error=str(problem)))
-        async with self._engine_for(run_id, job) as engine:
+        async with AsyncExitStack() as opened:
+            try:
+                engine = await opened.enter_async_context(self._engine_for(run_id, job))
+            except OutriderError as problem:
+                return await self._ended(run_id, job, Outcome(reason="error", error=str(problem)))
             self._held[run_id] = engine
             try:
                 end, reason = await self._to_the_end(engine, run_id)
@@ -105,39 +101,28 @@ class Carrier:
 
     @asynccontextmanager
     async def _engine_for(self, run_id: str, job: Job) -> AsyncGenerator[Engine, None]:
-        """An engine with the limits of the run, less what it has used before."""
-        if job.limits is None:
+        """An engine for what was ordered: the limits of the run, less what it has used before."""
+        await self._ground.prepare(run_id, job)
+        changes = await self._ground.engine(run_id, job)
+        if job.limits is not None:
+            changes["limits"] = limits_left(job.limits, await used_by(self._engine.store, run_id))
+        if not changes:
             yield self._engine
             return
-        session = Session(messages=(await self._engine.store.load(run_id)).messages)
-        async with self._engine.like(limits=limits_left(job.limits, session)) as engine:
+        async with self._engine.like(**changes) as engine:
             yield engine
 
     async def _outcome(self, engine: Engine, run_id: str, end: TurnEnd, reason: EndReason) -> Outcome:
-        session = Session(messages=(await engine.store.load(run_id)).messages)
+        used = await used_by(engine.store, run_id)
         return Outcome(
             reason=reason,
             output=end.output,
             error=str(end.error) if end.error else "",
-            steps=_steps(session),
-            tokens=session.usage.tokens,
-            cost=session.usage.total_cost,
+            steps=used.steps,
+            tokens=used.usage.tokens,
+            cost=used.usage.total_cost,
+            seconds=round(used.seconds, 3),
         )
-
-
-def limits_left(limits: Limits, session: Session) -> Limits:
-    """What a run may still use: its limits hold for all its workers together. Time is counted by each anew."""
-    used = session.usage
-    return replace(
-        limits,
-        turns=None if limits.turns is None else max(limits.turns - _steps(session), 0),
-        tokens=None if limits.tokens is None else max(limits.tokens - used.tokens.total, 0),
-        cost=None if limits.cost is None else max(limits.cost - (used.total_cost or 0), Decimal(0)),
-    )
-
-
-def _steps(session: Session) -> int:
-    return sum(message.role == "assistant" for message in session.messages)
 
 
 async def _only_waits(engine: Engine, run_id: str) -> bool:

@@ -14,7 +14,7 @@ from outrider.app.workspace.worktrees import Worktree
 from outrider.background.database import QUEUE, VERSION, Database
 from outrider.background.endings.reports import Report, Reports
 from outrider.background.line.line import Line
-from outrider.background.runs import OVER, Job, Outcome, Run, state_of
+from outrider.background.runs import OVER, Job, Outcome, Run, Terms, state_of
 from outrider.background.times.afterwards import Afterwards, queue_after
 from outrider.background.times.schedules import Schedule, Schedules, local_zone
 from outrider.background.worktrees.ground import worktree_of
@@ -55,6 +55,7 @@ class Order(TypedDict, total=False):
     run_id: str | None
     worktree: bool
     webhook: str
+    terms: Terms
 
 
 class Jobs:
@@ -96,8 +97,10 @@ class Jobs:
             limits=order.get("limits"),
             worktree=order.get("worktree", True),
             webhook=order.get("webhook", ""),
+            terms=order.get("terms", Terms()),
         )
-        await asyncio.to_thread(self._line.join, run_id, queue=place.queue, user=place.user, agent=session.agent)
+        stands = {"queue": place.queue, "user": place.user, "agent": session.agent}
+        await asyncio.to_thread(self._line.join, run_id, **stands, provider=job.terms.model.partition("/")[0])
         await self._client.enqueue_async(options, msgspec.to_builtins(job))
         return await self.show(run_id)
 

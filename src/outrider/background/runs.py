@@ -14,6 +14,15 @@ EndReason = TerminationReason | Literal["waiting"]
 OVER: tuple[RunState, ...] = ("done", "failed", "canceled")
 
 
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """What a command line said about the model and the rules of a run; it goes before a worker's own settings."""
+
+    model: str = ""
+    allow: tuple[str, ...] = ()
+    ask: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for, as the durable engine keeps it. With `worktree` a run in a repository gets a checkout of its
     own; without, it works where it was submitted. `webhook` is an address that is told of its end."""
@@ -24,6 +33,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits | None = None
     worktree: bool = True
     webhook: str = ""
+    terms: Terms = Terms()
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +45,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 0
     tokens: Tokens = Tokens()
     cost: Decimal | None = None
+    seconds: float = 0.0
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

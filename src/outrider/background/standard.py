@@ -2,17 +2,23 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from msgspec.structs import replace
 
+from outrider.app.approvals.gate import Rules
 from outrider.app.config.folders import Folders, make_private
-from outrider.app.config.settings import Settings
+from outrider.app.config.settings import Flags, Settings, read_settings
+from outrider.app.local.profile import suited
 from outrider.app.standard import standard_engine
 from outrider.app.stores import store_at
 from outrider.background.database import Database
 from outrider.background.jobs import Jobs, open_jobs
+from outrider.background.runs import Job
 from outrider.background.worker import Worker
+from outrider.background.worktrees.ground import Fitted, Ground
 from outrider.background.worktrees.worktrees import Worktrees
+from outrider.errors import ConfigurationError
 from outrider.sessions.store import Store
 
 
@@ -50,12 +56,33 @@ async def standard_worker(
         async with (
             standard_engine(settings, workspace=settings.workspace, attended=True, store=store) as engine,
             Worker(
-                engine, database, terms=replace(terms, runs=runs or terms.runs), worktrees=Worktrees(folders)
+                engine,
+                database,
+                terms=replace(terms, runs=runs or terms.runs),
+                ground=Ground(engine.store, Worktrees(folders), fitted_by(settings)),
             ) as worker,
         ):
             yield worker
     finally:
         database.close()
+
+
+def fitted_by(settings: Settings) -> Fitted:
+    """A worker serves many workspaces: each has settings of its own, which may only tighten, and each order has words
+    of its own. Keys and models are those of this machine."""
+
+    def fitted(job: Job, workspace: str) -> dict[str, Any]:
+        flags = Flags(model=job.terms.model or None, allow=job.terms.allow, ask=job.terms.ask, deny=job.terms.deny)
+        own = read_settings(cwd=workspace or settings.workspace, environ=settings.environ, flags=flags)
+        if own.missing:
+            raise ConfigurationError(own.missing)
+        return {
+            "agents": suited(own.agents, own.providers),
+            "providers": own.providers,
+            "rules": Rules(own.rules.allow, own.rules.ask, own.rules.deny),
+        }
+
+    return fitted
 
 
 def _database(folders: Folders, server: str | None) -> Database:

@@ -20,7 +20,6 @@ from outrider.background.roster import NOBODY, Beat, Roster, Watch
 from outrider.background.runs import Job
 from outrider.background.waiting import Waiting
 from outrider.background.worktrees.ground import Ground
-from outrider.background.worktrees.worktrees import Worktrees
 from outrider.errors import ConfigurationError, OutriderError
 from outrider.types.ids import now_ms
 
@@ -42,7 +41,7 @@ class Worker:
         poll: float = 0.25,
         beat: float = 1.0,
         patience: float = 4.0,
-        worktrees: Worktrees | None = None,
+        ground: Ground | None = None,
     ) -> None:
         self._database = database
         self._engine = engine
@@ -51,7 +50,7 @@ class Worker:
         self._beat = beat
         self._line = Line(database)
         self._reports = Reports(database)
-        self._carrier = Carrier(engine, Ground(engine.store, worktrees), self._reports)
+        self._carrier = Carrier(engine, ground or Ground(engine.store), self._reports)
         self._store = engine.store
         self._roster = Roster(database)
         self._watch = Watch(patience)

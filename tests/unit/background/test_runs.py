@@ -4,15 +4,9 @@ import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
-from decimal import Decimal
-
-from outrider.background.carrier import limits_left
 from outrider.background.database import Database, JsonSerializer
 from outrider.background.runs import Outcome, state_of
 from outrider.errors import ConfigurationError
-from outrider.sessions.session import Session
-from outrider.types.agents import Limits
-from outrider.types.usage import Tokens
 
 
 @pytest.mark.parametrize(
@@ -32,15 +26,6 @@ from outrider.types.usage import Tokens
 )
 def test_every_status_has_one_word(status: str, reason: str | None, state: str):
     assert state_of(status, Outcome(reason=reason) if reason else None) == state  # pyright: ignore[reportArgumentType]
-
-
-def test_what_a_run_has_used_is_taken_from_its_limits():
-    session = Session()
-    session.add_user_message("go")
-    session.add_assistant_message("one", tokens=Tokens(input=30, output=10), cost=Decimal("0.4"))
-    left = limits_left(Limits(turns=3, tokens=100, cost=Decimal(1)), session)
-    assert (left.turns, left.tokens, left.cost) == (2, 60, Decimal("0.6"))
-    assert limits_left(Limits(turns=None), session) == Limits(turns=None)
 
 
 def test_values_are_kept_as_json_and_errors_as_their_words():

@@ -2,6 +2,9 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
+from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import msgspec
@@ -20,12 +23,21 @@ KEY = "worktree"  # in the session's metadata
 _log = logging.getLogger("outrider.worker")
 
 
-class Ground:
-    """Without `worktrees` runs work in the folders that they were submitted for."""
+Fitted = Callable[[Job, str], dict[str, Any]]
 
-    def __init__(self, store: Store, worktrees: Worktrees | None = None) -> None:
+
+def as_it_is(job: Job, workspace: str) -> dict[str, Any]:
+    return {}
+
+
+class Ground:
+    """Without `worktrees` runs work in the folders that they were submitted for. `fitted` says what an engine has to be
+    made of for a job in a folder, where that is anything else than the worker's own."""
+
+    def __init__(self, store: Store, worktrees: Worktrees | None = None, fitted: Fitted = as_it_is) -> None:
         self._store = store
         self._worktrees = worktrees
+        self._fitted = fitted
 
     async def prepare(self, run_id: str, job: Job) -> None:
         """A run keeps its worktree for as long as it is there; on another machine it gets a new one, and is told."""
@@ -44,6 +56,10 @@ class Ground:
         metadata = {**session.metadata, KEY: msgspec.to_builtins(tree)}
         await self._store.update(run_id, SessionUpdate(workspace_directory=str(tree.folder), metadata=metadata))
 
+    async def engine(self, run_id: str, job: Job) -> dict[str, Any]:
+        """What the run's engine is made of besides the worker's own."""
+        return await asyncio.to_thread(self._fit, job, (await self._store.get(run_id)).workspace_directory)
+
     async def tidy(self, run_id: str, job: Job) -> Changes | None:
         """Commit what the run left; a worktree in which nothing changed is removed, and the session put back."""
         session = await self._store.get(run_id)
@@ -61,6 +77,11 @@ class Ground:
         metadata = {key: value for key, value in session.metadata.items() if key != KEY}
         await self._store.update(run_id, SessionUpdate(workspace_directory=tree.workspace, metadata=metadata))
         return changes
+
+    def _fit(self, job: Job, workspace: str) -> dict[str, Any]:
+        if workspace and not Path(workspace).is_dir():
+            raise ConfigurationError(f"{workspace} is not on this machine ({gethostname()})")
+        return self._fitted(job, workspace)
 
     def _ready(self, worktrees: Worktrees, session: StoredSession, job: Job) -> Worktree | None:
         known = worktree_of(session)

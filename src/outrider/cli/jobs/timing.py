@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 def order_of(arguments: Namespace, settings: "Settings", *, place: "Place") -> "Order":
+    from outrider.background.runs import Terms
+
     return {
         "workspace": str(settings.workspace),
         "agent": arguments.agent or "",
@@ -35,6 +37,12 @@ def order_of(arguments: Namespace, settings: "Settings", *, place: "Place") -> "
         "place": place,
         "worktree": arguments.worktree,
         "webhook": arguments.webhook or "",
+        "terms": Terms(
+            model=arguments.model or "",
+            allow=tuple(arguments.allow),
+            ask=tuple(arguments.ask),
+            deny=tuple(arguments.deny),
+        ),
     }
 
 

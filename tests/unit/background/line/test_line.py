@@ -12,6 +12,7 @@ from outrider.app.config.tables import BackgroundTable, BoundsTable
 from outrider.background.database import Database
 from outrider.background.jobs import Jobs, Place, open_jobs
 from outrider.background.line.line import Line
+from outrider.background.runs import Terms
 from outrider.sessions.memory_store import MemoryStore
 from tests.postgres import fresh_database, postgres_url
 
@@ -118,6 +119,22 @@ async def test_what_a_worker_took_and_never_began_stands_where_it_stood(stand: S
     stand.line.return_all("dead")
     assert stand.line.takers() == set()
     assert stand.take("w", runs=3) == ["r0", "r1", "r2"]
+
+
+async def test_a_run_counts_for_the_provider_that_its_order_names(stand: Stand):
+    for model in ("two/large", ""):
+        run = await stand.jobs.submit(model, terms=Terms(model=model))
+        stand.names[run.id] = model or "usual"
+    assert stand.take(runs=4, providers={"two": BoundsTable(at_once=1)}) == ["two/large", "usual"]
+    await stand.jobs.submit("next", terms=Terms(model="two/large"))
+    assert stand.take("other", runs=4, providers={"two": BoundsTable(at_once=1)}) == []
+
+
+async def test_runs_that_wait_for_others_take_no_place(stand: Stand):
+    await stand.submit("first")
+    await stand.submit("second", after_run=next(iter(stand.names)))
+    await stand.submit("third")
+    assert stand.take(queues={"runs": BoundsTable(at_once=2)}) == ["first", "third"]
 
 
 async def test_a_canceled_run_leaves_the_line(stand: Stand):

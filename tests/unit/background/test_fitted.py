@@ -1,0 +1,32 @@
+"""One worker serves many workspaces: what was ordered, and what a workspace forbids, hold for each run by itself."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
+
+from outrider.app.workspace.project import find_project
+from outrider.app.workspace.trust import WorkspaceTrust
+from outrider.background.runs import Job, Terms
+from outrider.background.standard import fitted_by
+from outrider.errors import ConfigurationError
+from tests.fakes.standard import Place
+
+
+def test_the_words_of_an_order_and_the_rules_of_its_workspace_hold(tmp_path: Path):
+    place = Place(tmp_path)
+    another = tmp_path / "another"
+    (another / ".outrider").mkdir(parents=True)
+    (another / ".outrider" / "config.toml").write_text('[rules]\ndeny = ["shell(rm *)"]\n')
+    settings = place.settings()
+    WorkspaceTrust(find_project(another, place.home), settings.folders.trust).trust()
+    fitted = fitted_by(settings)
+    terms = Terms(model="anthropic/claude-haiku-4-5", allow=("write",), deny=("web_fetch",))
+    made = fitted(Job(prompt="x", queue="runs", terms=terms), str(another))
+    assert set(made["rules"].deny) == {"shell(rm *)", "web_fetch"}
+    assert made["agents"][0].model == "claude-haiku-4-5"
+    plain = fitted(Job(prompt="x", queue="runs"), str(place.workspace))
+    assert plain["rules"].deny == ()
+    with pytest.raises(ConfigurationError):
+        fitted(Job(prompt="x", queue="runs", terms=Terms(model="nobody/knows-this")), str(place.workspace))

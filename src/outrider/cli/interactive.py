@@ -3,7 +3,7 @@
 import sys
 
 from outrider.cli.commands import COMMANDS
-from outrider.cli.options import add_conversation
+from outrider.cli.options import add_conversation, add_server
 from outrider.cli.parser import Parser, loaded
 from outrider.errors import ConfigurationError
 
@@ -14,6 +14,7 @@ _END = """\
 Examples:
   outrider                                     talk with the agent about this folder
   outrider --continue                          go on where you stopped
+  outrider --attach http://127.0.0.1:8765      the same, in the sessions of a server
   outrider run 'why does the build fail?'      one answer, on stdout
   git diff | outrider run 'review this' -      with input from a pipe
   outrider run --mode background 'fix the lint errors' --max-cost 1
@@ -35,6 +36,7 @@ def top_parser() -> Parser:
     )
     parser.add_argument("-V", "--version", action="store_true", help="print the version")
     add_conversation(parser)
+    add_server(parser)
     return parser
 
 
@@ -43,8 +45,10 @@ def interactive(given: list[str]) -> int:
     from outrider.cli.settings import settings_of
 
     settings = settings_of(arguments)  # what is wrong with flags and files is said before the screen changes
-    if settings.missing:
-        raise ConfigurationError(settings.missing)
+    if settings.missing and not arguments.attach:
+        from outrider.app.local.servers import ways_to_a_model
+
+        raise ConfigurationError(ways_to_a_model(settings.missing))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigurationError(
             "the terminal application needs a terminal on stdin and stdout. Without one: outrider run PROMPT"
@@ -58,4 +62,6 @@ def interactive(given: list[str]) -> int:
         )
     # By name: the two front ends do not know each other, and only one of them is loaded.
     run_tui = loaded("outrider.tui.app:run_tui")
+    if arguments.attach:
+        return loaded("outrider.cli.attached.screen:open_screen")(arguments, run_tui)
     return run_tui(lambda: settings_of(arguments), session=arguments.session or "", resume=arguments.resume)

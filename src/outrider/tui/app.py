@@ -29,7 +29,7 @@ from outrider.tui.drawing import FRAME, Drawing
 from outrider.tui.helm import Helm
 from outrider.tui.listening import Listener
 from outrider.tui.looks import Looks
-from outrider.tui.opening import OpenEngine, Start, ask_about_trust, engines, first_session, notices_of
+from outrider.tui.opening import Attach, OpenBridge, Start, ask_about_trust, engines, first_session, notices_of
 from outrider.tui.rendering.palette import DARK, LIGHT, name_of, theme
 from outrider.tui.scene import Scene
 from outrider.tui.widgets.footers import ActivityLine, StatusLine, WaitingLines
@@ -43,23 +43,32 @@ _log = logging.getLogger("outrider.tui")
 QUIT_WITHIN = 2.0  # seconds between the two Ctrl+C
 
 
-def run_tui(settings: Callable[[], Settings], *, session: str = "", resume: bool = False, prompt: str = "") -> int:
+def run_tui(
+    settings: Callable[[], Settings],
+    *,
+    session: str = "",
+    resume: bool = False,
+    prompt: str = "",
+    attach: Attach | None = None,
+    place: str = "",
+) -> int:
     """Open the application and return its exit code once it is left. `settings` reads the user's settings, and is
     asked again once a folder is trusted. `session` names a session to go on with, `resume` means this folder's last
-    one, `prompt` is said at once."""
-    return asyncio.run(_run(Start(settings, session, resume, prompt)))
+    one, `prompt` is said at once. `attach` leads to the server at `place` instead of opening an engine here."""
+    return asyncio.run(_run(Start(settings, session, resume, prompt, attach, place)))
 
 
 async def _run(start: Start) -> int:
     tell_alt_enter_from_enter()
     async with AsyncExitStack() as stack:
-        app = OutriderApp(start, engines(stack))
+        app = OutriderApp(start, engines(stack, start.attach))
         loop = asyncio.get_running_loop()
         for name in (signal.SIGHUP, signal.SIGTERM):  # a closed terminal: everything is stored, then it ends
             loop.add_signal_handler(name, app.scene.leave)
         code = await app.run_async() or 0
+        there = f"--attach {start.place} " if start.place else ""
         if app.scene.opened is not None and (session_id := app.scene.opened.session_id):
-            sys.stdout.write(f"Everything is stored. Go on with: outrider --session {session_id[-8:]}\n")
+            sys.stdout.write(f"Everything is stored. Go on with: outrider {there}--session {session_id[-8:]}\n")
         return code
 
 
@@ -84,12 +93,12 @@ class OutriderApp(App[int]):
         Binding("ctrl+end", "scroll_to_end", priority=True),
     ]
 
-    def __init__(self, start: Start, open_engine: OpenEngine) -> None:
+    def __init__(self, start: Start, open_bridge: OpenBridge) -> None:
         super().__init__()
         for palette in (DARK, LIGHT):
             self.register_theme(theme(palette))
         self._start = start
-        self._open_engine = open_engine
+        self._open_bridge = open_bridge
         self._settings = start.settings()
         looks = Looks(self._settings.data / "terminal.json")
         self.theme = name_of(looks.palette)
@@ -142,14 +151,13 @@ class OutriderApp(App[int]):
     async def _begin(self) -> None:
         if self._settings.missing:
             return
-        answer = await ask_about_trust(self._settings, self.scene.one(Asking))
+        answer = "" if self._start.attach else await ask_about_trust(self._settings, self.scene.one(Asking))
         if answer == "quit":
             self.scene.leave()
             return
         if answer == "trust":
             self._settings = self._start.settings()
-        engine = await self._open_engine(self._settings, self._answer_question)
-        helm = self.scene.opened = Helm(engine, self._settings)
+        helm = self.scene.opened = Helm(await self._open_bridge(self._settings, self._answer_question))
         self._listener = Listener(self.scene, self.scene.one(Asking), self.work_on)
         self.scene.ask_open = self._listener.ask_open
         self.run_worker(self._listener.run(), group="listener")

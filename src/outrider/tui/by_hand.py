@@ -3,8 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from outrider.app.engine import Engine
-from outrider.app.views.commands import run_by_hand
+from outrider.app.bridges.bridge import Bridge
 from outrider.errors import OutriderError
 from outrider.tui.conversation.entries import Ran
 from outrider.types.parts import TextPart
@@ -17,12 +16,12 @@ class ByHand:
         self._parts: list[TextPart] = []
         self._running: asyncio.Future[str] | None = None
 
-    async def run(self, engine: Engine, session_id: str, ran: Ran, changed: Callable[[], None]) -> None:
+    async def run(self, bridge: Bridge, session_id: str, ran: Ran, changed: Callable[[], None]) -> None:
         def on_output(text: str) -> None:
             ran.output(text)
             changed()
 
-        self._running = asyncio.ensure_future(run_by_hand(engine, session_id, ran.command, on_output))
+        self._running = asyncio.ensure_future(bridge.run_by_hand(session_id, ran.command, on_output))
         try:
             ran.end(await self._running)
         except OutriderError as error:

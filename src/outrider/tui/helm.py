@@ -6,10 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from outrider.app.config.settings import Settings
-from outrider.app.engine import Engine
-from outrider.app.views.models import context_limit
-from outrider.app.views.sessions import archive_of
+from outrider.app.bridges.bridge import Bridge
 from outrider.tui.by_hand import ByHand
 from outrider.tui.composer.mentions import attachments
 from outrider.tui.conversation.conversation import Conversation
@@ -37,10 +34,11 @@ class Waiting(msgspec.Struct, frozen=True):
 class Helm:
     """A session is made when the first words are said, so that nobody collects empty ones."""
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
-        self.engine = engine
-        self.settings = settings
-        self.archive = archive_of(engine)
+    def __init__(self, bridge: Bridge) -> None:
+        self.bridge = bridge
+        self.engine = bridge.engine
+        self.settings = settings = bridge.settings
+        self.archive = bridge.archive
         self.conversation = Conversation("")
         self.waiting: list[Waiting] = []
         self.first = True  # whether the oldest entry is the session's first
@@ -62,12 +60,12 @@ class Helm:
     @property
     def mode(self) -> Mode:
         live = self.engine.live.get(self.session_id)
-        return live.journal.session.mode if live else self._mode
+        return live.session.mode if live else self._mode
 
     @property
     def agent(self) -> str:
         live = self.engine.live.get(self.session_id)
-        return live.journal.session.agent if live else self._agent
+        return live.session.agent if live else self._agent
 
     @property
     def model(self) -> ModelRef:
@@ -80,11 +78,11 @@ class Helm:
     @property
     def title(self) -> str:
         live = self.engine.live.get(self.session_id)
-        return live.journal.session.title if live else ""
+        return live.session.title if live else ""
 
     @property
     def context_limit(self) -> int | None:
-        return context_limit(self.settings.providers, self.model)
+        return self.bridge.context_limit(self.session_id, self.model)
 
     def hear(self, event: Event) -> None:
         self.conversation.hear(event)
@@ -103,7 +101,7 @@ class Helm:
     ) -> None:
         """The end of a stored session at once; then it is opened, which may take longer, and what is said waits."""
         async with self._opening:
-            page = await self.engine.store.load(session_id, limit=PAGE)
+            page = await self.archive.load(session_id, PAGE)
             conversation = Conversation(session_id)
             conversation.load(page.messages)
             conversation.activity.recount(page.messages)
@@ -119,7 +117,7 @@ class Helm:
             return False
         self._loading = True
         try:
-            page = await self.engine.store.load(self.session_id, limit=PAGE, before=first)
+            page = await self.archive.load(self.session_id, PAGE, before=first)
             self.first = page.first
             return bool(self.conversation.prepend(page.messages))
         finally:
@@ -144,7 +142,7 @@ class Helm:
         session_id = await self.ensure_session()
         ran = Ran(new_id(), command)
         self.conversation.add(ran)
-        await self._by_hand.run(self.engine, session_id, ran, changed)
+        await self._by_hand.run(self.bridge, session_id, ran, changed)
 
     async def interrupt(self) -> None:
         """End the turn under way, and a command that was run by hand."""
@@ -170,7 +168,7 @@ class Helm:
 
     async def earlier(self) -> int:
         """How many sessions there are of this folder, as far as it matters."""
-        return len(await self.archive.sessions(MOST_COUNTED, workspace=self.workspace))
+        return len(await self.archive.sessions(MOST_COUNTED, workspace=self.bridge.folder))
 
     async def set_mode(self, mode: Mode) -> None:
         self._mode = mode
@@ -181,12 +179,12 @@ class Helm:
         self._agent, self._model = agent, None
         if self.session_id:
             await self.engine.set_agent(self.session_id, agent)
-            self.engine.live[self.session_id].model = None
+            await self.engine.live[self.session_id].use_model(None)
 
-    def set_model(self, model: ModelRef) -> None:
+    async def set_model(self, model: ModelRef) -> None:
         self._model = model
         if self.session_id in self.engine.live:
-            self.engine.live[self.session_id].model = model
+            await self.engine.live[self.session_id].use_model(model)
 
     def agents(self) -> Sequence[str]:
         return [agent.name for agent in self.settings.agents]
@@ -194,29 +192,28 @@ class Helm:
     async def ensure_session(self) -> str:
         async with self._opening:
             if not self.session_id:
-                session_id = await self.engine.create(mode=self._mode, agent=self._agent, workspace=self.workspace)
+                session_id = await self.engine.create(mode=self._mode, agent=self._agent, workspace=self.bridge.folder)
                 self.conversation.session_id = session_id
-                self.engine.live[session_id].model = self._model
+                if self._model is not None:
+                    await self.engine.live[session_id].use_model(self._model)
                 self._follow(session_id)
             return self.session_id
 
     async def _open(self, session_id: str, *, take_over: bool) -> None:
-        under_way = session_id in self.engine.live and self.engine.live[session_id].busy
         await self.engine.open(session_id, take_over=take_over)
         self._follow(session_id)
         live = self.engine.live[session_id]
-        self.conversation.refresh(live.journal.session.messages[-PAGE:])
-        self.conversation.activity.recount(live.journal.session.messages)
-        if under_way:
+        self.conversation.refresh(live.session.messages[-PAGE:])
+        self.conversation.activity.recount(live.session.messages)
+        if live.in_turn:
             self.conversation.activity.resume()
-        last = next((m.model for m in reversed(live.journal.session.messages) if m.model is not None), None)
-        known = {provider.name for provider in self.settings.providers}
-        if self._model is not None or (last is not None and last.provider in known):
-            live.model = self._model or last
+        last = next((m.model for m in reversed(live.session.messages) if m.model is not None), None)
+        if self._model is not None or (last is not None and last.provider in self.bridge.providers):
+            await live.use_model(self._model or last)
 
     def _follow(self, session_id: str) -> None:
         """Events name messages; the session that is open has them."""
-        session = self.engine.live[session_id].journal.session
+        session = self.engine.live[session_id].session
 
         def message_of(message_id: str) -> Message | None:
             return next((found for found in reversed(session.messages) if found.id == message_id), None)

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from outrider.app.engine import Engine
+from outrider.app.bridges.bridge import SteeredEngine
 from outrider.app.views.questions import Question, ToolContext
 from outrider.errors import ListenerOverflow, OutriderError
 from outrider.tui.asking.approval import ApprovalPanel, Asked
@@ -107,7 +107,7 @@ class Listener:
             await self._asking.put(ApprovalPanel(asked), taken)
 
 
-async def _answer(engine: Engine, approval_id: str, answer: str, words: str) -> None:
+async def _answer(engine: SteeredEngine, approval_id: str, answer: str, words: str) -> None:
     match answer:
         case "once" | "session" | "project" | "always":
             await engine.answer(approval_id, allow=True, scope=answer, by=BY)

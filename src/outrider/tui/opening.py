@@ -1,12 +1,13 @@
 """From the settings to an open engine; trust is asked for first, since a workspace's own files count only with it."""
 
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 import msgspec
 
+from outrider.app.bridges.bridge import Bridge
+from outrider.app.bridges.local import LocalBridge
 from outrider.app.config.settings import Settings
-from outrider.app.engine import Engine
 from outrider.app.standard import standard_engine
 from outrider.app.views.questions import Ask
 from outrider.app.workspace.project import find_project
@@ -28,26 +29,32 @@ _KEYS = (
     Key("q", "quit", "quit"),
 )
 
-OpenEngine = Callable[[Settings, Ask], Awaitable[Engine]]
+OpenBridge = Callable[[Settings, Ask], Awaitable[Bridge]]
+Attach = Callable[[Settings], AbstractAsyncContextManager[Bridge]]
 
 
 class Start(msgspec.Struct, frozen=True):
-    """What the application begins with. `settings` reads them anew: once a folder is trusted they are others."""
+    """What the application begins with. `settings` reads them anew: once a folder is trusted they are others. `attach`
+    leads to a server, whose sessions are then shown; `place` is its address."""
 
     settings: Callable[[], Settings]
     session: str = ""
     resume: bool = False
     prompt: str = ""
+    attach: Attach | None = None
+    place: str = ""
 
 
-def engines(stack: AsyncExitStack) -> OpenEngine:
-    """Opens the standard engine, which is closed with the stack."""
+def engines(stack: AsyncExitStack, attach: Attach | None = None) -> OpenBridge:
+    """Opens the standard engine, or leads to a server's; both are closed with the stack."""
 
-    async def open_engine(settings: Settings, ask: Ask) -> Engine:
+    async def open_bridge(settings: Settings, ask: Ask) -> Bridge:
+        if attach is not None:
+            return await stack.enter_async_context(attach(settings))
         engine = standard_engine(settings, workspace=settings.workspace, attended=True, ask=ask)
-        return await stack.enter_async_context(engine)
+        return LocalBridge(await stack.enter_async_context(engine), settings)
 
-    return open_engine
+    return open_bridge
 
 
 async def ask_about_trust(settings: Settings, asking: Asking) -> str:
@@ -100,5 +107,5 @@ async def first_session(helm: Helm, start: Start) -> str:
         return (await helm.archive.find(start.session)).id
     if not start.resume:
         return ""
-    found = await helm.archive.sessions(1, workspace=helm.workspace)
+    found = await helm.archive.sessions(1, workspace=helm.bridge.folder)
     return found[0].id if found else ""

@@ -88,8 +88,9 @@ class Archive:
             if after is None:
                 return
 
-    async def load(self, session_id: str, last: int | None = None) -> Transcript:
-        return await self.store.load(session_id, limit=last)
+    async def load(self, session_id: str, last: int | None = None, *, before: str | None = None) -> Transcript:
+        """All messages, or the last ones, or the last ones before a message."""
+        return await self.store.load(session_id, limit=last, before=before)
 
     async def search(self, words: str, *, limit: int, session_id: str | None = None) -> Sequence[SearchHit]:
         return await self.store.search(words, session_id=session_id, limit=limit)

@@ -83,7 +83,7 @@ class RemoteEngine:
             held = self._held(await whole_transcript(self.client, session_id))
             await self._following.begin(held)
         there = await held.look()
-        held.mirror.busy = there.busy
+        held.mirror.in_turn = there.busy
         return held.session
 
     async def close(self, session_id: str) -> None:

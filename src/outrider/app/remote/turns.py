@@ -67,7 +67,7 @@ class Turns:
         last = (await stored(self._client, held.session.id)).seq
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS):
-                await held.until(lambda: held.mirror.seq >= last and not held.busy)
+                await held.until(lambda: held.mirror.seq >= last and not held.in_turn)
         return ended.turn_end()
 
     async def _is_open(self, held: HeldSession, input_id: str) -> bool:

@@ -3,11 +3,12 @@
 from outrider.agents.ends import is_cut_off
 from outrider.app.archive.archive import Archive
 from outrider.app.engine import Engine
+from outrider.sessions.session import Session
 
 
-def was_cut_off(engine: Engine, session_id: str) -> bool:
-    """Whether the last turn of an open session broke off and could go on."""
-    return is_cut_off(engine.live[session_id].journal.session.messages)
+def was_cut_off(session: Session) -> bool:
+    """Whether the last turn broke off and could go on."""
+    return is_cut_off(session.messages)
 
 
 def archive_of(engine: Engine) -> Archive:

@@ -56,7 +56,7 @@ def _standing(engine: Engine, session_id: str) -> OpenedSession:
     live = engine.live[session_id]
     agent = live.agent
     limit = context_limit(engine.staff.plan.providers.values(), ModelRef(agent.provider, agent.model))
-    return OpenedSession(live.busy, was_cut_off(engine, session_id), f"{agent.provider}/{agent.model}", limit)
+    return OpenedSession(live.in_turn, was_cut_off(live.session), f"{agent.provider}/{agent.model}", limit)
 
 
 OPENING = (

@@ -2,7 +2,6 @@
 
 from typing import get_args
 
-from outrider.app.views.models import models_of
 from outrider.tui.commands.stage import Stage
 from outrider.tui.looks import Look
 from outrider.tui.widgets.picker import Item
@@ -38,15 +37,15 @@ def next_mode(current: Mode) -> Mode:
 async def model(stage: Stage, name: str) -> None:
     helm = stage.helm
     current = f"{helm.model.provider}/{helm.model.model}"
-    chosen = name or await stage.pick("Model", _models(stage, current), current)
+    chosen = name or await stage.pick("Model", await _models(stage, current), current)
     if not chosen:
         return
     provider, _, rest = chosen.partition("/")
-    known = [found.name for found in helm.settings.providers]
+    known = helm.bridge.providers
     if provider not in known or not rest:
         stage.tell(f"write PROVIDER/MODEL, with a provider of: {', '.join(known)}", "warn")
         return
-    helm.set_model(ModelRef(provider, rest))
+    await helm.set_model(ModelRef(provider, rest))
     stage.redraw()
 
 
@@ -74,9 +73,8 @@ async def theme(stage: Stage, name: str) -> None:
         stage.switch_look(None)
 
 
-def _models(stage: Stage, current: str) -> list[Item]:
+async def _models(stage: Stage, current: str) -> list[Item]:
     """Those in use first, then all that are listed for the providers that can be reached."""
     helm = stage.helm
     used = [f"{agent.provider}/{agent.model}" for agent in helm.settings.agents]
-    listed = [f"{found.provider}/{found.model}" for found in models_of(helm.settings.providers)]
-    return [Item(name, name) for name in dict.fromkeys((current, *used, *listed))]
+    return [Item(name, name) for name in dict.fromkeys((current, *used, *await helm.bridge.models()))]

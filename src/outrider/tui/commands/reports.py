@@ -1,7 +1,6 @@
 """Commands that tell: help, cost, the trace, processes, permissions."""
 
 from outrider.app.archive.traces import stored_trace
-from outrider.app.views.commands import end_process, processes
 from outrider.tui.commands.stage import Command, Stage
 from outrider.tui.rendering.words import count, money, plural
 from outrider.tui.widgets.picker import Item
@@ -62,13 +61,13 @@ async def trace(stage: Stage, _: str) -> None:
 async def show_processes(stage: Stage, _: str) -> None:
     """Choosing one that runs ends it."""
     helm = stage.helm
-    found = processes(helm.engine, helm.session_id)
+    found = await helm.bridge.processes(helm.session_id)
     if not found:
         stage.tell("no process runs in the background")
         return
     items = [Item(one.id, one.command, one.ending.words if one.ending else f"runs, pid {one.pid}") for one in found]
     chosen = await stage.pick("Processes (Enter ends one)", items)
-    if chosen and await end_process(helm.engine, helm.session_id, chosen):
+    if chosen and await helm.bridge.end_process(helm.session_id, chosen):
         stage.tell("the process was ended", "good")
 
 
@@ -82,7 +81,7 @@ async def permissions(stage: Stage, _: str) -> None:
     items = [Item(one.id, f"{one.tool}  {_subject(one.input)}", one.scope) for one in answers]
     chosen = await stage.pick("Allowed (Enter takes it back)", items)
     if chosen:
-        await helm.engine.desk.revoke(chosen)
+        await helm.bridge.revoke(chosen)
         stage.tell("taken back: it will be asked again", "good")
 
 

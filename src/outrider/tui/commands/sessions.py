@@ -25,7 +25,7 @@ async def resume(stage: Stage, name: str) -> None:
     if name:
         await open_session(stage, (await helm.archive.find(name)).id)
         return
-    found = await helm.archive.sessions(MOST, workspace=helm.workspace)
+    found = await helm.archive.sessions(MOST, workspace=helm.bridge.folder)
     chosen = await stage.pick("Sessions of this folder", [_item(session) for session in found], helm.session_id)
     if chosen:
         await open_session(stage, chosen)
@@ -59,7 +59,7 @@ async def open_session(stage: Stage, session_id: str) -> None:
             stage.helm.begin_anew()
     await stage.shown()
     busy = stage.helm.conversation.activity.busy
-    if stage.helm.session_id and not busy and was_cut_off(stage.helm.engine, session_id):
+    if stage.helm.session_id and not busy and was_cut_off(stage.helm.engine.live[session_id].session):
         stage.tell("the last turn was cut off; /continue lets it go on, or say something else", "warn")
 
 

@@ -127,8 +127,8 @@ class Following:
             there = await held.look()
         except ServerAwayError:
             return  # the feed notices too, and comes back once more
-        ended = held.busy and not there.busy
-        held.mirror.busy = there.busy
+        ended = held.in_turn and not there.busy
+        held.mirror.in_turn = there.busy
         if ended:
             self._bus.publish(LoopCompletedEvent(session_id=held.session.id, termination_reason="aborted"))
 

@@ -49,8 +49,8 @@ class HeldSession:
         return self.mirror.session
 
     @property
-    def busy(self) -> bool:
-        return self.mirror.busy
+    def in_turn(self) -> bool:
+        return self.mirror.in_turn
 
     @property
     def agent(self) -> Agent:

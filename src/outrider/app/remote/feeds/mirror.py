@@ -41,7 +41,7 @@ class Mirror:
     def __init__(self, transcript: Transcript, newer: NewMessages) -> None:
         self.session = session_from(transcript.session, transcript.messages)
         self.seq = transcript.session.seq
-        self.busy = False
+        self.in_turn = False
         self.taken: set[str] = set()  # input that a turn has taken
         self._waiting: set[str] = set()  # input that none has taken
         self._newer = newer
@@ -97,11 +97,11 @@ class Mirror:
             case SessionUpdatedEvent() if event.changes.keys() & _INPUT:
                 return []
             case LoopStartedEvent():
-                self.busy, said = True, await self._said()
+                self.in_turn, said = True, await self._said()
             case LLMRequestEvent() if self._waiting:
                 said = await self._said()
             case LoopCompletedEvent():
-                self.busy = False
+                self.in_turn = False
             case _:
                 pass
         return [*said, event]

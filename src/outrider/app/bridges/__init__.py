@@ -1,0 +1,1 @@
+"""What screens hold: an engine with all that belongs to it, of this process or of a server."""

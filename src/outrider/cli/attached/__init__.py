@@ -1,0 +1,1 @@
+"""What people do with the sessions of a server from this machine."""

@@ -27,7 +27,11 @@ USERS = ["root", "ordinary"]
 BROKEN = ("bwrap:", "could not be closed", "is gone", "No module named", "SyntaxError")
 NEEDED = {"bubblewrap": 184, "landlock": 165, "control": 120}
 
-pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="sandboxes exist on Linux only"), pytest.mark.slow]
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="sandboxes exist on Linux only"),
+    pytest.mark.slow,
+    pytest.mark.timeout(700),
+]
 
 
 @pytest.fixture
@@ -55,7 +59,7 @@ def judge(user: str, way: str, folder: Path) -> dict[str, dict[str, object]]:
         command = as_nobody(environment)
     command += ["-m", "tests.end_to_end.escapes.drive", str(arena), way]
     done = subprocess.run(
-        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=110, check=False
+        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["found"][way]

@@ -17,7 +17,7 @@ from outrider.processes.sandbox.landlock import Landlock
 from outrider.processes.sandbox.policy import Hosts, Policy
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello"
-FETCH = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=5).read().decode())"
+FETCH = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode())"
 TUNNEL = """
 import socket, sys
 line = socket.create_connection(("127.0.0.1", 8118))

@@ -36,7 +36,7 @@ async def test_a_confined_command_gives_its_output_and_exit_code(supervisor: Sup
 
 async def test_a_confined_command_is_asked_to_end_before_it_is_made_to(supervisor: Supervisor, tmp_path: Path):
     script = "trap 'echo goodbye > last; exit 0' TERM; touch ready; while :; do sleep 0.05; done"
-    outcome = await supervisor.run_command("b", script, workdir=tmp_path, limit=0.8)
+    outcome = await supervisor.run_command("b", script, workdir=tmp_path, limit=3)
     assert outcome.ending is not None
     assert outcome.ending.cause == "timeout"
     assert (tmp_path / "ready").exists()

@@ -11,7 +11,7 @@ from outrider.types.parts import ToolPart
 from tests.fakes.standard import Place
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello"
-FETCH = "python3 -c \"import urllib.request as u; print(u.urlopen('http://127.0.0.1:{port}/', timeout=5).read())\""
+FETCH = "python3 -c \"import urllib.request as u; print(u.urlopen('http://127.0.0.1:{port}/', timeout=30).read())\""
 
 
 @pytest.fixture

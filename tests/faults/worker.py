@@ -131,10 +131,10 @@ async def hold_lock(path: str) -> None:
         time.sleep(60)
 
 
-async def own(path: str, session_id: str) -> None:
-    """Own a session for a third of a second at a time, and write to it on every line that comes in."""
+async def own(path: str, session_id: str, ttl_ms: str = "600000") -> None:
+    """Own a session for so long at a time, and write to it on every line that comes in."""
     async with SqliteStore(path) as store:
-        lease = await store.acquire(session_id, this_process(), ttl_ms=300)
+        lease = await store.acquire(session_id, this_process(), ttl_ms=int(ttl_ms))
         journal = Journal((await resume_plain(store, session_id)), store, EventBus(), lease=lease)
         say(owner=True)
         while sys.stdin.readline():

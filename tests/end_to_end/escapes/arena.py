@@ -80,9 +80,9 @@ class Arena:
         self.token = f"token-{mark}-{os.urandom(8).hex()}"
         self._build()
         self.bystander = subprocess.Popen(
-            ["/bin/sleep", "60"], cwd=self.outside, env={"TOKEN": self.token}, start_new_session=True
+            ["/bin/sleep", "900"], cwd=self.outside, env={"TOKEN": self.token}, start_new_session=True
         )
-        wait_for(lambda: "sleep" in comm(self.bystander.pid))
+        wait_for(lambda: "sleep" in comm(self.bystander.pid), 30)
         self._limits = Path(f"/proc/{self.bystander.pid}/limits").read_bytes()
         self._before = self._digests()
 
@@ -122,6 +122,10 @@ class Arena:
             "ABSTRACT": listeners.name,
             "SUID": os.environ.get("ESCAPES_SUID", ""),
         }
+
+    def let_end(self) -> None:
+        """Whatever held the attempt may need a moment to end all of it; what escaped stays for longer than that."""
+        wait_for(lambda: not left_behind(self.mark), 10)
 
     def effects(self, output: str, patience: float = LEFT_ALONE) -> list[str]:
         """What the attempt achieved, seen from outside."""
@@ -190,7 +194,7 @@ def comm(pid: int, name: str = "comm") -> str:
         return ""
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float) -> None:
     until = time.monotonic() + seconds
     while not condition() and time.monotonic() < until:
         time.sleep(0.002)

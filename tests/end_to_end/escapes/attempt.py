@@ -20,7 +20,7 @@ class Attempt:
     users: frozenset[User] = BOTH
     writable: bool = True
     bounds: dict[str, float] = field(default_factory=dict[str, float])
-    seconds: float = 8.0
+    seconds: float = 60.0
     kill_after: float = 0.0  # the parent is killed with SIGKILL after so many seconds
     landlock: bool = True  # whether the fallback must hold it, too; what it cannot is among its gaps
 

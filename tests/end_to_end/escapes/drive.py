@@ -67,9 +67,11 @@ def try_attempt(attempt: Attempt, sandbox: Sandbox | None, folder: Path, listene
         # A user may have few keys.
         with a_key(mark, arena.token) if "KEYCTL" in attempt.script else contextlib.nullcontext():
             output = run(attempt, sandbox, arena, listeners)
+        if sandbox is not None:
+            arena.let_end()
         effects = arena.effects(output)
         if sandbox is None and not effects:  # on a busy machine an effect takes its time to show
-            effects = arena.effects(output, patience=1.0)
+            effects = arena.effects(output, patience=5.0)
         return {"effects": effects, "output": output[-600:]}
     finally:
         arena.close()
@@ -116,7 +118,7 @@ def start(launch: Launch, attempt: Attempt, arena: Arena, listeners: Listeners) 
         except subprocess.TimeoutExpired:
             process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.communicate(timeout=1)
+                process.communicate(timeout=5)
             output = b""
         finally:
             os.close(secret)

@@ -112,3 +112,24 @@ async def test_many_who_write_at_once_are_each_kept_once(told: Told):
         assert await texts(told, journal) == [str(number) for number in range(20)]
         assert len(told.store.writes) <= 2
         assert [seq for _, seq in told.heard] == sorted({seq for _, seq in told.heard})
+
+
+class AbsentMindedStore(MemoryStore):
+    """Keeps at once and says so later."""
+
+    async def append(self, session_id: str, values: Sequence[Kept], **options) -> int:
+        last = await super().append(session_id, values, **options)
+        await asyncio.sleep(0.05)
+        return last
+
+
+async def test_what_becomes_known_of_a_message_while_it_is_written_is_kept_as_well():
+    store = AbsentMindedStore()
+    async with await begin(Session(), store, EventBus()) as journal:
+        message = journal.open_message(Message("assistant"))
+        journal.put_part_soon(TextPart("said"), message)
+        await asyncio.sleep(0.01)
+        message.finish = "tool_use"
+        await journal.put_message(message)
+        (kept,) = (await store.load(journal.session.id)).messages
+        assert kept.finish == "tool_use"

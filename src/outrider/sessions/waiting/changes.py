@@ -36,6 +36,7 @@ class Changes:
     def __init__(self, append: Append) -> None:
         self._append = append
         self._waiting: list[Entry] = []
+        self._writing = 0  # of those that wait
         self._unwatched: list[Entry] = []
 
     def __bool__(self) -> bool:
@@ -48,8 +49,9 @@ class Changes:
             self._unwatched.append(entry)
 
     def holds(self, value: Kept) -> bool:
-        """Whether this very value waits, and so will be kept as it is then."""
-        return any(value is waiting for entry in self._waiting for waiting in entry.values)
+        """Whether this very value waits to be written, and so will be kept as it is then; what is being written is kept
+        as it was."""
+        return any(value is waiting for entry in self._waiting[self._writing :] for waiting in entry.values)
 
     def check(self, entry: Entry) -> None:
         """Raises what went wrong with an entry that was waited for, or with one before it that was not."""
@@ -61,6 +63,7 @@ class Changes:
     async def drain(self) -> None:
         while self._waiting:
             batch = self._next_batch()
+            self._writing = len(batch)
             try:
                 values = [value for entry in batch for value in entry.values]
                 synced = any(entry.synced for entry in batch)
@@ -73,6 +76,8 @@ class Changes:
             except BaseException:
                 del self._waiting[: len(batch)]
                 raise
+            finally:
+                self._writing = 0
             del self._waiting[: len(batch)]
             _apply(batch, last)
 

@@ -12,7 +12,7 @@ from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import Kept
 from outrider.sessions.session import Session
 from outrider.types.events import PartUpdatedEvent
-from outrider.types.messages import Message
+from outrider.types.messages import Message, MessageTime
 from outrider.types.parts import TextPart
 
 
@@ -129,7 +129,7 @@ async def test_what_becomes_known_of_a_message_while_it_is_written_is_kept_as_we
         message = journal.open_message(Message("assistant"))
         journal.put_part_soon(TextPart("said"), message)
         await asyncio.sleep(0.01)
-        message.finish = "tool_use"
+        message.finish, message.time = "tool_use", MessageTime(1, 2)
         await journal.put_message(message)
         (kept,) = (await store.load(journal.session.id)).messages
         assert kept.finish == "tool_use"

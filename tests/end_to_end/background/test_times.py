@@ -1,30 +1,21 @@
 """Runs that begin at a time, or after another run: on SQLite, and on Postgres with two workers."""
 
 import asyncio
-import os
-import random
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
-import psycopg
 import sqlalchemy as sa
 
 from outrider.background.database import Database
 from outrider.background.jobs import Place
 from outrider.types.ids import now_ms
 from tests.end_to_end.background.fleet import watched
+from tests.postgres import fresh_database
 
 SECONDS = 60
-
-
-def new_database(postgres_url: str) -> str:
-    name = f"times_{os.getpid()}_{random.randrange(10**9)}"
-    with psycopg.connect(postgres_url, autocommit=True) as db:
-        db.execute(f"CREATE DATABASE {name}")
-    return sa.make_url(postgres_url).set(database=name).render_as_string(hide_password=False)
 
 
 async def test_a_run_begins_when_the_one_before_it_is_over(tmp_path: Path):
@@ -40,7 +31,7 @@ async def test_a_run_begins_when_the_one_before_it_is_over(tmp_path: Path):
 async def test_a_schedule_that_was_missed_is_caught_up_with_once_by_one_of_two_workers(
     tmp_path: Path, postgres_url: str
 ):
-    async with watched(tmp_path, new_database(postgres_url)) as there:
+    async with watched(tmp_path, fresh_database(postgres_url)) as there:
         made = await there.jobs.schedule(
             "0 7 * * *", "1 steps of morning", timezone="UTC", workspace=str(tmp_path), place=Place(user="me")
         )

@@ -61,7 +61,8 @@ class _Reader:
         if self._task.done():
             self._task.result()
         try:
-            change = await asyncio.wait_for(self._found.get(), seconds)
+            async with asyncio.timeout(seconds):  # `wait_for` may forget a cancellation that comes with a change
+                change = await self._found.get()
         except TimeoutError:
             return None
         self.last = change.seq

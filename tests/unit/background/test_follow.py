@@ -1,5 +1,6 @@
 """A run is seen from anywhere, in order, and from where one was after a break."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -7,10 +8,11 @@ import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
-from outrider.background.follow import follow
+from outrider.background.follow import _Reader, follow
 from outrider.background.runs import Outcome, Run
 from outrider.errors import StoreUnavailableError
-from outrider.sessions.records import SessionChange, StoredSession
+from outrider.sessions.memory_store import MemoryStore
+from outrider.sessions.records import SessionChange, SessionUpdate, StoredSession
 
 
 class BreakingStore:
@@ -55,3 +57,20 @@ async def test_whoever_comes_back_sees_only_what_is_newer():
     store.asked.append(0)
     jobs: Any = FewJobs(store)
     assert [new.seq async for new in follow(jobs, "one", after=2) if isinstance(new, SessionChange)] == [3]
+
+
+@pytest.mark.parametrize("rounds", range(12))
+async def test_to_leave_at_the_moment_at_which_a_change_comes_is_to_leave(rounds: int):
+    store = MemoryStore()
+    session = await store.create(StoredSession())
+    async with _Reader(store, session.id, after=1, pause=0.5) as reader:
+        asking = asyncio.create_task(reader.next(30))
+        await asyncio.sleep(0.01)
+        await store.update(session.id, SessionUpdate(title="new"))
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        if asking.cancel():
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+        else:
+            assert await asking is not None

@@ -100,7 +100,8 @@ class Desk:
         try:
             while asked.answer == "open":
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(answered.wait(), POLL_SECONDS)
+                    async with asyncio.timeout(POLL_SECONDS):
+                        await answered.wait()
                 known = await self._store.approvals(asked.session_id)
                 asked = next((approval for approval in known if approval.id == asked.id), asked)
         finally:

@@ -99,9 +99,7 @@ class Desk:
         answered = self._waiting.setdefault(asked.id, asyncio.Event())
         try:
             while asked.answer == "open":
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(POLL_SECONDS):
-                        await answered.wait()
+                await _heard_or_due(answered)
                 known = await self._store.approvals(asked.session_id)
                 asked = next((approval for approval in known if approval.id == asked.id), asked)
         finally:
@@ -128,3 +126,10 @@ class Desk:
             self._lasting[approval.id] = approval
         else:
             self._lasting.pop(approval.id, None)
+
+
+async def _heard_or_due(answered: asyncio.Event) -> None:
+    """An answer was given here, or it is time to look for one from elsewhere."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(POLL_SECONDS):
+            await answered.wait()

@@ -1,6 +1,6 @@
 """The embedded model: how soon a second start answers, and what our side costs over the runtime's own speed.
 
-Skipped where no weights are on this machine; fetch them with `outrider models pull`."""
+It takes about two minutes, with the largest of the models that `outrider models pull` has brought."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from benchmarks.local_eval.shop import lay_out
 from outrider.app.config.folders import find_folders
 from outrider.app.local.compact import PRIMER
 from outrider.app.local.shelf import place_of
-from outrider.app.local.weights import KNOWN
+from outrider.app.local.weights import KNOWN, Weights
 from outrider.providers.local.client import Asked, LocalClient
 from outrider.providers.local.names import NoNames
 from outrider.providers.local.runtimes.embedded import EmbeddedRuntime
@@ -52,26 +52,33 @@ asyncio.run(main())
 def bench() -> list[Figure]:
     data = find_folders(os.environ).data
     here = [weights for weights in KNOWN if place_of(weights, data).is_file()]
-    figures: list[Figure] = []
-    for weights in here[:1]:
-        figures += [first_text(weights.name), *asyncio.run(speed(place_of(weights, data)))]
-    return figures
+    if not here:
+        print("local: no weights are here; fetch them (1.1 GB) with: outrider models pull", file=sys.stderr)
+        return []
+    place = place_of(here[0], data)
+    return [first_text(here[0], place), *asyncio.run(speed(place))]
 
 
-def first_text(name: str) -> Figure:
+def first_text(weights: Weights, place: Path) -> Figure:
+    """In a home of its own, so that the first start has to read the whole prompt and the others find it read."""
     with tempfile.TemporaryDirectory(prefix="bench-local-") as folder:
-        workspace = str(lay_out(Path(folder)))
-        taken = [started(workspace, name) for _ in range(ROUNDS + 1)][1:]  # the first one may have to read everything
+        home, workspace = Path(folder, "home"), lay_out(Path(folder, "workspace"))
+        place_of(weights, home).parent.mkdir(parents=True)
+        place_of(weights, home).symlink_to(place)
+        first, *taken = [started(home, workspace, weights.name) for _ in range(ROUNDS + 1)]
     value = statistics.median(taken)
-    return Figure(
-        f"local/{name}: second start to first text", value, "s", target=f"< {SECONDS:g} s", ok=value < SECONDS
+    print(
+        f"local: the first start took {first:.1f} s, the others {min(taken):.2f} to {max(taken):.2f} s", file=sys.stderr
     )
+    name = f"local/{weights.name}: second start to first text"
+    return Figure(name, value, "s", target=f"< {SECONDS:g} s", ok=value < SECONDS)
 
 
-def started(workspace: str, name: str) -> float:
+def started(home: Path, workspace: Path, name: str) -> float:
     begin = time.time()
-    command = [sys.executable, "-c", START, workspace, f"local/{name}"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    command = [sys.executable, "-c", START, str(workspace), f"local/{name}"]
+    environment = os.environ | {"OUTRIDER_HOME": str(home)}
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     return float(done.stdout) - begin
 
 

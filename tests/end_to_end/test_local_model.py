@@ -283,3 +283,17 @@ def test_a_process_with_a_model_can_be_interrupted_and_listens_nowhere(tmp_path)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=280, check=False)
     assert done.stdout.strip() == "interrupted", done.stderr
     assert done.stderr == ""
+
+
+def test_a_model_can_be_closed_as_soon_as_it_is_loaded(tmp_path):
+    program = textwrap.dedent(
+        f"""
+        from pathlib import Path
+        from outrider.providers.local.runtimes.embedded import EmbeddedRuntime
+        from outrider.providers.local.runtimes.runtime import RuntimeLimits
+        for _ in range(3):
+            EmbeddedRuntime(Path({str(WEIGHTS)!r}), Path({str(tmp_path)!r}), RuntimeLimits(context=512)).close()
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=280, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

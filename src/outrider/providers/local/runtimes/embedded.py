@@ -1,5 +1,6 @@
 """llama.cpp inside this process, reached by its own calls and by a socket that only this user can open."""
 
+import contextlib
 import http.client
 import os
 import secrets
@@ -30,17 +31,18 @@ class EmbeddedRuntime:
         self.version = str(library.__version__)
         self._key = secrets.token_hex(32)
         self._folder = Path(tempfile.mkdtemp(prefix="outrider-"))
+        self._server: Any = None
         parameters = _parameters(library.CommonParams(), weights, imprints, limits)
         parameters.hostnames = [str(self._folder / "runtime.sock")]
         parameters.api_keys = [self._key]
         try:
             with signals_kept():
-                self._server: Any = library.Server(parameters)
+                self._server = library.Server(parameters)
         except RuntimeError as error:
             self.close()
             raise ServerError(
-                f"{weights.name} cannot be loaded: it may be damaged, cut short, or of a kind that this runtime does not "
-                f"know, or there is too little memory for it ({error})"
+                f"{weights.name} cannot be loaded: it may be damaged, cut short, or of a kind that this runtime does "
+                f"not know, or there is too little memory for it ({error})"
             ) from error
 
     def chat(self, body: str, told: Told) -> None:
@@ -51,27 +53,31 @@ class EmbeddedRuntime:
         self._server.handle_completions(msgspec.json.encode(body).decode(), told)
 
     def prefix(self, messages: list[dict[str, str]]) -> str:
-        return str(self._post("/apply-template", {"messages": messages})["prompt"])
+        return str(self._ask("POST", "/apply-template", {"messages": messages})["prompt"])
 
     def save(self, name: str) -> None:
-        self._post(_SLOT.format("save"), {"filename": name})
+        self._ask("POST", _SLOT.format("save"), {"filename": name})
 
     def restore(self, name: str) -> bool:
         try:
-            self._post(_SLOT.format("restore"), {"filename": name})
+            self._ask("POST", _SLOT.format("restore"), {"filename": name})
         except ServerError:
             return False
         return True
 
     def close(self) -> None:
+        # A runtime that is ended before its loop has begun waits for ever; once it answers, the loop runs.
+        if self._server is not None:
+            with contextlib.suppress(ServerError):
+                self._ask("GET", "/slots")
         self._server = None
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         connection = _SocketConnection(self._folder / "runtime.sock")
         headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
         try:
-            connection.request("POST", path, msgspec.json.encode(body), headers)
+            connection.request(method, path, msgspec.json.encode(body) if body else None, headers)
             answer = connection.getresponse()
             said = answer.read()
         except (OSError, http.client.HTTPException) as error:

@@ -152,7 +152,7 @@ class Step:
         message.time = MessageTime(message.time.created if message.time else now, now)
         reason = error.type if error else message.finish or "other"
         journal.put_part_soon(StepFinishPart(reason, cost=message.cost, tokens=message.tokens), message)
-        await journal.put_message(message)
+        await journal.put_message(message, synced=message.finish != "tool_use")  # calls are, before they run
         self._tell_response()
 
     def _keep(self, part: AnswerPart) -> None:

@@ -23,7 +23,7 @@ def _short(schema: Any, definitions: Schema, inside: tuple[str, ...]) -> Any:
     if isinstance(schema, list):
         return [_short(item, definitions, inside) for item in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
-        return schema
+        return int(schema) if isinstance(schema, float) and schema.is_integer() else schema
     found = cast("Schema", schema)
     name = str(found.get("$ref", "")).removeprefix(_REF)
     if name in definitions and name not in inside and not _holds(definitions[name], name):

@@ -42,7 +42,7 @@ class LocalClient:
         names: FileNames = NoNames(),  # noqa: B008  it has no state
     ) -> None:
         self.name = name
-        self._all = models
+        self._models = models
         self._primer = primer
         self._names = names
         self._taken: dict[str, asyncio.Future[LoadedModel]] = {}
@@ -67,12 +67,12 @@ class LocalClient:
             name, taking = self._taken.popitem()
             with contextlib.suppress(OutriderError):
                 await taking
-                await asyncio.to_thread(self._all.give_back, name)
+                await asyncio.to_thread(self._models.give_back, name)
 
     async def _model(self, name: str) -> LoadedModel:
         """A request that is given up while the model loads leaves it to the next one."""
         if name not in self._taken:
-            self._taken[name] = asyncio.ensure_future(asyncio.to_thread(self._all.take, name))
+            self._taken[name] = asyncio.ensure_future(asyncio.to_thread(self._models.take, name))
         try:
             return await asyncio.shield(self._taken[name])
         except OutriderError as error:

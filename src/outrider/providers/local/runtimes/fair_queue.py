@@ -17,6 +17,10 @@ class FairQueue(Generic[Job]):
         self._changed = Condition()
         self._closed = False
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def put(self, conversation: str, job: Job) -> bool:
         """False when it is full or closed."""
         with self._changed:

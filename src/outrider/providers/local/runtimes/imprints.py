@@ -72,10 +72,8 @@ class Imprints:
             new.chmod(0o600)
             new.replace(self._folder / f"{key}-{_digest(new)}.bin")
             self._tidy()
-        except (
-            OSError,
-            ServerError,
-        ):  # a disk that is full or read-only costs time at the next start, and nothing else
+        except (OSError, ServerError):
+            # A disk that is full or read-only costs time at the next start, and nothing else.
             new.unlink(missing_ok=True)
 
     def _tidy(self) -> None:

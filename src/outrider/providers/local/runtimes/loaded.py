@@ -62,11 +62,10 @@ class LoadedModel:
 
     def close(self) -> None:
         """Gives up the answer under way, and blocks until it has stopped."""
-        closed = ServerError("the local model was closed")
         for job in self._queue.close():
-            job.end(closed)
+            job.end(_closed())
         if (job := self._served) is not None:
-            job.end(closed)
+            job.end(_closed())
             job.given_up = True
         self._worker.join()
         self._runtime.close()
@@ -74,6 +73,9 @@ class LoadedModel:
     def _work(self) -> None:
         while (job := self._queue.take()) is not None:
             self._served = job
+            if self._queue.closed:  # it was taken just before, and `close` may not have seen it
+                job.end(_closed())
+                return
             try:
                 if self._imprints is not None and job.beginning is not None:
                     self._imprints.prepare(self._runtime, job.beginning, lambda _, job=job: job.given_up)
@@ -82,6 +84,7 @@ class LoadedModel:
                 job.end()
             except Exception as error:  # noqa: BLE001  whatever the runtime raises is this request's end, not ours
                 job.end(as_provider_error(error))
+            self._served = None
 
 
 class Pool:
@@ -99,13 +102,6 @@ class Pool:
             self._loaded[weights, limits] = (model, (known[1] if known else 0) + 1)
             return model
 
-    def close(self) -> None:
-        """At the end of the process: a runtime that still computes then would take the process down with it."""
-        with self._lock:
-            while self._loaded:
-                _, (model, _) = self._loaded.popitem()
-                model.close()
-
     def give_back(self, weights: Path, limits: RuntimeLimits) -> None:
         with self._lock:
             model, users = self._loaded.pop((weights, limits), (None, 0))
@@ -114,6 +110,13 @@ class Pool:
             if users > 1:
                 self._loaded[weights, limits] = (model, users - 1)
             else:
+                model.close()
+
+    def close(self) -> None:
+        """At the end of the process: a runtime that still computes then would take the process down with it."""
+        with self._lock:
+            while self._loaded:
+                _, (model, _) = self._loaded.popitem()
                 model.close()
 
 
@@ -125,6 +128,10 @@ atexit.register(POOL.close)
 def _load(weights: Path, imprints: Path, limits: RuntimeLimits) -> LoadedModel:
     imprints.mkdir(parents=True, exist_ok=True, mode=0o700)
     return LoadedModel(EmbeddedRuntime(weights, imprints, limits), Imprints(imprints, weights))
+
+
+def _closed() -> ProviderError:
+    return ServerError("the local model was closed")
 
 
 def _handed_over(

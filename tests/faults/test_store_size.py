@@ -1,4 +1,5 @@
-"""Long sessions: opened, resumed and gone on with in bounded time and memory."""
+"""Long sessions: opened, resumed and gone on with in bounded time and memory. The figures are for reading; the bounds
+are ten times larger, and only notice that something grows with a session that should not."""
 
 import os
 import subprocess
@@ -70,10 +71,10 @@ async def test_sf_060_a_session_of_ten_thousand_parts_is_opened_and_gone_on_with
     await long_session(tmp_path / "s.db", 10_000, 1_000)
     took = measured(tmp_path / "s.db")
     record_property("figures", f"session of 10,000 parts: {told(took)}")
-    assert took["open"] < 500
-    assert took["page"] < 100
+    assert took["open"] < 2_000
+    assert took["page"] < 500
     assert took["megabytes"] < 150
-    assert took["second turn"] < 500
+    assert took["second turn"] < 2_000
 
 
 @pytest.mark.slow
@@ -86,7 +87,7 @@ async def test_sf_061_a_session_of_a_hundred_thousand_parts_is_listed_and_resume
     await long_session(tmp_path / "s.db", 100_000, output)
     took = measured(tmp_path / "s.db")
     record_property("figures", f"session of 100,000 parts, {25_000 * output / 2**20:.0f} MiB of outputs: {told(took)}")
-    assert took["list"] < 200
-    assert took["page"] < 200
-    assert took["open"] < (30_000 if SOAK else 3_000)
+    assert took["list"] < 1_000
+    assert took["page"] < 1_000
+    assert took["open"] < (60_000 if SOAK else 15_000)
     assert took["megabytes"] < 400 + 3 * 25_000 * output / 2**20

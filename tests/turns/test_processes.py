@@ -10,12 +10,13 @@ from tests.turns.test_undo import engine
 
 
 def answers(request: Any) -> Any:
+    """The process has not ended when it is killed, but has read its line: it waits for its input in vain."""
     process = {"process_id": "cat"}
     steps: list[Any] = [
-        [call("shell", "cat", command="cat > heard.txt; echo over", background=True)],
+        [call("shell", "cat", command="read line; echo $line > heard.txt; echo over; cat", background=True)],
         [call("process", action="list"), call("process", action="read", **process)],
         [call("process", action="write", input="a line\n", **process)],
-        [call("process", action="wait", timeout=0.2, **process)],
+        [call("process", action="wait", timeout=2, **process)],
         [call("process", action="kill", **process)],
         "done",
     ]
@@ -37,6 +38,6 @@ async def test_a_process_is_looked_after_unasked_and_given_input_only_when_someb
         assert [part.state.status for part in calls] == ["completed"] * len(calls)
         assert asked == [("shell", None), ("process", "write")]
         assert isinstance(calls[1].state, ToolCompleted)
-        assert "cat > heard.txt" in calls[1].state.output
+        assert "echo $line > heard.txt" in calls[1].state.output
         assert (workspace / "heard.txt").read_text() == "a line\n"
         assert (await held.file_changes(session_id).preview(doubtful=True)).changed == ("heard.txt",)

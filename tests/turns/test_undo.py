@@ -18,6 +18,8 @@ from outrider.events import ErrorEvent, FilesRestoredEvent, ToolApprovalRequeste
 from outrider.processes.sandbox.none import NoSandbox
 from outrider.sessions.snapshots.tidying import sessions_in
 from outrider.sessions.sqlite_store import SqliteStore
+from outrider.tools.builtin import shell as shell_module
+from tests.fakes.living import until_there
 from tests.turns.stories import agent, call, scripted
 
 
@@ -280,13 +282,19 @@ async def test_ones_own_tools_that_write_can_be_undone_and_read_only_ones_cost_n
         assert (workspace / "by_reader.txt").exists()
 
 
+async def until(path) -> None:
+    """There is something in the file."""
+    async with asyncio.timeout(30):
+        while not (path.exists() and path.read_text()):
+            await asyncio.sleep(0.01)
+
+
 async def test_a_command_that_was_cut_short_or_failed_is_undone_too(workspace, tmp_path):
-    script = [[shell("printf 1 > one.txt; exit 3")], [shell("printf 2 > two.txt; sleep 30")], "never"]
+    script = [[shell("printf 1 > one.txt; exit 3")], [shell("printf 2 > two.txt; sleep 100")], "never"]
     async with engine(script, tmp_path) as held:
         session_id = await held.create(workspace=workspace)
         prompting = asyncio.ensure_future(held.prompt(session_id, "go"))
-        while not (workspace / "two.txt").exists():
-            await asyncio.sleep(0.01)
+        await until(workspace / "two.txt")
         changes = held.file_changes(session_id)
         with pytest.raises(SessionInUseError, match="turn is under way"):
             await changes.undo()
@@ -295,17 +303,19 @@ async def test_a_command_that_was_cut_short_or_failed_is_undone_too(workspace, t
         assert (await changes.undo()).changed == ("one.txt", "two.txt")
 
 
-async def test_a_process_in_the_background_is_undone_only_as_far_as_it_is_certain(workspace, tmp_path):
-    command = "printf 1 > early.txt; sleep 1; printf 2 > late.txt"
+async def test_a_process_in_the_background_is_undone_only_as_far_as_it_is_certain(workspace, tmp_path, monkeypatch):
+    monkeypatch.setattr(shell_module, "EARLY", 3)
+    command = f"printf 1 > early.txt; {until_there(tmp_path / 'go on')}; printf 2 > late.txt"
     async with engine([[shell(command, background=True)], "done"], tmp_path) as held:
         session_id = await held.create(workspace=workspace)
         await held.prompt(session_id, "go")
-        while not (workspace / "late.txt").exists():
-            await asyncio.sleep(0.02)
+        (tmp_path / "go on").touch()
+        await until(workspace / "late.txt")
         (workspace / "notes.txt").write_text("by hand, meanwhile\n")
-        await asyncio.sleep(0.3)
         changes = held.file_changes(session_id)
-        seen = await changes.preview()
+        async with asyncio.timeout(30):
+            while not (seen := await changes.preview()).doubtful:
+                await asyncio.sleep(0.02)
         assert seen.changed == ("early.txt",)
         assert set(seen.doubtful) <= {"late.txt", "notes.txt"}
         assert "late.txt" in seen.doubtful
@@ -317,12 +327,12 @@ async def test_a_process_in_the_background_is_undone_only_as_far_as_it_is_certai
 
 
 async def test_what_a_process_did_until_its_session_closed_is_kept(workspace, tmp_path):
-    command = "sleep 0.8; printf 2 > late.txt; sleep 30"
+    command = f"{until_there(tmp_path / 'go on')}; printf 2 > late.txt; sleep 100"
     async with engine([[shell(command, background=True)], "done"], tmp_path) as held:
         session_id = await held.create(workspace=workspace)
         await held.prompt(session_id, "go")
-        while not (workspace / "late.txt").exists():
-            await asyncio.sleep(0.02)
+        (tmp_path / "go on").touch()
+        await until(workspace / "late.txt")
     async with engine(["fine"], tmp_path) as held:
         assert (await held.file_changes(session_id).preview()).doubtful == ("late.txt",)
         (patch,) = await parts(held, session_id, PatchPart)

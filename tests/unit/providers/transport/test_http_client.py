@@ -84,16 +84,19 @@ async def test_headers_arrive_as_they_were_given_and_cannot_be_doubled():
 
 
 async def test_a_refusal_of_a_large_upload_is_read_although_the_rest_was_never_taken():
+    has_read = asyncio.Event()
+
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 413 Too Large\r\ncontent-length: 7\r\nconnection: close\r\n\r\ntoo big")
         await writer.drain()
         writer.write_eof()
-        await asyncio.sleep(0.2)
+        await has_read.wait()
 
     async with listening(refuse) as port, opened() as client:
         answer = await client.send(HttpCall(f"http://127.0.0.1:{port}/", {}, b"x" * 30_000_000))
         assert (answer.status, await whole(answer)) == (413, b"too big")
+        has_read.set()
 
 
 async def test_an_encrypted_connection_is_made_to_a_host_that_is_trusted(monkeypatch: pytest.MonkeyPatch):

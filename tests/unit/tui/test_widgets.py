@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from textual.app import App, ComposeResult
+from textual.widgets import Static
 
 from outrider.tui.asking import panel as panels
 from outrider.tui.asking.approval import ApprovalPanel, Asked
@@ -56,6 +57,21 @@ async def test_the_transcript_stays_at_its_end_and_leaves_those_alone_who_scroll
         transcript.show([*entries, Written("new", "m", "more", open=False)])
         await pilot.pause()
         assert shown(transcript) == before
+
+
+async def test_the_end_stays_in_view_when_a_question_takes_room_below():
+    transcript, below = Transcript(), Static()
+    async with Stage(transcript, below).run_test(size=(60, 20)) as pilot:
+        transcript.display = True
+        transcript.show(words(100))
+        await pilot.pause()
+        below.styles.height = 10
+        await pilot.pause()
+        assert "paragraph 99" in "\n".join(shown(transcript))
+        transcript.scroll_to(y=40, animate=False, immediate=True)
+        below.styles.height = 2
+        await pilot.pause()
+        assert "paragraph 99" not in "\n".join(shown(transcript))
 
 
 async def test_older_entries_at_the_top_do_not_move_what_is_read():

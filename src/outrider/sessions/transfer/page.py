@@ -94,7 +94,7 @@ def _tiles(messages: Sequence[Message]) -> Iterator[str]:
     yield _tile("messages", f"{len(messages):,}")
     yield _tile("tokens in", f"{usage.tokens.prompt:,}")
     yield _tile("tokens out", f"{usage.tokens.output + usage.tokens.reasoning:,}")
-    cost = f"${usage.total_cost:.4f}" if usage.total_cost is not None else "unknown"
+    cost = f"${usage.total_cost:.4f}" if usage.total_cost or not unpriced else "unknown"
     yield _tile("cost", cost, f"{unpriced:,} answers have no known price" if unpriced else "")
     yield _tile("tool calls", f"{len(calls):,}", f"{failed:,} failed" if failed else "")
 

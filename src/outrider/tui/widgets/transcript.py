@@ -41,6 +41,7 @@ class Transcript(ScrollView, can_focus=True):
         self._bottoms: list[int] = []
         self._entries: list[Entry] = []
         self._width = 0
+        self._follows = True  # whether somebody looks at the end
         self._ground = Style()
 
     @property
@@ -55,13 +56,12 @@ class Transcript(ScrollView, can_focus=True):
         if width <= 0:
             return  # the screen is not laid out yet; `on_resize` follows
         before = self._first_in_view()
-        at_end = self._follows()
         changed = self._match(entries)
         for block in self._blocks:
             changed = block.render(width, self.palette) or changed
         if changed:
             self._measure()
-            self._keep_place(before, at_end=at_end)
+            self._keep_place(before)
             self.refresh()
 
     def unfold_all(self, *, unfold: bool) -> None:
@@ -79,9 +79,12 @@ class Transcript(ScrollView, can_focus=True):
 
     def on_resize(self) -> None:
         self.show(self._entries)
+        if self._follows:  # the end went out of view when the height became less
+            self._to_end()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
+        self._follows = new_value >= self.max_scroll_y - 1
         if new_value < old_value and new_value <= TOP:
             self.post_message(self.OlderWanted())
 
@@ -142,9 +145,6 @@ class Transcript(ScrollView, can_focus=True):
         together = isinstance(block.entry, Call) and isinstance(before.entry, Call)
         return 0 if together and len(block.strips) == len(before.strips) == 1 else 1
 
-    def _follows(self) -> bool:
-        return self.scroll_offset.y >= self.max_scroll_y - 1 or not self._bottoms
-
     def _first_in_view(self) -> tuple[Block, int] | None:
         """The block at the top of the view, and how far into it."""
         place = self.scroll_offset.y
@@ -153,13 +153,16 @@ class Transcript(ScrollView, can_focus=True):
             return None
         return self._blocks[number], place - (self._bottoms[number - 1] if number else 0)
 
-    def _keep_place(self, before: tuple[Block, int] | None, *, at_end: bool) -> None:
-        if at_end:
-            self.scroll_end(animate=False, immediate=True, force=True)
+    def _keep_place(self, before: tuple[Block, int] | None) -> None:
+        if self._follows:
+            self._to_end()
         elif before is not None and before[0].entry.id in self._by_id:
             number = self._blocks.index(self._by_id[before[0].entry.id])
             top = self._bottoms[number - 1] if number else 0
             self.scroll_to(y=top + before[1], animate=False, immediate=True, force=True)
+
+    def _to_end(self) -> None:
+        self.scroll_end(animate=False, immediate=True, force=True)
 
     def _block_at(self, place: int) -> Block | None:
         number = bisect_right(self._bottoms, place)

@@ -1,5 +1,6 @@
 """How far a download is: measured while it goes on, and shown as a line on a console."""
 
+import shutil
 import time
 from collections import deque
 from collections.abc import Callable
@@ -11,6 +12,7 @@ Phase = Literal["fetching", "checking", "done"]
 _WINDOW = 5.0  # seconds over which the speed is an average
 _OFTEN = 0.1  # seconds between two reports
 _STEP = 5  # percent between two lines where a line cannot be rewritten
+_BAR = 20  # characters
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -64,7 +66,7 @@ class Meter:
 
 
 class ProgressLine:
-    """Writes reports to a terminal as one line that changes, elsewhere as a line now and then."""
+    """Writes reports to a terminal as one line with a bar that grows, elsewhere as a line now and then."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -76,6 +78,8 @@ class ProgressLine:
         line = progress_text(progress)
         if self._rewrites:
             end = "\n" if progress.phase == "done" else ""
+            # A line that is wider than the terminal could not be written over.
+            line = f"{_bar(progress)} {line}"[: shutil.get_terminal_size().columns - 1]
             self._stream.write(f"\r{line.ljust(self._width)}{end}")
             self._width = len(line)
         elif progress.phase != "fetching" or 100 * progress.done >= self._next * progress.total:
@@ -95,6 +99,11 @@ def progress_text(progress: Progress) -> str:
         case "fetching":
             left = "" if progress.seconds_left is None else f"  {_time(progress.seconds_left)} left"
             return f"{counted}  {_size(progress.speed)}/s{left}  from {progress.source}"
+
+
+def _bar(progress: Progress) -> str:
+    full = _BAR * progress.done // progress.total if progress.total else _BAR
+    return f"[{'#' * full}{'.' * (_BAR - full)}]"
 
 
 def _size(count: float) -> str:

@@ -44,6 +44,17 @@ def test_a_terminal_gets_one_line_that_changes():
     assert screen.getvalue().count("\n") == 1
 
 
+def test_a_bar_grows_and_fits_into_the_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    screen = Terminal()
+    line = ProgressLine(screen)
+    for done in (0, 50, 100):
+        line(Progress("tiny", "a source with a very long name indeed", "fetching", done, 100))
+    lines = screen.getvalue().split("\r")[1:]
+    assert [shown[:22].count("#") for shown in lines] == [0, 10, 20]
+    assert max(map(len, lines)) < 60
+
+
 def test_elsewhere_a_line_is_written_now_and_then():
     written = io.StringIO()
     line = ProgressLine(written)

@@ -39,6 +39,7 @@ class Calls:
             around=lambda call, tool: crew.around(call, tool, seat),
             after=self._hooked.after,
             unknown=self._misrouted,
+            left=self._left,
             clock=crew.clock,
         )
 
@@ -175,10 +176,16 @@ class Calls:
         """A call that was cancelled before its tool started ends here; one that ran was ended by the runner. One that
         somebody was asked about waits for the answer until the session is opened again."""
         call = next(part for part in self._message.parts if part.id == part_id)
-        if isinstance(call.state, ToolPending) and not (self._seat.leaving and call.state.phase == "awaiting_approval"):
+        if not isinstance(call.state, ToolPending):
+            return
+        if not (self._seat.comes_back and call.state.phase == "awaiting_approval"):
             await self._record(
                 call.with_state(call.state.fail("canceled before it started", self._crew.clock(), reason="canceled"))
             )
+
+    def _left(self, call: ToolPart) -> bool:
+        """Whether the agent that a call is about waits for an answer, and goes on when the session is opened again."""
+        return call.call_id in self._seat.left
 
     def _misrouted(self, name: str) -> str:
         """The tools that are named are those that were offered: an agent alone has more, which lead nowhere."""

@@ -79,6 +79,7 @@ class Crew(msgspec.Struct, kw_only=True):
     budget: Budget
     bus: EventBus
     open_journal: Callable[[Session], Awaitable[Journal]]
+    reopen_journal: Callable[[str], Awaitable[Journal]] | None = None
     clock: Callable[[], int]
     cap: OutputCap = OutputCap()
     save_output: Save | None = None
@@ -97,7 +98,8 @@ class Crew(msgspec.Struct, kw_only=True):
 class Seat(msgspec.Struct, kw_only=True):
     """One agent at work in one session. `call_id` is the call that brought it here, "" for the first agent. `mode` is
     what its tools and its system prompt were chosen for. `ask` and `deny` are its own rules and those of everybody
-    above it: no agent has more rights than who called it. One that is `leaving` comes back: what was asked stays."""
+    above it: no agent has more rights than who called it. One that is `leaving` comes back: what was asked stays, and
+    so do the calls in `left`, whose agents wait for an answer."""
 
     agent: Agent
     crew: Crew
@@ -115,6 +117,7 @@ class Seat(msgspec.Struct, kw_only=True):
     output: OutputSchema | None = None
     finished: str | None = None
     leaving: bool = False
+    left: set[str] = msgspec.field(default_factory=set[str])
     take_input: TakeInput | None = None
     caller: "Seat | None" = None
     states: States = msgspec.field(default_factory=States)
@@ -122,6 +125,11 @@ class Seat(msgspec.Struct, kw_only=True):
     @property
     def session(self) -> Session:
         return self.journal.session
+
+    @property
+    def comes_back(self) -> bool:
+        """Whether it, or whoever called it, is leaving."""
+        return self.leaving or (self.caller is not None and self.caller.comes_back)
 
     @property
     def effective_mode(self) -> Mode:

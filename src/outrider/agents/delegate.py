@@ -1,15 +1,17 @@
 """How agents call each other as equals: `call_agent` and `task` open a child session, `finish` ends one's own turn."""
 
+import asyncio
 from collections.abc import Callable
 from time import monotonic
 from typing import Annotated
 
 from outrider.agents.crew import Seat
-from outrider.agents.ends import TurnEnd
+from outrider.agents.ends import TurnEnd, has_pending_calls
 from outrider.agents.turn import Turn
 from outrider.context.instructions import role_of
 from outrider.errors import LimitReachedError, ToolFailure
 from outrider.permissions.modes import stricter
+from outrider.sessions.journal import Journal
 from outrider.sessions.session import Session
 from outrider.tools.context import Progress, ToolContext
 from outrider.tools.tool import Tool, named
@@ -17,7 +19,7 @@ from outrider.types.agents import Agent, AgentMessage
 from outrider.types.events import AgentCalledEvent, AgentReturnedEvent
 from outrider.types.messages import Message
 from outrider.types.parts import FilePart, ModelRef, SubtaskPart, TextPart
-from outrider.types.tool_state import Attachment
+from outrider.types.tool_state import LEFT_OPEN, Attachment
 
 TakeSeat = Callable[..., Seat]
 ITSELF = "a fresh copy of you, with your tools and an empty context"
@@ -68,15 +70,35 @@ class Delegation:
         except LimitReachedError as error:
             raise ToolFailure(f"No agent can be called from here: {error.message}. Do the work yourself.") from error
         started = monotonic()
-        session = self._child_session(callee)
-        await self._note(callee, session, message, description)
+        left = await self._left_open()
+        session = left.session if left else self._child_session(callee)
+        if left is None:
+            await self._note(callee, session, message, description)
         self._forward(callee, message, session)
-        async with await self._crew.open_journal(session) as journal:
+        async with left or await self._crew.open_journal(session) as journal:
             child = self._take_seat(callee, journal, self._crew, caller=self._seat, call_id=self._call_id)
-            await journal.add_message(Message("user", [TextPart(message), *self._files()]))
-            end = await Turn(child, self._crew).run()
+            if left is None:
+                await journal.add_message(Message("user", [TextPart(message), *self._files()]))
+            end = await self._turn(child)
         self._return(callee, end, session, round((monotonic() - started) * 1000))
         return _result(callee, end)
+
+    async def _left_open(self) -> Journal | None:
+        """The session of an earlier life of this call, whose agent waited for an answer when all of it was left."""
+        call = next(found for m in reversed(self._seat.session.messages) if (found := m.find_call(self._call_id)))
+        session_id = call.metadata.get(LEFT_OPEN)
+        if not session_id or self._crew.reopen_journal is None:
+            return None
+        self._context.report(Progress(metadata={"child_session_id": session_id}))
+        return await self._crew.reopen_journal(session_id)
+
+    async def _turn(self, child: Seat) -> TurnEnd:
+        try:
+            return await Turn(child, self._crew).run()
+        except asyncio.CancelledError:
+            if child.comes_back and (child.left or has_pending_calls(child.session.messages[-1])):
+                self._seat.left.add(self._call_id)
+            raise
 
     async def _note(self, callee: Agent, session: Session, prompt: str, description: str) -> None:
         """Where the work can be found is part of the transcript, and of the call."""

@@ -12,6 +12,7 @@ from outrider.agents.terms.hooks import Hooks
 from outrider.app.approvals.desk import Desk
 from outrider.app.approvals.gate import AskingGate, Judge, Rules, asking_at
 from outrider.app.approvals.grants import Grant
+from outrider.app.below.descendants import end_below
 from outrider.app.below.terms import Terms
 from outrider.app.config.environment import filled_in, search_path
 from outrider.app.local.profile import suited
@@ -26,7 +27,7 @@ from outrider.errors import ConfigurationError
 from outrider.permissions.texts.redact import Redactor
 from outrider.providers.catalog import Catalog
 from outrider.providers.provider import ModelClient
-from outrider.sessions.journal import Journal, begin
+from outrider.sessions.journal import Journal, begin, resume
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.tools.builtin.task import task_tool
@@ -169,6 +170,13 @@ class Staff:
                 toolbox.tree.add(child)
             return await begin(child, self._store, self._bus)
 
+        async def reopen_journal(session_id: str) -> Journal:
+            journal = await resume(session_id, self._store, self._bus, repeats=True)
+            await end_below(self._store, journal.session.messages)
+            if toolbox is not None:
+                toolbox.tree.add(journal.session)
+            return journal
+
         return Crew(
             agents=self.plan.agents,
             clients=self._recorder.clients(session.id) if self._recorder else self._clients,
@@ -184,6 +192,7 @@ class Staff:
             budget=self._budget(session),
             bus=self._bus,
             open_journal=open_journal,
+            reopen_journal=reopen_journal,
             clock=now_ms,
             around=self.undo.watching(own) if self.undo else unwatched,
             hooks=options.hooks,

@@ -7,12 +7,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from outrider.agents.ends import TurnEnd
 from outrider.app.engine import Engine
 from outrider.background.endings.reports import Report, Reports, notice_of
+from outrider.background.parking import only_waits
 from outrider.background.runs import EndReason, Job, Outcome
 from outrider.background.used import limits_left, used_by
 from outrider.background.worktrees.ground import Ground
 from outrider.errors import OutriderError
-from outrider.types.parts import ToolPart
-from outrider.types.tool_state import ToolPending, ToolRunning
 
 LOOK_SECONDS = 0.25  # how often it is looked whether a run only waits for an answer
 
@@ -91,7 +90,7 @@ class Carrier:
             turn = asyncio.ensure_future(engine.go_on(run_id, take_over=True))
             while not turn.done():
                 await asyncio.wait([turn], timeout=LOOK_SECONDS)
-                if not turn.done() and await _only_waits(engine, run_id):
+                if not turn.done() and await only_waits(engine, run_id):
                     await engine.close(run_id)
                     return await turn, "waiting"
             end = turn.result()
@@ -123,14 +122,3 @@ class Carrier:
             cost=used.usage.total_cost,
             seconds=round(used.seconds, 3),
         )
-
-
-async def _only_waits(engine: Engine, run_id: str) -> bool:
-    """Whether nothing happens in the session until somebody has answered."""
-    live = engine.live.get(run_id)
-    messages = live.journal.session.messages if live else []
-    states = [call.state for call in messages[-1].get_parts_by_type(ToolPart)] if messages else []
-    asked = any(isinstance(state, ToolPending) and state.phase == "awaiting_approval" for state in states)
-    if not asked or any(isinstance(state, ToolRunning) for state in states):
-        return False
-    return bool(await engine.store.approvals(run_id, only_open=True))

@@ -17,6 +17,7 @@ from outrider.background.line.line import Line
 from outrider.background.runs import OVER, Job, Outcome, Run, Terms, state_of
 from outrider.background.times.afterwards import Afterwards, queue_after
 from outrider.background.times.schedules import Schedule, Schedules, local_zone
+from outrider.background.used import family
 from outrider.background.worktrees.ground import worktree_of
 from outrider.errors import OutriderError, SessionNotFoundError
 from outrider.sessions.records import Approval, InboxItem, StoredSession
@@ -174,8 +175,12 @@ class Jobs:
         return await self._again(run)
 
     async def approvals(self, run_id: str | None = None) -> Sequence[Approval]:
-        """The questions that runs wait for."""
-        return await self.store.approvals(run_id, only_open=True)
+        """The questions that runs wait for, those of the agents that they called included."""
+        found = await self.store.approvals(only_open=True)
+        if run_id is None or not found:
+            return found
+        ours = {session_id async for session_id in family(self.store, run_id)}
+        return [question for question in found if question.session_id in ours]
 
     async def approve(self, approval_id: str, *, allow: bool = True, by: str = "", words: str = "") -> Approval:
         """The first answer counts. A worker notices that nothing is open any more and lets the run go on."""
@@ -195,7 +200,7 @@ class Jobs:
         run = await self.show(run_id)
         if run.state != "waiting":
             return run.state in OVER
-        if await self.store.approvals(run_id, only_open=True):
+        if await self.approvals(run_id):
             return False
         await self._again(run)
         return True

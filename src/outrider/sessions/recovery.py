@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from outrider.sessions.records import Kept, Transcript
 from outrider.types.messages import Message, MessageError, MessageTime
 from outrider.types.parts import ToolPart
-from outrider.types.tool_state import ToolPending, ToolRunning
+from outrider.types.tool_state import LEFT_OPEN, ToolPending, ToolRunning
 
 MAY_HAVE_HAPPENED = (
     "The program stopped while this call was running. It may have had all, some or none of its effects; "
@@ -56,7 +56,7 @@ def _put_back(message: Message) -> list[Kept]:
     for position, part in enumerate(message.parts):
         if isinstance(part, ToolPart) and isinstance(part.state, ToolRunning) and part.repeatable:
             times = part.metadata.get(REPEATED, 0) + 1
-            if times <= MOST_REPEATS:
+            if times <= MOST_REPEATS or LEFT_OPEN in part.metadata:
                 back = replace(part, state=part.state.again(), metadata={**part.metadata, REPEATED: times})
                 message.parts[position] = back
                 changed.append(back)

@@ -16,7 +16,15 @@ from outrider.tools.tool import Tool, ToolResult
 from outrider.tools.truncation import OutputCap, Save, truncate
 from outrider.types.ids import now_ms
 from outrider.types.parts import ToolPart
-from outrider.types.tool_state import REPEATABLE, ToolEnd, ToolError, ToolErrorReason, ToolPending, ToolRunning
+from outrider.types.tool_state import (
+    LEFT_OPEN,
+    REPEATABLE,
+    ToolEnd,
+    ToolError,
+    ToolErrorReason,
+    ToolPending,
+    ToolRunning,
+)
 
 PARTIAL = 4_000  # characters of a call's output that are kept when it ends early
 
@@ -58,8 +66,10 @@ class Runner:
         around: Around = lambda _, __: nullcontext(),
         after: After = _as_it_is,
         unknown: Callable[[str], str | None] = lambda _: None,
+        left: Callable[[ToolPart], bool] = lambda _: False,
         clock: Callable[[], int] = now_ms,
     ) -> None:
+        self._left = left
         self._tools = tools
         self._record = record
         self._cap = cap or OutputCap()
@@ -90,7 +100,10 @@ class Runner:
             words = "canceled before it finished"
             state = await self._execute(tool, watched)
         except asyncio.CancelledError:
-            await asyncio.shield(self._end(call, watched.fail(words, self._clock(), "canceled")))
+            if self._left(call):
+                await asyncio.shield(self._record(watched.left_open()))
+            else:
+                await asyncio.shield(self._end(call, watched.fail(words, self._clock(), "canceled")))
             raise
         return await self._end(call, state)
 
@@ -156,6 +169,12 @@ class _Watched:
         if partial.strip():
             error = f"{error}\n\nIts output until then:\n{partial}"
         return self.running.fail(error, at, reason=reason)
+
+    def left_open(self) -> ToolPart:
+        """The running call as it is found again: it may go on, since its effects so far are kept elsewhere."""
+        child = self.running.metadata.get("child_session_id")
+        marked = msgspec.structs.replace(self.part, metadata={**self.part.metadata, REPEATABLE: True, LEFT_OPEN: child})
+        return marked.update_state(self.running)
 
     def _heard(self, progress: Progress) -> None:
         self.running = self.running.progress(title=progress.title, metadata=progress.metadata)

@@ -201,7 +201,7 @@ def asking_at(desk: Desk) -> Ask:
             with seat.states.awaiting_approval():
                 allowed, words = await desk.ask(question, seat.agent.name, seat.call_id)
         except asyncio.CancelledError:
-            if not seat.leaving:
+            if not seat.comes_back:
                 await asyncio.shield(desk.withdraw(question))
             raise
         return _verdict(allowed=allowed, words=words)

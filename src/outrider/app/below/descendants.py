@@ -7,13 +7,17 @@ from outrider.sessions.recovery import repair
 from outrider.sessions.store import Store
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message
-from outrider.types.parts import SubtaskPart
+from outrider.types.parts import SubtaskPart, ToolPart
+from outrider.types.tool_state import LEFT_OPEN
 
 
 async def end_below(store: Store, messages: Sequence[Message]) -> None:
-    """Of a session that is opened again, the agents that were at work for its last answer."""
+    """Of a session that is opened again, the agents that were at work for its last answer; not those whose calls go on,
+    since they waited for an answer when the session was left."""
+    calls = messages[-1].get_parts_by_type(ToolPart) if messages else []
+    go_on = {call.metadata.get(LEFT_OPEN) for call in calls if not call.ended}
     for part in messages[-1].get_parts_by_type(SubtaskPart) if messages else ():
-        if part.child_session_id is not None:
+        if part.child_session_id is not None and part.child_session_id not in go_on:
             await _end(store, part.child_session_id)
 
 

@@ -1,0 +1,79 @@
+"""A run whose agents wait for somebody holds no worker: it is left, and goes on in the same sessions when answered."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
+
+from outrider import Engine, Tool
+from outrider.background.carrier import Carrier
+from outrider.background.database import Database
+from outrider.background.endings.reports import Reports
+from outrider.background.jobs import Jobs, open_jobs
+from outrider.background.runs import Job
+from outrider.background.used import family
+from outrider.background.worktrees.ground import Ground
+from outrider.providers.scripted import call
+from outrider.sessions.sqlite_store import SqliteStore
+from outrider.types.parts import ToolPart, ToolResultPart
+from outrider.types.request import Request
+from tests.turns.stories import agent, scripted
+
+SECONDS = 60
+JOB = Job(prompt="ask the reviewer", queue="runs")
+
+
+def answer(request: Request) -> Any:
+    """The writer asks the reviewer, who makes two calls that are asked about, one after the other."""
+    parts = [part for message in request.prompt for part in message.content]
+    given = sum(isinstance(part, ToolResultPart) for part in parts)
+    if not any(JOB.prompt in getattr(part, "text", "") for part in parts):
+        return call("risky", f"risk-{given}", name=f"r{given}") if given < 2 else "It is fine."
+    return call("call_agent", "call-1", agent_name="reviewer", message="look") if not given else "All is done."
+
+
+@asynccontextmanager
+async def worker(folder: Path, effects: list[str]) -> AsyncIterator[tuple[Carrier, Jobs]]:
+    """As one process would carry runs, without the durable engine around it."""
+
+    def risky(name: str) -> str:
+        effects.append(name)
+        return "done"
+
+    agents = [agent(), agent("reviewer", "You review.")]
+    database = Database(f"sqlite:///{folder / 'runs.sqlite'}")
+    async with (
+        SqliteStore(folder / "sessions.db") as store,
+        Engine(agents, [scripted(answer)], [Tool(risky, policy="ask")], store=store) as engine,
+        open_jobs(database, engine.store) as jobs,
+    ):
+        yield Carrier(engine, Ground(engine.store), Reports(database)), jobs
+    database.close()
+
+
+async def test_the_question_of_an_agent_that_was_called_parks_the_run_and_its_answer_lets_it_go_on(tmp_path: Path):
+    effects: list[str] = []
+    async with worker(tmp_path, effects) as (_, jobs):
+        run = await jobs.submit(JOB.prompt, mode="agent")
+    for number in range(2):
+        async with worker(tmp_path, effects) as (carrier, jobs):
+            outcome = await asyncio.wait_for(carrier.carry(run.id, JOB), SECONDS)
+            assert (outcome.reason, carrier.held) == ("waiting", {})
+            (question,) = await jobs.approvals(run.id)
+            assert (question.session_id != run.id, question.input) == (True, {"name": f"r{number}"})
+            await jobs.approve(question.id, by="the test")
+        assert len(effects) == number
+    async with worker(tmp_path, effects) as (carrier, jobs):
+        outcome = await asyncio.wait_for(carrier.carry(run.id, JOB), SECONDS)
+        assert (outcome.reason, outcome.output) == ("completed", "All is done.")
+        sessions = [session_id async for session_id in family(jobs.store, run.id)]
+        loaded = [(await jobs.store.load(session_id)).messages for session_id in sessions]
+    assert effects == ["r0", "r1"]
+    assert len(sessions) == 2
+    calls = [[part for message in messages for part in message.get_parts_by_type(ToolPart)] for messages in loaded]
+    assert [[one.state.status for one in session] for session in calls] == [["completed"], ["completed"] * 2]

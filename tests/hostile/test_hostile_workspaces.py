@@ -101,7 +101,7 @@ def spring(trap: Trap, ground: Ground) -> None:
     copy = ground.workspace.with_name("copy")
     environ = {**os.environ, **ground.extra, "PATH": f"{ground.environ['PATH']}:{path}"}
     shutil.copytree(ground.workspace, copy, symlinks=True)
-    subprocess.run(trap.control, cwd=copy, env=environ, capture_output=True, timeout=20, check=False)
+    subprocess.run(trap.control, cwd=copy, env=environ, capture_output=True, timeout=60, check=False)
     assert ground.mark.exists(), f"{trap.name} is no trap: {trap.control} runs into nothing"
     ground.mark.unlink()
     shutil.rmtree(copy)

@@ -132,7 +132,7 @@ class Terminal:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        self._reader.join(5)
+        self._reader.join(30)
         os.close(self._master)
 
     def _set_size(self, columns: int, rows: int) -> None:

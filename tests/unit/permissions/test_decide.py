@@ -373,7 +373,7 @@ HARD = [
 def test_no_command_line_takes_long_to_judge(command: str, workspace: Path):
     start = time.process_time()
     decide("shell", {"command": command}, mode="plan", workspace=workspace)
-    assert time.process_time() - start < 0.5
+    assert time.process_time() - start < 5  # far less on an idle machine; what grows without bound takes minutes
 
 
 def test_what_is_too_much_to_look_at_is_asked_about_whatever_a_rule_says(workspace: Path):

@@ -33,6 +33,6 @@ def test_closing_wakes_who_waits_and_gives_back_what_waited():
     waiting = threading.Thread(target=lambda: taken.append(queue.take()))
     waiting.start()
     assert queue.close() == []
-    waiting.join(5)
+    waiting.join(30)
     assert taken == [None]
     assert not queue.put("a", "a1")

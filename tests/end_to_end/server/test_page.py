@@ -3,14 +3,19 @@
 import asyncio
 import shutil
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from outrider import Tool
+from outrider import Agent, Engine, Provider, Tool
 from outrider.providers.scripted import call
+from outrider.server.app import application
+from outrider.server.feeds.feed import Feeds
+from outrider.server.guards.address import Address
+from outrider.server.serve import Server, bound
+from outrider.sessions.sqlite_store import SqliteStore
 from tests.end_to_end.server.serving import TOKEN, Client, served
 
 playwright = pytest.importorskip("playwright.async_api")
@@ -115,6 +120,40 @@ async def test_a_plan_is_accepted_and_carried_out(tmp_path):
         assert await page.locator("#mode").input_value() == "agent"
 
 
+async def test_parts_that_come_before_their_message_are_shown_in_it(tmp_path):
+    """The feed gives a value that changed with its last number, which is behind those of its parts."""
+    story = """async () => {
+        const { Transcript } = await import("/page/js/transcript.js");
+        const known = new Transcript();
+        known.change({ type: "message", message: { id: "2", role: "user" } });
+        known.change({ type: "part", part: { id: "a", message_id: "3", type: "text", text: "said" } });
+        known.change({ type: "part", part: { id: "b", message_id: "1", type: "text", text: "older than the page" } });
+        known.change({ type: "message", message: { id: "3", role: "assistant", finish: "stop" } });
+        return known.messages.map((one) => [one.id, one.role, one.finish ?? "", one.parts.map((part) => part.text)]);
+    }"""
+    async with served(tmp_path, []) as client, browsing(client) as page:
+        assert await page.evaluate(story) == [["2", "user", "", []], ["3", "assistant", "stop", ["said"]]]
+
+
+async def test_the_keys_do_what_the_hint_says(tmp_path):
+    async with served(tmp_path, ["hello"]) as client, browsing(client) as page:
+        await page.keyboard.press("n")
+        await page.locator("#input").wait_for()
+        await say(page, "hi")
+        await page.get_by_text("hello").wait_for()
+        await page.locator("#conversation").focus()
+        await page.keyboard.press("d")
+        await page.get_by_role("tab", name="Session").focus()
+        await page.keyboard.press("ArrowRight")
+        assert await page.get_by_role("tab", name="Trace").get_attribute("aria-selected") == "true"
+        await page.get_by_role("button", name="Close the details").click()
+        assert await page.locator("#panel").is_hidden()
+        await page.locator("#conversation").focus()
+        await page.keyboard.press("/")
+        await page.keyboard.type("hello")
+        await page.locator("#sessions a .about").get_by_text("«hello»").first.wait_for()
+
+
 @pytest.mark.parametrize("look", ["light", "dark", "telephone"])
 async def test_the_page_is_looked_at(look, tmp_path):
     """Screenshots of a conversation with everything in it, kept for people to look at."""
@@ -149,3 +188,45 @@ async def test_the_page_is_looked_at(look, tmp_path):
         shutil.copy(folder / f"{look}.png", keep / f"page-{look}.png")
         await client.engine.abort((await client.ask("GET", "/api/sessions"))[1]["sessions"][0]["id"])
         await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def running(store: Any, script: Any, listening: Any, address: Any) -> AsyncIterator[Engine]:
+    """A server that can be ended and followed by another at the same address; who knocks in between waits."""
+    provider = Provider("scripted", "scripted", options={"script": script, "delay": 0.01})
+    async with Engine([Agent("writer", "You write.", "model-1", "scripted")], [provider], store=store) as engine:
+        feeds = Feeds(engine)
+        server = Server(application(engine, feeds, address=address, token=TOKEN, version="0"), address, feeds)
+        serving = asyncio.create_task(server.serve([listening.dup()]))
+        try:
+            yield engine
+        finally:
+            server.should_exit = True
+            await serving
+
+
+async def test_after_a_restart_of_the_server_nothing_is_missed_and_nothing_seen_twice(tmp_path):
+    listening, address = bound(Address())
+    async with AsyncExitStack() as opened:
+        opened.callback(listening.close)
+        store = await opened.enter_async_context(SqliteStore(tmp_path / "sessions.db"))
+        first = await opened.enter_async_context(AsyncExitStack())
+        engine = await first.enter_async_context(running(store, ["the first answer"], listening, address))
+        session_id = await engine.create()
+        async with browsing(Client(None, address, engine)) as page:
+            await page.goto(f"{address.url}/#/{session_id}")
+            await say(page, "one")
+            await page.get_by_text("the first answer").wait_for()
+            await first.aclose()
+            await page.locator("#state.away").wait_for()
+            provider = Provider("scripted", "scripted", options={"script": ["said meanwhile"]})
+            async with Engine([Agent("writer", "", "m", "scripted")], [provider], store=store) as terminal:
+                await terminal.prompt(session_id, "two")
+            async with running(store, ["the last answer"], listening, address):
+                await page.get_by_text("said meanwhile").wait_for()
+                await page.locator("#state:not(.away)").wait_for(state="attached")
+                await say(page, "three")
+                await page.get_by_text("the last answer").wait_for()
+                texts = await page.locator("#conversation .text, #conversation .markdown").all_inner_texts()
+                assert texts == ["one", "the first answer", "two", "said meanwhile", "three", "the last answer"]
+                await page.goto("about:blank")

@@ -39,9 +39,9 @@ function inside({ state }, live) {
   const made = [];
   const input = state?.input ?? {};
   if (state?.status === "pending" && state.raw && !Object.keys(input).length) made.push(h("pre", {}, state.raw));
-  else if (difference(input)) made.push(diff(difference(input)));
+  else if (difference(input)) made.push(diff(state?.metadata?.diff ?? difference(input)));
   else if (Object.keys(input).length) made.push(h("pre", {}, Object.keys(input).length === 1 && typeof Object.values(input)[0] === "string" ? Object.values(input)[0] : JSON.stringify(input, null, 2)));
-  if (state?.metadata?.diff) made.push(diff(state.metadata.diff));
+  if (state?.metadata?.diff && !difference(input)) made.push(diff(state.metadata.diff));
   if (state?.output) made.push(h("pre", { class: "output" }, state.output));
   else if (live) made.push(h("pre", { class: "output" }, live));
   if (state?.error) made.push(h("p", { class: "failure" }, state.error));
@@ -57,14 +57,17 @@ function image(file) {
   return source.startsWith("data:image/") ? h("img", { src: source, alt: file.name || "an image" }) : h("span");
 }
 
-function difference(input) {
+// What a call would do to a file, as lines that come and lines that go; "" where it does nothing of the kind.
+export function difference(input) {
   if (typeof input.patch === "string") return input.patch;
+  if (typeof input.content === "string" && typeof input.file_path === "string") return side(input.content, "+").join("\n");
   if (typeof input.old_string === "string" && typeof input.new_string === "string") {
-    const side = (text, mark) => (text ? text.split("\n").map((line) => mark + line) : []);
     return [...side(input.old_string, "-"), ...side(input.new_string, "+")].join("\n");
   }
   return "";
 }
+
+const side = (text, mark) => (text ? text.replace(/\n$/, "").split("\n").map((line) => mark + line) : []);
 
 export function diff(text) {
   const kind = (line) => (/^\+(?!\+\+ )/.test(line) ? "add" : /^-(?!-- )/.test(line) ? "remove" : /^(@@|\*\*\*|---|\+\+\+|diff )/.test(line) ? "at" : "");

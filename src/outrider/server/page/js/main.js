@@ -31,7 +31,8 @@ async function listSessions() {
   const link = (id, name, about) => h("a", { href: `#/${id}`, "aria-current": id === current ? "page" : null }, h("span", { class: "name" }, name || "Untitled"), h("span", { class: "about" }, about));
   try {
     if (words) {
-      const hits = await get("/search", { query: words, limit: 40 });
+      const found = await get("/search", { query: words, limit: 100 });
+      const hits = [...new Map(found.reverse().map((hit) => [hit.session_id, hit])).values()].reverse(); // the best of each session
       $("sessions").replaceChildren(...(hits.length ? hits.map((hit) => link(hit.session_id, hit.title, hit.snippet)) : [h("p", { class: "note" }, "Nothing found.")]));
       return;
     }
@@ -72,7 +73,7 @@ async function show(id) {
   drawBar();
   drawPanel();
   listSessions();
-  document.body.classList.remove("with-menu");
+  toggleMenu(false);
   $("input").focus();
 }
 
@@ -100,6 +101,7 @@ function lived(mine, events) {
   for (const event of events) {
     switch (event.type) {
       case "PartDeltaEvent": {
+        mine.busy = true;
         const { message, part } = mine.transcript.delta(event);
         if (message) mine.conversation.soon(message, part);
         break;
@@ -118,6 +120,7 @@ function lived(mine, events) {
         break;
       case "LoopStartedEvent":
         mine.busy = true;
+        waiting(mine).catch(complain);
         break;
       case "LoopCompletedEvent":
         mine.busy = false;
@@ -134,9 +137,19 @@ function lived(mine, events) {
 
 function connected(mine, yes) {
   if (mine !== view) return;
+  const back = yes && mine.away;
   mine.away = !yes;
+  if (back) cameBack(mine);
   drawBar();
   if (yes) calm();
+}
+
+// What is kept comes by itself; what was only told meanwhile is asked for. A turn that goes on shows itself.
+function cameBack(mine) {
+  mine.busy = false;
+  mine.questions?.reload().catch(complain);
+  waiting(mine).catch(complain);
+  listSessions();
 }
 
 function drawBar() {
@@ -148,7 +161,8 @@ function drawBar() {
   if (session) $("mode").value = session.mode;
   const words = view?.away ? "the server is away, waiting for it" : view?.busy ? STATES[view.state] || "working" : view?.ended && view.ended !== "completed" ? view.ended.replaceAll("_", " ") : "";
   if ($("state").textContent !== words) $("state").textContent = words;
-  $("state").classList.toggle("busy", Boolean(view?.busy));
+  $("state").classList.toggle("busy", Boolean(view?.busy && !view.away));
+  $("state").classList.toggle("away", Boolean(view?.away));
   $("abort").hidden = !view?.busy;
   const used = view?.transcript.usage;
   $("facts").textContent = used && used.input ? `${count(used.input + used.output)} tokens${used.priced ? ` · ${dollars(used.cost)}` : ""}` : "";
@@ -174,13 +188,29 @@ async function drawPanel() {
   if ($("panel").hidden) return;
   const all = view?.transcript.session ? Object.entries(TABS) : [["usage", TABS.usage]];
   if (!all.some(([name]) => name === tab)) tab = "usage";
-  $("tabs").replaceChildren(...all.map(([name, label]) => h("button", { role: "tab", id: `tab-${name}`, "aria-selected": String(name === tab), "aria-controls": "panel-body", onclick: () => { tab = name; drawPanel(); } }, label)));
+  $("tabs").replaceChildren(...all.map(([name, label]) => h("button", { role: "tab", id: `tab-${name}`, tabindex: name === tab ? "0" : "-1", "aria-selected": String(name === tab), "aria-controls": "panel-body", onclick: () => { tab = name; drawPanel(); } }, label)));
+  $("panel-body").setAttribute("aria-labelledby", `tab-${tab}`);
   const drawn = { session: () => facts(view.transcript), trace: () => waterfall(view.transcript), processes: () => processes(view.id, complain, drawPanel), usage: () => usage() }[tab];
   try {
     $("panel-body").replaceChildren(...(await drawn()));
   } catch (error) {
     complain(error);
   }
+}
+
+// Arrows go from tab to tab, as in every list of tabs.
+function chooseTab(event) {
+  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  const tabs = [...$("tabs").children];
+  const at = tabs.indexOf(document.activeElement);
+  if (!step || at < 0) return;
+  tabs[(at + step + tabs.length) % tabs.length].click();
+  $(`tab-${tab}`).focus();
+}
+
+function toggleMenu(open = !document.body.classList.contains("with-menu")) {
+  document.body.classList.toggle("with-menu", open);
+  $("menu").setAttribute("aria-expanded", String(open));
 }
 
 function togglePanel(open = $("panel").hidden, name = tab) {
@@ -271,13 +301,20 @@ function start() {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); send(); }
   });
   $("abort").addEventListener("click", () => post(`/sessions/${view.id}/abort`).catch(complain));
-  $("menu").addEventListener("click", () => $("menu").setAttribute("aria-expanded", String(document.body.classList.toggle("with-menu"))));
+  $("menu").addEventListener("click", (event) => { event.stopPropagation(); toggleMenu(); });
+  $("main").addEventListener("click", () => toggleMenu(false));
+  $("tabs").addEventListener("keydown", chooseTab);
+  $("panel-close").addEventListener("click", () => { togglePanel(false); $("panel-toggle").focus(); });
   $("panel-toggle").addEventListener("click", () => togglePanel());
   $("show-usage").addEventListener("click", () => togglePanel(true, "usage"));
   $("theme").addEventListener("click", theme);
   document.addEventListener("keydown", (event) => {
     const writing = /^(input|textarea|select)$/i.test(event.target.tagName);
-    if (event.key === "/" && !writing) { event.preventDefault(); $("search").focus(); }
+    const plain = !writing && !event.ctrlKey && !event.metaKey && !event.altKey;
+    if (event.key === "/" && plain) { event.preventDefault(); $("search").focus(); }
+    else if (event.key === "n" && plain) { event.preventDefault(); $("new-session").click(); }
+    else if (event.key === "d" && plain) togglePanel();
+    else if (event.key === "Escape" && document.body.classList.contains("with-menu")) toggleMenu(false);
     else if (event.key === "Escape" && view?.busy) post(`/sessions/${view.id}/abort`).catch(complain);
   });
   addEventListener("hashchange", goTo);

@@ -77,27 +77,35 @@ export async function usage(by = "day") {
   const choose = h("select", { "aria-label": "Usage by", onchange: async (event) => $("panel-body").replaceChildren(...(await usage(event.target.value))) },
     ...["day", "model", "agent", "tool"].map((name) => h("option", { value: name, selected: name === by }, `by ${name}`)));
   const total = (row) => row.tokens.input + row.tokens.output + row.tokens.reasoning + row.tokens.cache.read + row.tokens.cache.write;
+  if (!rows.length) return [choose, h("p", { class: "note" }, "Nothing has been used yet.")];
+  const money = (row) => (!row.unpriced ? dollars(row.cost) : Number(row.cost) ? `${dollars(row.cost)} + unknown` : "unknown");
+  const shown = (row) => (by === "tool" ? { tool: row.key, calls: String(row.calls) } : { [by]: row.key, answers: String(row.messages), tokens: count(total(row)), cost: money(row) });
   const made = [choose];
-  if (by === "day" && rows.length) made.push(plot(rows.map((row) => [row.key, Number(row.cost)]), "cost", dollars), plot(rows.map((row) => [row.key, total(row)]), "tokens", count));
+  if (by === "day" && rows.some((row) => Number(row.cost))) made.push(plot(rows.map((row) => [row.key, Number(row.cost)]), "Cost", dollars));
+  if (by === "day" && rows.length) made.push(plot(rows.map((row) => [row.key, total(row)]), "Tokens", count));
   made.push(h("table", { class: "usage" },
-    h("thead", {}, h("tr", {}, ...[by, "answers", "calls", "tokens", "cost"].map((name) => h("th", { scope: "col" }, name)))),
-    h("tbody", {}, ...rows.map((row) => h("tr", {}, h("td", {}, row.key), h("td", {}, String(row.messages)), h("td", {}, String(row.calls)), h("td", {}, count(total(row))), h("td", {}, row.unpriced ? `${dollars(row.cost)}+?` : dollars(row.cost)))))));
+    h("thead", {}, h("tr", {}, ...Object.keys(shown(rows[0])).map((name) => h("th", { scope: "col" }, name)))),
+    h("tbody", {}, ...rows.map((row) => h("tr", {}, ...Object.values(shown(row)).map((cell) => h("td", {}, cell)))))));
   return made;
 }
 
+const DAYS = 30;
+
+// Bars by day, the last one at the right; the words stand outside of the picture, so that nothing bends them.
 function plot(pairs, name, written) {
-  const most = Math.max(...pairs.map(([, value]) => value), 1e-9);
-  const shown = pairs.slice(-30);
-  const wide = 300 / shown.length;
+  const shown = pairs.slice(-DAYS);
+  const most = Math.max(...shown.map(([, value]) => value));
+  const wide = 300 / Math.max(shown.length, 12);
   const bars = shown.map(([key, value], at) => {
-    const height = Math.max(1, (value / most) * 84);
-    const bar = svg("rect", { x: at * wide + 1, y: 100 - height, width: Math.max(1, wide - 2), height, rx: 1.5 });
+    const height = Math.max(1, (value / (most || 1)) * 90);
+    const bar = svg("rect", { x: at * wide + 1, y: 92 - height, width: Math.max(1, wide - 2), height, rx: 1.5 });
     const title = svg("title");
     title.textContent = `${key}: ${written(value)}`;
     bar.append(title);
     return bar;
   });
-  const words = svg("text", { x: 0, y: 10 });
-  words.textContent = `${name}, at most ${written(most)} a day`;
-  return svg("svg", { class: "plot", viewBox: "0 0 300 104", preserveAspectRatio: "none", role: "img", "aria-label": `${name} by day` }, words, ...bars);
+  const told = `${name} by day, at most ${written(most)}`;
+  const ends = shown.length > 1 ? `${shown[0][0]} to ${shown[shown.length - 1][0]}` : shown[0][0];
+  return h("figure", { class: "plot" }, h("figcaption", {}, told),
+    svg("svg", { viewBox: "0 0 300 92", preserveAspectRatio: "none", role: "img", "aria-label": `${told}, ${ends}` }, ...bars), h("p", { class: "axis" }, ends));
 }

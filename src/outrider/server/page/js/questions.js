@@ -1,6 +1,6 @@
 // What waits for an answer: calls, and plans. What is shown is exactly what would run.
 import { get, post } from "./api.js";
-import { diff } from "./calls.js";
+import { diff, difference } from "./calls.js";
 import { $, h } from "./dom.js";
 import { markdown } from "./markdown.js";
 
@@ -15,6 +15,11 @@ export class Questions {
   async load() {
     for (const approval of await get("/approvals", { session_id: this.sessionId })) this.approvals.set(approval.id, approval);
     await this.loadPlan();
+  }
+
+  async reload() {
+    this.approvals.clear();
+    await this.load();
   }
 
   async loadPlan() {
@@ -83,7 +88,8 @@ export class Questions {
 }
 
 function shown(input) {
-  if (typeof input.patch === "string") return diff(input.patch);
+  const change = difference(input);
+  if (change) return h("div", {}, input.file_path ? h("p", { class: "file" }, input.file_path) : null, diff(change));
   if (typeof input.command === "string" && Object.keys(input).length === 1) return h("pre", {}, input.command);
   return h("pre", {}, JSON.stringify(input, null, 2));
 }

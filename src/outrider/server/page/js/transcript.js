@@ -44,8 +44,19 @@ export class Transcript {
     }
   }
 
+  // A message that changed has its last number only, so its parts may come before it; until then it is one that is
+  // being written. One that is older than what is shown (ids have the order of time) is not shown.
+  messageOf(id) {
+    if (!this.byId.has(id) && !(id < this.messages.at(-1)?.id)) {
+      const message = { id, role: "assistant", parts: [] };
+      this.byId.set(id, message);
+      this.messages.push(message);
+    }
+    return this.byId.get(id);
+  }
+
   put(part) {
-    const message = this.byId.get(part.message_id);
+    const message = this.messageOf(part.message_id);
     if (!message) return {};
     const at = message.parts.findIndex((known) => known.id === part.id);
     if (at < 0) message.parts.push(part);
@@ -56,7 +67,7 @@ export class Transcript {
 
   // A delta of a part that may not have been kept yet: it shows at once, and its full value follows.
   delta(event) {
-    const message = this.byId.get(event.message_id);
+    const message = this.messageOf(event.message_id);
     if (!message) return {};
     let part = this.parts.get(event.part_id);
     if (!part) {

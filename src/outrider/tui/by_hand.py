@@ -26,6 +26,7 @@ class ByHand:
             ran.end(await self._running)
         except OutriderError as error:
             ran.end(error.message)
+            return  # it did not run, so there is nothing to tell of it
         except asyncio.CancelledError:
             ran.end("interrupted")
             if (task := asyncio.current_task()) and task.cancelling():

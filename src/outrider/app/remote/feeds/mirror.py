@@ -98,8 +98,9 @@ class Mirror:
                 return []
             case LoopStartedEvent():
                 self.in_turn, said = True, await self._said()
-            case LLMRequestEvent() if self._waiting:
-                said = await self._said()
+            case LLMRequestEvent():
+                self._texts.answer_begins()
+                said = await self._said() if self._waiting else []
             case LoopCompletedEvent():
                 self.in_turn = False
             case _:

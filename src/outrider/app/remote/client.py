@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -54,6 +55,7 @@ class Client:
 
     def __init__(self, place: Place) -> None:
         self.place = place
+        self._security = cache(default_security)  # reading the system's certificates takes longer than most answers
 
     async def get(self, path: str, shape: type[T] | Any = Any, **query: Any) -> Any:
         return _read(await self.ask("GET", path, query=query), shape)
@@ -101,7 +103,7 @@ class Client:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 if self.place.socket is None:
-                    return await dial(self.place.address, None, default_security)
+                    return await dial(self.place.address, None, self._security)
                 loop = asyncio.get_running_loop()
                 _, connection = await loop.create_unix_connection(Connection, str(self.place.socket))
                 return connection

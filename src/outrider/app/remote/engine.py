@@ -70,6 +70,7 @@ class RemoteEngine:
         """A new session there; without a workspace it works in the server's own folder."""
         place = None if workspace is None else str(workspace)
         new = {"title": title, "mode": mode, "agent": agent, "workspace": place}
+        await self._make_room()
         made = await self.client.post("/api/sessions", new, StoredSession)
         held = self._held(Transcript(made, []))
         await held.look()
@@ -78,7 +79,8 @@ class RemoteEngine:
 
     async def open(self, session_id: str, *, take_over: bool = False) -> Session:
         held = self.live.get(session_id)
-        if held is None:
+        if held is None or held.over:
+            await self._make_room()
             await self.client.post(f"{path_of(session_id)}/open", {"take_over": take_over}, Standing)
             held = self._held(await whole_transcript(self.client, session_id))
             await self._following.begin(held)
@@ -171,6 +173,12 @@ class RemoteEngine:
     def _held(self, transcript: Transcript) -> HeldSession:
         held = self.live[transcript.session.id] = HeldSession(self.client, transcript, self.agent)
         return held
+
+    async def _make_room(self) -> None:
+        """Of many sessions those are followed that were opened last, and those that work."""
+        idle = [session_id for session_id, held in self.live.items() if held.over or not held.in_turn]
+        for session_id in idle[: max(0, len(self.live) - MOST_FOLLOWED + 1)]:
+            await self.close(session_id)
 
     async def _opened(self, session_id: str) -> HeldSession:
         if session_id not in self.live:

@@ -492,12 +492,13 @@ async def test_an_answer_that_the_provider_paused_goes_on_with_what_was_said():
 
 
 async def test_no_more_calls_run_at_once_than_the_limit_allows():
-    running, most = 0, 0
+    running, most, both = 0, 0, asyncio.Barrier(2)
 
     async def work() -> str:
         nonlocal running, most
         running += 1
         most = max(most, running)
+        await asyncio.wait_for(both.wait(), 30)
         await asyncio.sleep(0.005)
         running -= 1
         return "done"

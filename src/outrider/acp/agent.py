@@ -93,6 +93,7 @@ class EditorAgent:
         session_id = await opened.engine.create(workspace=opened.settings.workspace)
         conversation = self._follow(session_id, Conversation(session_id, opened, self._connected, self._tasks))
         await conversation.open(replay=False)
+        self._tasks.create_task(conversation.tell_commands())
         choices = conversation.choices
         return NewSessionResponse(session_id=session_id, modes=choices.modes(), config_options=list(choices.options()))
 
@@ -130,10 +131,12 @@ class EditorAgent:
 
     @said_plainly
     async def prompt(self, session_id: str, prompt: Sequence[ContentBlock], **_: Any) -> PromptResponse:
-        end = await self._conversation(session_id).say(parts_of(prompt))
+        conversation = self._conversation(session_id)
+        end = await conversation.say(parts_of(prompt))
         if end.reason == "error" and end.error is not None:
             raise as_request_error(end.error)
-        return PromptResponse(stop_reason=_stop_reason(end), field_meta={"outrider": {"reason": end.reason}})
+        meta = {"outrider": {"reason": end.reason}}
+        return PromptResponse(stop_reason=_stop_reason(end), usage=conversation.spending.turn(), field_meta=meta)
 
     @said_plainly
     async def cancel(self, session_id: str, **_: Any) -> None:
@@ -177,6 +180,7 @@ class EditorAgent:
         except BaseException:
             self._conversations.pop(session_id).close()
             raise
+        self._tasks.create_task(known.tell_commands())
         return known
 
     @property

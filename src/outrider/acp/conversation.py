@@ -6,20 +6,36 @@ from contextlib import suppress
 from pathlib import Path
 
 import acp
-from acp.schema import ConfigOptionUpdate, CurrentModeUpdate, PermissionOption, ToolCallUpdate
+from acp.schema import (
+    AvailableCommandsUpdate,
+    ConfigOptionUpdate,
+    CurrentModeUpdate,
+    PermissionOption,
+    ToolCallUpdate,
+    UsageUpdate,
+)
 
 from outrider.acp.choices import Choices
+from outrider.acp.commands import Name, carry_out, named, offered
 from outrider.acp.engines import Opened
 from outrider.acp.questions import BY, Asked, Questions
 from outrider.acp.telling.calls import shown
 from outrider.acp.telling.texts import valid
 from outrider.acp.telling.updates import Telling, Update, plan_of_text
+from outrider.acp.telling.usage import Spending
 from outrider.app.archive.ends import TurnEnd
-from outrider.types.events import Event, SessionUpdatedEvent, ToolApprovalRequestedEvent, ToolApprovalResultEvent
+from outrider.types.events import (
+    Event,
+    LLMResponseEvent,
+    SessionUpdatedEvent,
+    ToolApprovalRequestedEvent,
+    ToolApprovalResultEvent,
+)
 from outrider.types.ids import new_id
 from outrider.types.parts import PartBase, ToolPart
 from outrider.types.tool_state import ToolPending
 
+AFTER_THE_ANSWER = 0.05  # seconds
 _ACCEPT = PermissionOption(option_id="accept", name="Yes, carry it out", kind="allow_once")
 _KEEP_PLANNING = PermissionOption(option_id="refuse", name="No, keep planning", kind="reject_once")
 
@@ -34,6 +50,7 @@ class Conversation:
         self._folder = Path()
         self._telling = Telling(session_id, self._folder)
         self.choices = Choices(session_id, opened.engine, opened.settings)
+        self.spending = Spending(session_id, opened.engine)
         self.questions = Questions(session_id, opened.engine, client, tasks)
         self._speaking = asyncio.Lock()  # held while what was kept is told, before what happens now
         self._inputs: set[str] = set()
@@ -60,6 +77,9 @@ class Conversation:
 
     async def say(self, parts: Sequence[PartBase]) -> TurnEnd:
         """The end of the turn; the client has heard everything before it when this returns."""
+        self.spending.begin()
+        if (command := named(parts)) is not None:
+            return await self._obey(command)
         before, input_id = self._cancelled, new_id()
         self._inputs.add(input_id)
         try:
@@ -71,6 +91,17 @@ class Conversation:
             self._inputs.discard(input_id)
         await self.engine.bus.settled()
         return await self._with_plan(end)
+
+    async def tell_commands(self) -> None:
+        """A client knows a session once it has read the answer that names it."""
+        await asyncio.sleep(AFTER_THE_ANSWER)
+        await self._tell(offered())
+
+    async def _obey(self, command: Name) -> TurnEnd:
+        words = await carry_out(command, self.engine, self.session_id)
+        await self.engine.bus.settled()
+        await self._tell(acp.update_agent_message(acp.text_block(valid(words))))
+        return TurnEnd("completed", words)
 
     async def cancel(self) -> None:
         self._cancelled += 1
@@ -114,6 +145,9 @@ class Conversation:
             for update in self._telling.hear(event):
                 await self._tell(update)
             match event:
+                case LLMResponseEvent() if self.concerns(event.session_id):
+                    if (used := self.spending.hear(event)) is not None:
+                        await self._tell(used)
                 case ToolApprovalRequestedEvent() if self.concerns(event.session_id):
                     self.questions.ask_about(self._asked(event))
                 case ToolApprovalResultEvent():
@@ -136,6 +170,8 @@ class Conversation:
             ConfigOptionUpdate(session_update="config_option_update", config_options=list(self.choices.options()))
         )
 
-    async def _tell(self, update: Update | CurrentModeUpdate | ConfigOptionUpdate) -> None:
+    async def _tell(
+        self, update: Update | CurrentModeUpdate | ConfigOptionUpdate | UsageUpdate | AvailableCommandsUpdate
+    ) -> None:
         with suppress(ConnectionError):  # the client has gone, and what happens is kept all the same
             await self._client.session_update(self.session_id, update)

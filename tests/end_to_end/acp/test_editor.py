@@ -8,6 +8,7 @@ import acp
 import pytest
 from acp.schema import (
     AgentPlanUpdate,
+    AvailableCommandsUpdate,
     ConfigOptionUpdate,
     CurrentModeUpdate,
     McpServerStdio,
@@ -265,3 +266,31 @@ async def test_cancel_comes_never_too_early_and_reaches_all_that_was_said(desk: 
         async with desk.editor() as other:
             with pytest.raises(acp.RequestError, match="is in use by process"):
                 await desk.load(other, session_id)
+
+
+async def test_the_editor_hears_what_a_turn_used(desk: Desk):
+    desk.write_script("One.")
+    async with desk.editor() as editor:
+        session_id = await desk.new(editor)
+        answer = await editor.agent.prompt(session_id=session_id, prompt=[acp.text_block("count")])
+        assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens > 0
+
+
+async def test_commands_are_offered_and_carried_out(desk: Desk):
+    note = desk.workspace / "note.txt"
+    desk.write_script([call("write", file_path="note.txt", content="after\n")], "Written.", "A note was written.")
+    async with desk.editor("--allow", "write(*)") as editor:
+        session_id = await desk.new(editor)
+        await editor.until(lambda: editor.of(AvailableCommandsUpdate))
+        (offered,) = editor.of(AvailableCommandsUpdate)
+        assert [command.name for command in offered.available_commands] == ["compact", "undo", "redo"]
+        assert await say(editor, session_id, "write it") == "end_turn"
+        assert note.read_text() == "after\n"
+        assert await say(editor, session_id, "/undo") == "end_turn"
+        assert not note.exists()
+        assert "note.txt" in editor.said()
+        assert await say(editor, session_id, "/redo") == "end_turn"
+        assert note.read_text() == "after\n"
+        editor.forget()
+        assert await say(editor, session_id, "/compact") == "end_turn"
+        assert editor.said().startswith("Summed up: ")

@@ -22,13 +22,16 @@ from outrider.server.routes.files import FILES
 from outrider.server.routes.jobs import JOBS
 from outrider.server.routes.opening import OPENING
 from outrider.server.routes.peers import PEERS
+from outrider.server.routes.rights import RIGHTS
 from outrider.server.routes.schedules import SCHEDULES
 from outrider.server.routes.sessions import SESSIONS
 from outrider.server.routes.turns import TURNS
 from outrider.server.routes.work import WORK
 
 DESCRIPTION = "/api/openapi.json"
-ENDPOINTS: tuple[Endpoint, ...] = (*SESSIONS, *OPENING, *TURNS, *FILES, *WORK, *CATALOGUE, *PEERS, *JOBS, *SCHEDULES)
+ENDPOINTS: tuple[Endpoint, ...] = (
+    *SESSIONS, *OPENING, *TURNS, *FILES, *WORK, *CATALOGUE, *RIGHTS, *PEERS, *JOBS, *SCHEDULES,
+)  # fmt: skip
 
 
 def application(

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from outrider.app.remote.archive import RemoteArchive
 from outrider.types.events import Event, ToolApprovalRequestedEvent, ToolApprovalResultEvent
 from tests.end_to_end.attach.serving import Serving, call, until
 
@@ -57,14 +58,18 @@ async def test_a_call_is_approved_on_the_screen_while_another_client_watches(ser
         await screen.say("make it")
         await screen.shows("Allow shell", "touch made")
         await until(lambda: any(isinstance(event, ToolApprovalRequestedEvent) for event in events))
-        await screen.answer("y")
+        await screen.answer("s")
         await screen.shows("Made it.", without="Allow shell")
         await until(lambda: any(isinstance(event, ToolApprovalResultEvent) and event.approved for event in events))
     assert (serving.workspace / "made").exists()
     await screen.say("!ls")
     await screen.shows("run on this machine only")
     await screen.say("/permissions")
-    await screen.shows("on the server's machine")
+    await screen.shows("Allowed (Enter takes it back)", "touch made")
+    await asyncio.to_thread(screen.terminal.press, "enter")
+    await screen.shows("taken back")
+    async with serving.client() as engine:
+        assert not await RemoteArchive(engine.client).answers()
 
 
 async def test_the_screen_goes_on_when_its_server_comes_back(serving: Serving, screens: list[Screen]):

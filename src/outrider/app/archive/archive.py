@@ -72,10 +72,17 @@ class Archive:
         return [one async for one in self.all(asked, limit)]
 
     async def page(
-        self, limit: int, *, after: str | None = None, workspace: str | None = None, children: bool = False
+        self,
+        limit: int,
+        *,
+        after: str | None = None,
+        workspace: str | None = None,
+        children: bool = False,
+        parent: str | None = None,
     ) -> SessionPage:
-        """The same, page by page: `after` is the `next` of the page before."""
-        asked = SessionFilter(workspace_directory=workspace, roots=not children)
+        """The same, page by page: `after` is the `next` of the page before. `parent` leaves only its children."""
+        roots = not children and parent is None
+        asked = SessionFilter(workspace_directory=workspace, roots=roots, parent_id=parent)
         return await self.store.list(asked, limit=limit, after=after)
 
     async def all(self, asked: SessionFilter = _ANY, limit: int | None = None) -> AsyncIterator[StoredSession]:

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
+
 from outrider.app.archive.archive import Archive
 from outrider.app.remote.client import Client
 from outrider.app.remote.feeds.held import messages, path_of, stored, whole_transcript
-from outrider.errors import OutriderError
+from outrider.errors import StoreError
 from outrider.sessions.records import (
     Approval,
     Grouping,
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from outrider.sessions.store import Store
 
 MOST = 500  # sessions or hits of one request
-NOT_FROM_HERE = "answers that hold for longer are seen and taken back on the server's machine: `outrider permissions`"
 
 
 class RemoteArchive(Archive):
@@ -36,10 +37,14 @@ class RemoteArchive(Archive):
         return await self._client.ask("GET", f"{path_of(session_id)}/export")
 
     async def answers(self) -> Sequence[Approval]:
-        raise OutriderError(NOT_FROM_HERE)
+        return await self._client.get("/api/answers", list[Approval])
 
     async def revoke(self, approval_id: str) -> Approval:
-        raise OutriderError(NOT_FROM_HERE)
+        known = next((one for one in await self.answers() if one.id == approval_id), None)
+        if known is None:
+            raise StoreError("there is no such answer any more")
+        await self._client.ask("DELETE", f"/api/answers/{approval_id}")
+        return msgspec.structs.replace(known, answer="revoked")
 
 
 class _Shelf:
@@ -52,12 +57,9 @@ class _Shelf:
         return await stored(self._client, session_id)
 
     async def list(self, asked: SessionFilter, *, limit: int, after: str | None = None) -> SessionPage:
-        """Of one parent they are picked out here: the server lists roots, or all."""
         query: dict[str, Any] = {"workspace": asked.workspace_directory, "children": not asked.roots}
-        page = await self._client.get("/api/sessions", SessionPage, limit=min(limit, MOST), after=after, **query)
-        if asked.parent_id is None:
-            return page
-        return SessionPage(tuple(one for one in page.sessions if one.parent_id == asked.parent_id), page.next)
+        query |= {"parent": asked.parent_id, "limit": min(limit, MOST), "after": after}
+        return await self._client.get("/api/sessions", SessionPage, **query)
 
     async def load(self, session_id: str, *, limit: int | None = None, before: str | None = None) -> Transcript:
         if limit is None:

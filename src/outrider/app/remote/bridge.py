@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from outrider.app.config.settings import Settings
-from outrider.app.remote.archive import NOT_FROM_HERE, RemoteArchive
+from outrider.app.remote.archive import RemoteArchive
 from outrider.app.remote.engine import RemoteEngine
 from outrider.app.remote.feeds.held import path_of
 from outrider.errors import OutriderError
@@ -56,4 +56,4 @@ class RemoteBridge:
         raise OutriderError(NO_COMMANDS)
 
     async def revoke(self, approval_id: str) -> None:
-        raise OutriderError(NOT_FROM_HERE)
+        await self.archive.revoke(approval_id)

@@ -13,12 +13,14 @@ from outrider.types.agents import Mode
 
 
 class ListQuery(msgspec.Struct, frozen=True):
-    """`after` is the `next` of the page before; `children` adds the sessions that agents opened for each other."""
+    """`after` is the `next` of the page before; `children` adds the sessions that agents opened for each other, and
+    `parent` leaves only those of one session."""
 
     limit: Limit = 50
     after: str | None = None
     workspace: str | None = None
     children: bool = False
+    parent: str | None = None
 
 
 class NewSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,7 +81,11 @@ class FollowQuery(msgspec.Struct, frozen=True):
 async def list_sessions(asked: Asked[ListQuery, Nothing]) -> SessionPage:
     query = asked.query
     return await archive_of(asked.engine).page(
-        query.limit, after=query.after, workspace=query.workspace, children=query.children
+        query.limit,
+        after=query.after,
+        workspace=query.workspace,
+        children=query.children,
+        parent=query.parent,
     )
 
 

@@ -12,7 +12,9 @@ from outrider.tui.widgets.look import palette_of
 
 class Completions(Static):
     DEFAULT_CSS = """
-    Completions { height: auto; max-height: 8; padding: 0 3; display: none; }
+    Completions {
+        height: auto; max-height: 8; padding: 0 3; display: none; text-wrap: nowrap; text-overflow: ellipsis;
+    }
     """
 
     def __init__(self) -> None:
@@ -38,7 +40,7 @@ class Completions(Static):
         palette = palette_of(self)
         first = max(0, min(self._place - MOST // 2, len(self._choices) - MOST))
         shown = self._choices[first : first + MOST]
-        text = Text(no_wrap=True, overflow="ellipsis")
+        text = Text()
         for number, choice in enumerate(shown, first):
             here = number == self._place
             text.append("› " if here else "  ", palette.style("accent"))

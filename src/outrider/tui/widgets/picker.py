@@ -100,7 +100,7 @@ class Picker(ModalScreen[str | None]):
     def _text(self, item: Item) -> Text:
         palette = palette_of(self)
         mark = "● " if item.value == self._current else "  "
-        text = Text(no_wrap=True, overflow="ellipsis")
+        text = Text()
         text.append(mark, palette.style("accent"))
         text.append(clean_line(item.label, 200), palette.style("text"))
         text.append(f"  {clean_line(item.note, 200)}" if item.note else "", palette.style("quiet"))

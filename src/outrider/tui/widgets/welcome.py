@@ -3,7 +3,7 @@
 from rich.text import Text
 from textual.widgets import Static
 
-from outrider.tui.rendering.lines import clean, line, side_by_side, wrapped
+from outrider.tui.rendering.lines import clean, indented, line, side_by_side, wrapped
 from outrider.tui.rendering.palette import Palette
 from outrider.tui.rendering.words import plural
 from outrider.tui.widgets.look import palette_of
@@ -57,9 +57,9 @@ def welcome_lines(
     lines.append(line())
     known = f"{plural(earlier, 'session')} of this folder"
     for words, note in (*_TRIES, *((("/resume", known),) if earlier else ())):
-        text = Text.assemble(("› ", palette.style("accent")), (words, palette.style("text")))
-        both = Text.assemble(text, (f"   {note}", palette.style("quiet")))
-        lines += [both] if both.cell_len <= width else wrapped(text, width)
+        mark, text = line("› ", palette.style("accent")), line(words, palette.style("text"))
+        both = Text.assemble(mark, text, (f"   {note}", palette.style("quiet")))
+        lines += [both] if both.cell_len <= width else indented(wrapped(text, width - 2), mark)
     lines.append(line())
     keys = [Text.assemble((key, palette.style("accent")), (f" {note}", palette.style("quiet"))) for key, note in _KEYS]
     return [*lines, *side_by_side(keys, width), *_notices(notices, width, palette)]

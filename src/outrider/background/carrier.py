@@ -1,7 +1,7 @@
 """Carries runs to their ends: opens each session as its new owner, lets it go on, and says what came of it."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from outrider.agents.ends import TurnEnd
@@ -16,10 +16,20 @@ from outrider.errors import OutriderError
 LOOK_SECONDS = 0.25  # how often it is looked whether a run only waits for an answer
 
 
-class Carrier:
-    """Whoever calls `carry` has been given the run by the durable engine, and so may take its session over."""
+Owns = Callable[[str], Awaitable[bool]]
+"""Whether the durable engine says, now, that a run is this worker's."""
 
-    def __init__(self, engine: Engine, ground: Ground, reports: Reports) -> None:
+
+async def _always(_: str) -> bool:
+    return True
+
+
+class Carrier:
+    """Whoever calls `carry` has been given the run by the durable engine, and so may take its session over, as long as
+    the durable engine does not say otherwise: a worker that was paused may believe for a moment in what is past."""
+
+    def __init__(self, engine: Engine, ground: Ground, reports: Reports, owns: Owns = _always) -> None:
+        self._owns = owns
         self._engine = engine
         self._ground = ground
         self._reports = reports
@@ -85,7 +95,7 @@ class Carrier:
             await asyncio.Event().wait()
 
     async def _to_the_end(self, engine: Engine, run_id: str) -> tuple[TurnEnd, EndReason]:
-        while True:
+        while await self._owns(run_id):
             await self._stay()
             turn = asyncio.ensure_future(engine.go_on(run_id, take_over=True))
             while not turn.done():
@@ -95,8 +105,15 @@ class Carrier:
                     return await turn, "waiting"
             end = turn.result()
             await self._stay()
+            if self._is_taken(run_id, engine):
+                continue  # by one that was paused, and goes on in vain: the run is still ours, unless we are that one
             if end.reason != "completed" or not await engine.queued(run_id):
                 return end, end.reason
+        return TurnEnd("aborted"), "aborted"
+
+    def _is_taken(self, run_id: str, engine: Engine) -> bool:
+        live = engine.live.get(run_id)
+        return self._held.get(run_id) is engine and live is not None and live.journal.lost.is_set()
 
     @asynccontextmanager
     async def _engine_for(self, run_id: str, job: Job) -> AsyncGenerator[Engine, None]:

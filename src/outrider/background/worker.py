@@ -50,7 +50,7 @@ class Worker:
         self._beat = beat
         self._line = Line(database)
         self._reports = Reports(database)
-        self._carrier = Carrier(engine, ground or Ground(engine.store), self._reports)
+        self._carrier = Carrier(engine, ground or Ground(engine.store), self._reports, self._owns)
         self._store = engine.store
         self._roster = Roster(database)
         self._watch = Watch(patience)
@@ -109,6 +109,10 @@ class Worker:
         if outcome.reason == "waiting":
             await asyncio.to_thread(self._waiting.add, run_id)
         return msgspec.to_builtins(outcome)
+
+    async def _owns(self, run_id: str) -> bool:
+        found = await self._client.list_workflows_async(workflow_ids=[run_id], load_input=False, load_output=False)
+        return any(status.status == "PENDING" and status.executor_id == self.id for status in found)
 
     async def _again(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:

@@ -86,9 +86,9 @@ async def judge(seen: Watched, audit: Audit, storm: Storm, ended: list[Run], rec
         f"chaos on {where}: {len(ended)} runs, {storm.kills} kills, {storm.pauses} pauses, {len(calls)} calls,"
         f" {cut} interrupted, {again} repeated, {sum(run.attempts for run in ended)} attempts, {len(faults)} faults",
     )
+    assert not faults
     assert len(ended) == RUNS
     assert len(calls) == RUNS * STEPS
-    assert not faults
 
 
 async def test_nothing_is_lost_or_done_twice_while_workers_of_one_server_are_killed_and_paused(

@@ -111,7 +111,11 @@ class Worker:
         return msgspec.to_builtins(outcome)
 
     async def _owns(self, run_id: str) -> bool:
-        found = await self._client.list_workflows_async(workflow_ids=[run_id], load_input=False, load_output=False)
+        """A server that cannot be asked just now has given the run to nobody else either."""
+        try:
+            found = await self._client.list_workflows_async(workflow_ids=[run_id], load_input=False, load_output=False)
+        except SQLAlchemyError:
+            return True
         return any(status.status == "PENDING" and status.executor_id == self.id for status in found)
 
     async def _again(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:

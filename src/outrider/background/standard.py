@@ -80,6 +80,7 @@ def fitted_by(settings: Settings) -> Fitted:
             "agents": suited(own.agents, own.providers),
             "providers": own.providers,
             "rules": Rules(own.rules.allow, own.rules.ask, own.rules.deny),
+            "titles": False,  # a model would be asked for it outside of the run's limits; its prompt is title enough
         }
 
     return fitted

@@ -15,12 +15,13 @@ from tests.unit.background.worktrees.repositories import repository, run_git
 SCRIPT = [[call("write", "call_b", file_path="tea.txt", content="buy tea\n")], "The list is written."]
 
 
-async def state(program: Program, run_id: str, *wanted: str) -> Any:
-    async with asyncio.timeout(SECONDS):
-        while True:
-            (run,) = (await program.run("jobs", "show", run_id, "--json")).lines
-            if run["state"] in wanted:
-                return run
+async def carried(program: Program, run_id: str) -> Any:
+    """The run, after a worker that was started for it has ended again."""
+    worker = await program.start("worker")
+    await program.run("jobs", "follow", run_id)
+    interrupt(worker)
+    assert (await ended(worker)).code == 0
+    return (await program.run("jobs", "show", run_id, "--json")).json
 
 
 async def test_a_submitted_run_is_carried_on_by_a_worker_and_shown(program: Program):
@@ -29,10 +30,7 @@ async def test_a_submitted_run_is_carried_on_by_a_worker_and_shown(program: Prog
         assert submitted.code == 0, submitted.err
         (run,) = submitted.lines
         assert run["state"] == "queued"
-        worker = await program.start("worker")
-        run = await state(program, run["id"][-8:], "done", "failed")
-        interrupt(worker)
-        assert (await ended(worker)).code == 0
+        run = await carried(program, run["id"][-8:])
     assert (run["state"], run["outcome"]["output"]) == ("done", "The list is written.")
     assert (program.workspace / "tea.txt").read_text() == "buy tea\n"
     listed = await program.run("jobs", "list")
@@ -49,10 +47,7 @@ async def test_a_run_in_a_repository_works_in_a_worktree_and_ends_with_a_report(
         submitted = await program.run("jobs", "submit", "--no-worker", "--json", "write a list")
         assert "1 uncommitted changes here are not in it" in submitted.err
         (run,) = submitted.lines
-        worker = await program.start("worker")
-        run = await state(program, run["id"], "done", "failed")
-        interrupt(worker)
-        assert (await ended(worker)).code == 0
+        run = await carried(program, run["id"])
     assert run["report"]["outcome"]["output"] == "The list is written."
     assert run["report"]["changes"]["commits"] == 1
     assert not (repo / "tea.txt").exists()
@@ -61,7 +56,6 @@ async def test_a_run_in_a_repository_works_in_a_worktree_and_ends_with_a_report(
     assert f"git merge {branch}" in shown.out
     assert "1 file changed" in shown.out
     assert "+buy tea" in (await program.run("jobs", "show", run["id"], "--diff")).out
-    assert "write" in (await program.run("jobs", "show", run["id"], "--trace")).out
     cleaned = await program.run("jobs", "clean", run["id"])
     assert (cleaned.code, path in cleaned.err) == (0, True)
     run_git(repo, "merge", "--quiet", branch)
@@ -91,19 +85,6 @@ async def test_a_run_is_followed_while_it_goes_on_and_to_leave_does_not_hurt_it(
     assert numbers == sorted(numbers)
     later = (await program.run("jobs", "logs", run["id"], "--json", "--after", str(numbers[-3]))).lines
     assert later == told[-2:]
-
-
-async def test_a_worktree_in_which_nothing_changed_is_removed_at_the_end_of_its_run(program: Program):
-    repo = repository(program.workspace)
-    async with answering(program, ["There is nothing to do."]):
-        (run,) = (await program.run("jobs", "submit", "--no-worker", "--json", "look around")).lines
-        worker = await program.start("worker")
-        run = await state(program, run["id"], "done", "failed")
-        interrupt(worker)
-        assert (await ended(worker)).code == 0
-    assert (run["worktree"], run["report"]["changes"]["diff"]) == (None, "")
-    assert run_git(repo, "branch", "--list", "outrider/*") == ""
-    assert run_git(repo, "worktree", "list").count("\n") == 1
 
 
 async def test_a_worker_starts_by_itself_outlives_the_terminal_and_is_stopped(program: Program):

@@ -26,6 +26,7 @@ def test_the_words_of_an_order_and_the_rules_of_its_workspace_hold(tmp_path: Pat
     made = fitted(Job(prompt="x", queue="runs", terms=terms), str(another))
     assert set(made["rules"].deny) == {"shell(rm *)", "web_fetch"}
     assert made["agents"][0].model == "claude-haiku-4-5"
+    assert made["titles"] is False
     plain = fitted(Job(prompt="x", queue="runs"), str(place.workspace))
     assert plain["rules"].deny == ()
     with pytest.raises(ConfigurationError):

@@ -10,7 +10,10 @@ from outrider.errors import ProcessError
 
 SECONDS = 300.0
 LONGEST = 1 << 20  # bytes of output that are kept
-_PLAIN = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "commit.gpgSign=false", "submodule.recurse=false")
+_PLAIN = (
+    *("core.hooksPath=/dev/null", "core.fsmonitor=false", "commit.gpgSign=false", "submodule.recurse=false"),
+    *("gc.auto=0", "maintenance.auto=false"),  # which would outlive the command
+)
 _FILTER = re.compile(r"(filter\..+)\.(clean|smudge|process|required)")
 _OBEYED = ("local", "worktree")  # scopes that the repository itself decides
 

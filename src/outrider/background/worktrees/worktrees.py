@@ -45,6 +45,8 @@ class Worktrees:
             base = git(workspace, "rev-parse", "--verify", "HEAD^{commit}").strip()
         except ProcessError:
             return None
+        if not Path(workspace).resolve().is_relative_to(repository):
+            return None  # its settings say that its files lie elsewhere
         wanted = Worktree(
             path=str(self._path(run_id)),
             branch=f"outrider/{short_id(run_id)}/{_slug(prompt)}",

@@ -1,9 +1,12 @@
 """The pieces of the screen, each in a small application of its own."""
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from textual.app import App, ComposeResult
+from textual.pilot import Pilot
 from textual.widgets import Static
 
 from outrider.tui.asking import panel as panels
@@ -42,6 +45,14 @@ def words(number: int) -> list[Entry]:
     return [Written(f"w{n}", f"m{n}", f"paragraph {n}", open=False) for n in range(number)]
 
 
+async def laid_out(pilot: Pilot[None], true: Callable[[], bool]) -> None:
+    """A busy machine may take longer than a pause for it."""
+    async with asyncio.timeout(60):
+        while not true():
+            await pilot.pause()
+    await pilot.pause()
+
+
 async def test_the_transcript_stays_at_its_end_and_leaves_those_alone_who_scrolled_up():
     transcript = Transcript()
     async with Stage(transcript).run_test(size=(60, 20)) as pilot:
@@ -64,13 +75,13 @@ async def test_the_end_stays_in_view_when_a_question_takes_room_below():
     async with Stage(transcript, below).run_test(size=(60, 20)) as pilot:
         transcript.display = True
         transcript.show(words(100))
-        await pilot.pause()
-        below.styles.height = 10
-        await pilot.pause()
-        assert "paragraph 99" in "\n".join(shown(transcript))
+        for height in (2, 10):
+            below.styles.height = height
+            await laid_out(pilot, lambda height=height: transcript.size.height == 20 - height)
+            assert "paragraph 99" in "\n".join(shown(transcript))
         transcript.scroll_to(y=40, animate=False, immediate=True)
         below.styles.height = 2
-        await pilot.pause()
+        await laid_out(pilot, lambda: transcript.size.height == 18)
         assert "paragraph 99" not in "\n".join(shown(transcript))
 
 

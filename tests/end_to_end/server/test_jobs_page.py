@@ -56,6 +56,8 @@ async def test_runs_are_listed_canceled_and_retried_with_the_keyboard(tmp_path):
         await page.get_by_role("button", name="Retry").focus()
         await page.keyboard.press("Enter")
         await page.locator(".run .badge[data-state=queued]").wait_for()
+        await page.goto(f"{runs.client.address.url}/#/{page.url.rpartition('/')[2]}")
+        await page.wait_for_url("**/#/jobs/*")
         await page.get_by_role("link", name="All jobs").click()
         await page.locator("table.jobs .badge[data-state=queued]").nth(1).wait_for()
         assert await page.title() != "owned"

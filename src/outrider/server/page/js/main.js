@@ -61,6 +61,7 @@ async function show(id) {
   try {
     const page = await get(`/sessions/${id}/messages`, { limit: PAGE });
     if (view !== mine) return;
+    if (page.session.mode === "background" && (await isRun(id))) return void location.replace(`#/jobs/${id}`);
     mine.transcript.load(page);
     mine.conversation = new Conversation($("conversation"), mine.transcript, earlier);
     mine.questions = new Questions(id, complain);
@@ -265,6 +266,9 @@ function goTo() {
     listSessions();
   }
 }
+
+// A run belongs to its worker: to open it as a session here would take it away.
+const isRun = (id) => get(`/jobs/${id}`).then(() => true, () => false);
 
 function showJobs(id) {
   view?.feed?.close();

@@ -1,6 +1,6 @@
 """What a person in front of a terminal sees of the work while it goes on."""
 
-from typing import Any
+from typing import Any, cast
 
 from outrider.cli.console import Console
 from outrider.cli.tables import cut
@@ -57,4 +57,9 @@ class Progress:
 def telling(given: dict[str, Any]) -> str:
     """Of an input what a person looks for first."""
     found = next((given[name] for name in _TELLING if isinstance(given.get(name), str)), None)
-    return found if found is not None else ", ".join(f"{name}={value!r}" for name, value in given.items())
+    return found if found is not None else ", ".join(_told(name, value) for name, value in given.items())
+
+
+def _told(name: str, value: Any) -> str:
+    """A list by how much it holds: `3 todos`."""
+    return f"{len(cast('list[Any]', value))} {name}" if isinstance(value, list) else f"{name}={value!r}"

@@ -1,6 +1,8 @@
 """The sessions that an engine owns: opened, closed, and asked for by their ids."""
 
+import asyncio
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from outrider.app.below.descendants import end_below
 from outrider.app.live import LiveSession
@@ -18,6 +20,7 @@ from outrider.tools.aftermath import aftermath
 class OpenSessions:
     def __init__(self, staff: Staff, store: Store, bus: EventBus) -> None:
         self.live: dict[str, LiveSession] = {}
+        self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._staff = staff
         self._store = store
         self._bus = bus
@@ -32,9 +35,13 @@ class OpenSessions:
         `goes_on`, calls that are safe to repeat do too; for everybody else they are interrupted like all others."""
         if session_id in self.live and self.live[session_id].journal.lost.is_set():
             await self.close(session_id)
-        if session_id not in self.live:
-            self._add(await self._resumed(session_id, take_over=take_over, repeats=goes_on)).wake()
-        return self.live[session_id]
+        if session_id in self.live:
+            return self.live[session_id]
+        # Whoever comes while it is being opened waits: a second owner would fence off the first.
+        async with self._opening.setdefault(session_id, asyncio.Lock()):
+            if session_id not in self.live:
+                self._add(await self._resumed(session_id, take_over=take_over, repeats=goes_on)).wake()
+            return self.live[session_id]
 
     async def at_rest(self, session_id: str) -> Journal:
         live = await self.at(session_id)

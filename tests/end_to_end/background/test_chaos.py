@@ -21,7 +21,7 @@ from tests.end_to_end.background.worker_process import REPEATABLE
 from tests.postgres import fresh_database
 
 SOAK = bool(os.environ.get("OUTRIDER_SOAK"))
-RUNS = int(os.environ.get("OUTRIDER_CHAOS_RUNS") or (240 if SOAK else 6))
+RUNS = int(os.environ.get("OUTRIDER_CHAOS_RUNS") or (200 if SOAK else 6))
 STEPS = 4
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3000)]
 Record = Callable[[str, object], None]
@@ -46,14 +46,13 @@ class Storm:
         self.dice = random.Random(seed)
         self.workers = [seen.fleet.begin() for _ in range(workers)]
         self.kills = self.pauses = 0
+        self.looked = monotonic()
 
     async def rage(self, *, pauses: float) -> list[Run]:
         """Until all runs are over. A share of the strikes are `pauses`, many of them longer than patience lasts."""
         while True:
-            await self._work_goes_on(self.dice.randrange(2, 12))
-            runs = list(await self.seen.jobs.list(limit=RUNS))
-            if all(run.state in OVER for run in runs):
-                return runs
+            if ended := await self._work_goes_on(self.dice.randrange(2, 12)):
+                return ended
             victim = self.dice.randrange(len(self.workers))
             if self.kills and self.dice.random() < pauses:
                 await self._pause(victim)
@@ -68,11 +67,17 @@ class Storm:
         self.workers[victim].send_signal(signal.SIGCONT)
         self.pauses += 1
 
-    async def _work_goes_on(self, effects: int) -> None:
-        """By so many effects, or for so long as a worker takes to begin with anything."""
-        wanted, until = self.seen.fleet.happened().total() + effects, monotonic() + 8
+    async def _work_goes_on(self, effects: int) -> list[Run]:
+        """By so many effects, or for longer than a worker takes to begin with anything; gives the runs if all are
+        over."""
+        wanted, until = self.seen.fleet.happened().total() + effects, monotonic() + 60
         while self.seen.fleet.happened().total() < wanted and monotonic() < until:
+            if monotonic() - self.looked > 1:
+                self.looked, runs = monotonic(), list(await self.seen.jobs.list(limit=RUNS))
+                if all(run.state in OVER for run in runs):
+                    return runs
             await asyncio.sleep(0.05)
+        return []
 
 
 async def judge(seen: Watched, audit: Audit, storm: Storm, ended: list[Run], record: Record, where: str) -> None:

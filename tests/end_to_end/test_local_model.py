@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from outrider import Agent, Engine, EventBus, Provider, TextPart, ToolCompleted, ToolPart
 from outrider.app.config.folders import find_folders
@@ -36,6 +37,7 @@ pytest.importorskip("xllamacpp")
 WEIGHTS = place_of(SMALL, find_folders(os.environ).data)
 OPTIONS = {"context": 4096, "threads": 1}  # other tests run beside these, and threads would wait for each other
 LIMITS = RuntimeLimits(**OPTIONS)
+TERSE = replace(PRIMER, examples=())  # examples make answers better, and take long to read
 SOON = 120  # seconds: for what takes one or two on a free machine
 pytestmark = [
     pytest.mark.slow,
@@ -150,7 +152,7 @@ async def test_it_speaks(models):
 
 
 async def test_calls_always_parse_however_wild_the_model_is(models):
-    client = LocalClient("local", models, PRIMER)
+    client = LocalClient("local", models, TERSE)
     for number in range(3):
         settings = ModelSettings(temperature=1.5, extra={"seed": number}, max_output_tokens=120)
         request = asking('Plan my day! ☕ "quotes" and\nnewlines', tools=(ODD,), settings=settings)
@@ -238,7 +240,7 @@ async def test_only_files_that_exist_can_be_read(models, tmp_path):
     read = ToolSpec(
         "read", "", {"type": "object", "properties": {"file_path": {"type": "string"}}, "required": ["file_path"]}
     )
-    client = LocalClient("local", models, PRIMER, WorkspaceNames())
+    client = LocalClient("local", models, TERSE, WorkspaceNames())
     settings = ModelSettings(temperature=1.5, extra={"seed": 1}, tool_choice=ToolChoice("required"))
     for text in ("Show me the readme", "What is in main.c, I wonder"):
         (call,) = (

@@ -30,14 +30,16 @@ class Program:
         self.process = process
 
     async def at_work(self) -> int:
-        """The number of the process that its command is, once it runs."""
-        async with asyncio.timeout(30):
+        """The number of the process that its command is, once its first words are kept."""
+        async with asyncio.timeout(60):
             while not (text := self._read("pid")).strip():
                 await asyncio.sleep(0.02)
+            while "begun" not in str((await self.transcript()).messages):
+                await asyncio.sleep(0.1)
         return int(text)
 
     async def ended(self) -> int:
-        return await asyncio.wait_for(self.process.wait(), 30)
+        return await asyncio.wait_for(self.process.wait(), 60)
 
     async def transcript(self) -> Transcript:
         async with SqliteStore(next((self.folder / "home").rglob("*.db"))) as store:

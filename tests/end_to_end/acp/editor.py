@@ -24,7 +24,7 @@ from acp.schema import (
     UserMessageChunk,
 )
 
-SECONDS = 30
+SECONDS = 60
 CANCELLED = "cancelled"
 COMMAND = (sys.executable, "-m", "outrider", "acp")
 

@@ -247,7 +247,7 @@ async def test_a_server_that_the_editor_brings_along_has_its_tools_used(desk: De
     desk.write_script(*([call("mcp__own__echo", text="to and fro")], "Said.") * 100)
     async with desk.editor("--allow", "mcp__own__*") as editor:
         opened = await editor.agent.new_session(cwd=str(desk.workspace), mcp_servers=[own])
-        async with asyncio.timeout(30):  # a loaded machine takes its time to start a server
+        async with asyncio.timeout(60):  # a loaded machine takes its time to start a server
             while not any(update.status == "completed" for update in editor.of(ToolCallProgress)):
                 await say(editor, opened.session_id, "say it")
         assert "to and fro" in editor.of(ToolCallProgress)[-1].content[0].content.text

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
 from outrider.background.resident.idling import until_idle
+from outrider.background.resident.log import LARGEST, bound
 from outrider.background.resident.post import Post
 
 HOLD = """
@@ -54,6 +55,18 @@ async def test_a_worker_leaves_its_post_before_it_looks_a_last_time_and_stays_if
     await until_idle(jobs, post, seconds=0.01, look=0.02)
     assert not jobs.answers
     assert post.holder() is None
+
+
+def test_a_log_that_is_too_long_is_begun_anew_and_written_on(tmp_path: Path):
+    log = tmp_path / "worker.log"
+    with log.open("ab", buffering=0) as file:
+        file.write(b"x" * (LARGEST + 1))
+        bound(log)
+        file.write(b"later\n")
+        bound(log)
+    assert log.read_bytes() == b"later\n"
+    assert (tmp_path / "worker.log.old").stat().st_size == LARGEST + 1
+    bound(tmp_path / "missing.log")
 
 
 async def test_a_worker_whose_post_was_taken_in_between_does_not_stay(tmp_path: Path):

@@ -51,6 +51,7 @@ def ensure(arguments: Namespace, settings: "Settings | None" = None) -> None:
 
 async def _work(arguments: Namespace, settings: "Settings", post: "Post | None") -> None:
     from outrider.background.resident.idling import until_idle
+    from outrider.background.resident.log import log_of
     from outrider.background.standard import standard_worker
 
     stop = asyncio.Event()
@@ -62,7 +63,8 @@ async def _work(arguments: Namespace, settings: "Settings", post: "Post | None")
         Console().say(f"The worker {short_id(one.id)} waits for runs; {how}.")
         endings: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
         if arguments.resident and post is not None:
-            endings.append(asyncio.create_task(until_idle(one.jobs, post, seconds=arguments.idle)))
+            idle = until_idle(one.jobs, post, seconds=arguments.idle, log=log_of(settings.folders))
+            endings.append(asyncio.create_task(idle))
         await _first(endings)
     if post is not None:
         post.leave()
@@ -77,8 +79,8 @@ async def _first(endings: list[asyncio.Task[Any]]) -> None:
 
 
 def _status() -> int:
+    from outrider.background.resident.log import log_of
     from outrider.background.resident.post import Post
-    from outrider.background.resident.starting import log_of
 
     holder, console = Post(folders().data).holder(), Console()
     if holder is None:

@@ -21,7 +21,7 @@ from tests.end_to_end.server.serving import TOKEN, Client, served
 playwright = pytest.importorskip("playwright.async_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed here")
-PATIENCE = 20_000  # milliseconds
+PATIENCE = 60_000  # milliseconds
 
 
 @asynccontextmanager
@@ -205,6 +205,7 @@ async def running(store: Any, script: Any, listening: Any, address: Any) -> Asyn
             await serving
 
 
+@pytest.mark.timeout(300)
 async def test_after_a_restart_of_the_server_nothing_is_missed_and_nothing_seen_twice(tmp_path):
     listening, address = bound(Address())
     async with AsyncExitStack() as opened:

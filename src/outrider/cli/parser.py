@@ -11,6 +11,8 @@ from typing import Any, NoReturn
 from outrider.cli import exits
 from outrider.cli.commands import Command
 
+TO_DO = "what to do (default: list)"
+
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
     """Descriptions and examples keep their lines."""

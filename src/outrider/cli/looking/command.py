@@ -3,7 +3,7 @@
 from argparse import ArgumentParser
 
 from outrider.cli.options import add_place, at_least_one
-from outrider.cli.parser import examples
+from outrider.cli.parser import TO_DO, examples
 
 _SESSION = "an id, the end of one, or `last` (the default)"
 
@@ -30,9 +30,7 @@ def models(parser: ArgumentParser) -> None:
     parser.description = "The models of the providers that are set up, and those that run inside this program."
     parser.epilog = examples("outrider models list", "outrider models list anthropic", "outrider models pull")
     parser.set_defaults(usual="list")
-    known = parser.add_subparsers(
-        title="what to do (default: list)", metavar="WHAT", required=True, parser_class=type(parser)
-    )
+    known = parser.add_subparsers(title=TO_DO, metavar="WHAT", required=True, parser_class=type(parser))
     listed = known.add_parser("list", help="models, their limits, and their prices in dollars per million tokens")
     listed.add_argument("provider", metavar="PROVIDER", nargs="?", help="only those of this provider")
     listed.add_argument("--json", action="store_true", help="one JSON object a line")

@@ -3,7 +3,7 @@
 from argparse import ArgumentParser
 
 from outrider.cli.options import MODES, add_place, folder
-from outrider.cli.parser import examples
+from outrider.cli.parser import TO_DO, examples
 
 _RULES = """\
 Rules are written as tool(pattern): shell(git status *), write(/docs/**), web_fetch(example.com).
@@ -20,9 +20,7 @@ def permissions(parser: ArgumentParser) -> None:
         "outrider permissions backtest last --deny 'shell(rm *)'",
     )
     parser.set_defaults(usual="list")
-    known = parser.add_subparsers(
-        title="what to do (default: list)", metavar="WHAT", required=True, parser_class=type(parser)
-    )
+    known = parser.add_subparsers(title=TO_DO, metavar="WHAT", required=True, parser_class=type(parser))
 
     def add(name: str, help: str, function: str = "") -> ArgumentParser:
         one = known.add_parser(name, help=help, description=help)

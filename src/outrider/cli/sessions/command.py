@@ -3,7 +3,7 @@
 from argparse import ArgumentParser
 
 from outrider.cli.options import add_place, at_least_one
-from outrider.cli.parser import examples
+from outrider.cli.parser import TO_DO, examples
 
 _SESSIONS = """Sessions are kept until you delete them. Name one by its id, by the last characters of its id
 (four or more), or as `last`."""
@@ -19,9 +19,7 @@ _SESSIONS_EXAMPLES = examples(
 def sessions(parser: ArgumentParser) -> None:
     parser.description, parser.epilog = _SESSIONS, _SESSIONS_EXAMPLES
     parser.set_defaults(usual="list")
-    known = parser.add_subparsers(
-        title="what to do (default: list)", metavar="WHAT", required=True, parser_class=type(parser)
-    )
+    known = parser.add_subparsers(title=TO_DO, metavar="WHAT", required=True, parser_class=type(parser))
 
     def add(name: str, help: str, execute: str, *, session: bool = True) -> ArgumentParser:
         one = known.add_parser(name, help=help, description=help)

@@ -14,8 +14,8 @@ from outrider.errors import ConfigurationError
 from outrider.tools.context import ToolContext
 from outrider.types.validate import is_object
 
-_PARAMETER = re.compile(r"^\s*(?::param\s+)?\*{0,2}(?P<name>\w+)\s*(?:\([^)]*\))?\s*:\s*(?P<text>\S.*)$")
-_SECTION = re.compile(r"^\s*(?:Args|Arguments|Parameters)\s*:\s*$")
+_PARAMETER = r"^\s*(?::param\s+)?\*{0,2}(?P<name>\w+)\s*(?:\([^)]*\))?\s*:\s*(?P<text>\S.*)$"
+_SECTION = r"^\s*(?:Args|Arguments|Parameters)\s*:\s*$"
 
 
 class Signature(msgspec.Struct, frozen=True):
@@ -103,11 +103,11 @@ def _documented(docstring: str) -> dict[str, str]:
     found: dict[str, str] = {}
     inside = False
     for line in docstring.splitlines():
-        if _SECTION.match(line):
+        if re.match(_SECTION, line):
             inside = True
         elif not line.strip():
             inside = False
-        elif (match := _PARAMETER.match(line)) and (inside or line.lstrip().startswith(":param")):
+        elif (match := re.match(_PARAMETER, line)) and (inside or line.lstrip().startswith(":param")):
             found[match["name"]] = match["text"].strip()
     return found
 
@@ -117,7 +117,7 @@ def summary_of(docstring: str) -> str:
     kept: list[str] = []
     inside = False
     for line in docstring.splitlines():
-        inside = bool(_SECTION.match(line)) or (inside and bool(line.strip()))
+        inside = bool(re.match(_SECTION, line)) or (inside and bool(line.strip()))
         if not inside and not line.lstrip().startswith(":param"):
             kept.append(line)
     return "\n".join(kept).strip()

@@ -42,11 +42,12 @@ _VENDOR_PREFIX = {
     "mistralai": "mistral",
     "x-ai": "xai",
 }
-_REGION = re.compile(r"^(?:us|us-gov|eu|apac|ap|au|ca|jp|sa|global)\.(?=[a-z0-9-]+\.)")
-_BEDROCK = re.compile(r"^(?P<vendor>[a-z0-9-]+)\.(?P<name>[a-z].*?)(?:-v\d+)?(?::\d+)?(?::\d+k)?$")
-_RELEASE = re.compile(r"[-@](?:\d{8}|\d{4}-\d{2}-\d{2}|latest|default)$")
-_GOOGLE_RELEASE = re.compile(r"-00\d$")
-DATED = re.compile(r"-(?:\d{8}|\d{4}-\d{2}-\d{2})$")
+# Texts and not patterns: they are compiled with the first question, which comes after the first request.
+_REGION = r"^(?:us|us-gov|eu|apac|ap|au|ca|jp|sa|global)\.(?=[a-z0-9-]+\.)"
+_BEDROCK = r"^(?P<vendor>[a-z0-9-]+)\.(?P<name>[a-z].*?)(?:-v\d+)?(?::\d+)?(?::\d+k)?$"
+_RELEASE = r"[-@](?:\d{8}|\d{4}-\d{2}-\d{2}|latest|default)$"
+_GOOGLE_RELEASE = r"-00\d$"
+_DATED = r"-(?:\d{8}|\d{4}-\d{2}-\d{2})$"
 
 
 def offers(kind: str, model: str, base_url: str | None) -> Iterator[tuple[str, str]]:
@@ -75,16 +76,16 @@ def home_of(kind: str, base_url: str | None) -> str | None:
 def forms(name: str) -> Iterator[str]:
     """The name itself, then without its release."""
     yield name
-    if _RELEASE.search(name):
-        yield _RELEASE.sub("", name)
-    elif name.startswith("gemini-") and _GOOGLE_RELEASE.search(name):
-        yield _GOOGLE_RELEASE.sub("", name)
+    if re.search(_RELEASE, name):
+        yield re.sub(_RELEASE, "", name)
+    elif name.startswith("gemini-") and re.search(_GOOGLE_RELEASE, name):
+        yield re.sub(_GOOGLE_RELEASE, "", name)
 
 
 def newest(name: str, listed: Iterable[str]) -> str | None:
     """The newest dated release of a name that is listed only with dates."""
-    bare = _RELEASE.sub("", name) if name.endswith("-latest") else name
-    releases = [entry for entry in listed if entry.startswith(bare) and DATED.sub("", entry) == bare != entry]
+    bare = re.sub(_RELEASE, "", name) if name.endswith("-latest") else name
+    releases = [entry for entry in listed if entry.startswith(bare) and re.sub(_DATED, "", entry) == bare != entry]
     return max(releases, default=None)
 
 
@@ -106,8 +107,8 @@ def _routed(name: str) -> Iterator[tuple[str, str]]:
 
 def _resold(name: str) -> Iterator[tuple[str, str]]:
     """Anthropic's models as Bedrock (us.anthropic.NAME-v1:0) and Vertex (NAME@DATE) call them."""
-    regional = _REGION.sub("", name)
-    if found := _BEDROCK.match(regional):
+    regional = re.sub(_REGION, "", name)
+    if found := re.match(_BEDROCK, regional):
         yield "amazon-bedrock", name
         yield "amazon-bedrock", regional
         if found["vendor"] == "anthropic":

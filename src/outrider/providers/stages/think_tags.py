@@ -10,6 +10,7 @@ that all text before it was reasoning, so that part begins anew. Blank lines aro
 
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import TypeGuard
 
 from outrider.providers.provider import ModelClient
@@ -19,7 +20,12 @@ from outrider.providers.stages.stage import StagedClient
 
 NAMES = ("think", "thinking", "reason", "reasoning", "thought")
 _TAGS = tuple(f"<{slash}{name}>" for name in NAMES for slash in ("", "/"))
-_TAG = re.compile(rf"<(?P<close>/?)(?P<name>{'|'.join(NAMES)})>|(?P<cut><(?:/?[a-z]*)?)\Z", re.IGNORECASE)
+
+
+@cache
+def _tag() -> re.Pattern[str]:
+    """With the first text, and not before a request has left."""
+    return re.compile(rf"<(?P<close>/?)(?P<name>{'|'.join(NAMES)})>|(?P<cut><(?:/?[a-z]*)?)\Z", re.IGNORECASE)
 
 
 def think_tags_client(client: ModelClient) -> StagedClient:
@@ -64,7 +70,7 @@ class ThinkTags:
         start = len(self._held) - len(self._held.lstrip())
         if start == len(self._held):
             return False
-        found = _TAG.match(self._held, start)
+        found = _tag().match(self._held, start)
         if not _possible(found):
             self._leave_edge()
             return True
@@ -85,7 +91,7 @@ class ThinkTags:
         self._read = self._text
 
     def _text(self) -> bool:
-        found = _TAG.search(self._held)
+        found = _tag().search(self._held)
         if not _possible(found):
             self._show(len(self._held))
             return True
@@ -106,7 +112,7 @@ class ThinkTags:
         return True
 
     def _reasoning(self) -> bool:
-        found = _TAG.search(self._held)
+        found = _tag().search(self._held)
         if not _possible(found):
             self._think(len(self._held))
             return True

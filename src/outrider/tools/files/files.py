@@ -22,7 +22,7 @@ Granted = Callable[[Containment, str], bool]
 
 LARGEST = 32 * 1024 * 1024  # bytes of a file that is read whole, and so can be changed
 _READING = frozenset({"read", "list", "search"})
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_CONTROL = r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]"
 _WORDS = {
     errno.EACCES: "the system does not allow it",
     errno.EPERM: "the system does not allow it",
@@ -104,7 +104,7 @@ class Files:
 
 def printable(path: object, limit: int = 300) -> str:
     """A path for a message: on one line, and no longer than is useful."""
-    text = _CONTROL.sub(lambda match: match.group().encode("unicode_escape", "surrogatepass").decode(), str(path))
+    text = re.sub(_CONTROL, lambda match: match[0].encode("unicode_escape", "surrogatepass").decode(), str(path))
     return (text if len(text) <= limit else f"{text[:limit]}…") or "(empty path)"
 
 

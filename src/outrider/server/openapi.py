@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -52,9 +52,22 @@ def describe(endpoints: Iterable[Endpoint], version: str) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-            "schemas": {"Refusal": ERROR, **components},
+            "schemas": {"Refusal": ERROR, **_with_numbers(components)},
         },
     }
+
+
+def _with_numbers(schema: Any) -> Any:
+    """A decimal is written as text, so that nothing of it is lost; as a number it is read, too."""
+    match schema:
+        case {"type": "string", "format": "decimal"}:
+            return {**schema, "type": ["string", "number"]}
+        case dict():
+            return {name: _with_numbers(inner) for name, inner in cast("dict[str, Any]", schema).items()}
+        case list():
+            return [_with_numbers(inner) for inner in cast("list[Any]", schema)]
+        case _:
+            return schema
 
 
 def _types(endpoints: list[Endpoint]) -> list[Any]:

@@ -48,6 +48,8 @@ def values(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
             return st.integers(schema.get("minimum"), schema.get("maximum"))
         case {"type": "string", "pattern": pattern}:
             return st.from_regex(pattern, fullmatch=False)
+        case {"format": "decimal"}:
+            return st.decimals(0, 100, places=2).map(str) | st.integers(0, 9)
         case {"type": kind}:
             kinds = {"string": TEXT, "boolean": st.booleans(), "null": st.none(), "number": st.floats(0, 1e6)}
             return kinds.get(kind, st.dictionaries(TEXT, TEXT, max_size=2))

@@ -65,6 +65,13 @@ def tools(effects: Path) -> list[Tool]:
     return [Tool(effect), Tool(look, repeatable=True), Tool(risky, policy="ask")]
 
 
+class Forgetful(list[Request]):
+    """A scripted model keeps what it was asked, which is not what grows in a worker that works for long."""
+
+    def append(self, _: Request) -> None:
+        return
+
+
 def store_at(place: str) -> Store:
     return PostgresStore(place) if place.startswith("postgresql") else SqliteStore(Path(place))
 
@@ -78,6 +85,8 @@ async def main(database: str, place: str, effects: str) -> None:
         Engine([agent()], [scripted(answer)], tools(Path(effects)), store=store) as engine,
         Worker(engine, Database(database), terms=terms, poll=0.1, beat=0.5, patience=3) as worker,
     ):
+        for client in engine.staff._clients.values():  # pyright: ignore[reportPrivateUsage]
+            client.requests = Forgetful()  # pyright: ignore[reportAttributeAccessIssue]
         say(worker=worker.id)
         await stop.wait()
 

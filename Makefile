@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 PIP   := $(BIN)/python -m pip --disable-pip-version-check install -qq --progress-bar off
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check fix soak cover mutate bench eval-local lock clean
+.PHONY: help run test test-all check fix soak cover mutate bench try-api mcp-conformance eval-local lock clean
 
 help:  ## show this text
 	@echo 'Outrider: an agent engine for Python and a terminal agent on top of it.'
@@ -17,7 +17,7 @@ help:  ## show this text
 	@echo 'New here?  make run    sets up $(VENV), fetches a small model once and opens the agent; it needs no key.'
 	@echo '           make test   sets up $(VENV) and runs the whole test suite.'
 	@echo
-	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-15s %s\n", $$1, $$2 }'
 	@echo
 	@echo 'One test:      make test PYTEST="tests/unit/test_bus.py -k order"'
 	@echo 'Another Python: make test PYTHON=python3.12 VENV=.venv-3.12'
@@ -53,6 +53,12 @@ cover: $(STAMP)  ## run every test and show the lines that none of them reached
 
 mutate: $(STAMP)  ## break the policy on purpose, and see whether its tests notice
 	@$(BIN)/python scripts/mutate
+
+try-api: $(STAMP)  ## let schemathesis try the server by its own description
+	@scripts/try-api
+
+mcp-conformance: $(STAMP)  ## let the official MCP suite judge the server (needs npm)
+	@scripts/mcp-conformance
 
 eval-local: $(STAMP)  ## let the embedded models do small tasks, and print how many they do well
 	@$(BIN)/python -m benchmarks.eval_local

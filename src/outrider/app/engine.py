@@ -51,6 +51,7 @@ class Engine(Submitting):
         self._made_of: dict[str, Any] = {"agents": agents, "providers": providers, "tools": tuple(tools), **options}
         chosen = EngineOptions.read(options)
         self.attended = chosen.attended
+        self._workspace = chosen.workspace
         self.cassettes = chosen.cassettes
         self._redactor = redactor_for(providers, chosen.secrets)
         self.store = redacted(store or in_memory(), self._redactor)
@@ -93,7 +94,7 @@ class Engine(Submitting):
             title=title,
             mode=mode or chosen.mode,
             agent=chosen.name,
-            workspace_directory=str(workspace or Path.cwd()),
+            workspace_directory=str(workspace or self._workspace or Path.cwd()),
         )
         await self._sessions.begin(session)
         return session.id

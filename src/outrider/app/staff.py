@@ -41,10 +41,12 @@ if TYPE_CHECKING:
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be said about an engine besides its agents, providers and tools. With `titles` sessions get their names
-    from a model: the session's own, unless that is a script or runs here, or the agent that is given."""
+    """What may be said about an engine besides its agents, providers and tools. New sessions work in `workspace`, else
+    in the current folder. With `titles` sessions get their names from a model: the session's own, unless that is a
+    script or runs here, or the agent that is given."""
 
     attended: bool = True
+    workspace: Path | None = None
     limits: Limits | None = None
     rules: Rules = Rules()
     surroundings: Surroundings | None = None

@@ -71,6 +71,7 @@ async def standard_engine(
             store=store,
             bus=bus,
             attended=attended,
+            workspace=workspace,
             limits=settings.limits,
             rules=Rules(settings.rules.allow, settings.rules.ask, settings.rules.deny),
             surroundings=around,

@@ -1,5 +1,6 @@
 """`outrider serve`, the real program: it says where it is, serves who has the token, and ends when it is told to."""
 
+import json
 import os
 import re
 import signal
@@ -29,17 +30,21 @@ def start(tmp_path: Path, *flags: str) -> "subprocess.Popen[str]":
 
 
 def test_it_says_where_it_is_and_serves_the_token_s_holder_until_it_is_ended(tmp_path):
-    with start(tmp_path) as server:
+    (tmp_path / "project").mkdir()
+    with start(tmp_path, "--cwd", str(tmp_path / "project")) as server:
         assert server.stderr is not None
         url = re.search(r"http://127\.0\.0\.1:\d+", server.stderr.readline())
         assert url is not None
         token_file = tmp_path / "home" / "server" / "token"
         assert stat.S_IMODE(token_file.stat().st_mode) == 0o600
-        asked = urllib.request.Request(
-            f"{url[0]}/api/health", headers={"Authorization": f"Bearer {token_file.read_text()}"}
-        )
-        with urllib.request.urlopen(asked, timeout=60) as answer:
-            assert b'"ok":true' in answer.read()
+        headers = {"Authorization": f"Bearer {token_file.read_text()}", "Content-Type": "application/json"}
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{url[0]}/api/health", headers=headers), timeout=60
+        ) as said:
+            assert b'"ok":true' in said.read()
+        asked = urllib.request.Request(f"{url[0]}/api/sessions", b"{}", headers)
+        with urllib.request.urlopen(asked, timeout=60) as made:
+            assert json.load(made)["workspace_directory"] == str(tmp_path / "project")
         server.send_signal(signal.SIGINT)
         assert server.wait(60) == 0
 

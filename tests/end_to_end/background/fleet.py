@@ -16,7 +16,7 @@ from outrider.background.database import Database
 from outrider.background.jobs import Jobs, open_jobs
 from outrider.background.runs import Run
 from outrider.sessions.postgres_store import PostgresStore
-from outrider.sessions.recovery import MOST_REPEATS
+from outrider.sessions.recovery import MOST_REPEATS, REPEATED
 from outrider.sessions.sqlite_store import SqliteStore
 from outrider.sessions.store import Store
 from outrider.types.parts import ToolPart
@@ -111,8 +111,10 @@ class Watched:
 
 
 def _cut(call: ToolPart) -> bool:
-    """A worker that lets go of a run cancels its call, which is an end that is known; this one is not."""
-    return isinstance(call.state, ToolError) and call.state.reason != "canceled"
+    """A worker that lets go of a run cancels its call, which is an end that is known; this one is not, and the call was
+    not repeated as often as it may be."""
+    again = call.metadata.get(REPEATED, 0) < MOST_REPEATS
+    return isinstance(call.state, ToolError) and call.state.reason != "canceled" and again
 
 
 def _too_often(name: str, count: int) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.leaks import adopt_orphans, child_processes, leaked_processes, leaked_tasks
+from tests.leaks import adopt_orphans, child_processes, hear_interrupts, leaked_processes, leaked_tasks
 
 ROOT = Path(__file__).parents[1]
 
@@ -20,6 +20,7 @@ settings.load_profile("outrider")
 
 def pytest_configure() -> None:
     adopt_orphans()
+    hear_interrupts()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

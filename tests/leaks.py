@@ -21,6 +21,12 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def hear_interrupts() -> None:
+    """A shell starts what runs in its background deaf to them, and so would be every program that a test starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def child_processes() -> set[int]:
     """Living children of this process; empty where the system does not tell (no /proc)."""
     found: set[int] = set()

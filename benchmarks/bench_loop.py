@@ -132,9 +132,11 @@ def growth(server: str) -> list[Figure]:
 
 def crowd(server: str, there: list[str]) -> list[Figure]:
     found = measure(CONCURRENT, server, there)
-    for results in found.values():
+    for name, results in found.items():
         for result in results:
-            assert not result["failed"], result["failure"]
+            if result["failed"]:  # it counts with what it used until then, which is less than the whole
+                print(f"{name}: {result['failed']} of the runs at once failed: {result['failure']}", file=sys.stderr)
+                assert name != OURS, result["failure"]
             result["cpu_ms"] /= 1_000
             result["peak_mb"] = result["peak_rss_kb"] / 1_024
     memory = Job(

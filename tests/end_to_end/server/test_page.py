@@ -135,6 +135,21 @@ async def test_parts_that_come_before_their_message_are_shown_in_it(tmp_path):
         assert await page.evaluate(story) == [["2", "user", "", []], ["3", "assistant", "stop", ["said"]]]
 
 
+async def test_what_is_answered_stands_before_the_answer_also_when_it_comes_after_its_first_words(tmp_path):
+    story = """async () => {
+        const { Transcript } = await import("/page/js/transcript.js");
+        const known = new Transcript();
+        known.change({ type: "message", message: { id: "1", role: "user" } });
+        known.delta({ message_id: "4", part_id: "a", field: "text", delta: "the answer" });
+        known.change({ type: "message", message: { id: "3", role: "user" } });
+        known.change({ type: "message", message: { id: "4", role: "assistant", finish: "stop" } });
+        known.change({ type: "message", message: { id: "5", role: "user" } });
+        return known.messages.map((one) => one.id);
+    }"""
+    async with served(tmp_path, []) as client, browsing(client) as page:
+        assert await page.evaluate(story) == ["1", "3", "4", "5"]
+
+
 async def test_the_keys_do_what_the_hint_says(tmp_path):
     async with served(tmp_path, ["hello"]) as client, browsing(client) as page:
         await page.keyboard.press("n")

@@ -47,11 +47,16 @@ export class Conversation {
       const shown = this.place.querySelector(`[data-message="${CSS.escape(message.id)}"]`);
       if (!shown) {
         this.place.querySelector(".empty")?.remove();
-        this.place.append(this.message(message));
+        this.place.insertBefore(this.message(message), this.shownAfter(message));
       } else if (parts.has(null)) shown.replaceWith(this.message(message));
       else for (const part of parts) this.redraw(shown, message, part);
     }
     if (follow) this.toEnd();
+  }
+
+  shownAfter(message) {
+    const next = this.transcript.messages[this.transcript.messages.indexOf(message) + 1];
+    return next ? this.place.querySelector(`[data-message="${CSS.escape(next.id)}"]`) : null;
   }
 
   redraw(shown, message, part) {

@@ -29,12 +29,12 @@ export class Transcript {
       case "message": {
         const known = this.byId.get(change.message.id);
         if (known) {
-          Object.assign(known, { ...change.message, parts: known.parts });
+          Object.assign(known, { ...change.message, parts: known.parts, begun: false });
           return { message: known };
         }
         const message = { ...change.message, parts: [] };
         this.byId.set(message.id, message);
-        this.messages.push(message);
+        this.messages.splice(this.placeOf(message), 0, message);
         return { message, added: true };
       }
       case "part":
@@ -48,11 +48,18 @@ export class Transcript {
   // being written. One that is older than what is shown (ids have the order of time) is not shown.
   messageOf(id) {
     if (!this.byId.has(id) && !(id < this.messages.at(-1)?.id)) {
-      const message = { id, role: "assistant", parts: [] };
+      const message = { id, role: "assistant", parts: [], begun: true };
       this.byId.set(id, message);
       this.messages.push(message);
     }
     return this.byId.get(id);
+  }
+
+  // An answer is shown as it is written, perhaps a moment before the words that it answers have come.
+  placeOf(message) {
+    let at = this.messages.length;
+    while (at > 0 && this.messages[at - 1].begun && message.id < this.messages[at - 1].id) at -= 1;
+    return at;
   }
 
   put(part) {

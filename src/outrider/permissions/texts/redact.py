@@ -55,7 +55,7 @@ def is_secret_name(name: str) -> bool:
 
 def secret_values(named: Mapping[str, str]) -> list[str]:
     """The secrets among variables or headers, longest first so that none leaves a rest of another."""
-    found = {value.strip() for name, value in named.items() if is_secret_name(name)}
+    found = {named[name].strip() for name in named if is_secret_name(name)}
     return sorted(filter(_is_telling, found), key=len, reverse=True)
 
 
@@ -72,9 +72,8 @@ class Redactor:
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         forms = {form for secret in secrets if len(secret) >= SHORTEST for form in _written(secret)}
         self.known = sorted(forms, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, self.known))) if forms else None
         self._clean: dict[int, PartBase] = {}
-        self._words = _Words(self._redacted)
+        self._words = _words_of(tuple(self.known))
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str], more: Iterable[str] = ()) -> "Redactor":
@@ -82,10 +81,7 @@ class Redactor:
 
     def spans(self, text: str) -> Spans:
         """Where secrets stand: in order, and none touching another."""
-        found = spans_in(text)
-        if self._pattern is not None:
-            found += (match.span() for match in self._pattern.finditer(text))
-        return _merged(found) if found else found
+        return self._words.spans(text)
 
     def spans_of_bytes(self, raw: bytes) -> Spans:
         """Where secrets stand in output that may be any bytes."""
@@ -99,9 +95,6 @@ class Redactor:
 
     def text(self, text: str) -> str:
         return _text(text, self._words.__getitem__)
-
-    def _redacted(self, text: str) -> str:
-        return _hidden(text, self.spans(text))
 
     def open_at(self, text: str) -> int:
         """Where a secret may have begun that further text would complete."""
@@ -178,17 +171,29 @@ class _Words(dict[str, str]):
     """What becomes of a text. Names of agents, tools and models, and words of states, come with every event: those are
     remembered."""
 
-    def __init__(self, redacted: Hide) -> None:
+    def __init__(self, known: tuple[str, ...]) -> None:
         super().__init__()
-        self._redacted = redacted
+        self._pattern = re.compile("|".join(map(re.escape, known))) if known else None
+
+    def spans(self, text: str) -> Spans:
+        found = spans_in(text)
+        if self._pattern is not None:
+            found += (match.span() for match in self._pattern.finditer(text))
+        return _merged(found) if found else found
 
     def __missing__(self, text: str) -> str:
-        clean = self._redacted(text)
+        clean = _hidden(text, self.spans(text))
         if len(text) <= _NAME_LENGTH:
             if len(self) >= _MOST_NAMES:
                 self.clear()
             self[text] = clean
         return clean
+
+
+@lru_cache(maxsize=4)
+def _words_of(known: tuple[str, ...]) -> _Words:
+    """Shared by all who know the same secrets: a program that runs agents again and again learns its words once."""
+    return _Words(known)
 
 
 def _walked(value: Any, hide: Hide) -> Any:

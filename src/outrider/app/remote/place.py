@@ -27,7 +27,7 @@ class Place(msgspec.Struct, frozen=True):
     @property
     def is_here(self) -> bool:
         """Whether the server runs on this machine."""
-        return self.socket is not None or _is_loopback(self.address.host)
+        return self.socket is not None or is_loopback(self.address.host)
 
 
 def place_of(url: str, *, token: str | None, environ: Mapping[str, str]) -> Place:
@@ -73,7 +73,7 @@ def _kept_token(path: Path) -> str:
         return ""
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:

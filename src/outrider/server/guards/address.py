@@ -1,10 +1,10 @@
 """Where a server listens, and by which names it may be addressed."""
 
-import ipaddress
 from pathlib import Path
 
 import msgspec
 
+from outrider.app.remote.place import is_loopback
 from outrider.errors import ConfigurationError
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -43,15 +43,6 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def origins(self) -> frozenset[str]:
         return frozenset(f"{'https' if self.secure else 'http'}://{host}" for host in self.hosts)
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def check(address: Address, *, beyond_this_machine: bool) -> None:

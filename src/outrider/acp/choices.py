@@ -87,7 +87,7 @@ def _select(
         type="select",
         id=name,
         name=title,
-        category=category,  # type: ignore[arg-type]
+        category=category,  # type: ignore[arg-type]  the words of our own tables are among the known ones
         current_value=valid(current),
         options=options,
     )

@@ -31,7 +31,7 @@ async def _serve(settings_of: SettingsOf, version: str) -> None:
         agent = EditorAgent(settings_of, version, tasks)
         try:
             # Closing and resuming sessions are stable in the protocol, and not yet in the SDK.
-            await acp.run_agent(agent, writer, reader, use_unstable_protocol=True)  # type: ignore[arg-type]
+            await acp.run_agent(agent, writer, reader, use_unstable_protocol=True)  # type: ignore[arg-type]  an agent need not offer all
         finally:
             agent.close()
 

@@ -33,9 +33,9 @@ async def standard_jobs(folders: Folders, server: str | None = None) -> AsyncGen
 
 
 @asynccontextmanager
-async def jobs_beside(store: Store, folders: Folders) -> AsyncGenerator[Jobs, None]:
-    """For whoever has the user's sessions open already."""
-    database = _database(folders, None)
+async def jobs_beside(store: Store, folders: Folders, server: str | None = None) -> AsyncGenerator[Jobs, None]:
+    """For whoever has the sessions open already."""
+    database = _database(folders, server)
     try:
         async with open_jobs(database, store) as jobs:
             yield jobs

@@ -38,6 +38,11 @@ def add_server(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_database(parser: argparse.ArgumentParser) -> None:
+    words = "postgresql://… that many machines share (default: a file)"
+    parser.add_argument("--database", metavar="URL", type=database, help=words)
+
+
 def add_terms(parser: argparse.ArgumentParser) -> None:
     """Who answers, and what may run, in whichever session."""
     parser.add_argument(
@@ -69,6 +74,14 @@ def folder(text: str) -> "Path":
     if not path.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is not a folder")
     return path
+
+
+def database(text: str) -> str:
+    if not text.startswith("postgresql://"):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not postgresql://…; without --database, sessions and runs are in a file of your data folder"
+        )
+    return text
 
 
 def at_least_one(text: str) -> int:

@@ -42,18 +42,19 @@ class Background:
         await self._opened.aclose()
 
 
-def background_of(settings: Settings, engine: Engine) -> Background:
-    """The runs of this user on this machine; a worker starts when there is work and none."""
+def background_of(settings: Settings, engine: Engine, server: str | None = None) -> Background:
+    """The runs of this user on this machine, for which a worker starts when there is work and none; or those of a
+    database `server`, whose users have workers of their own."""
 
     def open_jobs() -> "AbstractAsyncContextManager[Jobs]":
         from outrider.background.standard import jobs_beside
 
-        return jobs_beside(engine.store, settings.folders)
+        return jobs_beside(engine.store, settings.folders, server)
 
     def wake() -> None:
         from outrider.background.resident.starting import ensure_worker
 
-        if not settings.missing:
+        if server is None and not settings.missing:
             ensure_worker(settings.folders, os.environ)
 
     return Background(open_jobs, wake)

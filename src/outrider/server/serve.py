@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute
 from outrider.app.config.settings import Settings
 from outrider.app.engine import Engine
 from outrider.app.standard import standard_engine
+from outrider.app.stores import store_at
 from outrider.server.app import application
 from outrider.server.background import background_of
 from outrider.server.feeds.feed import Feeds
@@ -28,7 +29,7 @@ GRACE = 3  # seconds in which answers under way may end
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Port 0 is any free one. `expose` says that other machines may come in, which needs TLS; `mcp`, that other agents
-    may give orders at /mcp."""
+    may give orders at /mcp; `database`, that sessions and runs are those of a server that machines share."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -38,6 +39,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     certificate: Path | None = None
     key: Path | None = None
     mcp: bool = False
+    database: str | None = None
 
 
 async def serve(settings: Settings, options: ServeOptions, version: str, tell: Callable[[str], object]) -> None:
@@ -47,12 +49,13 @@ async def serve(settings: Settings, options: ServeOptions, version: str, tell: C
     token = keep_token(settings.data / "server" / "token")
     listening, address = bound(wanted)
     async with AsyncExitStack() as opened:
+        store = store_at(settings.folders.store, options.database)
         engine = await opened.enter_async_context(
-            standard_engine(settings, workspace=settings.workspace, attended=True)
+            standard_engine(settings, workspace=settings.workspace, attended=True, store=store)
         )
         feeds = Feeds(engine)
         more = await opened.enter_async_context(_for_agents(engine, settings, version)) if options.mcp else ()
-        background = await opened.enter_async_context(aclosing(background_of(settings, engine)))
+        background = await opened.enter_async_context(aclosing(background_of(settings, engine, options.database)))
         app = application(
             engine, feeds, address=address, token=token, version=version, more=more, background=background
         )

@@ -3,7 +3,7 @@
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
 
-from outrider.cli.options import add_place, add_terms, at_least_one, seconds
+from outrider.cli.options import add_database, add_place, add_terms, at_least_one, seconds
 from outrider.cli.parser import examples
 
 _JOBS = """\
@@ -45,7 +45,7 @@ def jobs(parser: ArgumentParser) -> None:
         one = known.add_parser(name, help=help, description=help)
         one.set_defaults(execute=f"outrider.cli.jobs.{function}")
         one.add_argument("--json", action="store_true", help="one JSON object on each line")
-        _add_server(one)
+        add_database(one)
         return one
 
     _add_submitting(add)
@@ -119,7 +119,7 @@ def worker(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--runs", type=at_least_one, metavar="N", help="so many runs at once (as [background] says, else 4)"
     )
-    _add_server(parser)
+    add_database(parser)
     add_place(parser)
     add_terms(parser)
     one = parser.add_mutually_exclusive_group()
@@ -142,7 +142,3 @@ def _add_no_worker(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--no-worker", dest="worker", action="store_false", help="start no worker, if none is at work on this machine"
     )
-
-
-def _add_server(parser: ArgumentParser) -> None:
-    parser.add_argument("--database", metavar="URL", help="postgresql://… that many machines share (default: a file)")

@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser
 
-from outrider.cli.options import add_place, add_terms
+from outrider.cli.options import add_database, add_place, add_terms
 from outrider.cli.parser import examples
 
 _ACP = """\
@@ -29,6 +29,7 @@ def serve(parser: ArgumentParser) -> None:
         "outrider serve",
         "outrider serve --port 8765",
         "outrider serve --socket ~/.outrider.sock",
+        "outrider serve --database postgresql://runs.example/outrider",
         "outrider serve --host 0.0.0.0 --name build.example --expose --tls-cert c.pem --tls-key k.pem",
     )
     add_place(parser)
@@ -40,6 +41,7 @@ def serve(parser: ArgumentParser) -> None:
     place.add_argument("--name", action="append", default=[], metavar="HOST", help="a name that clients may use for it")
     place.add_argument("--tls-cert", metavar="FILE", help="certificate, as PEM")
     place.add_argument("--tls-key", metavar="FILE", help="its key, as PEM")
+    add_database(parser)
     parser.add_argument("--mcp", action="store_true", help="also work for other agents, as an MCP server at /mcp")
     add_terms(parser)
     parser.set_defaults(execute="outrider.cli.serving.http:execute")

@@ -27,6 +27,7 @@ def execute(arguments: Namespace) -> int:
         certificate=_path(arguments.tls_cert),
         key=_path(arguments.tls_key),
         mcp=arguments.mcp,
+        database=arguments.database,
     )
     serve = named("outrider.server.serve:serve")
     try:

@@ -123,26 +123,20 @@ class Calls:
         return prepared
 
     async def _execute(self, call: ToolPart) -> None:
-        seat, bus = self._seat, self._crew.bus
-        bus.publish(
-            seat.labelled(
-                ToolExecutionStartedEvent, call_id=call.call_id, tool_name=call.tool, tool_input=call.state.input
-            )
-        )
+        tell = self._seat.tell
+        tell(ToolExecutionStartedEvent, call_id=call.call_id, tool_name=call.tool, tool_input=call.state.input)
         ended = await self._runner.run(call, self._context(call))
         state = ended.state
         assert isinstance(state, ToolCompleted | ToolError)
         result = tool_result(ended)
-        bus.publish(
-            seat.labelled(
-                ToolExecutionCompletedEvent,
-                call_id=call.call_id,
-                tool_name=call.tool,
-                success=isinstance(state, ToolCompleted),
-                duration_ms=state.time.end - state.time.start,
-                output_preview=result.content[:PREVIEW] if result else "",
-                reason=state.reason if isinstance(state, ToolError) else "",
-            )
+        tell(
+            ToolExecutionCompletedEvent,
+            call_id=call.call_id,
+            tool_name=call.tool,
+            success=isinstance(state, ToolCompleted),
+            duration_ms=state.time.end - state.time.start,
+            output_preview=result.content[:PREVIEW] if result else "",
+            reason=state.reason if isinstance(state, ToolError) else "",
         )
 
     def _context(self, call: ToolPart) -> ToolContext:

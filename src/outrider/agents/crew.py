@@ -155,6 +155,10 @@ class Seat(msgspec.Struct, kw_only=True):
             own["part"] = replace(event.part, session_id=self.session.id, message_id=message_id)
         return replace(event, **own)
 
+    def tell(self, event: type[Event], /, **fields: Any) -> None:
+        """Of what happened at this seat, after the changes that came before it."""
+        self.journal.tell(self.labelled(event, **fields))
+
     def labelled(self, event: type[Event], /, **fields: Any) -> Event:
         """An event of this seat: its session, agent and the call that it belongs to."""
         return event(session_id=self.session.id, agent_name=self.agent.name, parent_call_id=self.call_id, **fields)

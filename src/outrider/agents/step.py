@@ -6,7 +6,7 @@ from decimal import Decimal
 from time import monotonic
 
 from outrider.agents.crew import Crew, Seat
-from outrider.agents.ends import PAUSED
+from outrider.agents.ends import PAUSED, has_pending_calls
 from outrider.errors import ProviderError
 from outrider.providers.assemble import AnswerPart, Assembler
 from outrider.sessions import faults
@@ -152,7 +152,10 @@ class Step:
         message.time = MessageTime(message.time.created if message.time else now, now)
         reason = error.type if error else message.finish or "other"
         journal.put_part_soon(StepFinishPart(reason, cost=message.cost, tokens=message.tokens), message)
-        await journal.put_message(message, synced=message.finish != "tool_use")  # calls are, before they run
+        if message.finish == "tool_use" and has_pending_calls(message):
+            journal.put_message_soon(message)  # its calls are kept before they run, and it with them
+        else:
+            await journal.put_message(message)
         self._tell_response()
 
     def _keep(self, part: AnswerPart) -> None:
@@ -184,9 +187,7 @@ class Step:
 
     def _tell(self, event: type[LLMRequestEvent] | type[LLMResponseEvent], **fields: object) -> None:
         agent = self._seat.agent
-        self._crew.bus.publish(
-            self._seat.labelled(event, call_id=self._id, model=agent.model, provider=agent.provider, **fields)
-        )
+        self._seat.tell(event, call_id=self._id, model=agent.model, provider=agent.provider, **fields)
 
     def _owned(self, index: int) -> AnswerPart:
         part = self._assembler.part(index)

@@ -9,7 +9,6 @@ Everything that happens is recorded by the journal before it counts, so that a t
 
 import asyncio
 from time import monotonic
-from typing import Any
 
 from outrider.agents.calls import Calls
 from outrider.agents.compact import Compactor
@@ -24,7 +23,6 @@ from outrider.errors import ContextOverflowError, LimitReachedError, OutriderErr
 from outrider.types.events import (
     BudgetExceededEvent,
     ErrorEvent,
-    Event,
     LoopCompletedEvent,
     LoopStartedEvent,
     StateChangedEvent,
@@ -50,22 +48,22 @@ class Turn:
     async def run(self) -> TurnEnd:
         """Never raises for what a model, a tool or a limit does; a cancellation goes on once all is kept."""
         started = monotonic()
-        self._tell(LoopStartedEvent, user_message=self._last_words("user"))
+        self._seat.tell(LoopStartedEvent, user_message=self._last_words("user"))
         end = TurnEnd("aborted")
         try:
             async with asyncio.timeout(self._crew.budget.seconds_left):
                 end = await self._to_the_end()
         except (LimitReachedError, TimeoutError) as reached:
             limit = self._crew.budget.as_limit(reached)
-            self._tell(BudgetExceededEvent, limit=limit.limit, maximum=str(limit.details["maximum"]))
+            self._seat.tell(BudgetExceededEvent, limit=limit.limit, maximum=str(limit.details["maximum"]))
             end = TurnEnd("limit", self._last_words("assistant"), limit)
         except OutriderError as error:
-            self._tell(ErrorEvent, error_type=type(error).__name__, message=error.message)
+            self._seat.tell(ErrorEvent, error_type=type(error).__name__, message=error.message)
             end = TurnEnd("error", self._last_words("assistant"), error)
         finally:
             self._states.enter(_STATES.get(end.reason, "done"))
             duration = round((monotonic() - started) * 1000)
-            self._tell(
+            self._seat.tell(
                 LoopCompletedEvent,
                 termination_reason=end.reason,
                 total_turns=self._number,
@@ -84,7 +82,7 @@ class Turn:
             if not all(call.ended for call in calls):
                 self._states.enter("running_tools")
                 calls = await Calls(self._seat, self._crew, answer).run()
-            self._tell(TurnCompletedEvent, turn_number=self._number, tool_calls_count=len(calls))
+            self._seat.tell(TurnCompletedEvent, turn_number=self._number, tool_calls_count=len(calls))
             await self._hooked.messages()
             end = self._stopping.after(answer)
             if end is not None and not await self._goes_on(end):
@@ -98,7 +96,7 @@ class Turn:
     async def _answer(self) -> Message:
         """One answer of the model; a context that overflows is compacted, once, and the model asked again."""
         self._number = self._crew.budget.begin_turn()
-        self._tell(TurnStartedEvent, turn_number=self._number, max_turns=self._crew.budget.limits.turns)
+        self._seat.tell(TurnStartedEvent, turn_number=self._number, max_turns=self._crew.budget.limits.turns)
         if self._compactor.due():
             await self._compact(overflow=False)
         try:
@@ -134,7 +132,4 @@ class Turn:
         return next((m.get_text_content() for m in reversed(self._seat.session.messages) if m.role == role), "")
 
     def _changed(self, old: TurnState, new: TurnState) -> None:
-        self._tell(StateChangedEvent, old_state=old, new_state=new)
-
-    def _tell(self, event: type[Event], **fields: Any) -> None:
-        self._crew.bus.publish(self._seat.labelled(event, **fields))
+        self._seat.tell(StateChangedEvent, old_state=old, new_state=new)

@@ -14,7 +14,7 @@ from outrider.sessions.records import InboxItem, Kept, Lease, Owner, SessionUpda
 from outrider.sessions.recovery import Describe, repair
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
-from outrider.sessions.waiting.changes import Changes, Entry
+from outrider.sessions.waiting.changes import Changes, Entry, Head
 from outrider.sessions.waiting.drafts import Drafts
 from outrider.sessions.waiting.works import Works
 from outrider.types.codec import AnyPart
@@ -76,7 +76,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         message.join(self.session.id)
         message.time = message.time or MessageTime(self._clock())
         self._add(message)
-        self._changes.add(Entry([message], lambda _: None, synced=False), watched=False)
+        self._changes.add(Head(message, synced=False), watched=False)
         self._drafts.wake()
         return message
 
@@ -86,13 +86,17 @@ class Journal(AbstractAsyncContextManager["Journal"]):
 
     async def discard(self, item_id: str) -> None:
         """Take an inbox item that is not wanted any more, so that nobody else does."""
-        await self._record(Entry([], lambda _: None, [item_id]))
+        await self._record(Entry([], None, [item_id]))
 
-    async def put_message(self, message: Message, *, synced: bool = True) -> None:
-        """Keep what became known about a message: how it finished, what it used. Its parts have their own way.
-        Where something is kept next, it need not be `synced`."""
-        values = [] if self._changes.holds(message) else [replace(message, parts=[])]
-        await self._record(Entry(values, lambda _: None, synced=synced))
+    async def put_message(self, message: Message) -> None:
+        """Keep what became known about a message: how it finished, what it used. Its parts have their own way."""
+        await self._record(Entry((), None) if self._changes.holds(message) else Head(message, synced=True))
+
+    def put_message_soon(self, message: Message) -> None:
+        """As `put_message`, without waiting: where something is kept next anyway."""
+        if not self._changes.holds(message):
+            self._changes.add(Head(message, synced=False), watched=False)
+        self._keep_soon()
 
     async def put_part(self, part: AnyPart, message: Message) -> AnyPart:
         """Add a part to a message of the session, or give it its new value. A call only makes legal moves."""
@@ -107,12 +111,11 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         return part
 
     def put_part_soon(self, part: AnyPart, message: Message) -> None:
-        """As `put_part`, without waiting: what follows at once is kept in the same write. Whoever writes next and waits
-        is told of a failure."""
-        self._changes.add(self._part_entry(part, message), watched=False)
-        if not self._keeps_soon:
-            self._keeps_soon = True
-            asyncio.get_running_loop().call_soon(self._keep_waiting)
+        """As `put_part`, without waiting: it counts at once, and is kept in one write with what follows at once. Whoever
+        writes next and waits is told of a failure."""
+        _put(part, message)
+        self._changes.add(self._part_entry(part, message, counts=True), watched=False)
+        self._keep_soon()
 
     async def update(self, update: SessionUpdate) -> None:
         async with self._order:
@@ -120,6 +123,10 @@ class Journal(AbstractAsyncContextManager["Journal"]):
             _adopt(self.session, stored)
             changes: dict[str, Any] = {name: getattr(stored, name) for name in ("title", "mode", "agent")}
             self._tell(SessionUpdatedEvent(changes=changes, seq=stored.seq))
+
+    def tell(self, event: Event) -> None:
+        """Tell of what happened after the changes that came before it, once those are kept and told."""
+        self._changes.tell(lambda: self._tell(event))
 
     def show(self, delta: PartDeltaEvent | ToolInputDeltaEvent, current: Callable[[], AnyPart]) -> None:
         """Tell of a piece as it arrives; `current` gives the part so far, which is stored within 250 ms or 4 KiB."""
@@ -162,15 +169,13 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         self.session.add_message(message)
         self._tell(MessageAddedEvent(role=message.role, part_count=len(message.parts), message_id=message.id))
 
-    def _part_entry(self, part: AnyPart, message: Message) -> Entry:
+    def _part_entry(self, part: AnyPart, message: Message, *, counts: bool = False) -> Entry:
         part.adopt(message.id, self.session.id)
         self._drafts.drop(part.id)
 
         def apply(seq: int) -> None:
-            if any(other.id == part.id for other in message.parts):
-                message.update_part(part.id, lambda _: part)
-            else:
-                message.add_part(part)
+            if not counts:
+                _put(part, message)
             self._tell(PartUpdatedEvent(part=part, seq=seq))
 
         return Entry([part], apply, synced=_has_effect(part))
@@ -184,6 +189,11 @@ class Journal(AbstractAsyncContextManager["Journal"]):
     async def _drain_in_order(self) -> None:
         async with self._order:
             await self._changes.drain()
+
+    def _keep_soon(self) -> None:
+        if not self._keeps_soon:
+            self._keeps_soon = True
+            asyncio.get_running_loop().call_soon(self._keep_waiting)
 
     def _keep_waiting(self) -> None:
         """Unless somebody came in the meantime who keeps it all."""
@@ -270,6 +280,14 @@ def _adopt(session: Session, stored: StoredSession) -> None:
     session.workspace_directory = stored.workspace_directory
     session.mode = stored.mode  # type: ignore[assignment]  a newer version's mode is kept as it is
     session.time = stored.time or session.time
+
+
+def _put(part: AnyPart, message: Message) -> None:
+    """At the place of its earlier value, else at the end."""
+    if any(other.id == part.id for other in message.parts):
+        message.update_part(part.id, lambda _: part)
+    else:
+        message.add_part(part)
 
 
 def _has_effect(part: AnyPart) -> bool:

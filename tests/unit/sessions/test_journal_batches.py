@@ -11,7 +11,7 @@ from outrider.sessions.journal import Journal, begin
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import Kept
 from outrider.sessions.session import Session
-from outrider.types.events import PartUpdatedEvent
+from outrider.types.events import ErrorEvent, PartUpdatedEvent
 from outrider.types.messages import Message, MessageTime
 from outrider.types.parts import TextPart
 
@@ -72,23 +72,62 @@ async def test_what_nobody_waits_for_is_kept_all_the_same(told: Told):
     journal, message = await told.journal()
     async with journal:
         journal.put_part_soon(TextPart("a"), message)
-        assert message.parts == []
+        assert len(message.parts) == 1
+        assert told.heard == []
         for _ in range(10):
             await asyncio.sleep(0)
         assert await texts(told, journal) == ["a"]
-        assert len(message.parts) == 1
+        assert [text for text, _ in told.heard] == ["a"]
 
 
 async def test_one_that_cannot_be_kept_fails_alone_and_the_next_who_waits_hears_of_it(told: Told):
     journal, message = await told.journal()
     async with journal:
         journal.put_part_soon(TextPart("a"), message)
-        journal.put_part_soon(TextPart("b", id="no id at all"), message)
+        journal.put_part_soon(TextPart("b", metadata={"not JSON": object()}), message)
         journal.put_part_soon(TextPart("c"), message)
-        with pytest.raises(PartValidationError):
+        with pytest.raises(TypeError):
             await journal.put_message(message)
         assert await texts(told, journal) == ["a", "c"]
         await journal.put_message(message)
+
+
+async def test_a_part_without_a_proper_id_is_refused_at_once(told: Told):
+    journal, message = await told.journal()
+    async with journal:
+        with pytest.raises(PartValidationError):
+            journal.put_part_soon(TextPart("a", id="no id at all"), message)
+        await journal.put_message(message)
+        assert message.parts == []
+
+
+async def test_what_happens_after_a_change_is_told_after_it(told: Told):
+    journal, message = await told.journal()
+    told.bus.subscribe(ErrorEvent, lambda event: told.heard.append((event.message, 0)))
+    async with journal:
+        journal.put_part_soon(TextPart("a"), message)
+        journal.tell(ErrorEvent(error_type="x", message="after a"))
+        assert told.heard == []
+        await journal.put_part(TextPart("b"), message)
+        assert told.store.writes == [2]
+        journal.tell(ErrorEvent(error_type="x", message="after b"))
+        assert [text for text, _ in told.heard] == ["a", "after a", "b", "after b"]
+
+
+async def test_a_full_disk_holds_back_no_news(told: Told):
+    journal, message = await told.journal()
+    told.bus.subscribe(ErrorEvent, lambda event: told.heard.append((event.message, 0)))
+    async with journal:
+        told.store.full = True
+        journal.put_part_soon(TextPart("a"), message)
+        journal.tell(ErrorEvent(error_type="x", message="one"))
+        with pytest.raises(StorageFullError):
+            await journal.put_part(TextPart("b"), message)
+        journal.tell(ErrorEvent(error_type="x", message="two"))
+        assert {"one", "two"} <= {text for text, _ in told.heard}
+        told.store.full = False
+        assert await journal.retry()
+        assert [text for text, _ in told.heard][-2:] == ["a", "b"]
 
 
 async def test_a_full_disk_keeps_everything_waiting_in_its_order(told: Told):

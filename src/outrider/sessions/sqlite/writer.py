@@ -24,6 +24,7 @@ T = TypeVar("T")
 Chore = Callable[[sqlite3.Connection], bool]
 
 BATCH = 256
+AT_ONCE = 2
 IDLE_SECONDS = 0.05
 PATIENCE_SECONDS = 30
 QUICK_SECONDS = 0.002
@@ -72,17 +73,18 @@ class Writer:
                 self._home.close()
 
     def _join(self, home: "_Home", order: Order) -> None:
-        """Whoever comes alone is served at once; in a crowd, all who come in one round of the loop together."""
-        if home.crowd is not None:
+        """The first to come are served at once; in a crowd, all who come in one round of the loop together."""
+        if home.served >= AT_ONCE:
             home.crowd.append(order)
             return
-        home.crowd = []
-        home.loop.call_soon(self._serve_crowd, home)
+        if not home.served:
+            home.loop.call_soon(self._serve_crowd, home)
+        home.served += 1
         self._commit_here(home, [order])
 
     def _serve_crowd(self, home: "_Home") -> None:
         if not home.crowd:
-            home.crowd = None
+            home.served = 0
             return
         crowd, home.crowd = home.crowd, []
         home.loop.call_soon(self._serve_crowd, home)
@@ -197,7 +199,8 @@ class _Home:
 
     def __init__(self, path: Path, log: Log, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.crowd: list[Order] | None = None
+        self.crowd: list[Order] = []
+        self.served = 0  # alone, in this round of the loop
         self._pen = Pen(path, connect(path, patient=False), log)
         self._turnstile = Turnstile(path)
 

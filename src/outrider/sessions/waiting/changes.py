@@ -3,6 +3,8 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from outrider.errors import StorageFullError
 from outrider.sessions.records import Kept
 from outrider.types.messages import Message
@@ -20,14 +22,37 @@ class Entry:
     """A change on its way: what is to be kept, and what is then to be done with its number. One that is not `synced`
     need not have reached the disk by then."""
 
-    def __init__(self, values: Sequence[Kept], apply: Apply, takes: Sequence[str] = (), *, synced: bool = True) -> None:
-        self.values = values
+    def __init__(
+        self, values: Sequence[Kept], apply: Apply | None, takes: Sequence[str] = (), *, synced: bool = True
+    ) -> None:
+        self._values = values
         self.apply = apply
         self.takes = takes
         self.synced = synced
         self.rows = sum(1 + len(value.parts) if isinstance(value, Message) else 1 for value in values) + len(takes)
         self.alone = bool(takes)
         self.error: Exception | None = None
+
+    def values(self) -> Sequence[Kept]:
+        return self._values
+
+    def is_about(self, message: Message) -> bool:
+        return False
+
+
+class Head(Entry):
+    """A message as it is when it is written. Its parts have their own way."""
+
+    def __init__(self, message: Message, *, synced: bool) -> None:
+        super().__init__((), None, synced=synced)
+        self._message = message
+        self.rows = 1
+
+    def values(self) -> Sequence[Kept]:
+        return [replace(self._message, parts=[])]
+
+    def is_about(self, message: Message) -> bool:
+        return message is self._message
 
 
 class Changes:
@@ -37,6 +62,7 @@ class Changes:
         self._append = append
         self._waiting: list[Entry] = []
         self._writing = 0  # of those that wait
+        self._stuck = False
         self._unwatched: list[Entry] = []
 
     def __bool__(self) -> bool:
@@ -48,10 +74,17 @@ class Changes:
         if not watched:
             self._unwatched.append(entry)
 
-    def holds(self, value: Kept) -> bool:
-        """Whether this very value waits to be written, and so will be kept as it is then; what is being written is kept
-        as it was."""
-        return any(value is waiting for entry in self._waiting[self._writing :] for waiting in entry.values)
+    def tell(self, tell: Callable[[], None]) -> None:
+        """Once all that waits to be told is told; at once where nothing does, or where nobody knows when."""
+        if self._stuck or not any(entry.apply for entry in self._waiting):
+            tell()
+        else:
+            self._waiting.append(Entry((), lambda _: tell(), synced=False))
+
+    def holds(self, message: Message) -> bool:
+        """Whether this very message waits to be written, and so will be kept as it is then; what is being written is
+        kept as it was."""
+        return any(entry.is_about(message) for entry in self._waiting[self._writing :])
 
     def check(self, entry: Entry) -> None:
         """Raises what went wrong with an entry that was waited for, or with one before it that was not."""
@@ -65,10 +98,9 @@ class Changes:
             batch = self._next_batch()
             self._writing = len(batch)
             try:
-                values = [value for entry in batch for value in entry.values]
-                synced = any(entry.synced for entry in batch)
-                last = await self._append(values, batch[0].takes, synced=synced)
+                last = await self._write(batch)
             except StorageFullError:
+                self._let_go_of_news()
                 raise
             except Exception as error:  # noqa: BLE001  whoever waits is told
                 self._set_aside(batch, error)
@@ -78,8 +110,22 @@ class Changes:
                 raise
             finally:
                 self._writing = 0
+            self._stuck = False
             del self._waiting[: len(batch)]
             _apply(batch, last)
+
+    async def _write(self, batch: Sequence[Entry]) -> int:
+        values = [value for entry in batch for value in entry.values()]
+        if not values and not batch[0].takes:
+            return 0
+        return await self._append(values, batch[0].takes, synced=any(entry.synced for entry in batch))
+
+    def _let_go_of_news(self) -> None:
+        """The disk is full: what happens meanwhile is told without waiting for what could not be kept."""
+        self._stuck = True
+        news = [entry for entry in self._waiting if not entry.rows]
+        self._waiting = [entry for entry in self._waiting if entry.rows]
+        _apply(news, 0)
 
     def _next_batch(self) -> list[Entry]:
         count = next((place for place, entry in enumerate(self._waiting) if entry.alone), len(self._waiting))
@@ -99,4 +145,5 @@ def _apply(batch: Sequence[Entry], last: int) -> None:
     seq = last - sum(entry.rows for entry in batch)
     for entry in batch:
         seq += entry.rows
-        entry.apply(seq)
+        if entry.apply is not None:
+            entry.apply(seq)

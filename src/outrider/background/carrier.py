@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from outrider.agents.ends import TurnEnd
 from outrider.app.engine import Engine
-from outrider.background.endings.reports import Report, Reports, notice_of
+from outrider.background.endings.reports import Report, Reports, Told
 from outrider.background.parking import only_waits
 from outrider.background.runs import EndReason, Job, Outcome
 from outrider.background.used import limits_left, used_by
@@ -85,8 +85,8 @@ class Carrier:
         """Also the end of a run that was canceled is reported; done twice, it is the same report."""
         changes = await self._ground.tidy(run_id, job)
         report = self._engine.discreet(Report(outcome=outcome, changes=changes))
-        notice = notice_of(run_id, job.webhook, self._engine.discreet(job.prompt), report)
-        await asyncio.to_thread(self._reports.keep, run_id, report, notice)
+        told = Told(job.webhook, self._engine.discreet(job.prompt))
+        await asyncio.to_thread(self._reports.keep, run_id, report, told)
         return outcome
 
     async def _stay(self) -> None:

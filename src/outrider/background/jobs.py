@@ -121,7 +121,7 @@ class Jobs:
         found = await self._client.list_workflows_async(
             name=WORKFLOW, status=["DELAYED", "ENQUEUED", "PENDING"], limit=1, load_input=False, load_output=False
         )
-        return bool(found) or bool(await self.schedules())
+        return bool(found or await self.schedules()) or await asyncio.to_thread(self._reports.notices.are_left)
 
     async def schedule(self, cron: str, prompt: str, *, timezone: str = "", **order: Unpack[Order]) -> Schedule:
         """Submit a run at every time that `cron` tells, of a time zone like Europe/Berlin or else of this machine. What
@@ -172,6 +172,7 @@ class Jobs:
         run = await self.show(run_id)
         if run.state not in ("failed", "canceled"):
             raise OutriderError(f"only a run that failed or was canceled can be retried; this one is {run.state}")
+        await asyncio.to_thread(self._reports.withdraw, run_id)
         return await self._again(run)
 
     async def approvals(self, run_id: str | None = None) -> Sequence[Approval]:

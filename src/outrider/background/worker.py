@@ -21,7 +21,6 @@ from outrider.background.runs import Job
 from outrider.background.waiting import Waiting
 from outrider.background.worktrees.ground import Ground
 from outrider.errors import ConfigurationError, OutriderError
-from outrider.types.ids import now_ms
 
 _log = logging.getLogger("outrider.worker")
 _USUAL = BackgroundTable()
@@ -130,8 +129,7 @@ class Worker:
         await asyncio.to_thread(self._line.take, self.id, self._terms, self._provider_of)
 
     async def _tell(self) -> None:
-        for notice in await asyncio.to_thread(self._reports.notices.claim, now_ms()):
-            await self._reports.notices.deliver(notice, self._terms.webhooks)
+        await self._reports.notices.tell(self._terms.webhooks)
 
     def _provider_of(self, agent: str) -> str:
         try:

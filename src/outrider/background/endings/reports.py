@@ -22,36 +22,41 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return self.outcome.output or self.outcome.error
 
 
-def notice_of(run_id: str, url: str, prompt: str, report: Report) -> Notice | None:
-    """None if nobody wants to know. It holds what a person would be told, and nothing of the session besides."""
-    if not url:
-        return None
-    outcome = report.outcome
-    notice_id = f"{run_id}:{outcome.steps}:{outcome.reason}"
+class Told(msgspec.Struct, frozen=True):
+    """Who wants to know of a run's end, and of which prompt."""
+
+    url: str
+    prompt: str
+
+
+def notice_of(notice_id: str, told: Told, report: Report) -> Notice:
+    """It holds what a person would be told, and nothing of the session besides."""
     body: dict[str, Any] = {
         "notice": notice_id,
-        "run": run_id,
-        "state": state_of("SUCCESS", outcome),
-        "prompt": prompt,
-        "outcome": outcome,
+        "run": notice_id.partition(":")[0],
+        "state": state_of("SUCCESS", report.outcome),
+        "prompt": told.prompt,
+        "outcome": report.outcome,
         "stat": report.changes.stat if report.changes else "",
     }
-    return Notice(id=notice_id, url=url, body=msgspec.json.encode(body).decode())
+    return Notice(id=notice_id, url=told.url, body=msgspec.json.encode(body).decode())
 
 
 class Reports:
-    """A table of them, one for each run: that of its last end."""
+    """A table of them, one for each run: that of its last end, unless it goes on after it."""
 
     def __init__(self, database: Database) -> None:
         self.notices = Notices(database)
         self._engine = database.engine
         self._table = f"{database.prefix}reports"
 
-    def keep(self, run_id: str, report: Report, notice: Notice | None = None) -> None:
-        """Together with what others are to be told of it."""
+    def keep(self, run_id: str, report: Report, told: Told | None = None) -> None:
+        """Together with what others are to be told of it, unless they were: several workers may come to the same end,
+        and only a run that goes on comes to another."""
         with self._engine.begin() as db:
-            if notice is not None:
-                self.notices.keep(db, notice)
+            if told is not None and told.url and not _is_same(self._of(db, run_id), report):
+                notice_id = f"{run_id}:{self.notices.count(db, run_id) + 1}"
+                self.notices.keep(db, notice_of(notice_id, told, report))
             db.execute(
                 sa.text(
                     f"INSERT INTO {self._table} VALUES (:id, :report) "
@@ -62,5 +67,20 @@ class Reports:
 
     def of(self, run_id: str) -> Report | None:
         with self._engine.connect() as db:
-            found = db.execute(sa.text(f"SELECT report FROM {self._table} WHERE id = :id"), {"id": run_id}).scalar()
+            return self._of(db, run_id)
+
+    def withdraw(self, run_id: str) -> None:
+        """The run goes on: what was its end is none, and it will have another, even if that is like this one."""
+        with self._engine.begin() as db:
+            db.execute(sa.text(f"DELETE FROM {self._table} WHERE id = :id"), {"id": run_id})
+
+    def _of(self, db: sa.Connection, run_id: str) -> Report | None:
+        found = db.execute(sa.text(f"SELECT report FROM {self._table} WHERE id = :id"), {"id": run_id}).scalar()
         return None if found is None else msgspec.json.decode(found, type=Report)
+
+
+def _is_same(known: Report | None, report: Report) -> bool:
+    return known is not None and (known.outcome.reason, known.outcome.steps) == (
+        report.outcome.reason,
+        report.outcome.steps,
+    )

@@ -111,8 +111,8 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         return part
 
     def put_part_soon(self, part: AnyPart, message: Message) -> None:
-        """As `put_part`, without waiting: it counts at once, and is kept in one write with what follows at once. Whoever
-        writes next and waits is told of a failure."""
+        """As `put_part`, without waiting: it counts at once, and is kept in one write with what follows. Whoever writes
+        next and waits is told of a failure."""
         _put(part, message)
         self._changes.add(self._part_entry(part, message, counts=True), watched=False)
         self._keep_soon()

@@ -147,7 +147,11 @@ class SqliteStore:
         return await self._change(item.session_id, lambda db: requests.put_inbox(db, item, self._clock()))
 
     async def inbox(self, session_id: str) -> Sequence[InboxItem]:
-        return await self._readers.look(lambda db: requests.inbox(db, session_id))
+        def read(db: sqlite3.Connection) -> list[InboxItem]:
+            return requests.inbox(db, session_id)
+
+        found = self._writer.look(read)
+        return found if found is not None else await self._readers.run(read)
 
     async def ask(self, approval: Approval) -> Approval:
         return await self._change(approval.session_id, lambda db: requests.ask(db, approval, self._clock()))

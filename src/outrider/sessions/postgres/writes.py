@@ -11,7 +11,7 @@ from outrider.sessions.postgres.schema import Connection
 from outrider.sessions.records import Lease, SessionUpdate, StoredSession
 from outrider.sessions.rows import words
 from outrider.sessions.rows.blobs import split
-from outrider.sessions.rows.codec import MessageRow, PartRow, read_part
+from outrider.sessions.rows.codec import MessageRow, PartRow, in_place, read_part
 from outrider.sessions.rows.codec import Row as AnyRow
 from outrider.sessions.rows.rules import check_token, in_use, no_message, no_session
 from outrider.sessions.rows.transcript import encode_record, inbox_item
@@ -66,7 +66,7 @@ async def append(db: Connection, order: Append, now: int, *, again: bool) -> int
     if order.token is None and row["lease"] is not None:  # an owner that expired must not come back unnoticed
         await db.execute("UPDATE sessions SET lease = NULL, token = token + 1 WHERE key = %s", (row["key"],))
     key, last = row["key"], row["seq"]
-    for seq, value in enumerate(order.rows, last - count + 1):
+    for seq, value in in_place(order.rows, last - count + 1):
         if isinstance(value, MessageRow):
             await db.execute(_PUT_MESSAGE, (key, value.id, seq, value.role, value.created, value.body))
         else:

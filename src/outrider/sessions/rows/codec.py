@@ -1,6 +1,6 @@
 """Messages and parts as stored bytes, and back: what is unknown is kept, what is damaged is reported."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -39,20 +39,37 @@ Row = MessageRow | PartRow
 
 
 def to_rows(session_id: str, values: Sequence[Kept]) -> list[Row]:
-    """Rows in the order in which they are numbered. Raises PartValidationError for what may not be stored."""
-    return [row for value in values for row in _rows(session_id, value)]
+    """Rows in the order in which they are numbered. For a part that comes again the same row stands at both places.
+    Raises PartValidationError for what may not be stored."""
+    rows: list[Row] = []
+    parts: dict[tuple[str, str], AnyPart | PartRow] = {}
+    for value in values:
+        if value.session_id != session_id:
+            raise PartValidationError(f"{value.id} belongs to session {value.session_id!r}", field="session_id")
+        if not isinstance(value, Message):
+            parts[value.message_id, value.id] = value
+    for value in values:
+        if isinstance(value, Message):
+            rows += _message_rows(value)
+            continue
+        name = (value.message_id, value.id)
+        part = parts[name]
+        if not isinstance(part, PartRow):
+            part = parts[name] = part_row(part)
+        rows.append(part)
+    return rows
 
 
-def _rows(session_id: str, value: Kept) -> Iterator[Row]:
-    if value.session_id != session_id:
-        raise PartValidationError(f"{value.id} belongs to session {value.session_id!r}", field="session_id")
-    if not isinstance(value, Message):
-        yield part_row(value)
-        return
-    value.validate()
-    yield message_row(value)
-    for part in value.parts:
+def _message_rows(message: Message) -> Iterator[Row]:
+    message.validate()
+    yield message_row(message)
+    for part in message.parts:
         yield part_row(part)
+
+
+def in_place(rows: Sequence[Row], first: int) -> Collection[tuple[int, Row]]:
+    """Each row once, numbered from `first` on: at its first place, under its last number."""
+    return {id(row): (number, row) for number, row in enumerate(rows, first)}.values()
 
 
 def message_row(message: Message) -> MessageRow:

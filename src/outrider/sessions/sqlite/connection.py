@@ -49,14 +49,6 @@ class Readers:
     async def run(self, read: Callable[[sqlite3.Connection], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._read, read)
 
-    async def look(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        """A read of one statement that takes microseconds, less than a change of thread; where it would have to wait it
-        is left to a thread."""
-        try:
-            return read(self._connection(patient=False))
-        except sqlite3.Error:
-            return await self.run(read)
-
     def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
         with in_our_words(self._path):
             db = self._connection()
@@ -67,11 +59,11 @@ class Readers:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
 
-    def _connection(self, *, patient: bool = True) -> sqlite3.Connection:
+    def _connection(self) -> sqlite3.Connection:
         db: sqlite3.Connection | None = getattr(self._local, "db", None)
         if db is None:
             db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-            db.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS if patient else 0}")
+            db.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
             db.execute("PRAGMA query_only = ON")
             self._local.db = db
             self._opened.append(db)

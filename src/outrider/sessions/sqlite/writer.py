@@ -64,6 +64,17 @@ class Writer:
             self._join(self._home, order)
         return await order.future
 
+    def look(self, read: Callable[[sqlite3.Connection], T]) -> T | None:
+        """What one quick statement finds, asked where the writes of this event loop have left their pages; None where
+        that is not at hand."""
+        home = self._home
+        if home is None or self._closed or home.loop is not asyncio.get_running_loop():
+            return None
+        try:
+            return home.read(read)
+        except sqlite3.Error:
+            return None
+
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
@@ -203,6 +214,9 @@ class _Home:
         self.served = 0  # alone, in this round of the loop
         self._pen = Pen(path, connect(path, patient=False), log)
         self._turnstile = Turnstile(path)
+
+    def read(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        return read(self._pen.db)
 
     def commit(self, orders: list[Order]) -> bool:
         """False, with nothing done, if somebody else is writing."""

@@ -9,7 +9,7 @@ import msgspec
 from outrider.errors import PartValidationError, StoreError
 from outrider.sessions.records import SessionUpdate, StoredSession
 from outrider.sessions.rows.blobs import split
-from outrider.sessions.rows.codec import MessageRow, PartRow, Row
+from outrider.sessions.rows.codec import MessageRow, PartRow, Row, in_place
 from outrider.sessions.rows.rules import forked, no_message, no_session
 from outrider.sessions.rows.transcript import encode_record, inbox_item
 from outrider.sessions.session import SessionTime
@@ -73,7 +73,7 @@ def append(db: sqlite3.Connection, order: Append, now: int) -> int:
         leases.check(db, order.session_id, order.token)
         permitted = advance(db, order.session_id, count, now)
     key, last = permitted
-    for seq, row in enumerate(order.rows, last - count + 1):
+    for seq, row in in_place(order.rows, last - count + 1):
         if isinstance(row, MessageRow):
             db.execute(_PUT_MESSAGE, (key, row.id, seq, row.role, row.created, row.body))
         else:

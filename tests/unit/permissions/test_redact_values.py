@@ -52,3 +52,20 @@ def test_values_keep_their_kind_and_what_holds_no_text_stays():
     assert redactor.value({"password": "", "a": {}}) == {"password": "", "a": {}}
     for value in (3, True, None, b"bytes", {}, {"a": {1: "x"}}, "text"):
         assert redactor.value(value) is value
+
+
+def test_a_text_field_that_holds_something_else_is_redacted_too():
+    redactor = Redactor(["correct horse battery"])
+    redactor.value(Inner(1, "x"))
+    assert redactor.value(Inner(1, ["correct horse battery"])) == Inner(1, [HIDDEN])  # type: ignore[arg-type]
+    assert redactor.value(Inner(1, ("correct horse battery",))) == Inner(1, (HIDDEN,))  # type: ignore[arg-type]
+    assert redactor.value(Inner(1, Inner(2, "correct horse battery"))) == Inner(1, Inner(2, HIDDEN))  # type: ignore[arg-type]
+
+
+def test_texts_are_told_apart_however_many_were_seen():
+    redactor = Redactor(["correct horse battery"])
+    for number in range(3_000):
+        assert redactor.value(Inner(number, f"text {number}")) == Inner(number, f"text {number}")
+        secret = f"{number} correct horse battery"
+        assert redactor.value(Inner(number, secret)) == Inner(number, f"{number} {HIDDEN}")
+        assert redactor.value({secret: number}) == {f"{number} {HIDDEN}": number}

@@ -188,6 +188,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
 
     async def _drain_in_order(self) -> None:
         async with self._order:
+            self._keeps_soon = False  # it is kept now
             await self._changes.drain()
 
     def _keep_soon(self) -> None:
@@ -197,8 +198,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
 
     def _keep_waiting(self) -> None:
         """Unless somebody came in the meantime who keeps it all."""
-        self._keeps_soon = False
-        if self._changes and not self._works:
+        if self._keeps_soon:
             self._works.start(self._drain_in_order())
 
     async def _append(

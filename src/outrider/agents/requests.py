@@ -53,11 +53,11 @@ def settings_of(agent: Agent, seat: Seat, max_output_tokens: int | None) -> Mode
 
 
 def _reserved(seat: Seat, crew: Crew) -> Reservation:
-    """What a model costs and can write is looked up where a limit asks for it: it takes longer than all the rest."""
-    tokens, agent = prompt_tokens(seat), seat.agent
+    """The size of a prompt, and what a model costs and can write, is found out where a limit asks for it."""
+    agent = seat.agent
     if not _is_bounded(crew):
-        return crew.budget.reserve(tokens, agent.max_output_tokens, None)
-    return crew.budget.reserve(tokens, _largest_answer(agent, crew), crew.tariff.price(agent))
+        return crew.budget.reserve(0, agent.max_output_tokens, None)
+    return crew.budget.reserve(prompt_tokens(seat), _largest_answer(agent, crew), crew.tariff.price(agent))
 
 
 def _is_bounded(crew: Crew) -> bool:

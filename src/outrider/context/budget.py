@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from outrider.context.current import current
+from outrider.context.current import current, holds_compaction
 from outrider.types.messages import Message
-from outrider.types.parts import CompactionPart, FilePart, ReasoningPart, TextPart, ToolPart, tool_result
-from outrider.types.tool_state import ToolCompleted
+from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolPart
+from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning, ToolState
 
 CHARACTERS_PER_TOKEN = 4
 TOKENS_PER_FILE = 1_500
@@ -18,10 +18,11 @@ def estimated_tokens(history: Sequence[Message], *, overhead: int = 0) -> int:
     since = 0
     for position in range(len(history) - 1, -1, -1):
         message = history[position]
-        if any(isinstance(part, CompactionPart) for part in message.parts):
+        if holds_compaction(message):
             return since + overhead + sum(map(size_of, current(history[: position + 1])))
-        if message.role == "assistant" and message.tokens.total:
-            return since + message.tokens.total + _results(message)
+        counted = message.tokens.total if message.role == "assistant" else 0
+        if counted:
+            return since + counted + _results(message)
         since += size_of(message)
     return since + overhead
 
@@ -49,10 +50,15 @@ def size_of(message: Message) -> int:
 
 def _results(message: Message) -> int:
     """The results of an answer's calls were not yet counted when it was given."""
-    seen = (part for part in message.parts if isinstance(part, ToolPart) and not _left_the_prompt(part))
-    results = map(tool_result, seen)
-    return sum(characters(result.content) + TOKENS_PER_FILE * len(result.attachments) for result in results if result)
+    return sum([_result(part.state) for part in message.parts if isinstance(part, ToolPart)])
 
 
-def _left_the_prompt(part: ToolPart) -> bool:
-    return isinstance(part.state, ToolCompleted) and part.state.time.compacted is not None
+def _result(state: ToolState) -> int:
+    """Tokens of a call's end, roughly, as long as it is in the prompt."""
+    match state:
+        case ToolCompleted(output=text, attachments=attachments):
+            return 0 if state.time.compacted is not None else characters(text) + TOKENS_PER_FILE * len(attachments)
+        case ToolError(error=text):
+            return characters(text)
+        case ToolPending() | ToolRunning():
+            return 0

@@ -21,6 +21,10 @@ def current(history: Sequence[Message]) -> list[Message]:
     return list(history)
 
 
+def holds_compaction(message: Message) -> bool:
+    return any([isinstance(part, CompactionPart) for part in message.parts])
+
+
 def _summary_message(part: CompactionPart) -> Message:
     return Message("user", [TextPart(SUMMARY.format(summary=part.summary), synthetic=True, id=part.id)])
 

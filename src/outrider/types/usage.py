@@ -21,7 +21,8 @@ class Tokens(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> int:
-        return self.prompt + self.output + self.reasoning
+        cache = self.cache
+        return self.input + cache.read + cache.write + self.output + self.reasoning
 
     @property
     def prompt(self) -> int:

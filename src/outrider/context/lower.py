@@ -7,7 +7,6 @@ one result.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from outrider.context.current import current
 from outrider.types.codec import AnyPart
@@ -44,7 +43,8 @@ def lowered_messages(history: Iterable[Message], family: str, call_ids: "CallIds
     """Each message as one or more model messages; neighbours may still share a role."""
     for message in history:
         if message.role == "user":
-            yield from _non_empty("user", _user_parts(message, family))
+            if said := tuple(_user_parts(message, family)):
+                yield ModelMessage("user", said)
         else:
             yield from _assistant_messages(message, family, call_ids)
 
@@ -103,50 +103,49 @@ def _assistant_messages(message: Message, family: str, call_ids: CallIds) -> Ite
                 use, result = _split(part, call_ids.unique(part))
                 said.append(use)
                 results.append(result)
-            else:
-                said.extend(_visible(part, family))
+            elif (visible := _visible(part, family)) is not None:
+                said.append(visible)
         if _broke_off(message):
             said = _without_trailing_reasoning(said)
-        yield from _non_empty("assistant", said)
-        yield from _non_empty("user", results)
+        if said:
+            yield ModelMessage("assistant", tuple(said))
+        if results:
+            yield ModelMessage("user", tuple(results))
 
 
-def _steps(parts: Iterable[AnyPart]) -> Iterator[list[AnyPart]]:
+def _steps(parts: Iterable[AnyPart]) -> list[list[AnyPart]]:
     """The parts of each model answer: what follows a call's result was said after it."""
-    step: list[AnyPart] = []
+    steps: list[list[AnyPart]] = []
     for part in parts:
-        if isinstance(part, StepStartPart) and step:
-            yield step
-            step = []
-        step.append(part)
-    if step:
-        yield step
+        if not steps or isinstance(part, StepStartPart):
+            steps.append([])
+        steps[-1].append(part)
+    return steps
 
 
 def _split(part: ToolPart, call_id: str) -> tuple[ToolUsePart, ToolResultPart]:
-    use = ToolUsePart(
-        tool_id=call_id, tool_name=tool_name(part.tool), tool_input=part.state.input, metadata=part.metadata
-    )
+    """Both halves have the id of the part that they come from."""
+    state, name = part.state, tool_name(part.tool)
+    use = ToolUsePart(tool_id=call_id, tool_name=name, tool_input=state.input, metadata=part.metadata, id=part.id)
     result = tool_result(part, call_id)
     if result is None:
-        result = ToolResultPart(tool_use_id=call_id, content=NOT_FINISHED, is_error=True, tool_name=use.tool_name)
-    elif isinstance(part.state, ToolCompleted) and part.state.time.compacted is not None:
-        result = ToolResultPart(tool_use_id=call_id, content=OUTPUT_REMOVED, tool_name=use.tool_name)
+        result = ToolResultPart(tool_use_id=call_id, content=NOT_FINISHED, is_error=True, tool_name=name, id=part.id)
+    elif isinstance(state, ToolCompleted) and state.time.compacted is not None:
+        result = ToolResultPart(tool_use_id=call_id, content=OUTPUT_REMOVED, tool_name=name, id=part.id)
     return use, result
 
 
-def _visible(part: AnyPart, family: str) -> Iterator[ModelPart]:
+def _visible(part: AnyPart, family: str) -> ModelPart | None:
     match part:
         case TextPart() if not part.ignored and (part.text.strip() or family in part.metadata):
-            yield part
+            return part
         case ReasoningPart() if part.provider_state.get("family") == family:
-            yield part
-        case FilePart() if family in part.metadata:
-            yield part
+            return part
         case FilePart():
-            yield TextPart(f"(file: {part.filename or part.mime})", synthetic=True)
+            named = f"(file: {part.filename or part.mime})"
+            return part if family in part.metadata else TextPart(named, synthetic=True)
         case _:
-            pass
+            return None
 
 
 def _user_parts(message: Message, family: str) -> Iterator[ModelPart]:
@@ -179,12 +178,6 @@ def _without_trailing_reasoning(parts: list[ModelPart]) -> list[ModelPart]:
 
 def _opening() -> ModelMessage:
     return ModelMessage("user", (TextPart(OPENING, synthetic=True),))
-
-
-def _non_empty(role: Any, parts: Iterable[ModelPart]) -> Iterator[ModelMessage]:
-    content = tuple(parts)
-    if content:
-        yield ModelMessage(role, content)
 
 
 def _results_first(content: tuple[ModelPart, ...]) -> tuple[ModelPart, ...]:

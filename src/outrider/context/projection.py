@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from outrider.context.current import current
+from outrider.context.current import current, holds_compaction
 from outrider.context.lower import CallIds, alternate, lowered_messages
 from outrider.types.messages import Message
-from outrider.types.parts import CompactionPart, ToolPart
+from outrider.types.parts import ToolPart
 from outrider.types.request import ModelMessage, Prompt
 
 
@@ -36,7 +36,7 @@ class Projection:
     def _added(self, history: Sequence[Message]) -> list[ModelMessage] | None:
         """What the new messages append; None when appending is not enough."""
         new = history[self._seen :]
-        if any(isinstance(part, CompactionPart) for message in new for part in message.parts):
+        if any(map(holds_compaction, new)):
             return None
         added = list(alternate(lowered_messages(new, self._family, self._call_ids), opening=not self._prompt))
         merges = added and self._prompt and added[0].role == self._prompt[-1].role
@@ -47,7 +47,7 @@ class Projection:
 
     def _remember(self, history: Sequence[Message]) -> None:
         """A message with an open call is not settled: it is lowered again next time."""
-        settled = bool(history) and not any(isinstance(part, ToolPart) and not part.ended for part in history[-1].parts)
+        settled = bool(history) and all([part.ended for part in history[-1].parts if isinstance(part, ToolPart)])
         self._seen = len(history) if settled else 0
         self._last = _mark(history[-1]) if settled else ("", 0)
 

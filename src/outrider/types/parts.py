@@ -22,6 +22,7 @@ from outrider.types.usage import Tokens
 from outrider.types.validate import convert, listed
 
 DisplayStatus = Literal["generating", "generated", "calling", "done", "canceled", "errored"]
+_ENDS = (ToolCompleted, ToolError)
 
 
 class PartTime(msgspec.Struct, frozen=True):
@@ -148,7 +149,7 @@ class ToolPart(PartBase, frozen=True, tag_field="type", tag="tool"):
 
     @property
     def ended(self) -> bool:
-        return isinstance(self.state, ToolCompleted | ToolError)
+        return isinstance(self.state, _ENDS)
 
     @property
     def repeatable(self) -> bool:
@@ -322,7 +323,7 @@ STORED_KINDS: tuple[type[Part], ...] = get_args(Part)
 
 
 def tool_result(call: ToolPart, call_id: str | None = None) -> ToolResultPart | None:
-    """The result of a call as a model sees it; None while the call is open."""
+    """The result of a call as a model sees it, under the call's id; None while the call is open."""
     match call.state:
         case ToolCompleted(output=text, attachments=attachments):
             is_error = False
@@ -337,6 +338,7 @@ def tool_result(call: ToolPart, call_id: str | None = None) -> ToolResultPart | 
         attachments=attachments,
         tool_name=call.tool,
         metadata=call.state.metadata.get("result", {}),
+        id=call.id,
     )
 
 

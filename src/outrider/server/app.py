@@ -17,6 +17,7 @@ from outrider.server.guards.address import Address
 from outrider.server.guards.guard import Guard
 from outrider.server.openapi import describe
 from outrider.server.page_files import page_routes
+from outrider.server.routes.by_hand import BY_HAND
 from outrider.server.routes.catalogue import CATALOGUE
 from outrider.server.routes.files import FILES
 from outrider.server.routes.jobs import JOBS
@@ -30,7 +31,7 @@ from outrider.server.routes.work import WORK
 
 DESCRIPTION = "/api/openapi.json"
 ENDPOINTS: tuple[Endpoint, ...] = (
-    *SESSIONS, *OPENING, *TURNS, *FILES, *WORK, *CATALOGUE, *RIGHTS, *PEERS, *JOBS, *SCHEDULES,
+    *SESSIONS, *OPENING, *TURNS, *FILES, *WORK, *BY_HAND, *CATALOGUE, *RIGHTS, *PEERS, *JOBS, *SCHEDULES,
 )  # fmt: skip
 
 

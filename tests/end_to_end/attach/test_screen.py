@@ -63,7 +63,7 @@ async def test_a_call_is_approved_on_the_screen_while_another_client_watches(ser
         await until(lambda: any(isinstance(event, ToolApprovalResultEvent) and event.approved for event in events))
     assert (serving.workspace / "made").exists()
     await screen.say("!ls")
-    await screen.shows("run on this machine only")
+    await screen.shows("! ls", "made", "exit code 0")
     await screen.say("/permissions")
     await screen.shows("Allowed (Enter takes it back)", "touch made")
     await asyncio.to_thread(screen.terminal.press, "enter")

@@ -7,13 +7,11 @@ import msgspec
 
 from outrider.app.config.settings import Settings
 from outrider.app.remote.archive import RemoteArchive
+from outrider.app.remote.commands import run_there
 from outrider.app.remote.engine import RemoteEngine
 from outrider.app.remote.feeds.held import path_of
-from outrider.errors import OutriderError
 from outrider.processes.supervised import ProcessStatus
 from outrider.types.parts import ModelRef
-
-NO_COMMANDS = "commands of your own run on this machine only; ask the agent to run it where the server is"
 
 
 class _Done(msgspec.Struct, frozen=True):
@@ -53,7 +51,7 @@ class RemoteBridge:
         return (await self.engine.client.post(path, None, _Done)).done
 
     async def run_by_hand(self, session_id: str, command: str, on_output: Callable[[str], object]) -> str:
-        raise OutriderError(NO_COMMANDS)
+        return await run_there(self.engine.client, session_id, command, on_output)
 
     async def revoke(self, approval_id: str) -> None:
         await self.archive.revoke(approval_id)

@@ -24,6 +24,19 @@ async def carried(program: Program, run_id: str) -> Any:
     return (await program.run("jobs", "show", run_id, "--json")).json
 
 
+async def until_line(looking: asyncio.subprocess.Process, last: str) -> list[str]:
+    """What is written of the run until this line, which is the last one that is read; where it stands is left out."""
+    assert looking.stdout is not None
+    seen: list[str] = []
+    async with asyncio.timeout(SECONDS):
+        while seen[-1:] != [last]:
+            line = await looking.stdout.readline()
+            assert line, f"it ended without {last!r}, after {seen}"
+            if not line.startswith(b"["):
+                seen.append(line.decode().rstrip("\n"))
+    return seen
+
+
 async def test_a_submitted_run_is_carried_on_by_a_worker_and_shown(program: Program):
     async with answering(program, SCRIPT):
         submitted = await program.run("jobs", "submit", "--no-worker", "--json", "--max-turns", "5", "write a list")
@@ -33,7 +46,7 @@ async def test_a_submitted_run_is_carried_on_by_a_worker_and_shown(program: Prog
         run = await carried(program, run["id"][-8:])
     assert (run["state"], run["outcome"]["output"]) == ("done", "The list is written.")
     assert (program.workspace / "tea.txt").read_text() == "buy tea\n"
-    listed = await program.run("jobs", "list")
+    listed = await program.run("jobs")
     assert "done" in listed.out
     assert "write a list" in listed.out
     shown = await program.run("sessions", "show", run["id"][-8:])
@@ -62,8 +75,10 @@ async def test_a_run_in_a_repository_works_in_a_worktree_and_ends_with_a_report(
     assert (repo / "tea.txt").read_text() == "buy tea\n"
 
 
-async def test_a_run_is_followed_while_it_goes_on_and_to_leave_does_not_hurt_it(program: Program):
-    async with answering(program, SCRIPT):
+async def test_a_run_is_followed_with_what_its_calls_write_and_to_leave_does_not_hurt_it(program: Program):
+    os.mkfifo(program.workspace / "pipe")
+    pipe = os.open(program.workspace / "pipe", os.O_RDWR)  # to write only would wait for a reader
+    async with answering(program, [[call("shell", command="cat pipe", description="read")], *SCRIPT]):
         (run,) = (await program.run("jobs", "submit", "--no-worker", "--json", "write a list")).lines
         looking = await program.start("jobs", "follow", run["id"])
         assert looking.stdout is not None
@@ -71,18 +86,27 @@ async def test_a_run_is_followed_while_it_goes_on_and_to_leave_does_not_hurt_it(
         interrupt(looking)
         left = await ended(looking)
         assert (left.code, "goes on" in left.err) == (130, True)
-        worker = await program.start("worker")
-        followed = await program.run("jobs", "follow", run["id"])
+        worker, looking = await program.start("worker"), await program.start("jobs", "follow", run["id"])
+        try:
+            os.write(pipe, b"first\n")
+            seen = await until_line(looking, "  first")
+            os.write(pipe, b"second\n")
+        finally:
+            os.close(pipe)
+        followed = await ended(looking)
         interrupt(worker)
         await ended(worker)
     assert followed.code == 0, followed.err
+    assert seen[:1] + seen[-2:] == ["> write a list", "· shell cat pipe", "  first"]
+    assert followed.out.splitlines()[:2] == ["  second", "✓ shell cat pipe"]
     lines = followed.out.splitlines()
-    assert lines.index("> write a list") < lines.index("The list is written.")
+    assert "The list is written." in lines
     assert any(line.startswith("✓ write") for line in lines)
     assert "is done]" in lines[-1]
     told = (await program.run("jobs", "logs", run["id"], "--json")).lines
     numbers = [change["seq"] for change in told]
     assert numbers == sorted(numbers)
+    assert (await program.run("jobs", "logs", run["id"])).out.endswith("The list is written.\n")
     later = (await program.run("jobs", "logs", run["id"], "--json", "--after", str(numbers[-3]))).lines
     assert later == told[-2:]
 
@@ -136,4 +160,4 @@ async def test_a_schedule_is_made_shown_and_ended(program: Program):
     assert (listed["prompt"], listed["order"]["workspace"]) == ("look around", str(program.workspace))
     assert "07:00 Europe/Berlin" in made.out
     await program.run("jobs", "unschedule", listed["id"][-8:])
-    assert (await program.run("jobs", "schedules", "--json")).lines == []
+    assert "Nothing is scheduled" in (await program.run("jobs", "schedules")).err

@@ -4,11 +4,12 @@ from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
 
 from outrider.cli.options import add_database, add_place, add_terms, at_least_one, seconds
-from outrider.cli.parser import examples
+from outrider.cli.parser import TO_DO, examples
 
 _JOBS = """\
-Runs that go on when the terminal is closed: submit them here, let `outrider worker` carry them on, here or elsewhere.
-A run is a session too: `outrider sessions show ID` and `outrider trace ID` show what it did."""
+Runs that go on when the terminal is closed. A worker carries them on: on one machine it starts by itself, and many
+machines share a database (see `outrider worker --help`). A run is a session too: `outrider sessions show ID` and
+`outrider trace ID` show what it did."""
 _WORKER = """\
 Carry on the runs that were submitted, until it is stopped; it can be killed at any moment, and another goes on.
 Any number of workers may share one Postgres server. Users of a queue take turns, however many runs one has submitted.
@@ -39,7 +40,8 @@ def jobs(parser: ArgumentParser) -> None:
         "outrider jobs follow RUN",
         "outrider jobs approve RUN",
     )
-    known = parser.add_subparsers(title="what to do", metavar="WHAT", required=True, parser_class=type(parser))
+    parser.set_defaults(usual="list")
+    known = parser.add_subparsers(title=TO_DO, metavar="WHAT", required=True, parser_class=type(parser))
 
     def add(name: str, help: str, function: str) -> ArgumentParser:
         one = known.add_parser(name, help=help, description=help)

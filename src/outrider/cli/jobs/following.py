@@ -9,8 +9,10 @@ import msgspec
 from outrider.app.archive.names import short_id
 from outrider.cli import exits
 from outrider.cli.console import Console
+from outrider.cli.jobs.outputs import RunningOutputs
 from outrider.cli.jobs.reaching import named, with_jobs
 from outrider.cli.jobs.ringing import ring
+from outrider.cli.run.progress import telling
 from outrider.cli.tables import cost_text, cut
 from outrider.types.parts import TextPart, ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
@@ -30,6 +32,7 @@ def logs(arguments: Namespace) -> int:
         async with aclosing(jobs.store.changes(run.id, after=arguments.after, follow=False)) as changes:
             async for change in changes:
                 printer.change(change)
+        printer.end()
         return exits.DONE
 
     return with_jobs(arguments, work)
@@ -49,18 +52,18 @@ def follow(arguments: Namespace) -> int:
 async def follow_run(arguments: Namespace, jobs: "Jobs", run_id: str) -> int:
     """Until the run is over; its exit code is what the run came to."""
     from outrider.background.follow import follow as followed
-    from outrider.background.runs import Run
+    from outrider.background.runs import OVER, Run
 
     printer, run = _printer(arguments), None
     async with aclosing(followed(jobs, run_id, after=getattr(arguments, "after", 0))) as news:
         async for new in news:
-            if isinstance(new, Run):
-                run = new
-                printer.run(new)
-            else:
+            if not isinstance(new, Run):
                 printer.change(new)
+            elif (run := new).state not in OVER:
+                printer.run(run)
     if run is None:
         return exits.FAILED
+    printer.run(run)  # the last word, after what was kept until then
     ring(f"{run.state}: {run.prompt}")
     return _CODES.get(run.state, _failed(run))
 
@@ -85,17 +88,22 @@ class JsonPrinter:
     def change(self, change: "Change") -> None:
         self._print(change)
 
+    def end(self) -> None:
+        pass
+
     def _print(self, value: Any) -> None:
         self._console.write(msgspec.json.encode(value).decode() + "\n")
 
 
 class TextPrinter:
-    """Answers grow while they are written: of a text that was shown before, only what is new is printed."""
+    """Answers grow while they are written, and so does what calls write: of what was shown before, only what is new is
+    printed."""
 
     def __init__(self) -> None:
         self._console = Console()
         self._roles: dict[str, str] = {}
         self._shown: dict[str, str] = {}
+        self._outputs = RunningOutputs()
         self._open = ""  # the part whose last line has no end yet
 
     def run(self, run: "Run") -> None:
@@ -120,7 +128,7 @@ class TextPrinter:
                 self._call(part)
             case ApprovalChange(approval=asked):
                 if asked.answer == "open":
-                    self._line(f"? {asked.tool} {_input(asked.input)}", "yellow")
+                    self._line(f"? {asked.tool} {msgspec.json.encode(asked.input).decode()}", "yellow")
             case _:
                 pass
 
@@ -134,31 +142,39 @@ class TextPrinter:
         if part.text == before:
             return
         if self._open != part.id:
-            self._end_line()
+            self.end()
         self._console.write(part.text[len(before) :])
         self._shown[part.id], self._open = part.text, part.id
 
     def _call(self, part: ToolPart) -> None:
-        seen = f"{part.state.status}"
-        if self._shown.get(part.id) == seen:
-            return
-        self._shown[part.id] = seen
+        is_new = self._shown.get(part.id) != part.state.status
+        self._shown[part.id] = part.state.status
+        if is_new and isinstance(part.state, ToolRunning):
+            self._line(f"· {part.tool} {_told(part)}")
+        for line in self._outputs.lines(part):
+            self._line(f"  {line}", "dim")
+        if is_new:
+            self._ended(part)
+
+    def _ended(self, part: ToolPart) -> None:
         match part.state:
-            case ToolRunning():
-                self._line(f"· {part.tool} {_input(part.state.input)}")
+            case ToolCompleted(metadata={"exit_code": int(code)}) if code:
+                self._line(f"✗ {part.tool} {_told(part)}: exit code {code}", "red")
             case ToolCompleted():
-                self._line(f"✓ {part.tool} {_input(part.state.input)}", "green")
-            case ToolError():
-                self._line(f"✗ {part.tool}: {part.state.error}", "red")
-            case ToolPending():
+                self._line(f"✓ {part.tool} {_told(part)}", "green")
+            case ToolError(error=words):
+                said = words.partition("\n\n")[0] if self._outputs.has_shown(part) else words  # the rest stands above
+                self._line(f"✗ {part.tool} {_told(part)}: {said}", "red")
+            case ToolPending() | ToolRunning():
                 pass
 
     def _line(self, text: str, style: str = "") -> None:
-        self._end_line()
+        self.end()
         self._console.print(text, style)
         self._console.write("")
 
-    def _end_line(self) -> None:
+    def end(self) -> None:
+        """What is read to its end, ends with its line."""
         if self._open:
             self._console.write("\n")
             self._open = ""
@@ -167,5 +183,5 @@ class TextPrinter:
 Printer = TextPrinter | JsonPrinter
 
 
-def _input(given: dict[str, Any]) -> str:
-    return cut(msgspec.json.encode(given).decode(), 100)
+def _told(part: ToolPart) -> str:
+    return cut(telling(part.state.input), 100)

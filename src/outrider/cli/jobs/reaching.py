@@ -39,8 +39,12 @@ async def named(jobs: "Jobs", name: str) -> "Run":
     """By its id or the end of one, as it is shown."""
     found = [run for run in await jobs.list(limit=1000) if run.id.endswith(name)]
     if len(found) != 1:
-        raise OutriderError(f"{len(found) or 'no'} runs have an id that ends with {name!r}")
+        raise OutriderError(f"{several(len(found), 'run')} an id that ends with {name!r}")
     return found[0]
+
+
+def several(count: int, name: str) -> str:
+    return f"{count} {name}s have" if count else f"no {name} has"
 
 
 def tell(arguments: Namespace, runs: "Sequence[Run]") -> int:

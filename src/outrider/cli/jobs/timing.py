@@ -11,7 +11,7 @@ import msgspec
 from outrider.app.archive.names import short_id
 from outrider.cli import exits
 from outrider.cli.console import Console
-from outrider.cli.jobs.reaching import named, with_jobs
+from outrider.cli.jobs.reaching import named, several, with_jobs
 from outrider.cli.jobs.resident import ensure
 from outrider.cli.options import seconds
 from outrider.cli.settings import settings_of
@@ -107,7 +107,7 @@ def unschedule(arguments: Namespace) -> int:
     async def work(jobs: "Jobs") -> "Schedule":
         found = [one for one in await jobs.schedules() if one.id.endswith(arguments.schedule)]
         if len(found) != 1:
-            raise OutriderError(f"{len(found) or 'no'} schedules have an id that ends with {arguments.schedule!r}")
+            raise OutriderError(f"{several(len(found), 'schedule')} an id that ends with {arguments.schedule!r}")
         await jobs.unschedule(found[0].id)
         return found[0]
 
@@ -122,8 +122,13 @@ def _tell(arguments: Namespace, found: "Sequence[Schedule]") -> int:
         for one in found:
             console.print(msgspec.json.encode(one).decode())
         return exits.DONE
+    if not found:
+        console.say(
+            "Nothing is scheduled. Schedule something: outrider jobs schedule '0 7 * * *' 'look for dead links'"
+        )
+        return exits.DONE
     rows = [(short_id(one.id), one.cron, _time(one), one.prompt) for one in found]
-    for line in table(("schedule", "cron", "next", "prompt"), rows, console.width) if rows else ():
+    for line in table(("schedule", "cron", "next", "prompt"), rows, console.width):
         console.print(line)
     return exits.DONE
 

@@ -31,7 +31,10 @@ def submit(arguments: Namespace) -> int:
     ensure(arguments, settings)
     if arguments.wait:
         return follow(Namespace(**{**vars(arguments), "run": run.id, "after": 0}))
-    return tell(arguments, [run])
+    code = tell(arguments, [run])
+    if not arguments.json:
+        Console().say(f"Watch it: outrider jobs follow {short_id(run.id)}")
+    return code
 
 
 def list_runs(arguments: Namespace) -> int:

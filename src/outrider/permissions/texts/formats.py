@@ -132,7 +132,7 @@ _DOTTED_MARK = re.compile(r"\.[\w-]{6}\.[\w-]")
 _DOTTED = Format(".", r"(?<=[\w-]{23})(?P<secret>\.[\w-]{6}\.(?=[\w-]*[0-9])[\w-]{27,})")
 
 # The rarest first: a text without a mark's sign need not be searched for the mark.
-_SIGNS = "=:/_-."
+_SIGNS = "=:/_-.A"
 
 
 def _by_sign() -> tuple[tuple[str, tuple[tuple[str, bool, list[Format]], ...]], ...]:
@@ -157,12 +157,15 @@ def spans_in(text: str) -> Spans:
 def marked_in(text: str) -> list[Format]:
     """The formats whose mark stands in the text: nothing else in it can be a secret by its look."""
     small = folded(text)
-    found: list[Format] = []
-    for marks in [marks for sign, marks in _GROUPS if sign in text]:
-        for mark, in_small, forms in marks:
-            if mark in (small if in_small else text):
-                found += forms
-    if _DOTTED_MARK.search(text):
+    found = [
+        form
+        for sign, marks in _GROUPS
+        if sign in text
+        for mark, in_small, forms in marks
+        if mark in (small if in_small else text)
+        for form in forms
+    ]
+    if "." in text and _DOTTED_MARK.search(text):
         found.append(_DOTTED)
     return found
 

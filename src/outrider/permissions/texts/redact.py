@@ -51,6 +51,7 @@ class Redactor:
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         forms = {form for secret in secrets if len(secret) >= SHORTEST for form in _written(secret)}
         self.known = sorted(forms, key=len, reverse=True)
+        self._beginnings = tuple({secret[:_SHORTEST_BEGINNING] for secret in self.known})
         self._clean: dict[int, PartBase] = {}
         self._secrets = _secrets(tuple(self.known))
         self._words = self._secrets.words
@@ -91,7 +92,7 @@ class Redactor:
         """Whether nothing in the text is a secret, nor the beginning of one; quickly, for the many texts that are."""
         if marked_in(text) or is_long_word(text):
             return False
-        return not any(secret[:_SHORTEST_BEGINNING] in text for secret in self.known)
+        return not any(beginning in text for beginning in self._beginnings)
 
     def so_far(self, text: str) -> str:
         """For a text that goes on: what may be the beginning of a secret is left for later."""

@@ -9,6 +9,7 @@ from outrider.permissions.texts.formats import CERTAIN, FORMATS
 LONGEST_HELD = 8_192
 _PEM_BEGIN, _PEM_END = "-----BEGIN ", "-----END "
 _LONG_WORD = 20  # in a word of this length a key may begin without a mark
+_ALL_WORD = re.compile(rf"[\w.+/=:~%-]{{{_LONG_WORD}}}")
 
 
 def open_at(text: str) -> int:
@@ -27,7 +28,7 @@ def open_at(text: str) -> int:
 
 def is_long_word(text: str) -> bool:
     """Whether the text ends in a word so long that it may be a key."""
-    return len(text) >= _LONG_WORD and _last_word(text[-_LONG_WORD:]) == 0
+    return _ALL_WORD.fullmatch(text, max(0, len(text) - _LONG_WORD)) is not None
 
 
 def _last_word(text: str) -> int:

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from functools import cache
+from functools import cache, reduce
 from typing import Any, Self, TypeVar
 
 from outrider.errors import ListenerOverflow
@@ -47,39 +47,37 @@ class EventBus:
         self._lock = threading.Lock()
         self._afterwards = _Afterwards()
         self._tellers: tuple[Teller, ...] = ()
+        self._teller: Teller | None = None
         self._replace_subscriptions([])
 
     def publish(self, event: Event) -> None:
-        if not self._tellers:
+        if self._teller is None:
             self._tell(event)
         elif self._subscriptions:
-            for told in self._told(event):
+            for told in self._told(event, self._teller):
                 self._tell(told)
 
     def tell_through(self, teller: Teller) -> Unsubscribe:
         """From now on listeners hear what the teller makes of each event: nothing, the event, or others. Returns what
         ends that."""
         with self._lock:
-            self._tellers = (*self._tellers, teller)
+            self._replace_tellers((*self._tellers, teller))
 
         def end() -> None:
             with self._lock:
-                self._tellers = tuple(other for other in self._tellers if other is not teller)
+                self._replace_tellers(tuple(other for other in self._tellers if other is not teller))
 
         return end
 
-    def _told(self, event: Event) -> list[Event]:
-        events = [event]
+    def _told(self, event: Event, teller: Teller) -> Iterable[Event]:
         try:
-            for teller in self._tellers:
-                events = [told for heard in events for told in teller(heard)]
+            return tuple(teller(event))
         except Exception:  # noqa: BLE001  an event that cannot be made safe is not told, and its publisher goes on
             _log.exception("%s was not told", type(event).__name__)
-            return []
-        return events
+            return ()
 
     def _tell(self, event: Event) -> None:
-        for handler in self._routes[type(event)]:
+        for handler in self._routes[event.__class__]:
             try:
                 outcome = handler(event)
                 if outcome is not None and inspect.isawaitable(outcome):
@@ -129,8 +127,16 @@ class EventBus:
         self._subscriptions = subscriptions
         self._routes = _Routes(self._find)
 
+    def _replace_tellers(self, tellers: tuple[Teller, ...]) -> None:
+        self._tellers = tellers
+        self._teller = reduce(_through_both, tellers) if tellers else None
+
     def _find(self, cls: type[Event]) -> tuple[Handler[Any], ...]:
         return tuple(handler for heard, handler in self._subscriptions if issubclass(cls, heard))
+
+
+def _through_both(first: Teller, then: Teller) -> Teller:
+    return lambda event: [told for heard in first(event) for told in then(heard)]
 
 
 class _Backlog:

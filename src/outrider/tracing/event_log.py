@@ -55,13 +55,17 @@ class EventLog:
 
     def attach(self, bus: EventBus) -> Callable[[], None]:
         """Record what the bus says from now on. Returns what ends that."""
-        ends = [bus.subscribe(cls, self.record) for cls in self._recorder.heard]
+        ends = [bus.subscribe(cls, self._hear) for cls in self._recorder.heard]
 
         def detach() -> None:
             for end in ends:
                 end()
 
         return detach
+
+    def _hear(self, event: Event) -> None:
+        """What a listener gives back, a bus would look at."""
+        self.record(event)
 
     def record(self, event: Event | AgentEvent) -> AgentEvent | None:
         """Add an event of the bus, or a record made by hand. None where the event has no record, or none yet."""

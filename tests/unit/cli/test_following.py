@@ -23,14 +23,14 @@ def running(output: str = "") -> ToolPart:
 
 def done(output: str, **metadata: object) -> ToolPart:
     call = running()
-    assert isinstance(state := call.state, ToolRunning)
-    return call.with_state(state.complete(output, 2, metadata=metadata))
+    assert isinstance(call.state, ToolRunning)
+    return call.with_state(call.state.complete(output, 2, metadata=metadata))
 
 
 def failed(error: str) -> ToolPart:
     call = running()
-    assert isinstance(state := call.state, ToolRunning)
-    return call.with_state(state.fail(error, 2, reason="timeout"))
+    assert isinstance(call.state, ToolRunning)
+    return call.with_state(call.state.fail(error, 2, reason="timeout"))
 
 
 def printed(monkeypatch: pytest.MonkeyPatch, *parts: ToolPart) -> list[str]:

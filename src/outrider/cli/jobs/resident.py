@@ -2,15 +2,14 @@
 
 import asyncio
 import os
-import signal
 from argparse import Namespace
-from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from outrider.app.archive.names import short_id
 from outrider.cli import exits
 from outrider.cli.console import Console
 from outrider.cli.jobs.reaching import require
+from outrider.cli.run.interrupts import interrupts
 from outrider.cli.settings import settings_of
 from outrider.cli.store import folders
 
@@ -54,20 +53,19 @@ async def _work(arguments: Namespace, settings: "Settings", post: "Post | None")
     from outrider.background.resident.log import log_of
     from outrider.background.standard import standard_worker
 
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with AsyncExitStack() as opened:
-        one = await opened.enter_async_context(standard_worker(settings, arguments.database, runs=arguments.runs))
-        how = "it ends when there is nothing left" if arguments.resident else "Ctrl+C ends it and gives them back"
-        Console().say(f"The worker {short_id(one.id)} waits for runs; {how}.")
-        endings: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
-        if arguments.resident and post is not None:
-            idle = until_idle(one.jobs, post, seconds=arguments.idle, log=log_of(settings.folders))
-            endings.append(asyncio.create_task(idle))
-        await _first(endings)
-    if post is not None:
-        post.leave()
+    with interrupts() as heard:
+        async with standard_worker(settings, arguments.database, runs=arguments.runs) as one:
+            how = "it ends when there is nothing left" if arguments.resident else "Ctrl+C ends it and gives them back"
+            Console().say(f"The worker {short_id(one.id)} waits for runs; {how}.")
+            endings: list[asyncio.Task[Any]] = [asyncio.create_task(heard.wanted.wait())]
+            if arguments.resident and post is not None:
+                idle = until_idle(one.jobs, post, seconds=arguments.idle, log=log_of(settings.folders))
+                endings.append(asyncio.create_task(idle))
+            await _first(endings)
+            if heard.wanted.is_set():
+                Console().say("It gives its runs back and ends; Ctrl+C again ends it at once.")
+        if post is not None:
+            post.leave()
 
 
 async def _first(endings: list[asyncio.Task[Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Signals: the first one ends the turn with everything kept, the second one the program."""
+"""Signals: the first one ends the work with everything kept, the second one the program."""
 
 import asyncio
 import atexit
@@ -25,26 +25,35 @@ class Interrupts:
         if self.wanted.is_set():
             os._exit(self.exit_code)
         self.wanted.set()
+        for known in _known():
+            signal.signal(known, _end_at_once)  # what hangs may be the loop itself
 
 
 @contextmanager
 def interrupts() -> Generator[Interrupts, None, None]:
     heard, loop = Interrupts(), asyncio.get_running_loop()
-    known = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
-    for number in known:
+    for number in _known():
         with suppress(NotImplementedError, RuntimeError):
             loop.add_signal_handler(number, heard.hear, number)
     try:
         yield heard
     finally:
-        for number in known:
+        for number in _known():
             with suppress(NotImplementedError, RuntimeError):
                 loop.remove_signal_handler(number)
             if heard.wanted.is_set():
-                _end_at_once(number, heard.exit_code)
+                _listen_to_the_end(number)
 
 
-def _end_at_once(number: int, exit_code: int) -> None:
+def _known() -> list[int]:
+    return [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
+
+
+def _end_at_once(number: int, _frame: object) -> None:
+    os._exit(128 + number)
+
+
+def _listen_to_the_end(number: int) -> None:
     """For what is left after an interrupt: last words, and an interpreter that forgets its handlers while it ends."""
-    signal.signal(number, lambda _number, _frame: os._exit(exit_code))
+    signal.signal(number, _end_at_once)
     atexit.register(signal.signal, number, signal.SIG_IGN)

@@ -1,0 +1,61 @@
+"""Whoever asks twice does not wait, whatever hangs."""
+
+import os
+import signal
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+HANGS = """
+import asyncio, threading
+from outrider.cli.run.interrupts import interrupts
+
+async def main():
+    with interrupts() as heard:
+        print("begun", flush=True)
+        await heard.wanted.wait()
+        print("heard", flush=True)
+        {hang}
+
+asyncio.run(main())
+"""
+WORKER = """
+import asyncio, sys
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from outrider.background import standard
+from outrider.cli.main import main
+
+@asynccontextmanager
+async def endless(*_, **__):
+    yield SimpleNamespace(id="worker-1")
+    await asyncio.Event().wait()
+
+standard.standard_worker = endless
+sys.stderr = sys.stdout
+sys.exit(main(["worker"]))
+"""
+
+
+def asked_twice(program: str, *signs: str, **environ: str) -> int:
+    """The exit code, after an interrupt at each sign."""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environ}) as child:
+        assert child.stdout is not None
+        for sign in signs:
+            assert any(sign in line for line in iter(child.stdout.readline, "")), f"it ended without {sign!r}"
+            child.send_signal(signal.SIGINT)
+        return child.wait(60)
+
+
+@pytest.mark.parametrize("hang", ["await asyncio.Event().wait()", "threading.Event().wait()"])
+def test_a_second_signal_ends_what_hangs_be_it_the_loop_itself(hang: str):
+    assert asked_twice(HANGS.format(hang=hang), "begun", "heard") == 130
+
+
+@pytest.mark.skipif(find_spec("dbos") is None, reason="SKIPPED: dbos is not installed")
+def test_a_worker_whose_end_hangs_ends_at_once_when_it_is_asked_twice(tmp_path: Path):
+    assert asked_twice(WORKER, "waits for runs", "Ctrl+C again", OUTRIDER_HOME=str(tmp_path)) == 130

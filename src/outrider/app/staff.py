@@ -149,9 +149,13 @@ class Staff:
         return around.belongings.servers if around and around.belongings else None
 
     def toolbox(self, session: Session) -> Toolbox | None:
-        """The built-in tools of a session; whoever takes them closes them."""
+        """The built-in tools of a session; whoever takes them closes them. Where nobody is, no question is asked."""
         around, find_secrets = self._options.surroundings, self._redactor.spans_of_bytes
-        return Toolbox(session, around, self.undo, find_secrets) if around else None
+        if around is None:
+            return None
+        if not self._options.attended:
+            around = msgspec.structs.replace(around, ask=None)
+        return Toolbox(session, around, self.undo, find_secrets)
 
     def _granted(self, seat: Seat) -> Grant:
         """An answer for a session counts for those that its agents open, too."""

@@ -89,6 +89,7 @@ async def _asked(endpoint: Endpoint, request: Request) -> Asked[Any, Any]:
         version=state.version,
         last_event_id=request.headers.get("last-event-id", ""),
         background=state.background,
+        questions=state.questions,
     )
 
 

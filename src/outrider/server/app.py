@@ -1,17 +1,15 @@
 """The application: the table of routes, the page, the description, all behind the guard."""
 
-from collections.abc import Sequence
-
 import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match, Route
+from starlette.routing import Match, Route
 
 from outrider.app.engine import Engine
 from outrider.server.answers import answering, refusal
-from outrider.server.background import Background
 from outrider.server.endpoint import Endpoint
+from outrider.server.extras import Extras
 from outrider.server.feeds.feed import Feeds
 from outrider.server.guards.address import Address
 from outrider.server.guards.guard import Guard
@@ -23,6 +21,7 @@ from outrider.server.routes.files import FILES
 from outrider.server.routes.jobs import JOBS
 from outrider.server.routes.opening import OPENING
 from outrider.server.routes.peers import PEERS
+from outrider.server.routes.questions import QUESTIONS
 from outrider.server.routes.rights import RIGHTS
 from outrider.server.routes.schedules import SCHEDULES
 from outrider.server.routes.sessions import SESSIONS
@@ -31,8 +30,9 @@ from outrider.server.routes.work import WORK
 
 DESCRIPTION = "/api/openapi.json"
 ENDPOINTS: tuple[Endpoint, ...] = (
-    *SESSIONS, *OPENING, *TURNS, *FILES, *WORK, *BY_HAND, *CATALOGUE, *RIGHTS, *PEERS, *JOBS, *SCHEDULES,
+    *SESSIONS, *OPENING, *TURNS, *QUESTIONS, *FILES, *WORK, *BY_HAND, *CATALOGUE, *RIGHTS, *PEERS, *JOBS, *SCHEDULES,
 )  # fmt: skip
+_NONE = Extras()
 
 
 def application(
@@ -42,14 +42,13 @@ def application(
     address: Address,
     token: str,
     version: str,
-    more: Sequence[BaseRoute] = (),
-    background: Background | None = None,
+    extras: Extras = _NONE,
 ) -> Guard:
-    """`engine` is open, and stays its owner's to close, as `background` does; `more` are routes besides the API's."""
-    routes = [*all_routes(version), *more]
+    """`engine` is open, and stays its owner's to close, as what the extras hold does."""
+    routes = [*all_routes(version), *extras.routes]
     app = Starlette(routes=routes, exception_handlers={404: _no_such, 405: _other_method})
     app.state.engine, app.state.feeds, app.state.version = engine, feeds, version
-    app.state.background = background
+    app.state.background, app.state.questions = extras.background, extras.questions
     return Guard(app, address=address, token=token)
 
 

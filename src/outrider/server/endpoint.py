@@ -6,6 +6,7 @@ from typing import Annotated, Any, Generic, TypeVar
 import msgspec
 
 from outrider.app.engine import Engine
+from outrider.app.views.questions import OpenQuestions
 from outrider.server.background import Background
 from outrider.server.feeds.feed import Feeds
 
@@ -30,6 +31,7 @@ class Asked(msgspec.Struct, Generic[Query, Body], frozen=True):
     version: str
     last_event_id: str = ""
     background: Background | None = None
+    questions: OpenQuestions | None = None
 
 
 class Document(msgspec.Struct, frozen=True):

@@ -16,8 +16,11 @@ from outrider.app.config.settings import Settings
 from outrider.app.engine import Engine
 from outrider.app.standard import standard_engine
 from outrider.app.stores import store_at
+from outrider.app.views.questions import OpenQuestions
+from outrider.bus import EventBus
 from outrider.server.app import application
 from outrider.server.background import background_of
+from outrider.server.extras import Extras
 from outrider.server.feeds.feed import Feeds
 from outrider.server.guards.address import Address, check
 from outrider.server.guards.guard import App
@@ -49,16 +52,18 @@ async def serve(settings: Settings, options: ServeOptions, version: str, tell: C
     token = keep_token(settings.data / "server" / "token")
     listening, address = bound(wanted)
     async with AsyncExitStack() as opened:
-        store = store_at(settings.folders.store, options.database)
+        bus = EventBus()
+        questions, store = OpenQuestions(bus), store_at(settings.folders.store, options.database)
         engine = await opened.enter_async_context(
-            standard_engine(settings, workspace=settings.workspace, attended=True, store=store)
+            standard_engine(
+                settings, workspace=settings.workspace, attended=True, bus=bus, ask=questions.ask, store=store
+            )
         )
         feeds = Feeds(engine)
-        more = await opened.enter_async_context(_for_agents(engine, settings, version)) if options.mcp else ()
+        routes = await opened.enter_async_context(_for_agents(engine, settings, version)) if options.mcp else ()
         background = await opened.enter_async_context(aclosing(background_of(settings, engine, options.database)))
-        app = application(
-            engine, feeds, address=address, token=token, version=version, more=more, background=background
-        )
+        extras = Extras(background=background, questions=questions, routes=routes)
+        app = application(engine, feeds, address=address, token=token, version=version, extras=extras)
 
         def ready() -> None:
             tell(f"Outrider listens on {address.url} (token in {settings.data / 'server' / 'token'})")

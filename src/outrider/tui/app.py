@@ -15,7 +15,6 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import Static
 
 from outrider.app.config.settings import Settings
-from outrider.app.views.questions import Question, ToolContext
 from outrider.errors import OutriderError
 from outrider.tui.asking.asking import Asking
 from outrider.tui.commands import choices, sessions
@@ -102,7 +101,6 @@ class OutriderApp(App[int]):
         self._settings = start.settings()
         looks = Looks(self._settings.data / "terminal.json")
         self.theme = name_of(looks.palette)
-        self._listener: Listener | None = None
         self._drawing = Drawing(self)
         self.scene = Scene(self, self._drawing, looks)
         self._unfolded = False
@@ -157,10 +155,10 @@ class OutriderApp(App[int]):
             return
         if answer == "trust":
             self._settings = self._start.settings()
-        helm = self.scene.opened = Helm(await self._open_bridge(self._settings, self._answer_question))
-        self._listener = Listener(self.scene, self.scene.one(Asking), self.work_on)
-        self.scene.ask_open = self._listener.ask_open
-        self.run_worker(self._listener.run(), group="listener")
+        helm = self.scene.opened = Helm(await self._open_bridge(self._settings))
+        listener = Listener(self.scene, self.scene.one(Asking), self.work_on)
+        self.scene.ask_open = listener.ask_open
+        self.run_worker(listener.run(), group="listener")
         composer = self.scene.one(Composer)
         composer.files = FileNames(helm.workspace, self.work_on, composer.look_again).names
         session_id = await first_session(helm, self._start)
@@ -170,9 +168,6 @@ class OutriderApp(App[int]):
             self.scene.one(Welcome).tell_earlier(await helm.earlier())
         if self._start.prompt:
             self.work_on(self._say(self._start.prompt, queue=False))
-
-    async def _answer_question(self, question: Question, context: ToolContext) -> tuple[str, ...] | None:
-        return await self._listener.answer_question(question, context) if self._listener else None
 
     def _draw(self) -> None:
         if self.scene.opened is not None and self.is_running:

@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 
 from outrider.app.bridges.bridge import SteeredEngine
-from outrider.app.views.questions import Question, ToolContext
-from outrider.errors import ListenerOverflow, OutriderError
+from outrider.app.views.questions import AskedQuestion
+from outrider.errors import ListenerOverflow, OutriderError, ServerAwayError
 from outrider.tui.asking.approval import ApprovalPanel, Asked
-from outrider.tui.asking.asking import Asking
+from outrider.tui.asking.asking import Asking, Taken
 from outrider.tui.asking.questions import QuestionPanel
 from outrider.tui.commands.plans import ask_about_plan
 from outrider.tui.commands.stage import Stage
@@ -52,17 +52,16 @@ class Listener:
         for approval in await self._helm.engine.approvals(self._helm.session_id):
             asked = Asked(approval.id, approval.tool, approval.input, approval.description, approval.offers)
             await self._ask(msgspec.structs.replace(asked, can_last=approval.can_last))
+        for question in await self._helm.bridge.questions(self._helm.session_id):
+            await self._ask_question(question)
         if await self._helm.engine.plan(self._helm.session_id) is not None:
             self._start(ask_about_plan(self._stage))
-
-    async def answer_question(self, question: Question, context: ToolContext) -> tuple[str, ...] | None:
-        """The model asks; whoever sits here answers."""
-        panel = QuestionPanel(question.text, question.options, multiple=question.multiple)
-        return panel.answers(*await self._asking.ask(panel))
 
     async def _hear(self, event: Event) -> None:
         concerned = self._helm.conversation.concerns(event)
         self._helm.hear(event)
+        if isinstance(event, SessionUpdatedEvent) and (settled := event.changes.get("settled")):
+            await self._asking.drop_question(settled)  # also where another session is looked at meanwhile
         if not concerned:
             return
         match event:
@@ -72,7 +71,10 @@ class Listener:
                 await self._asking.drop_approvals(event.approval_id)
             case LoopCompletedEvent() if event.session_id == self._helm.session_id:
                 await self._asking.drop_approvals()
+                await self._asking.drop_questions_of(event.session_id)
                 await self._helm.look_at_waiting()
+            case SessionUpdatedEvent() if question := event.changes.get("question"):
+                await self._ask_question(msgspec.convert(question, AskedQuestion))
             case SessionUpdatedEvent() if event.session_id == self._helm.session_id:
                 await self._hear_session(event)
             case _:
@@ -84,6 +86,20 @@ class Listener:
             await self._helm.look_at_waiting()
         if event.changes.get("plan"):
             self._start(ask_about_plan(self._stage))
+
+    async def _ask_question(self, asked: AskedQuestion) -> None:
+        """The model asks; whoever sits at one of the screens answers."""
+        bridge, panel = self._helm.bridge, QuestionPanel(asked)
+
+        async def give(answer: str, words: str) -> None:
+            try:
+                await bridge.answer_question(asked.id, panel.answers(answer, words))
+            except ServerAwayError:
+                await self._ask_question(asked)
+                raise
+
+        if not self._asking.asks_about(asked.id):
+            await self._asking.put(panel, self._taking(give))
 
     def _asked(self, event: ToolApprovalRequestedEvent) -> Asked:
         return Asked(
@@ -99,12 +115,23 @@ class Listener:
     async def _ask(self, asked: Asked) -> None:
         engine = self._helm.engine
 
-        async def taken(answer: str, words: str) -> None:
-            await _answer(engine, asked.id, answer, words)
-            self._stage.redraw()
+        async def give(answer: str, words: str) -> None:
+            try:
+                await _answer(engine, asked.id, answer, words)
+            except ServerAwayError:
+                await self._ask(asked)
+                raise
 
         if not self._asking.asks_about(asked.id):
-            await self._asking.put(ApprovalPanel(asked), taken)
+            await self._asking.put(ApprovalPanel(asked), self._taking(give))
+
+    def _taking(self, give: Callable[[str, str], Coroutine[Any, Any, None]]) -> Taken:
+        """An answer is given beside the screen: what is wrong with it is told, and takes nothing else along."""
+
+        async def taken(answer: str, words: str) -> None:
+            self._start(give(answer, words))
+
+        return taken
 
 
 async def _answer(engine: SteeredEngine, approval_id: str, answer: str, words: str) -> None:

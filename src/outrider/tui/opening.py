@@ -9,9 +9,10 @@ from outrider.app.bridges.bridge import Bridge
 from outrider.app.bridges.local import LocalBridge
 from outrider.app.config.settings import Settings
 from outrider.app.standard import standard_engine
-from outrider.app.views.questions import Ask
+from outrider.app.views.questions import OpenQuestions
 from outrider.app.workspace.project import find_project
 from outrider.app.workspace.trust import TrustItem, WorkspaceTrust
+from outrider.bus import EventBus
 from outrider.tui.asking.asking import Asking
 from outrider.tui.asking.panel import Key
 from outrider.tui.asking.questions import ChoicePanel
@@ -29,7 +30,7 @@ _KEYS = (
     Key("q", "quit", "quit"),
 )
 
-OpenBridge = Callable[[Settings, Ask], Awaitable[Bridge]]
+OpenBridge = Callable[[Settings], Awaitable[Bridge]]
 Attach = Callable[[Settings], AbstractAsyncContextManager[Bridge]]
 
 
@@ -48,11 +49,13 @@ class Start(msgspec.Struct, frozen=True):
 def engines(stack: AsyncExitStack, attach: Attach | None = None) -> OpenBridge:
     """Opens the standard engine, or leads to a server's; both are closed with the stack."""
 
-    async def open_bridge(settings: Settings, ask: Ask) -> Bridge:
+    async def open_bridge(settings: Settings) -> Bridge:
         if attach is not None:
             return await stack.enter_async_context(attach(settings))
-        engine = standard_engine(settings, workspace=settings.workspace, attended=True, ask=ask)
-        return LocalBridge(await stack.enter_async_context(engine), settings)
+        bus = EventBus()
+        questions = OpenQuestions(bus)
+        engine = standard_engine(settings, workspace=settings.workspace, attended=True, bus=bus, ask=questions.ask)
+        return LocalBridge(await stack.enter_async_context(engine), settings, questions)
 
     return open_bridge
 

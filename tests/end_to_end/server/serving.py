@@ -13,6 +13,7 @@ from outrider import Agent, Engine, Provider, Tool
 from outrider.app.config.settings import Flags, Settings, read_settings
 from outrider.server.app import application
 from outrider.server.background import Background
+from outrider.server.extras import Extras
 from outrider.server.feeds.feed import Feeds
 from outrider.server.guards.address import Address
 from outrider.server.mcp.over_http import mcp_routes
@@ -104,11 +105,12 @@ async def served(
     async with AsyncExitStack() as opened:
         await opened.enter_async_context(store)
         engine = await opened.enter_async_context(Engine([agent], [provider], tools or [], store=store))
-        more = await opened.enter_async_context(mcp_routes(engine, _settings(tmp_path), "0")) if mcp else ()
+        routes = await opened.enter_async_context(mcp_routes(engine, _settings(tmp_path), "0")) if mcp else ()
         listening, address = bound(Address())
         feeds = Feeds(engine)
         runs = await opened.enter_async_context(aclosing(background(engine))) if background else None
-        app = application(engine, feeds, address=address, token=TOKEN, version="0", more=more, background=runs)
+        extras = Extras(background=runs, routes=routes)
+        app = application(engine, feeds, address=address, token=TOKEN, version="0", extras=extras)
         server = Server(app, address, feeds)
         serving = asyncio.create_task(server.serve([listening]))
         try:

@@ -9,6 +9,7 @@ from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 from textual.widgets import Static
 
+from outrider.app.views.questions import AskedQuestion
 from outrider.tui.asking import panel as panels
 from outrider.tui.asking.approval import ApprovalPanel, Asked
 from outrider.tui.asking.asking import Asking
@@ -183,7 +184,8 @@ async def test_questions_wait_for_their_turn_and_one_answered_elsewhere_goes(mon
 
 async def test_several_answers_may_be_chosen_where_the_question_allows_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
-    asking, panel = Asking(), QuestionPanel("Which?", ("red", "blue", "green"), multiple=True)
+    asked = AskedQuestion("q", "s", "Which?", ("red", "blue", "green"), multiple=True)
+    asking, panel = Asking(), QuestionPanel(asked)
     async with Stage(asking).run_test(size=(80, 30)) as pilot:
         waiting = pilot.app.run_worker(asking.ask(panel))
         await pilot.pause()

@@ -8,6 +8,7 @@ from outrider.agents.ends import TurnEnd
 from outrider.app.archive.archive import Archive
 from outrider.app.config.settings import Settings
 from outrider.app.inputs.plans import Plan
+from outrider.app.inputs.questions import AskedQuestion
 from outrider.app.undo.file_changes import Restored
 from outrider.bus import EventStream
 from outrider.processes.supervised import ProcessStatus
@@ -140,6 +141,12 @@ class Bridge(Protocol):
     async def run_by_hand(self, session_id: str, command: str, on_output: Callable[[str], object]) -> str:
         """A command of the user's own; how it ended, in words."""
         ...
+
+    async def questions(self, session_id: str) -> Sequence[AskedQuestion]:
+        """What models ask there and nobody has answered yet; the bus tells of those that come and go."""
+        ...
+
+    async def answer_question(self, question_id: str, answers: Sequence[str]) -> None: ...
 
     async def revoke(self, approval_id: str) -> None:
         """Take back an answer that holds for longer than once."""

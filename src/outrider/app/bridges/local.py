@@ -5,6 +5,7 @@ from pathlib import Path
 
 from outrider.app.config.settings import Settings
 from outrider.app.engine import Engine
+from outrider.app.inputs.questions import AskedQuestion, OpenQuestions
 from outrider.app.views.commands import ProcessStatus, end_process, processes, run_by_hand
 from outrider.app.views.models import context_limit, models_of
 from outrider.app.views.sessions import archive_of
@@ -12,8 +13,9 @@ from outrider.types.parts import ModelRef
 
 
 class LocalBridge:
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    def __init__(self, engine: Engine, settings: Settings, questions: OpenQuestions) -> None:
         self.engine = engine
+        self._questions = questions
         self.settings = settings
         self.archive = archive_of(engine)
 
@@ -39,6 +41,12 @@ class LocalBridge:
 
     async def run_by_hand(self, session_id: str, command: str, on_output: Callable[[str], object]) -> str:
         return await run_by_hand(self.engine, session_id, command, on_output)
+
+    async def questions(self, session_id: str) -> Sequence[AskedQuestion]:
+        return self._questions.waiting(session_id)
+
+    async def answer_question(self, question_id: str, answers: Sequence[str]) -> None:
+        self._questions.answer(question_id, answers)
 
     async def revoke(self, approval_id: str) -> None:
         await self.engine.desk.revoke(approval_id)

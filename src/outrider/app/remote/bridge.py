@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from outrider.app.config.settings import Settings
+from outrider.app.inputs.questions import AskedQuestion
 from outrider.app.remote.archive import RemoteArchive
 from outrider.app.remote.commands import run_there
 from outrider.app.remote.engine import RemoteEngine
@@ -52,6 +53,12 @@ class RemoteBridge:
 
     async def run_by_hand(self, session_id: str, command: str, on_output: Callable[[str], object]) -> str:
         return await run_there(self.engine.client, session_id, command, on_output)
+
+    async def questions(self, session_id: str) -> Sequence[AskedQuestion]:
+        return await self.engine.client.get("/api/questions", list[AskedQuestion], session_id=session_id)
+
+    async def answer_question(self, question_id: str, answers: Sequence[str]) -> None:
+        await self.engine.client.ask("POST", f"/api/questions/{question_id}", {"answers": answers})
 
     async def revoke(self, approval_id: str) -> None:
         await self.archive.revoke(approval_id)

@@ -8,7 +8,7 @@ from textual.message import Message
 
 from outrider.tui.asking.approval import ApprovalPanel
 from outrider.tui.asking.panel import Panel
-from outrider.tui.asking.questions import ChoicePanel
+from outrider.tui.asking.questions import ChoicePanel, QuestionPanel
 
 Taken = Callable[[str, str], Awaitable[None]]
 """What is done with an answer and its words."""
@@ -32,8 +32,8 @@ class Asking(Vertical):
     def open(self) -> bool:
         return bool(self._waiting)
 
-    def asks_about(self, approval_id: str) -> bool:
-        return any(isinstance(panel, ApprovalPanel) and panel.asked.id == approval_id for panel, _ in self._waiting)
+    def asks_about(self, question_id: str) -> bool:
+        return any(_id_of(panel) == question_id for panel, _ in self._waiting)
 
     async def put(self, panel: Panel, taken: Taken) -> None:
         self._waiting.append((panel, taken))
@@ -75,6 +75,12 @@ class Asking(Vertical):
         """One that was answered elsewhere, or all of them."""
         await self.drop(lambda panel: isinstance(panel, ApprovalPanel) and approval_id in (None, panel.asked.id))
 
+    async def drop_question(self, question_id: str) -> None:
+        await self.drop(lambda panel: isinstance(panel, QuestionPanel) and panel.asked.id == question_id)
+
+    async def drop_questions_of(self, session_id: str) -> None:
+        await self.drop(lambda panel: isinstance(panel, QuestionPanel) and panel.asked.session_id == session_id)
+
     async def on_panel_answered(self, event: Panel.Answered) -> None:
         event.stop()
         taken = next((taken for panel, taken in self._waiting if panel is event.panel), None)
@@ -87,3 +93,7 @@ class Asking(Vertical):
         if self._waiting and not self.children:
             await self.mount(self._waiting[0][0])
         self.post_message(self.Changed(open=bool(self._waiting)))
+
+
+def _id_of(panel: Panel) -> str:
+    return panel.asked.id if isinstance(panel, ApprovalPanel | QuestionPanel) else ""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from outrider.app.views.questions import AskedQuestion
 from outrider.tui.asking.panel import Key, Panel
 from outrider.tui.rendering.lines import clean, clean_line, indented, line, wrapped
 from outrider.tui.rendering.markdown import markdown
@@ -16,11 +17,9 @@ _DIGITS = "123456789"
 class QuestionPanel(Panel):
     """Options by their number; several may be chosen where the question says so. Words of one's own always count."""
 
-    def __init__(self, text: str, options: Sequence[str] = (), *, multiple: bool = False) -> None:
+    def __init__(self, asked: AskedQuestion) -> None:
         super().__init__()
-        self._text = text
-        self._options = tuple(options)
-        self._multiple = multiple
+        self.asked = asked
         self.chosen: list[str] = []
 
     @property
@@ -29,22 +28,22 @@ class QuestionPanel(Panel):
 
     @property
     def keys(self) -> Sequence[Key]:
-        numbers = [Key(digit, option, "") for digit, option in zip(_DIGITS, self._options, strict=False)]
-        done = (Key("enter", "", "done"),) if self._multiple else ()
+        numbers = [Key(digit, option, "") for digit, option in zip(_DIGITS, self.asked.options, strict=False)]
+        done = (Key("enter", "", "done"),) if self.asked.multiple else ()
         return (*numbers, *done, _OWN, Key("x", "", "no answer"))
 
     def lines(self, width: int, palette: Palette) -> list[Text]:
-        lines = markdown(self._text, width, palette)
-        if self._options:
+        lines = markdown(self.asked.text, width, palette)
+        if self.asked.options:
             lines.append(line())
-        for number, option in enumerate(self._options, 1):
-            mark = "●" if option in self.chosen else "○" if self._multiple else " "
+        for number, option in enumerate(self.asked.options, 1):
+            mark = "●" if option in self.chosen else "○" if self.asked.multiple else " "
             label = line(f"{number} {mark} ", palette.style("accent", bold=True))
             lines += indented(wrapped(line(clean(option), palette.style("text")), width - 4), label)
         return lines
 
     def choose(self, key: Key) -> None:
-        if self._multiple and key.key in _DIGITS:
+        if self.asked.multiple and key.key in _DIGITS:
             (self.chosen.remove if key.answer in self.chosen else self.chosen.append)(key.answer)
             self.draw()
             return

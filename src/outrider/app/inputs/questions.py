@@ -1,0 +1,64 @@
+"""What models ask people: questions that wait until somebody answers, from whichever front end."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from outrider.bus import EventBus
+from outrider.errors import OutriderError
+from outrider.tools.builtin.question import Question
+from outrider.tools.context import ToolContext
+from outrider.types.events import SessionUpdatedEvent
+from outrider.types.ids import new_id
+
+
+class AskedQuestion(msgspec.Struct, frozen=True):
+    """With no options the answer is free text; with some, it may be free text too."""
+
+    id: str
+    session_id: str
+    text: str
+    options: tuple[str, ...] = ()
+    multiple: bool = False
+    agent: str = ""
+
+
+class OpenQuestions:
+    """The first answer counts. A SessionUpdatedEvent with `changes["question"]` tells of one that is asked, and with
+    `changes["settled"]`, its id, of one that needs no answer any more. None outlives the call that asks: a call that a
+    crash cut off is interrupted, and its model asks again if it still has to know."""
+
+    def __init__(self, bus: EventBus) -> None:
+        self._bus = bus
+        self._open: dict[str, tuple[AskedQuestion, asyncio.Future[tuple[str, ...]]]] = {}
+
+    async def ask(self, question: Question, context: ToolContext) -> tuple[str, ...] | None:
+        """Put it to whoever is there, and wait for as long as the call may."""
+        asked = AskedQuestion(
+            new_id(), context.session_id, question.text, question.options, question.multiple, context.agent
+        )
+        answer: asyncio.Future[tuple[str, ...]] = asyncio.get_running_loop().create_future()
+        self._open[asked.id] = asked, answer
+        self._tell(asked, question=msgspec.to_builtins(asked))
+        try:
+            return await answer
+        finally:
+            del self._open[asked.id]
+            self._tell(asked, settled=asked.id)
+
+    def waiting(self, session_id: str | None = None) -> list[AskedQuestion]:
+        """Oldest first; of one session, or of all."""
+        return [asked for asked, _ in self._open.values() if session_id in (None, asked.session_id)]
+
+    def answer(self, question_id: str, answers: Sequence[str]) -> AskedQuestion:
+        """No answers are an answer too: the model reads that the user gave none."""
+        asked, answer = self._open.get(question_id, (None, None))
+        if asked is None or answer is None or answer.done():
+            raise OutriderError("the question needs no answer any more", id=question_id)
+        answer.set_result(tuple(answers))
+        return asked
+
+    def _tell(self, asked: AskedQuestion, **changes: Any) -> None:
+        self._bus.publish(SessionUpdatedEvent(session_id=asked.session_id, agent_name=asked.agent, changes=changes))

@@ -1,0 +1,40 @@
+"""What models ask people: listed, and answered by whoever comes first."""
+
+from typing import Annotated
+
+import msgspec
+
+from outrider.app.views.questions import AskedQuestion
+from outrider.server.endpoint import Asked, Endpoint, Nothing
+
+ALL = "/api/questions"
+
+
+class QuestionsQuery(msgspec.Struct, frozen=True):
+    session_id: str | None = None
+
+
+class Answers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Options that were chosen, words of one's own, or both; without any, the model reads that the user gave none."""
+
+    answers: Annotated[tuple[str, ...], msgspec.Meta(max_length=100)] = ()
+
+
+async def list_questions(asked: Asked[QuestionsQuery, Nothing]) -> list[AskedQuestion]:
+    found = asked.questions.waiting(asked.query.session_id) if asked.questions else []
+    return asked.engine.discreet(found)
+
+
+async def answer_question(asked: Asked[Nothing, Answers]) -> None:
+    question_id = asked.path["question_id"]
+    if asked.questions is None or all(one.id != question_id for one in asked.questions.waiting()):
+        raise LookupError("no such question waits; somebody may have answered it")
+    asked.questions.answer(question_id, asked.body.answers)
+
+
+QUESTIONS = (
+    Endpoint(method="GET", path=ALL, name="list_questions", summary="Questions of models that wait for an answer",
+             answer=list_questions, query=QuestionsQuery, gives=list[AskedQuestion]),
+    Endpoint(method="POST", path=f"{ALL}/{{question_id}}", name="answer_question",
+             summary="Answer a model; the first answer counts", answer=answer_question, body=Answers, status=204),
+)  # fmt: skip

@@ -15,13 +15,15 @@ from outrider.background.carrier import Carrier
 from outrider.background.database import Database
 from outrider.background.endings.reports import Reports
 from outrider.background.jobs import Jobs, open_jobs
-from outrider.background.runs import Job
+from outrider.background.runs import OVER, Job
 from outrider.background.used import family
 from outrider.background.worktrees.ground import Ground
 from outrider.providers.scripted import call
 from outrider.sessions.sqlite_store import SqliteStore
 from outrider.types.parts import ToolPart, ToolResultPart
 from outrider.types.request import Request
+from tests.end_to_end.background.fleet import Watched, watched
+from tests.postgres import fresh_database
 from tests.turns.stories import agent, scripted
 
 SECONDS = 60
@@ -77,3 +79,37 @@ async def test_the_question_of_an_agent_that_was_called_parks_the_run_and_its_an
     assert len(sessions) == 2
     calls = [[part for message in messages for part in message.get_parts_by_type(ToolPart)] for messages in loaded]
     assert [[one.state.status for one in session] for session in calls] == [["completed"], ["completed"] * 2]
+
+
+async def goes_on_elsewhere(here: Watched) -> None:
+    """The question is asked in one process, answered in this one, and the run goes on in a third."""
+    first, _ = here.fleet.start()
+    run = await here.submit("1 steps of delegate")
+    run = await asyncio.wait_for(here.jobs.wait(run.id, poll=0.1), SECONDS)
+    assert run.state == "waiting", run.outcome
+    here.fleet.kill(first)
+    (question,) = await here.jobs.approvals(run.id)
+    assert (question.session_id != run.id, question.input) == (True, {"name": "ask-1"})
+    await here.jobs.approve(question.id, by="the test")
+    _, second = here.fleet.start()
+    async with asyncio.timeout(SECONDS):
+        while run.state not in OVER:
+            await asyncio.sleep(0.1)
+            run = await here.jobs.show(run.id)
+    assert (run.state, run.worker) == ("done", second), run.outcome
+    assert here.fleet.happened() == {"ask-0": 1, "ask-1": 1}
+    sessions = [session_id async for session_id in family(here.store, run.id)]
+    states = [[call.state.status for call in await here.calls(session_id)] for session_id in sessions]
+    assert states == [["completed"], ["completed", "completed"]]
+
+
+async def test_a_called_agent_s_question_is_answered_in_one_process_and_the_run_goes_on_in_another(tmp_path: Path):
+    async with watched(tmp_path) as here:
+        await goes_on_elsewhere(here)
+
+
+async def test_a_called_agent_s_question_is_answered_on_one_machine_and_the_run_goes_on_on_another(
+    tmp_path: Path, postgres_url: str
+):
+    async with watched(tmp_path, fresh_database(postgres_url)) as there:
+        await goes_on_elsewhere(there)

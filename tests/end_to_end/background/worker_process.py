@@ -2,7 +2,8 @@
 
 Its model is a function of what it is shown: a prompt "3 steps of x" gets three calls, one after the other, each with
 an effect that is written down, and then an answer. "ask" in the prompt makes the last call one that asks; of "4 mixed
-steps of x" every second one is safe to repeat."""
+steps of x" every second one is safe to repeat. "delegate" has another agent make two calls, of which the
+last one asks."""
 
 import asyncio
 import os
@@ -40,6 +41,8 @@ def answer(request: Request) -> Any:
     given = sum(isinstance(part, ToolResultPart) for part in parts)
     if given >= int(count):
         return f"{name} is done after {given} calls"
+    if name == "delegate":
+        return call("call_agent", "delegate-0", agent_name="reviewer", message="2 steps of ask")
     tool = "risky" if given + 1 == int(count) and "ask" in name else "look" if mixed and given % 2 else "effect"
     return call(tool, f"{name}-{given}", name=f"{name}-{given}")
 
@@ -82,7 +85,9 @@ async def main(database: str, place: str, effects: str) -> None:
     terms = msgspec.json.decode(os.environ.get("OUTRIDER_TEST_TERMS", "{}"), type=BackgroundTable)
     async with (
         store_at(place) as store,
-        Engine([agent()], [scripted(answer)], tools(Path(effects)), store=store) as engine,
+        Engine(
+            [agent(), agent("reviewer", "You review.")], [scripted(answer)], tools(Path(effects)), store=store
+        ) as engine,
         Worker(engine, Database(database), terms=terms, poll=0.1, beat=0.5, patience=3) as worker,
     ):
         for client in engine.staff._clients.values():  # pyright: ignore[reportPrivateUsage]

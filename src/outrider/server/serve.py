@@ -17,7 +17,6 @@ from outrider.app.engine import Engine
 from outrider.app.standard import standard_engine
 from outrider.app.stores import store_at
 from outrider.app.views.questions import OpenQuestions
-from outrider.bus import EventBus
 from outrider.server.app import application
 from outrider.server.background import background_of
 from outrider.server.extras import Extras
@@ -52,13 +51,8 @@ async def serve(settings: Settings, options: ServeOptions, version: str, tell: C
     token = keep_token(settings.data / "server" / "token")
     listening, address = bound(wanted)
     async with AsyncExitStack() as opened:
-        bus = EventBus()
-        questions, store = OpenQuestions(bus), store_at(settings.folders.store, options.database)
-        engine = await opened.enter_async_context(
-            standard_engine(
-                settings, workspace=settings.workspace, attended=True, bus=bus, ask=questions.ask, store=store
-            )
-        )
+        questions = OpenQuestions()
+        engine = await opened.enter_async_context(_engine(settings, options, questions))
         feeds = Feeds(engine)
         routes = await opened.enter_async_context(_for_agents(engine, settings, version)) if options.mcp else ()
         background = await opened.enter_async_context(aclosing(background_of(settings, engine, options.database)))
@@ -76,6 +70,17 @@ async def serve(settings: Settings, options: ServeOptions, version: str, tell: C
             listening.close()
             if address.socket is not None:
                 address.socket.unlink(missing_ok=True)
+
+
+def _engine(settings: Settings, options: ServeOptions, questions: OpenQuestions) -> AbstractAsyncContextManager[Engine]:
+    return standard_engine(
+        settings,
+        workspace=settings.workspace,
+        attended=True,
+        bus=questions.bus,
+        ask=questions.ask,
+        store=store_at(settings.folders.store, options.database),
+    )
 
 
 def _for_agents(engine: Engine, settings: Settings, version: str) -> AbstractAsyncContextManager[Sequence[BaseRoute]]:

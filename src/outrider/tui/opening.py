@@ -12,7 +12,6 @@ from outrider.app.standard import standard_engine
 from outrider.app.views.questions import OpenQuestions
 from outrider.app.workspace.project import find_project
 from outrider.app.workspace.trust import TrustItem, WorkspaceTrust
-from outrider.bus import EventBus
 from outrider.tui.asking.asking import Asking
 from outrider.tui.asking.panel import Key
 from outrider.tui.asking.questions import ChoicePanel
@@ -52,9 +51,10 @@ def engines(stack: AsyncExitStack, attach: Attach | None = None) -> OpenBridge:
     async def open_bridge(settings: Settings) -> Bridge:
         if attach is not None:
             return await stack.enter_async_context(attach(settings))
-        bus = EventBus()
-        questions = OpenQuestions(bus)
-        engine = standard_engine(settings, workspace=settings.workspace, attended=True, bus=bus, ask=questions.ask)
+        questions = OpenQuestions()
+        engine = standard_engine(
+            settings, workspace=settings.workspace, attended=True, bus=questions.bus, ask=questions.ask
+        )
         return LocalBridge(await stack.enter_async_context(engine), settings, questions)
 
     return open_bridge

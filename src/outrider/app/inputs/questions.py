@@ -28,10 +28,10 @@ class AskedQuestion(msgspec.Struct, frozen=True):
 class OpenQuestions:
     """The first answer counts. A SessionUpdatedEvent with `changes["question"]` tells of one that is asked, and with
     `changes["settled"]`, its id, of one that needs no answer any more. None outlives the call that asks: a call that a
-    crash cut off is interrupted, and its model asks again if it still has to know."""
+    crash cut off is interrupted, and its model asks again if it still has to know. `bus` is for the engine, too."""
 
-    def __init__(self, bus: EventBus) -> None:
-        self._bus = bus
+    def __init__(self, bus: EventBus | None = None) -> None:
+        self.bus = bus or EventBus()
         self._open: dict[str, tuple[AskedQuestion, asyncio.Future[tuple[str, ...]]]] = {}
 
     async def ask(self, question: Question, context: ToolContext) -> tuple[str, ...] | None:
@@ -61,4 +61,4 @@ class OpenQuestions:
         return asked
 
     def _tell(self, asked: AskedQuestion, **changes: Any) -> None:
-        self._bus.publish(SessionUpdatedEvent(session_id=asked.session_id, agent_name=asked.agent, changes=changes))
+        self.bus.publish(SessionUpdatedEvent(session_id=asked.session_id, agent_name=asked.agent, changes=changes))

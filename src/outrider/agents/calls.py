@@ -16,7 +16,7 @@ from outrider.tools.tool import Tool
 from outrider.types.events import ToolExecutionCompletedEvent, ToolExecutionStartedEvent, ToolOutputEvent
 from outrider.types.messages import Message
 from outrider.types.parts import ToolPart, tool_result
-from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending
+from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
 
 PREVIEW = 200
 
@@ -188,4 +188,7 @@ class Calls:
         return no_such_tool(name, (spec.name for spec in self._seat.specs))
 
     async def _record(self, call: ToolPart) -> None:
-        await self._seat.journal.put_part(call, self._message)
+        """The disk is waited for before a call starts that may change something."""
+        tool = self._seat.tools.get(call.tool)
+        synced = isinstance(call.state, ToolRunning) and not (tool is not None and tool.read_only)
+        await self._seat.journal.put_part(call, self._message, synced=synced)

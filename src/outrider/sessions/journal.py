@@ -14,7 +14,7 @@ from outrider.sessions.records import InboxItem, Kept, Lease, Owner, SessionUpda
 from outrider.sessions.recovery import Describe, repair
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
-from outrider.sessions.waiting.changes import Changes, Entry, Head
+from outrider.sessions.waiting.changes import Changes, Entry
 from outrider.sessions.waiting.drafts import Drafts
 from outrider.sessions.waiting.works import Works
 from outrider.types.codec import AnyPart
@@ -65,7 +65,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         """`takes` are the inbox items that this message came from."""
         message.join(self.session.id)
         message.time = message.time or MessageTime(self._clock())
-        await self._record(Entry([message], lambda _: self._add(message), takes))
+        await self._record(Entry(message, lambda _: self._add(message), takes=takes))
         if any(isinstance(part, CompactionPart) for part in message.parts):
             faults.reach("FP-mid-compaction")
         return message
@@ -76,7 +76,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         message.join(self.session.id)
         message.time = message.time or MessageTime(self._clock())
         self._add(message)
-        self._changes.add(Head(message, synced=False), watched=False)
+        self._changes.add(Entry(head=message, synced=False), watched=False)
         self._drafts.wake()
         return message
 
@@ -86,34 +86,35 @@ class Journal(AbstractAsyncContextManager["Journal"]):
 
     async def discard(self, item_id: str) -> None:
         """Take an inbox item that is not wanted any more, so that nobody else does."""
-        await self._record(Entry([], None, [item_id]))
+        await self._record(Entry(takes=[item_id]))
 
     async def put_message(self, message: Message) -> None:
         """Keep what became known about a message: how it finished, what it used. Its parts have their own way."""
-        await self._record(Entry((), None) if self._changes.holds(message) else Head(message, synced=True))
+        await self._record(Entry() if self._changes.holds(message) else Entry(head=message))
 
     def put_message_soon(self, message: Message) -> None:
         """As `put_message`, without waiting: where something is kept next anyway."""
         if not self._changes.holds(message):
-            self._changes.add(Head(message, synced=False), watched=False)
+            self._changes.add(Entry(head=message, synced=False), watched=False)
         self._keep_soon()
 
-    async def put_part(self, part: AnyPart, message: Message) -> AnyPart:
-        """Add a part to a message of the session, or give it its new value. A call only makes legal moves."""
+    async def put_part(self, part: AnyPart, message: Message, *, synced: bool = False) -> AnyPart:
+        """Add a part to a message of the session, or give it its new value. A call only makes legal moves. Before
+        something happens of which a machine that comes back must know, it is to be `synced`."""
         known = next((other for other in message.parts if other.id == part.id), None)
         if isinstance(known, ToolPart) and isinstance(part, ToolPart):
             if known.ended and part.state.status != known.state.status:
                 raise InvalidStateTransition(known.state.status, part.state.status, ())
             part = replace(part, state=known.update_state(part.state).state)
         _reach_call(part, "FP-before-record-call", "FP-after-effect-before-result")
-        await self._record(self._part_entry(part, message))
+        await self._record(self._part_entry(part, message, synced=synced))
         _reach_call(part, "FP-after-record-call", "FP-after-result")
         return part
 
     def put_part_soon(self, part: AnyPart, message: Message) -> None:
         """As `put_part`, without waiting: it counts at once, and is kept in one write with what follows. Whoever writes
         next and waits is told of a failure."""
-        _put(part, message)
+        message.put_part(part)
         self._changes.add(self._part_entry(part, message, counts=True), watched=False)
         self._keep_soon()
 
@@ -126,7 +127,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
 
     def tell(self, event: Event) -> None:
         """Tell of what happened after the changes that came before it, once those are kept and told."""
-        self._changes.tell(lambda: self._tell(event))
+        self._changes.tell(self._bus.publish, event)
 
     def show(self, delta: PartDeltaEvent | ToolInputDeltaEvent, current: Callable[[], AnyPart]) -> None:
         """Tell of a piece as it arrives; `current` gives the part so far, which is stored within 250 ms or 4 KiB."""
@@ -169,16 +170,16 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         self.session.add_message(message)
         self._tell(MessageAddedEvent(role=message.role, part_count=len(message.parts), message_id=message.id))
 
-    def _part_entry(self, part: AnyPart, message: Message, *, counts: bool = False) -> Entry:
+    def _part_entry(self, part: AnyPart, message: Message, *, counts: bool = False, synced: bool = False) -> Entry:
         part.adopt(message.id, self.session.id)
         self._drafts.drop(part.id)
 
         def apply(seq: int) -> None:
             if not counts:
-                _put(part, message)
+                message.put_part(part)
             self._tell(PartUpdatedEvent(part=part, seq=seq))
 
-        return Entry([part], apply, synced=_has_effect(part))
+        return Entry(part, apply, synced=synced)
 
     async def _record(self, entry: Entry) -> None:
         """A caller that is cancelled does not tear a change apart: it is kept, applied and told, or none of it."""
@@ -280,19 +281,6 @@ def _adopt(session: Session, stored: StoredSession) -> None:
     session.workspace_directory = stored.workspace_directory
     session.mode = stored.mode  # type: ignore[assignment]  a newer version's mode is kept as it is
     session.time = stored.time or session.time
-
-
-def _put(part: AnyPart, message: Message) -> None:
-    """At the place of its earlier value, else at the end."""
-    if any(other.id == part.id for other in message.parts):
-        message.update_part(part.id, lambda _: part)
-    else:
-        message.add_part(part)
-
-
-def _has_effect(part: AnyPart) -> bool:
-    """Whether something happens once it is kept, of which a machine that comes back must know."""
-    return isinstance(part, ToolPart) and part.state.status == "running"
 
 
 def _reach_call(part: AnyPart, running: str, ended: str) -> None:

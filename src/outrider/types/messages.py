@@ -84,6 +84,15 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
             self.parts.append(owned := self._own(part))
         return owned
 
+    def put_part(self, part: AnyPart) -> None:
+        """Give a part its new value, or append one that is new here."""
+        with _part_lock:
+            for position, other in enumerate(self.parts):
+                if other.id == part.id:
+                    self.parts[position] = part
+                    return
+            self.parts.append(self._own(part))
+
     def update_part(self, part_id: str, change: Callable[[Any], AnyPart]) -> AnyPart:
         """Replace a part by `change(part)`, atomically: updates from several threads follow one another."""
         with _part_lock:

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from outrider.errors import StorageFullError
 from outrider.sessions.records import Kept
+from outrider.types.events import Event
 from outrider.types.messages import Message
 
 Apply = Callable[[int], None]
@@ -19,40 +20,34 @@ class Append(Protocol):
 
 
 class Entry:
-    """A change on its way: what is to be kept, and what is then to be done with its number. One that is not `synced`
-    need not have reached the disk by then."""
+    """A change on its way: what is to be kept, and what is then to be done with its number. `head` is a message that is
+    kept as it is when it is written, without its parts, which have their own way. A change that is not `synced` need
+    not have reached the disk by then."""
+
+    __slots__ = ("alone", "apply", "error", "head", "rows", "synced", "takes", "value")
 
     def __init__(
-        self, values: Sequence[Kept], apply: Apply | None, takes: Sequence[str] = (), *, synced: bool = True
+        self,
+        value: Kept | None = None,
+        apply: Apply | None = None,
+        *,
+        head: Message | None = None,
+        takes: Sequence[str] = (),
+        synced: bool = True,
     ) -> None:
-        self._values = values
+        self.value = value
         self.apply = apply
+        self.head = head
         self.takes = takes
         self.synced = synced
-        self.rows = sum(1 + len(value.parts) if isinstance(value, Message) else 1 for value in values) + len(takes)
+        self.rows = len(takes) + (value is not None or head is not None)
+        if isinstance(value, Message):
+            self.rows += len(value.parts)
         self.alone = bool(takes)
         self.error: Exception | None = None
 
-    def values(self) -> Sequence[Kept]:
-        return self._values
-
-    def is_about(self, message: Message) -> bool:
-        return False
-
-
-class Head(Entry):
-    """A message as it is when it is written. Its parts have their own way."""
-
-    def __init__(self, message: Message, *, synced: bool) -> None:
-        super().__init__((), None, synced=synced)
-        self._message = message
-        self.rows = 1
-
-    def values(self) -> Sequence[Kept]:
-        return [replace(self._message, parts=[])]
-
-    def is_about(self, message: Message) -> bool:
-        return message is self._message
+    def kept(self) -> Kept | None:
+        return self.value if self.head is None else replace(self.head, parts=[])
 
 
 class Changes:
@@ -74,17 +69,18 @@ class Changes:
         if not watched:
             self._unwatched.append(entry)
 
-    def tell(self, tell: Callable[[], None]) -> None:
+    def tell(self, tell: Callable[[Event], None], event: Event) -> None:
         """Once all that waits to be told is told; at once where nothing does, or where nobody knows when."""
-        if self._stuck or not any(entry.apply for entry in self._waiting):
-            tell()
-        else:
-            self._waiting.append(Entry((), lambda _: tell(), synced=False))
+        for entry in () if self._stuck else self._waiting:
+            if entry.apply is not None:
+                self._waiting.append(Entry(None, lambda _: tell(event), synced=False))
+                return
+        tell(event)
 
     def holds(self, message: Message) -> bool:
         """Whether this very message waits to be written, and so will be kept as it is then; what is being written is
         kept as it was."""
-        return any(entry.is_about(message) for entry in self._waiting[self._writing :])
+        return any(entry.head is message for entry in self._waiting[self._writing :])
 
     def check(self, entry: Entry) -> None:
         """Raises what went wrong with an entry that was waited for, or with one before it that was not."""
@@ -115,7 +111,7 @@ class Changes:
             _apply(batch, last)
 
     async def _write(self, batch: Sequence[Entry]) -> int:
-        values = [value for entry in batch for value in entry.values()]
+        values = [value for entry in batch if (value := entry.kept()) is not None]
         if not values and not batch[0].takes:
             return 0
         return await self._append(values, batch[0].takes, synced=any(entry.synced for entry in batch))

@@ -117,7 +117,11 @@ def _add_order(parser: ArgumentParser) -> None:
 
 def worker(parser: ArgumentParser) -> None:
     parser.description = _WORKER
-    parser.epilog = examples("outrider worker", "outrider worker --database postgresql://runs.example/outrider")
+    parser.epilog = examples(
+        "outrider worker",
+        "outrider worker --database postgresql://runs.example/outrider",
+        "outrider worker --print-unit",
+    )
     parser.add_argument(
         "--runs", type=at_least_one, metavar="N", help="so many runs at once (as [background] says, else 4)"
     )
@@ -127,6 +131,11 @@ def worker(parser: ArgumentParser) -> None:
     one = parser.add_mutually_exclusive_group()
     one.add_argument("--status", action="store_true", help="say whether a worker is at work on this machine")
     one.add_argument("--stop", action="store_true", help="end it; another one goes on with its runs")
+    one.add_argument(
+        "--print-unit",
+        action="store_true",
+        help="print what has the system start a worker whenever the machine starts (systemd, or launchd on a Mac)",
+    )
     one.add_argument("--resident", action="store_true", help=SUPPRESS)
     parser.add_argument("--idle", type=seconds, default=300, help=SUPPRESS)
     parser.set_defaults(execute="outrider.cli.jobs.resident:worker")

@@ -9,6 +9,7 @@ from outrider.app.archive.names import short_id
 from outrider.cli import exits
 from outrider.cli.console import Console
 from outrider.cli.jobs.reaching import require
+from outrider.cli.jobs.units import print_unit
 from outrider.cli.run.interrupts import interrupts
 from outrider.cli.settings import settings_of
 from outrider.cli.store import folders
@@ -24,6 +25,8 @@ def worker(arguments: Namespace) -> int:
         return _status()
     if arguments.stop:
         return _stop()
+    if arguments.print_unit:
+        return print_unit(arguments, folders(), os.environ)
     from outrider.app.config.folders import make_private
     from outrider.background.resident.post import Post
 

@@ -26,6 +26,23 @@ async function ask(method, path, body) {
   return read;
 }
 
+// An answer that goes on: each of its events is heard as it comes. Whoever aborts the signal ends it.
+export async function stream(path, body, signal, hear) {
+  const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal };
+  const answer = await fetch(`/api${path}`, options);
+  if (!answer.ok) throw new Refused(answer.status, (await answer.json().catch(() => null))?.error);
+  const pieces = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (let piece = await pieces.read(); !piece.done; piece = await pieces.read()) {
+    const events = (rest + piece.value).split("\n\n");
+    rest = events.pop();
+    for (const event of events) {
+      const [, name, data] = event.match(/^event: (.*)\ndata: (.*)$/) ?? [];
+      if (name) hear(name, JSON.parse(data));
+    }
+  }
+}
+
 export const get = (path, query = {}) => {
   const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
   return ask("GET", given.length ? `${path}?${new URLSearchParams(given)}` : path);

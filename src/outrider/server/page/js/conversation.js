@@ -1,4 +1,5 @@
 // Draws the conversation. Only the part that changed is drawn anew, and at most once a frame.
+import { ran } from "./by_hand.js";
 import { call } from "./calls.js";
 import { h } from "./dom.js";
 import { markdown } from "./markdown.js";
@@ -10,6 +11,7 @@ export class Conversation {
     this.onEarlier = onEarlier;
     this.outputs = new Map();
     this.waiting = new Map();
+    this.apart = []; // what stands below the messages and is none of them (yet)
     this.place.replaceChildren();
     this.drawAll();
     this.toEnd();
@@ -20,8 +22,26 @@ export class Conversation {
 
   drawAll() {
     const top = this.transcript.first ? [] : [h("button", { class: "earlier quiet", onclick: this.onEarlier }, "Show earlier messages")];
-    const empty = this.transcript.messages.length ? [] : [h("div", { class: "empty" }, h("p", {}, "Nothing has been said yet."))];
-    this.place.replaceChildren(...top, ...empty, ...this.transcript.messages.map((message) => this.message(message)));
+    const empty = this.transcript.messages.length || this.apart.length ? [] : [h("div", { class: "empty" }, h("p", {}, "Nothing has been said yet."))];
+    this.place.replaceChildren(...top, ...empty, ...this.transcript.messages.map((message) => this.message(message)), ...this.apart);
+  }
+
+  // Show something below the messages, until what it stands for is said in one of them.
+  beside(element) {
+    this.place.querySelector(".empty")?.remove();
+    this.apart.push(element);
+    this.place.append(element);
+    this.toEnd();
+  }
+
+  // What has ended is part of the next message.
+  said(still) {
+    for (const element of this.apart) if (!still(element)) element.remove();
+    this.apart = this.apart.filter(still);
+  }
+
+  follow() {
+    if (this.following) this.toEnd();
   }
 
   drawEarlier() {
@@ -56,7 +76,7 @@ export class Conversation {
 
   shownAfter(message) {
     const next = this.transcript.messages[this.transcript.messages.indexOf(message) + 1];
-    return next ? this.place.querySelector(`[data-message="${CSS.escape(next.id)}"]`) : null;
+    return next ? this.place.querySelector(`[data-message="${CSS.escape(next.id)}"]`) : (this.apart[0] ?? null);
   }
 
   redraw(shown, message, part) {
@@ -80,6 +100,7 @@ export class Conversation {
     switch (part.type) {
       case "text":
         if (part.ignored) return null;
+        if (part.synthetic && typeof part.metadata?.command === "string") return ran(part, open);
         if (message.role === "user") return h("div", { class: "text", "data-part": part.id }, part.text);
         return this.marked(markdown(part.text ?? ""), part);
       case "reasoning":

@@ -1,5 +1,6 @@
 // Puts the page together: which session is shown, what is heard of it, what the keys do.
 import { get, patch, post, remove } from "./api.js";
+import { ByHand } from "./by_hand.js";
 import { Conversation } from "./conversation.js";
 import { $, count, dollars, h } from "./dom.js";
 import { Feed } from "./feed.js";
@@ -51,8 +52,14 @@ async function listSessions() {
   }
 }
 
-async function show(id) {
+function leave() {
   view?.feed?.close();
+  view?.byHand?.stop();
+  view?.questions?.close();
+}
+
+async function show(id) {
+  leave();
   view = { id, transcript: new Transcript(), busy: false };
   const mine = view;
   calm();
@@ -65,6 +72,7 @@ async function show(id) {
     mine.transcript.load(page);
     mine.conversation = new Conversation($("conversation"), mine.transcript, earlier);
     mine.questions = new Questions(id, complain);
+    mine.byHand = new ByHand(id, mine.conversation, complain);
     mine.feed = new Feed(id, page.session.seq, { change: (change) => changed(mine, change), live: (events) => lived(mine, events), connected: (yes) => connected(mine, yes) });
     await mine.questions.load();
     await waiting(mine);
@@ -112,6 +120,10 @@ function lived(mine, events) {
         if (message) mine.conversation.soon(message, part);
         break;
       }
+      case "SessionUpdatedEvent":
+        if (event.changes.question) mine.questions.ask(event.changes.question);
+        if (event.changes.settled) mine.questions.settle(event.changes.settled);
+        break;
       case "ToolOutputEvent":
         mine.conversation.output(event);
         break;
@@ -227,13 +239,23 @@ async function send() {
   if (!text.trim() || !view) return;
   $("input").value = "";
   grow();
+  const { id, byHand, busy, conversation } = view;
+  if (/^!\s*\S/.test(text)) return void byHand.run(text.slice(1).trim());
+  const before = byHand.take();
   try {
-    await post(`/sessions/${view.id}/prompt`, { text, id: crypto.randomUUID(), delivery: view.busy ? "steer" : "queue" });
+    await post(`/sessions/${id}/prompt`, { parts: [...before, { type: "text", text }], id: crypto.randomUUID(), delivery: busy ? "steer" : "queue" });
+    conversation.said((element) => element.querySelector(".status.calling"));
     calm();
   } catch (error) {
+    byHand.back(before);
     $("input").value = text;
     complain(error);
   }
+}
+
+function stop() {
+  view.byHand?.stop();
+  if (view.busy) post(`/sessions/${view.id}/abort`).catch(complain);
 }
 
 function grow() {
@@ -257,7 +279,7 @@ function goTo() {
   if (/^jobs(\/|$)/.test(id)) showJobs(decodeURIComponent(id.slice(5)));
   else if (id) show(id);
   else {
-    view?.feed?.close();
+    leave();
     view = null;
     $("conversation").replaceChildren(h("div", { class: "empty" }, h("h2", {}, "What should be done?"), h("p", {}, "Start a session, or choose one. Everything you see here is kept on the machine that serves this page.")));
     $("questions").replaceChildren();
@@ -271,7 +293,7 @@ function goTo() {
 const isRun = (id) => get(`/jobs/${id}`).then(() => true, () => false);
 
 function showJobs(id) {
-  view?.feed?.close();
+  leave();
   view = null;
   calm();
   $("questions").replaceChildren();
@@ -304,7 +326,7 @@ function start() {
   $("input").addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); send(); }
   });
-  $("abort").addEventListener("click", () => post(`/sessions/${view.id}/abort`).catch(complain));
+  $("abort").addEventListener("click", stop);
   $("menu").addEventListener("click", (event) => { event.stopPropagation(); toggleMenu(); });
   $("main").addEventListener("click", () => toggleMenu(false));
   $("tabs").addEventListener("keydown", chooseTab);
@@ -319,7 +341,7 @@ function start() {
     else if (event.key === "n" && plain) { event.preventDefault(); $("new-session").click(); }
     else if (event.key === "d" && plain) togglePanel();
     else if (event.key === "Escape" && document.body.classList.contains("with-menu")) toggleMenu(false);
-    else if (event.key === "Escape" && view?.busy) post(`/sessions/${view.id}/abort`).catch(complain);
+    else if (event.key === "Escape" && view) stop();
   });
   addEventListener("hashchange", goTo);
   setInterval(() => { if (!document.hidden && !$("search").value) listSessions(); }, 15_000);

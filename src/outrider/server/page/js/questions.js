@@ -1,4 +1,4 @@
-// What waits for an answer: calls, and plans. What is shown is exactly what would run.
+// What waits for an answer: calls, questions of models, and plans. What is shown is exactly what would run.
 import { get, post } from "./api.js";
 import { diff, difference } from "./calls.js";
 import { $, h } from "./dom.js";
@@ -9,16 +9,20 @@ export class Questions {
     this.sessionId = sessionId;
     this.complain = complain;
     this.approvals = new Map();
+    this.asked = new Map();
     this.plan = null;
+    this.shown = new Map();
   }
 
   async load() {
     for (const approval of await get("/approvals", { session_id: this.sessionId })) this.approvals.set(approval.id, approval);
+    for (const question of await get("/questions", { session_id: this.sessionId })) this.asked.set(question.id, question);
     await this.loadPlan();
   }
 
   async reload() {
     this.approvals.clear();
+    this.asked.clear();
     await this.load();
   }
 
@@ -33,9 +37,61 @@ export class Questions {
     this.draw();
   }
 
+  ask(question) {
+    this.asked.set(question.id, question);
+    this.draw();
+  }
+
+  settle(id) {
+    this.asked.delete(id);
+    this.draw();
+  }
+
+  // Another session is shown: what is still on its way here does not come into it.
+  close() {
+    this.closed = true;
+  }
+
+  // What is shown already stays as it is: somebody may be writing in it.
   draw() {
-    const asked = [...this.approvals.values()].map((approval) => this.approval(approval));
-    $("questions").replaceChildren(...asked, ...(this.plan ? [this.planned(this.plan)] : []));
+    if (this.closed) return;
+    const wanted = new Map([
+      ...[...this.approvals.values()].map((approval) => [approval.id, () => this.approval(approval)]),
+      ...[...this.asked.values()].map((asked) => [asked.id, () => this.question(asked)]),
+      ...(this.plan ? [[this.plan.id, () => this.planned(this.plan)]] : []),
+    ]);
+    for (const [id, element] of this.shown) {
+      if (wanted.has(id)) continue;
+      element.remove();
+      this.shown.delete(id);
+    }
+    for (const [id, make] of wanted) {
+      if (!this.shown.has(id)) this.shown.set(id, make());
+      if (!this.shown.get(id).isConnected) $("questions").append(this.shown.get(id));
+    }
+  }
+
+  question(asked) {
+    const own = h("textarea", { "aria-label": "An answer of your own", placeholder: "An answer of your own" });
+    const boxes = asked.multiple ? asked.options.map((option) => h("input", { type: "checkbox", value: option })) : [];
+    const answer = (answers) => async () => {
+      try {
+        await post(`/questions/${asked.id}`, { answers: answers() });
+      } catch (error) {
+        this.complain(error);
+        if (error.status !== 404) return;
+      }
+      this.settle(asked.id);
+    };
+    const chosen = () => [...boxes.filter((box) => box.checked).map((box) => box.value), own.value.trim()].filter(Boolean);
+    return h("section", { class: "question", "data-question": asked.id, "aria-label": "A question" },
+      h("h3", {}, asked.agent ? `${asked.agent} asks` : "A question"), markdown(asked.text),
+      ...boxes.map((box) => h("label", { class: "option" }, box, ` ${box.value}`)),
+      own,
+      h("div", { class: "buttons" },
+        ...(asked.multiple ? [] : asked.options.map((option) => h("button", { onclick: answer(() => [option]) }, option))),
+        h("button", { class: "primary", onclick: answer(chosen) }, "Answer"),
+        h("button", { class: "danger", onclick: answer(() => []) }, "No answer")));
   }
 
   approval(approval) {

@@ -19,6 +19,8 @@ Write = Callable[[sqlite3.Connection], T]
 
 OVERDUE_SECONDS = 0.1
 
+_sync = getattr(os, "fdatasync", os.fsync)  # macOS has only the second
+
 
 class Order:
     """One write that somebody waits for."""
@@ -68,15 +70,17 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         self.path = log_of(path)
+        self._file: int | None = None
         self._waiting_since: float | None = None
 
     @property
     def is_overdue(self) -> bool:
         return self._waiting_since is not None and monotonic() - self._waiting_since > OVERDUE_SECONDS
 
-    def written(self, *, full: bool) -> None:
-        """A commit that waited for the disk took all earlier ones along."""
-        if full:
+    def written(self, *, synced: bool) -> None:
+        """One that waits for the disk takes all earlier ones along."""
+        if synced:
+            self._wait_for_disk()
             self._waiting_since = None
         elif self._waiting_since is None:
             self._waiting_since = monotonic()
@@ -87,46 +91,48 @@ class Log:
         if since is None:
             return
         try:
-            file = os.open(self.path, os.O_RDWR)
-            try:
-                os.fsync(file)
-            finally:
-                os.close(file)
+            self._wait_for_disk()
         except OSError:
             self._waiting_since = since
 
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+
+    def _wait_for_disk(self) -> None:
+        if self._file is None:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        _sync(self._file)
+
 
 class Pen:
-    """Whoever uses it holds the turnstile."""
+    """Whoever uses it holds the turnstile.
+
+    With a log, SQLite is told not to wait for the disk at commits, and we do where it is wanted: changing its mind each
+    time costs more. Without one it always waits."""
 
     def __init__(self, path: Path, db: sqlite3.Connection, log: Log) -> None:
         self.db = db
         self._path = path
-        self._log = log
-        self._full = True
+        self._log = log if db.execute("PRAGMA journal_mode").fetchone()[0] == "wal" else None
+        if self._log is not None:
+            db.execute("PRAGMA synchronous = NORMAL")
 
     def commit(self, orders: Sequence[Order]) -> None:
         """All orders in one transaction; one that fails is undone alone. Raises only if it cannot even begin."""
-        full = self._log.is_overdue or any(order.synced for order in orders)
-        self.set_durability(full=full)
         self.db.execute("BEGIN IMMEDIATE")
         try:
             for order in orders:
                 self._try(order, alone=len(orders) == 1)
             if self.db.in_transaction:
                 self.db.execute("COMMIT")
-                self._log.written(full=full)
+                if self._log is not None:
+                    self._log.written(synced=self._log.is_overdue or any(order.synced for order in orders))
         except Exception as error:  # noqa: BLE001  whoever waits is told
             self.roll_back()
             for order in orders:
                 order.fail(explain(error, self._path))
         faults.reach("FP-after-commit")
-
-    def set_durability(self, *, full: bool) -> None:
-        """FULL waits for the disk at each commit; NORMAL survives the process but perhaps not the machine."""
-        if full != self._full:
-            self.db.execute(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
-            self._full = full
 
     def roll_back(self) -> None:
         if self.db.in_transaction:

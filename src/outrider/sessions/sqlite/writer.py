@@ -82,6 +82,7 @@ class Writer:
             await asyncio.to_thread(self._thread.join)
             if self._home is not None:
                 self._home.close()
+            self._log.close()
 
     def _join(self, home: "_Home", order: Order) -> None:
         """The first to come are served at once; in a crowd, all who come in one round of the loop together."""
@@ -183,7 +184,6 @@ class Writer:
         self._log.sync()
         try:
             with turnstile:
-                pen.set_durability(full=False)
                 pen.db.execute("BEGIN IMMEDIATE")
                 self._chores_due = False
                 more = self._chore(pen.db)

@@ -76,6 +76,7 @@ class UnknownPart:
 P = TypeVar("P")
 AnyPart = PartBase | UnknownPart
 
+_FOR_MODELS = (ToolUsePart.type, ToolResultPart.type)
 _kinds: dict[str, Any] = {cls.type: cls for cls in (*STORED_KINDS, ToolUsePart, ToolResultPart)}
 
 _plain_classes: set[type[Any]] = set()  # kinds that write themselves: a dataclass is more than its fields
@@ -177,10 +178,11 @@ def validate_part(part: AnyPart) -> None:
             raise PartValidationError(f"{name}: `{field}` must be a UUID, got {found!r}", field=field)
     if not isinstance(part, PartBase):
         return
-    if part.type not in _kinds:
-        raise PartValidationError(f"part type {part.type!r} is not registered (see register_part_type)", field="type")
-    if isinstance(part, ToolUsePart | ToolResultPart):
-        raise PartValidationError(f"{part.type} exists only in what is sent to a model; store a ToolPart", field="type")
+    kind = part.type
+    if kind not in _kinds:
+        raise PartValidationError(f"part type {kind!r} is not registered (see register_part_type)", field="type")
+    if kind in _FOR_MODELS:
+        raise PartValidationError(f"{kind} exists only in what is sent to a model; store a ToolPart", field="type")
     try:
         msgspec.convert(msgspec.to_builtins(part), type(part))
     except msgspec.ValidationError as error:

@@ -10,9 +10,10 @@ from collections import deque
 from functools import lru_cache
 
 _AT_ONCE = 64
-_VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
-_randoms: deque[str] = deque()
-os.register_at_fork(after_in_child=_randoms.clear)  # a child must not use those of its parent
+_RANDOM_BITS = int("0fff3fffffffffffffff" * _AT_ONCE, 16)
+_VERSION_BITS = int("70008000000000000000" * _AT_ONCE, 16)
+_endings: deque[str] = deque()
+os.register_at_fork(after_in_child=_endings.clear)  # a child must not use those of its parent
 _CANONICAL = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 
 
@@ -24,18 +25,26 @@ def now_ms() -> int:
 def new_id() -> str:
     """A fresh UUIDv7. Ids sort roughly by time; order within a session is its sequence number, never an id."""
     try:
-        random = _randoms.pop()
+        ending = _endings.pop()
     except IndexError:
-        random = _more_randoms()
-    moment = f"{now_ms() & 0xFFFF_FFFF_FFFF:012x}"
-    return f"{moment[:8]}-{moment[8:]}-7{random[:3]}-{_VARIANT[random[3]]}{random[4:7]}-{random[7:19]}"
+        ending = _more_endings()
+    return _beginning(now_ms()) + ending
 
 
-def _more_randoms() -> str:
-    """Random digits for many ids: a system call for each would take longer than all the rest."""
-    digits = os.urandom(10 * _AT_ONCE).hex()
-    _randoms.extend(digits[start : start + 20] for start in range(20, len(digits), 20))
-    return digits[:20]
+@lru_cache(maxsize=1)
+def _beginning(moment: int) -> str:
+    """The same for all ids of a millisecond."""
+    digits = f"{moment & 0xFFFF_FFFF_FFFF:012x}"
+    return f"{digits[:8]}-{digits[8:]}"
+
+
+def _more_endings() -> str:
+    """All that is random, for many ids: a system call for each would take longer than all the rest."""
+    digits = f"{int.from_bytes(os.urandom(10 * _AT_ONCE), 'big') & _RANDOM_BITS | _VERSION_BITS:x}"
+    starts = range(0, len(digits), 20)
+    first, *more = [f"-{digits[at : at + 4]}-{digits[at + 4 : at + 8]}-{digits[at + 8 : at + 20]}" for at in starts]
+    _endings.extend(more)
+    return first
 
 
 def is_id(value: object) -> bool:

@@ -324,22 +324,20 @@ STORED_KINDS: tuple[type[Part], ...] = get_args(Part)
 
 def tool_result(call: ToolPart, call_id: str | None = None) -> ToolResultPart | None:
     """The result of a call as a model sees it, under the call's id; None while the call is open."""
-    match call.state:
-        case ToolCompleted(output=text, attachments=attachments):
-            is_error = False
-        case ToolError(error=text):
-            is_error, attachments = True, ()
+    state = call.state
+    match state:
+        case ToolCompleted() | ToolError():
+            return ToolResultPart(
+                id=call.id,
+                tool_use_id=call_id or call.call_id,
+                content=state.text,
+                is_error=isinstance(state, ToolError),
+                attachments=getattr(state, "attachments", ()),
+                tool_name=call.tool,
+                metadata=state.metadata.get("result", {}),
+            )
         case ToolPending() | ToolRunning():
             return None
-    return ToolResultPart(
-        tool_use_id=call_id or call.call_id,
-        content=text,
-        is_error=is_error,
-        attachments=attachments,
-        tool_name=call.tool,
-        metadata=call.state.metadata.get("result", {}),
-        id=call.id,
-    )
 
 
 def file_block(mime: str, url: str, filename: str | None = None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ Moves return new values. `move` is the same table for states that come from outs
 nothing, any other raises InvalidStateTransition.
 """
 
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import msgspec
 from msgspec.structs import force_setattr, replace
@@ -65,6 +65,8 @@ def _read_time(state: msgspec.Struct, time: Any, cls: type[RunningTime] | type[E
 
 
 class ToolError(msgspec.Struct, frozen=True, tag_field="status", tag="error"):
+    status: ClassVar[ToolStatus] = "error"
+    ended: ClassVar[bool] = True
     input: dict[str, Any]
     error: str
     time: EndedTime
@@ -72,8 +74,9 @@ class ToolError(msgspec.Struct, frozen=True, tag_field="status", tag="error"):
     metadata: dict[str, Any] = {}
 
     @property
-    def status(self) -> ToolStatus:
-        return "error"
+    def text(self) -> str:
+        """What a model reads of it."""
+        return self.error
 
     def __post_init__(self) -> None:
         _read_time(self, self.time, EndedTime)
@@ -82,6 +85,8 @@ class ToolError(msgspec.Struct, frozen=True, tag_field="status", tag="error"):
 
 
 class ToolCompleted(msgspec.Struct, frozen=True, tag_field="status", tag="completed"):
+    status: ClassVar[ToolStatus] = "completed"
+    ended: ClassVar[bool] = True
     input: dict[str, Any]
     output: str
     time: EndedTime
@@ -90,8 +95,9 @@ class ToolCompleted(msgspec.Struct, frozen=True, tag_field="status", tag="comple
     attachments: tuple[Attachment, ...] = ()
 
     @property
-    def status(self) -> ToolStatus:
-        return "completed"
+    def text(self) -> str:
+        """What a model reads of it."""
+        return self.output
 
     def __post_init__(self) -> None:
         _read_time(self, self.time, EndedTime)
@@ -108,6 +114,8 @@ class ToolCompleted(msgspec.Struct, frozen=True, tag_field="status", tag="comple
 
 
 class ToolRunning(msgspec.Struct, frozen=True, tag_field="status", tag="running"):
+    status: ClassVar[ToolStatus] = "running"
+    ended: ClassVar[bool] = False
     input: dict[str, Any]
     time: RunningTime
     title: str = ""
@@ -115,10 +123,6 @@ class ToolRunning(msgspec.Struct, frozen=True, tag_field="status", tag="running"
 
     def __post_init__(self) -> None:
         _read_time(self, self.time, RunningTime)
-
-    @property
-    def status(self) -> ToolStatus:
-        return "running"
 
     def progress(self, *, title: str | None = None, metadata: dict[str, Any] | None = None) -> "ToolRunning":
         return replace(
@@ -175,13 +179,11 @@ class ToolRunning(msgspec.Struct, frozen=True, tag_field="status", tag="running"
 class ToolPending(msgspec.Struct, frozen=True, tag_field="status", tag="pending"):
     """`raw` is the input as the model wrote it, which may be cut or not JSON at all."""
 
+    status: ClassVar[ToolStatus] = "pending"
+    ended: ClassVar[bool] = False
     input: dict[str, Any] = {}
     raw: str = ""
     phase: ToolPhase = "streaming"
-
-    @property
-    def status(self) -> ToolStatus:
-        return "pending"
 
     def ready(self, input: dict[str, Any]) -> "ToolPending":
         return replace(self, input=input, phase="ready")

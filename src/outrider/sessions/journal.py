@@ -65,7 +65,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         """`takes` are the inbox items that this message came from."""
         message.join(self.session.id)
         message.time = message.time or MessageTime(self._clock())
-        await self._record(Entry(message, lambda _: self._add(message), takes=takes))
+        await self._record(Entry(message, lambda seq: self._add(message, seq), takes=takes))
         if any(isinstance(part, CompactionPart) for part in message.parts):
             faults.reach("FP-mid-compaction")
         return message
@@ -166,9 +166,10 @@ class Journal(AbstractAsyncContextManager["Journal"]):
     async def __aexit__(self, *_: Any) -> None:
         await self.close()
 
-    def _add(self, message: Message) -> None:
+    def _add(self, message: Message, seq: int | None = None) -> None:
         self.session.add_message(message)
-        self._tell(MessageAddedEvent(role=message.role, part_count=len(message.parts), message_id=message.id))
+        count, own = len(message.parts), message.id
+        self._tell(MessageAddedEvent(role=message.role, part_count=count, message_id=own, seq=seq))
 
     def _part_entry(self, part: AnyPart, message: Message, *, counts: bool = False, synced: bool = False) -> Entry:
         part.adopt(message.id, self.session.id)

@@ -68,7 +68,7 @@ class MemoryStore:
 
     async def update(self, session_id: str, update: SessionUpdate) -> StoredSession:
         shelf = self._shelf(session_id)
-        shelf.changed = shelf.next(self._clock())
+        shelf.changed = shelf.advance(1, self._clock())
         shelf.session = update.apply(shelf.session)
         return shelf.session
 
@@ -109,8 +109,7 @@ class MemoryStore:
     ) -> int:
         shelf, rows, now = self._shelf(session_id), to_rows(session_id, values), self._clock()
         shelf.check(rows, token, takes)
-        for row in rows:
-            shelf.put(row, now, draft=draft)
+        shelf.put(rows, now, draft=draft)
         for item in takes:
             shelf.take(item, now)
         return shelf.session.seq
@@ -186,7 +185,7 @@ class MemoryStore:
         if item.id not in shelf.inbox:
             item.message.join(item.session_id)
             item = msgspec.structs.replace(item, created=item.created or self._clock())
-            shelf.inbox[item.id] = (shelf.next(self._clock()), encode_record(item))
+            shelf.inbox[item.id] = (shelf.advance(1, self._clock()), encode_record(item))
         return inbox_item(shelf.inbox[item.id][1])
 
     async def inbox(self, session_id: str) -> Sequence[InboxItem]:
@@ -199,7 +198,7 @@ class MemoryStore:
         for earlier in questions(shelf):
             if (earlier.call_id, earlier.fingerprint) == (approval.call_id, approval.fingerprint):
                 return earlier
-        shelf.approvals[approval.id] = (shelf.next(self._clock()), encode_record(approval))
+        shelf.approvals[approval.id] = (shelf.advance(1, self._clock()), encode_record(approval))
         return approval
 
     async def answer(
@@ -211,7 +210,7 @@ class MemoryStore:
                 now = self._clock()
                 answered = asked.answered_with(answer, scope=scope, by=by, words=words, at=now)
                 if answered is not asked:
-                    shelf.approvals[approval_id] = (shelf.next(now), encode_record(answered))
+                    shelf.approvals[approval_id] = (shelf.advance(1, now), encode_record(answered))
                 return answered
         raise StoreError(f"there is no approval {approval_id}")
 

@@ -17,7 +17,7 @@ from outrider.sessions.records import (
     StoredSession,
 )
 from outrider.sessions.rows import statistics, words
-from outrider.sessions.rows.codec import MessageRow, PartRow, Row, read_part
+from outrider.sessions.rows.codec import MessageRow, PartRow, Row, in_place, read_part
 from outrider.sessions.rows.rules import check_token
 from outrider.sessions.rows.transcript import (
     StoredPart,
@@ -55,31 +55,33 @@ class Shelf:
         self.lease, self.expires = lease, time.monotonic() + lease.ttl_ms / 1000
         return lease
 
-    def next(self, at: int) -> int:
+    def advance(self, count: int, at: int) -> int:
+        """The first of `count` new numbers."""
         session, times = self.session, self.session.time or SessionTime(at, at)
         times = msgspec.structs.replace(times, updated=max(times.created, at))
-        self.session = msgspec.structs.replace(session, seq=session.seq + 1, time=times)
+        self.session = msgspec.structs.replace(session, seq=session.seq + count, time=times)
         self.news.set()
         self.news = asyncio.Event()
-        return self.session.seq
+        return session.seq + 1
 
-    def put(self, row: Row, at: int, *, draft: bool) -> None:
-        if isinstance(row, MessageRow):
-            self.messages[row.id] = (self.next(at), row)
-            self.parts.setdefault(row.id, {})
-        else:
-            self.parts[row.message_id][row.id] = (self.next(at), StoredPart(row, draft))
+    def put(self, rows: Sequence[Row], at: int, *, draft: bool) -> None:
+        for seq, row in in_place(rows, self.advance(len(rows), at)):
+            if isinstance(row, MessageRow):
+                self.messages[row.id] = (seq, row)
+                self.parts.setdefault(row.id, {})
+            else:
+                self.parts[row.message_id][row.id] = (seq, StoredPart(row, draft))
 
     def copy(self, source: "Shelf", messages: Sequence[str], at: int) -> None:
         """Messages of another session, with their parts."""
         for message_id in messages:
-            self.put(source.messages[message_id][1], at, draft=False)
+            self.put([source.messages[message_id][1]], at, draft=False)
             for _, part in source.parts[message_id].values():
-                self.put(part.row, at, draft=part.draft)
+                self.put([part.row], at, draft=part.draft)
 
     def take(self, item: str, at: int) -> None:
         taken = msgspec.structs.replace(inbox_item(self.inbox[item][1]), taken=at)
-        self.inbox[item] = (self.next(at), encode_record(taken))
+        self.inbox[item] = (self.advance(1, at), encode_record(taken))
 
     def check(self, rows: Sequence[Row], token: int | None, takes: Sequence[str]) -> None:
         """Whatever forbids the write raises before anything is written."""

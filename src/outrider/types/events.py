@@ -119,9 +119,12 @@ class ToolApprovalResultEvent(Event, frozen=True):
 
 
 class MessageAddedEvent(Event, frozen=True):
+    """`seq` is the session's number of the change; None for an answer that begins, which is kept a moment later."""
+
     role: str
     part_count: int = 0
     message_id: str = ""
+    seq: int | None = None
 
 
 class ContextCompactionEvent(Event, frozen=True):

@@ -1,6 +1,7 @@
 """What happens in one session, read once and given to all who follow it."""
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
@@ -12,6 +13,7 @@ from outrider.types.events import Event, MessageAddedEvent, PartUpdatedEvent, Se
 
 MOMENT = 0.03  # seconds; what happens is sent in moments
 AUDIENCE = 100  # followers for whom a moment lasts twice as long: writing to all of them must not slow what they follow
+PATIENCE = 30  # moments in which a change has to come that the bus has told of
 SILENCE = 15.0  # seconds, after which a client hears that the server is still there
 
 
@@ -23,10 +25,13 @@ class Feed:
         self._engine = engine
         self._listeners: set[Listener] = set()
         self._shown: list[Event] = []
+        self._early: deque[tuple[int, Event]] = deque()  # each with the number of a change that happened before it
+        self._told = self._read = 0  # the newest numbers that the bus has told of, and that the store has given
         self._frames: list[Frame] = []
         self._moment: asyncio.TimerHandle | None = None
         self._pump: asyncio.Task[None] | None = None
         self._quiet = False
+        self._moments = 0  # since a change came that something waits for
 
     @property
     def idle(self) -> bool:
@@ -75,6 +80,7 @@ class Feed:
 
     async def _run(self, seq: int) -> None:
         """Whatever ends the reading ends the following: clients come back and say where they were."""
+        self._told = self._read = seq
         unsubscribe = self._engine.bus.subscribe_all(self._hearing(asyncio.get_running_loop()))
         self._beat()
         try:
@@ -82,6 +88,7 @@ class Feed:
                 async for change in changes:
                     self._end_shown()
                     self._soon(change_frame(change))
+                    self._come_to(change.seq)
         finally:
             self._send()
             unsubscribe()
@@ -91,14 +98,27 @@ class Feed:
 
     def _hearing(self, loop: asyncio.AbstractEventLoop) -> Callable[[Event], None]:
         def hear(event: Event) -> None:
-            if event.session_id == self._session_id and _only_shown(event):
-                loop.call_soon_threadsafe(self._show, event)
+            if event.session_id != self._session_id:
+                return
+            if _only_shown(event):
+                loop.call_soon_threadsafe(self._show, event, self._told)
+            else:
+                self._told = max(self._told, _number(event))
 
         return hear
 
-    def _show(self, event: Event) -> None:
-        self._shown.append(event)
+    def _show(self, event: Event, told: int) -> None:
+        """What happened after a change waits for it: the store may give it a moment after the bus has told of it."""
+        if self._early or told > self._read:
+            self._early.append((told, event))
+        else:
+            self._shown.append(event)
         self._wake()
+
+    def _come_to(self, seq: int) -> None:
+        self._read, self._moments = seq, 0
+        while self._early and self._early[0][0] <= seq:
+            self._shown.append(self._early.popleft()[1])
 
     def _end_shown(self) -> None:
         """In the order in which things happened: what was shown before a value was kept is sent before it."""
@@ -120,11 +140,21 @@ class Feed:
         if self._moment is not None:
             self._moment.cancel()
             self._moment = None
+        self._release_late()
         self._end_shown()
         if self._frames:
             batch, self._frames, self._quiet = Batch.of(self._frames), [], False
             for listener in self._listeners:
                 listener.put(batch)
+
+    def _release_late(self) -> None:
+        """Nobody waits for ever for a change that does not come."""
+        if not self._early:
+            return
+        self._moments += 1
+        if self._moments > PATIENCE:
+            self._come_to(self._early[-1][0])
+        self._wake()
 
     def _beat(self) -> None:
         if self._quiet:
@@ -164,3 +194,12 @@ def _only_shown(event: Event) -> bool:
             return False
         case _:
             return True
+
+
+def _number(event: Event) -> int:
+    """Of the change that it tells of; 0 for an answer that has just begun."""
+    match event:
+        case PartUpdatedEvent(seq=seq) | SessionUpdatedEvent(seq=seq) | MessageAddedEvent(seq=seq):
+            return seq or 0
+        case _:
+            return 0

@@ -1,6 +1,7 @@
 """A session of a server as it is known here: what the feed brings, applied, and told as the events that it was."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -32,6 +33,7 @@ NewMessages = Callable[[], Awaitable[Sequence[Message]]]
 _OF_A_MESSAGE = tuple(name for name in Message.__struct_fields__ if name != "parts")
 _OF_A_SESSION = ("title", "mode", "agent")
 _INPUT = {"queued", "taken"}  # told of what is kept of it
+_UNKNOWN: Mapping[str, int] = MappingProxyType({})
 
 
 class Mirror:
@@ -66,7 +68,7 @@ class Mirror:
             case "session":
                 return self.adopt(msgspec.convert(change["session"], StoredSession))
             case "message":
-                return await self._message(msgspec.convert(change["message"], Message))
+                return await self._message(msgspec.convert(change["message"], Message), seq)
             case "part":
                 return await self._part(load_part(change["part"]), seq, draft=change["draft"])
             case "inbox":
@@ -115,12 +117,12 @@ class Mirror:
             setattr(self.session, name, value)
         return [SessionUpdatedEvent(session_id=self.session.id, changes=now, seq=stored.seq)]
 
-    async def _message(self, message: Message) -> list[Event]:
+    async def _message(self, message: Message, seq: int) -> list[Event]:
         known = self.message(message.id)
         if known is None and message.role == "user":
-            return await self._said()
+            return await self._said({message.id: seq})
         if known is None:
-            return self._added(message)
+            return self._added(message, seq)
         for name in _OF_A_MESSAGE:
             setattr(known, name, getattr(message, name))
         end = self._ends.pop(message.id, None) if _is_over(known) else None
@@ -153,16 +155,19 @@ class Mirror:
             told += self._added(known)
         return known, told
 
-    async def _said(self) -> list[Event]:
+    async def _said(self, numbers: Mapping[str, int] = _UNKNOWN) -> list[Event]:
         """What users said, and is not known yet. The parts of answers come on their own."""
         new = [message for message in await self._newer() if message.role == "user" and not self.message(message.id)]
-        return [event for message in new for event in self._added(message)]
+        return [event for message in new for event in self._added(message, numbers.get(message.id))]
 
-    def _added(self, message: Message) -> list[Event]:
+    def _added(self, message: Message, seq: int | None = None) -> list[Event]:
         message.join(self.session.id)
         self.session.messages.append(message)
-        session_id, count = self.session.id, len(message.parts)
-        return [MessageAddedEvent(session_id=session_id, role=message.role, part_count=count, message_id=message.id)]
+        count, own = len(message.parts), message.id
+        said = MessageAddedEvent(
+            session_id=self.session.id, role=message.role, part_count=count, message_id=own, seq=seq
+        )
+        return [said]
 
     def _input(self, item: InboxItem) -> list[Event]:
         if item.taken is None:

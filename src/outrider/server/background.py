@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outrider.app.config.settings import Settings
@@ -18,9 +19,10 @@ Open = Callable[[], "AbstractAsyncContextManager[Jobs]"]
 
 
 class Background:
-    """`wake` sees to it that somebody works on what was submitted."""
+    """`wake` sees to it that somebody works on what was submitted, in `workspace` unless another folder is named."""
 
-    def __init__(self, open: Open, wake: Callable[[], object] = bool) -> None:
+    def __init__(self, open: Open, wake: Callable[[], object] = bool, *, workspace: Path | None = None) -> None:
+        self.workspace = workspace or Path.cwd()
         self._open = open
         self._wake = wake
         self._jobs: Jobs | None = None
@@ -57,4 +59,4 @@ def background_of(settings: Settings, engine: Engine, server: str | None = None)
         if server is None and not settings.missing:
             ensure_worker(settings.folders, os.environ)
 
-    return Background(open_jobs, wake)
+    return Background(open_jobs, wake, workspace=settings.workspace)

@@ -38,7 +38,7 @@ async def serving_runs(folder: Path) -> AsyncIterator[Runs]:
     database = Database(fleet.database)
 
     def background(engine: Engine) -> Background:
-        return Background(lambda: open_jobs(database, engine.store))
+        return Background(lambda: open_jobs(database, engine.store), workspace=folder)
 
     try:
         async with served(folder, ["never asked"], background=background) as client:

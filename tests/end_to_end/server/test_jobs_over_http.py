@@ -58,8 +58,10 @@ async def test_a_run_is_canceled_and_retried(tmp_path):
 async def test_schedules_are_made_listed_and_removed(tmp_path):
     async with serving_runs(tmp_path) as runs:
         order = {"cron": "0 7 * * *", "timezone": "Europe/Berlin", "prompt": "look for dead links"}
-        status, made = await runs.client.ask("POST", "/api/schedules", order)
+        terms = {"priority": 7, "worktree": False, "limits": {"turns": 3}}
+        status, made = await runs.client.ask("POST", "/api/schedules", order | terms)
         assert (status, made["cron"], made["due"] > 0) == (201, "0 7 * * *", True)
+        assert made["workspace"] == str(tmp_path), "the folder of the server is where it works, unless one is named"
         assert (await runs.client.ask("GET", "/api/schedules"))[1] == [made]
         assert (await runs.client.ask("DELETE", f"/api/schedules/{made['id']}"))[0] == 204
         assert (await runs.client.ask("GET", "/api/schedules"))[1] == []

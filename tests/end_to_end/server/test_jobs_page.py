@@ -11,6 +11,7 @@ from tests.end_to_end.server.test_page import CHROMIUM, browsing
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed here")
 SCREENS = Path(__file__).parents[3] / ".cache" / "screens"
+ZONE = "Intl.DateTimeFormat().resolvedOptions().timeZone"
 DIFF = "diff --git a/tea.txt b/tea.txt\n--- a/tea.txt\n+++ b/tea.txt\n@@ -1 +1 @@\n-none\n+<b>buy tea</b>\n"
 
 
@@ -63,6 +64,28 @@ async def test_runs_are_listed_canceled_and_retried_with_the_keyboard(tmp_path):
         assert await page.title() != "owned"
 
 
+async def test_a_person_schedules_a_run_sees_when_it_is_due_and_ends_the_schedule_with_the_keyboard(tmp_path):
+    async with serving_runs(tmp_path) as runs, browsing(runs.client) as page:
+        await page.goto(f"{runs.client.address.url}/#/jobs")
+        await page.get_by_text("No runs yet.").wait_for()
+        assert await page.locator(".schedules").is_hidden()
+        await page.select_option("#job-after", "again and again")
+        await page.fill("#job-cron", "30 6 * * *")
+        await page.fill("#job-prompt", "<b>look for dead links</b>")
+        await page.press("#job-prompt", "Control+Enter")
+        row = page.locator(".schedules tbody tr")
+        await row.get_by_text("<b>look for dead links</b>").wait_for()
+        (made,) = (await runs.client.ask("GET", "/api/schedules"))[1]
+        assert (made["cron"], made["timezone"]) == ("30 6 * * *", await page.evaluate(ZONE))
+        assert await page.evaluate("due => new Date(due).toLocaleString()", made["due"]) in await row.inner_text()
+        await page.get_by_role("button", name="Delete the schedule").focus()
+        await page.keyboard.press("Enter")
+        await page.get_by_text("Really?").wait_for()
+        await page.keyboard.press("Enter")
+        await page.locator(".schedules").wait_for(state="hidden")
+        assert (await runs.client.ask("GET", "/api/schedules"))[1] == []
+
+
 LOOKS = {
     "light": ("light", {"width": 1280, "height": 800}),
     "dark": ("dark", {"width": 1280, "height": 800}),
@@ -76,6 +99,7 @@ async def test_the_jobs_view_is_looked_at(tmp_path):
         asked = (await runs.client.ask("POST", "/api/jobs", {"prompt": "2 steps of ask"}))[1]
         done = (await runs.client.ask("POST", "/api/jobs", {"prompt": "1 steps of links"}))[1]
         await runs.client.ask("POST", "/api/jobs", {"prompt": "1 steps of tomorrow", "after": 86400})
+        await runs.client.ask("POST", "/api/schedules", {"cron": "0 7 * * *", "prompt": "1 steps of mornings"})
         runs.fleet.start()
         await page.goto(f"{runs.client.address.url}/#/jobs")
         for state in ("done", "waiting", "delayed"):
@@ -83,7 +107,7 @@ async def test_the_jobs_view_is_looked_at(tmp_path):
         found = (await runs.client.ask("GET", f"/api/jobs/{done['id']}"))[1]
         runs.report(found["run"], DIFF, " 1 file changed, 1 insertion(+), 1 deletion(-)\n")
         seen = {
-            "list": ("", "table.jobs"),
+            "list": ("", ".schedules tbody tr"),
             "done": (f"/{done['id']}", ".diff"),
             "waiting": (f"/{asked['id']}", ".question"),
         }

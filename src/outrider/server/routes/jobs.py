@@ -1,7 +1,6 @@
 """Background runs: submitted, looked at, followed, ended and answered."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -71,7 +70,7 @@ async def submit_job(asked: Asked[Nothing, NewJob]) -> Run:
     new, jobs = asked.body, await jobs_of(asked)
     run = await jobs.submit(
         new.prompt,
-        workspace=new.workspace or str(Path.cwd()),
+        workspace=new.workspace or folder_of(asked),
         agent=asked.engine.staff.agent(new.agent).name if new.agent else "",
         mode=new.mode,
         limits=new.limits,
@@ -137,6 +136,11 @@ async def jobs_of(asked: Asked[Any, Any]) -> "Jobs":
     if asked.background is None:
         raise ConfigurationError("this server has no background runs")
     return await asked.background.jobs()
+
+
+def folder_of(asked: Asked[Any, Any]) -> str:
+    """Where a run works whose sender named no folder: where the server was told to."""
+    return str(asked.background.workspace) if asked.background is not None else ""
 
 
 async def wake(asked: Asked[Any, Any]) -> None:

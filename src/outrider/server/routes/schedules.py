@@ -1,13 +1,16 @@
 """Runs that are submitted again and again, at the times that a line of cron tells."""
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from outrider.server.endpoint import Asked, Endpoint, Nothing
-from outrider.server.routes.jobs import Words, jobs_of, wake
+from outrider.server.routes.jobs import Priority, Words, folder_of, jobs_of, wake
+from outrider.types.agents import Limits
+
+if TYPE_CHECKING:
+    from outrider.background.times.schedules import Schedule
 
 
 class NewSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -18,16 +21,20 @@ class NewSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     timezone: str = ""
     workspace: str | None = None
     agent: str = ""
+    priority: Priority = 100
+    worktree: bool = True
+    limits: Limits | None = None
 
 
 class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
-    """`due` is when a run of it is submitted next, in Unix milliseconds."""
+    """`due` is when a run of it is submitted next, in Unix milliseconds; it works in the folder `workspace`."""
 
     id: str
     cron: str
     timezone: str
     prompt: str
     due: int
+    workspace: str = ""
 
 
 async def list_schedules(asked: Asked[Nothing, Nothing]) -> Sequence[Scheduled]:
@@ -35,10 +42,19 @@ async def list_schedules(asked: Asked[Nothing, Nothing]) -> Sequence[Scheduled]:
 
 
 async def add_schedule(asked: Asked[Nothing, NewSchedule]) -> Scheduled:
+    from outrider.background.jobs import Place
+
     new, jobs = asked.body, await jobs_of(asked)
-    agent = asked.engine.staff.agent(new.agent).name if new.agent else ""
-    workspace = new.workspace or str(Path.cwd())
-    made = await jobs.schedule(new.cron, new.prompt, timezone=new.timezone, workspace=workspace, agent=agent)
+    made = await jobs.schedule(
+        new.cron,
+        new.prompt,
+        timezone=new.timezone,
+        workspace=new.workspace or folder_of(asked),
+        agent=asked.engine.staff.agent(new.agent).name if new.agent else "",
+        limits=new.limits,
+        place=Place(priority=new.priority),
+        worktree=new.worktree,
+    )
     await wake(asked)
     return _scheduled(made)
 
@@ -47,8 +63,15 @@ async def remove_schedule(asked: Asked[Nothing, Nothing]) -> None:
     await (await jobs_of(asked)).unschedule(asked.path["schedule_id"])
 
 
-def _scheduled(schedule: Any) -> Scheduled:
-    return Scheduled(**{name: getattr(schedule, name) for name in Scheduled.__struct_fields__})
+def _scheduled(schedule: "Schedule") -> Scheduled:
+    return Scheduled(
+        id=schedule.id,
+        cron=schedule.cron,
+        timezone=schedule.timezone,
+        prompt=schedule.prompt,
+        due=schedule.due,
+        workspace=schedule.order.get("workspace", ""),
+    )
 
 
 ALL = "/api/schedules"

@@ -6,11 +6,13 @@ import { $, count, dollars, h, seconds } from "./dom.js";
 import { Feed } from "./feed.js";
 import { markdown } from "./markdown.js";
 import { Questions } from "./questions.js";
+import { Schedules } from "./schedules.js";
 import { Transcript } from "./transcript.js";
 
 const LOOK = 2000; // milliseconds
 const OVER = ["done", "failed", "canceled"];
-const DELAYS = { 0: "at once", 3600: "in an hour", 28800: "in eight hours", 86400: "tomorrow" };
+const AGAIN = "again";
+const DELAYS = { 0: "at once", 3600: "in an hour", 28800: "in eight hours", 86400: "tomorrow", [AGAIN]: "again and again" };
 
 export class Jobs {
   constructor(place, complain) {
@@ -41,11 +43,13 @@ export class Jobs {
     const none = h("p", { class: "note", hidden: true }, "No runs yet. What is submitted here goes on when this page is closed.");
     const table = h("table", { class: "jobs", hidden: true },
       h("thead", {}, h("tr", {}, ...["State", "Run", "Submitted", "Cost"].map((name) => h("th", { scope: "col" }, name)))), rows);
-    this.place.replaceChildren(h("div", { class: "board" }, this.form(), none, table));
+    const schedules = new Schedules(this.complain);
+    this.place.replaceChildren(h("div", { class: "board" }, this.form(schedules), schedules.element, none, table));
     this.place.scrollTop = 0;
     await this.look(async () => {
-      const runs = await get("/jobs", { limit: 100 });
+      const [runs, scheduled] = await Promise.all([get("/jobs", { limit: 100 }), get("/schedules")]);
       if (this.closed) return;
+      schedules.draw(scheduled);
       none.hidden = Boolean(runs.length);
       table.hidden = !runs.length;
       const drawn = JSON.stringify(runs.map((run) => [run.id, run.state, run.outcome?.cost]));
@@ -57,10 +61,13 @@ export class Jobs {
     });
   }
 
-  form() {
+  form(schedules) {
     const prompt = h("textarea", { id: "job-prompt", rows: "3", required: true, "aria-label": "What should be done in the background?", placeholder: "What should be done in the background?" });
     const priority = h("input", { type: "number", min: "1", max: "1000", value: "100", id: "job-priority" });
     const after = h("select", { id: "job-after" }, ...Object.entries(DELAYS).map(([value, words]) => h("option", { value }, words)));
+    const cron = h("input", { id: "job-cron", class: "cron", value: "0 7 * * *", "aria-label": "Minute, hour, day, month and weekday", title: "Minute, hour, day, month and weekday: 0 7 * * 1-5 is at seven on each day of work" });
+    const when = h("label", { hidden: true }, "at ", cron);
+    after.addEventListener("change", () => (when.hidden = after.value !== AGAIN));
     const worktree = h("input", { type: "checkbox", checked: true, id: "job-worktree" });
     const submit = h("button", { class: "primary", type: "submit" }, "Submit");
     const send = async (event) => {
@@ -68,8 +75,12 @@ export class Jobs {
       if (!prompt.value.trim()) return prompt.focus();
       submit.disabled = true;
       try {
-        const run = await post("/jobs", { prompt: prompt.value, priority: Number(priority.value) || 100, after: Number(after.value), worktree: worktree.checked });
-        location.hash = `#/jobs/${run.id}`;
+        const order = { prompt: prompt.value, priority: Number(priority.value) || 100, worktree: worktree.checked };
+        if (after.value === AGAIN) {
+          await post("/schedules", { ...order, cron: cron.value, timezone: Intl.DateTimeFormat().resolvedOptions().timeZone });
+          prompt.value = "";
+          schedules.draw(await get("/schedules"));
+        } else location.hash = `#/jobs/${(await post("/jobs", { ...order, after: Number(after.value) })).id}`;
       } catch (error) {
         this.complain(error);
       } finally {
@@ -81,7 +92,7 @@ export class Jobs {
     });
     return h("form", { class: "new-job", "aria-label": "New run", onsubmit: send }, prompt,
       h("div", { class: "row" },
-        h("label", {}, "Begin ", after), h("label", {}, "Priority ", priority),
+        h("label", {}, "Begin ", after), when, h("label", {}, "Priority ", priority),
         h("label", { title: "In a repository, work in a checkout of its own" }, worktree, " own worktree"), submit),
       h("p", { class: "hint" }, "Ctrl+Enter submits. A smaller priority is begun sooner, among your own runs."));
   }

@@ -168,8 +168,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
 
     def _add(self, message: Message, seq: int | None = None) -> None:
         self.session.add_message(message)
-        count, own = len(message.parts), message.id
-        self._tell(MessageAddedEvent(role=message.role, part_count=count, message_id=own, seq=seq))
+        self._tell(MessageAddedEvent(role=message.role, part_count=len(message.parts), message_id=message.id, seq=seq))
 
     def _part_entry(self, part: AnyPart, message: Message, *, counts: bool = False, synced: bool = False) -> Entry:
         part.adopt(message.id, self.session.id)

@@ -1,7 +1,6 @@
 """Messages and parts as stored bytes, and back: what is unknown is kept, what is damaged is reported."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import cache
 from typing import Any
 
 import msgspec
@@ -9,11 +8,12 @@ import msgspec
 from outrider.errors import PartValidationError
 from outrider.sessions.records import Damaged, Kept
 from outrider.sessions.rows.blobs import walk
+from outrider.sessions.rows.forms import stored_form
 from outrider.types.codec import AnyPart, UnknownPart, decode_part, encode_part, plain, validate_part
 from outrider.types.messages import Message, Role
 from outrider.types.parts import PartBase, ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolError
-from outrider.types.validate import convert
+from outrider.types.validate import convert, validation_error
 
 
 class MessageRow(msgspec.Struct, frozen=True):
@@ -92,39 +92,18 @@ def part_row(part: AnyPart) -> PartRow:
 
 
 def _encode_part(part: AnyPart) -> bytes:
-    """Without session and message, which the row knows (and which would be wrong in a fork), and without fields that
-    say nothing. What is not a part of ours is kept in its own words."""
+    """What is not a part of ours is kept in its own words."""
     if type(part).__module__ != PartBase.__module__ or not isinstance(part, PartBase):
         return encode_part(part)
-    told = _told(part, _OWNERS)
-    if isinstance(part, ToolPart):
-        told["state"] = {"status": part.state.status, **_told(part.state, ())}
-    return _encoder.encode({"type": part.type, **told})
-
-
-def _told(value: msgspec.Struct, known: tuple[str, ...]) -> dict[str, Any]:
-    """The fields that say something, and that are not known from elsewhere."""
-    silent = _silent(type(value))
-    return {
-        name: field
-        for name, field in msgspec.structs.asdict(value).items()
-        if name not in known and (name not in silent or field != silent[name])
-    }
-
-
-@cache
-def _silent(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """What fields hold when nothing was said. An id is made up anew each time, and so always says something."""
-    return {
-        field.name: field.default_factory() if field.default is msgspec.NODEFAULT else field.default
-        for field in msgspec.structs.fields(kind)
-        if not field.required and field.name != "id"
-    }
+    return _encoder.encode(stored_form(part))
 
 
 def encode_message(message: Message) -> bytes:
     """The message without its parts, which have rows of their own."""
-    return _encode(_told(message, ("parts", "session_id")), _encoder.encode)
+    try:
+        return _encode(stored_form(message), _encoder.encode)
+    except msgspec.ValidationError as error:
+        raise validation_error(error, "Message") from error
 
 
 def _encode(value: Any, encode: Callable[[Any], bytes]) -> bytes:
@@ -175,6 +154,5 @@ def _decode_message(body: bytes) -> Message:
         return convert(msgspec.json.decode(body), Message)
 
 
-_OWNERS = ("session_id", "message_id")
 _encoder = msgspec.json.Encoder()
 _message_decoder = msgspec.json.Decoder(Message)

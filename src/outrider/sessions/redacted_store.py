@@ -36,7 +36,7 @@ class RedactedStore:
         return await self._store.update(session_id, self._redactor.value(update))
 
     async def append(self, session_id: str, values: Sequence[Kept], *, draft: bool = False, **more: Any) -> int:
-        clean = self._redactor.draft if draft else self._redactor.value
+        clean = self._redactor.draft if draft else self._redactor.kept
         return await self._store.append(session_id, [clean(value) for value in values], draft=draft, **more)
 
     async def fork(self, session_id: str, *, title: str | None = None, **more: Any) -> StoredSession:

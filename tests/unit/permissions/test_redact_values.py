@@ -11,7 +11,9 @@ def test_only_the_very_part_that_was_looked_at_is_known_to_be_clean():
     clean, secret = TextPart("nothing"), TextPart("the correct horse battery")
     assert not redactor.is_clean(clean)
     redactor.value(clean)
-    hidden = redactor.value(secret)
+    assert not redactor.is_clean(clean)
+    assert redactor.kept(clean) is clean
+    hidden = redactor.kept(secret)
     assert redactor.is_clean(clean)
     assert not redactor.is_clean(TextPart("nothing", id=clean.id))
     assert not redactor.is_clean(secret)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Mapping
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -100,15 +100,19 @@ class Redactor:
 
     def value(self, value: Any) -> Any:
         """The value with every text in it redacted: the same object where there was nothing to hide."""
+        return walked(value, self._words)
+
+    def kept(self, value: Any) -> Any:
+        """As `value`, for what is told next: a part with nothing to hide is known to be clean for a while."""
         clean = walked(value, self._words)
-        if clean is value and _is_part(value.__class__):
+        if clean is value and isinstance(value, PartBase):
             self._clean[id(value)] = value
             while len(self._clean) > _CLEAN_PARTS:
                 self._clean.pop(next(iter(self._clean)), None)
         return clean
 
     def is_clean(self, part: object) -> bool:
-        """Whether this very part was lately found to have nothing to hide: what is stored is told next."""
+        """Whether this very part was lately `kept`, and found to have nothing to hide."""
         return self._clean.get(id(part)) is part
 
     def draft(self, value: Any) -> Any:
@@ -166,8 +170,3 @@ class _Secrets:
 def _secrets(known: tuple[str, ...]) -> _Secrets:
     """Shared by all who know the same secrets: a program that runs agents again and again learns its words once."""
     return _Secrets(known)
-
-
-@cache
-def _is_part(kind: type[Any]) -> bool:
-    return issubclass(kind, PartBase)

@@ -1,7 +1,7 @@
 """Goes through values of any shape, and through every text in them that may be somebody's."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from functools import cache
 from operator import attrgetter, is_
@@ -26,7 +26,7 @@ _BULKY = 4096
 _BULK = re.compile(r"(?:data:[^,\s]{0,200},)?[A-Za-z0-9+/=]{4096,}")  # a picture or the like, in letters
 _SHORT = 200
 _MOST_REMEMBERED = 1024
-_TEXTLESS = (int, float, bool, NoneType, Decimal)
+_TEXTLESS = frozenset({int, float, bool, NoneType, Decimal})
 _NOTHING_TO_HIDE = (None, "")
 
 
@@ -68,7 +68,9 @@ def walked(value: Any, words: Words) -> Any:
 
 @cache
 def _walker(kind: type[Any]) -> Walker:
-    known: dict[type[Any], Walker] = {str: _text, dict: _mapping, list: _items, tuple: _items, msgspec.Struct: _struct}
+    if issubclass(kind, msgspec.Struct):
+        return _struct_walker(kind)
+    known: dict[type[Any], Walker] = {str: _text, dict: _mapping, list: _items, tuple: _items}
     for base in kind.__mro__:
         if base in known:
             return known[base]
@@ -93,6 +95,8 @@ def _items(value: list[Any] | tuple[Any, ...], words: Words) -> Any:
 
 
 def _mapping(value: dict[Any, Any], words: Words) -> dict[Any, Any]:
+    if words.are_clean(value) and _TEXTLESS.issuperset(map(type, value.values())):
+        return value
     clean: dict[Any, Any] = {}
     same = True
     for key, item in value.items():
@@ -103,8 +107,6 @@ def _mapping(value: dict[Any, Any], words: Words) -> dict[Any, Any]:
 
 
 def _field(name: Any, value: Any, words: Words) -> Any:
-    if value.__class__ in _TEXTLESS:
-        return value
     if isinstance(name, str) and isinstance(value, str) and value and _SECRET_FIELD.match(name):
         return HIDDEN
     return walked(value, words)
@@ -118,32 +120,38 @@ def _made(value: Any, words: Words) -> Any:
     return UnknownPart(clean) if isinstance(value, UnknownPart) else value.from_dict(clean)
 
 
-def _struct(value: msgspec.Struct, words: Words) -> msgspec.Struct:
-    texts, others, told = _fields_of(value.__class__)
-    try:
-        left = others if words.are_clean(texts(value)) else told
-    except TypeError:  # where a text should be, there is something that holds others
-        left = told
+def _struct_walker(kind: type[msgspec.Struct]) -> Walker:
+    told = _told_fields(kind)
+    texts = [name for name, held in told.items() if _is_text(held)]
+    others = [name for name in told if name not in texts]
+    found = attrgetter(*texts, texts[0]) if texts else _no_texts  # of two names or more it always makes a tuple
+
+    def walk(value: msgspec.Struct, words: Words) -> msgspec.Struct:
+        try:
+            left = others if words.are_clean(found(value)) else told
+        except TypeError:  # where a text should be, there is something that holds others
+            left = told
+        return _with_fields(value, left, words) if left else value
+
+    return walk
+
+
+def _with_fields(value: msgspec.Struct, names: Iterable[str], words: Words) -> msgspec.Struct:
     changed: dict[str, Any] = {}
-    for name in left:
+    for name in names:
         held = getattr(value, name)
         if held and (clean := _walker(held.__class__)(held, words)) is not held:
             changed[name] = clean
     return msgspec.structs.replace(value, **changed) if changed else value
 
 
-@cache
-def _fields_of(cls: type[msgspec.Struct]) -> tuple[Callable[[Any], tuple[Any, ...]], tuple[str, ...], tuple[str, ...]]:
-    """What gives the texts among its fields, the names of other fields that may hold text of anybody, and the names of
-    both: not names of things, numbers, times, nor words of a fixed list."""
+def _told_fields(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The fields that may hold text of anybody: not names of things, numbers, times, nor words of a fixed list."""
     try:
-        kinds = {field.name: field.type for field in msgspec.structs.fields(cls)}
+        held = {field.name: field.type for field in msgspec.structs.fields(kind)}
     except NameError:  # a user's class that is annotated with names of elsewhere
-        kinds = dict.fromkeys(cls.__struct_fields__, Any)
-    told = tuple(name for name, kind in kinds.items() if name not in _KEPT_FIELDS and not _is_textless(kind))
-    texts = [name for name in told if _is_text(kinds[name])]
-    found = attrgetter(*texts, texts[0]) if texts else _no_texts  # of two names or more it always makes a tuple
-    return found, tuple(name for name in told if name not in texts), told
+        held = dict.fromkeys(kind.__struct_fields__, Any)
+    return {name: held[name] for name in held if name not in _KEPT_FIELDS and not _is_textless(held[name])}
 
 
 def _no_texts(_: Any) -> tuple[Any, ...]:

@@ -18,6 +18,7 @@ from outrider.background.runs import OVER, Job, Outcome, Run, Terms, state_of
 from outrider.background.times.afterwards import Afterwards, queue_after
 from outrider.background.times.schedules import Schedule, Schedules, local_zone
 from outrider.background.used import family
+from outrider.background.waiting import Waiting
 from outrider.background.worktrees.ground import worktree_of
 from outrider.errors import OutriderError, SessionNotFoundError
 from outrider.sessions.records import Approval, InboxItem, StoredSession
@@ -69,6 +70,7 @@ class Jobs:
         self._line = Line(database)
         self._schedules = Schedules(database)
         self._afterwards = Afterwards(database)
+        self.waiting = Waiting(database)
 
     async def submit(self, prompt: str, **order: Unpack[Order]) -> Run:
         """The same `run_id` submits the same run once."""
@@ -117,11 +119,14 @@ class Jobs:
         return _run(found[0])
 
     async def busy(self) -> bool:
-        """Whether there is anything to do for a worker, now or at a time that is set."""
+        """Whether there is anything to do for a worker, now or at a time that is set: a run that waits for an answer is
+        nothing to do until it has them all."""
         found = await self._client.list_workflows_async(
             name=WORKFLOW, status=["DELAYED", "ENQUEUED", "PENDING"], limit=1, load_input=False, load_output=False
         )
-        return bool(found or await self.schedules()) or await asyncio.to_thread(self._reports.notices.are_left)
+        if found or await self.schedules() or await asyncio.to_thread(self._reports.notices.are_left):
+            return True
+        return any([not await self.approvals(run_id) for run_id in await asyncio.to_thread(self.waiting.all)])
 
     async def schedule(self, cron: str, prompt: str, *, timezone: str = "", **order: Unpack[Order]) -> Schedule:
         """Submit a run at every time that `cron` tells, of a time zone like Europe/Berlin or else of this machine. What

@@ -18,7 +18,6 @@ from outrider.background.jobs import WORKFLOW, Jobs
 from outrider.background.line.line import Line, own_queue
 from outrider.background.roster import NOBODY, Beat, Roster, Watch
 from outrider.background.runs import Job
-from outrider.background.waiting import Waiting
 from outrider.background.worktrees.ground import Ground
 from outrider.errors import ConfigurationError, OutriderError
 
@@ -53,7 +52,6 @@ class Worker:
         self._store = engine.store
         self._roster = Roster(database)
         self._watch = Watch(patience)
-        self._waiting = Waiting(database)
 
     @property
     def id(self) -> str:
@@ -106,7 +104,7 @@ class Worker:
     async def _carry(self, run_id: str, job: Job) -> Any:
         outcome = await self._carrier.carry(run_id, job)
         if outcome.reason == "waiting":
-            await asyncio.to_thread(self._waiting.add, run_id)
+            await asyncio.to_thread(self.jobs.waiting.add, run_id)
         return msgspec.to_builtins(outcome)
 
     async def _owns(self, run_id: str) -> bool:
@@ -146,9 +144,9 @@ class Worker:
             await asyncio.to_thread(self._bury, worker_id)
         await self._cancel_unwanted()
         await self.jobs.submit_due()
-        for run_id in await asyncio.to_thread(self._waiting.all):
+        for run_id in await asyncio.to_thread(self.jobs.waiting.all):
             if await self.jobs.wake(run_id):
-                await asyncio.to_thread(self._waiting.remove, run_id)
+                await asyncio.to_thread(self.jobs.waiting.remove, run_id)
 
     async def _begin_anew(self) -> None:
         """The others had given this worker up. What it held is let go, after it has ceased to be this worker's."""

@@ -40,6 +40,11 @@ class Background:
     async def wake(self) -> None:
         await asyncio.to_thread(self._wake)
 
+    async def answered(self) -> None:
+        """A question that nobody here waits for: perhaps a run does, which no worker has held since."""
+        if find_spec("dbos") is not None and await (await self.jobs()).busy():
+            await self.wake()
+
     async def aclose(self) -> None:
         await self._opened.aclose()
 

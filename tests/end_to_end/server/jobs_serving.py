@@ -18,12 +18,13 @@ from tests.end_to_end.server.serving import Client, served
 
 
 class Runs:
-    """Who asks the server, and the workers that no server knows of."""
+    """Who asks the server, and the workers that no server knows of; `woken` counts how often it wanted one."""
 
     def __init__(self, client: Client, fleet: Fleet, database: Database) -> None:
         self.client = client
         self.fleet = fleet
         self._reports = Reports(database)
+        self.woken = 0
 
     def report(self, run: dict[str, Any], diff: str, stat: str) -> None:
         """As a worker would keep it that works in a repository."""
@@ -38,11 +39,15 @@ async def serving_runs(folder: Path) -> AsyncIterator[Runs]:
     database = Database(fleet.database)
 
     def background(engine: Engine) -> Background:
-        return Background(lambda: open_jobs(database, engine.store), workspace=folder)
+        return Background(lambda: open_jobs(database, engine.store), wake, workspace=folder)
+
+    def wake() -> None:
+        runs.woken += 1
 
     try:
         async with served(folder, ["never asked"], background=background) as client:
-            yield Runs(client, fleet, database)
+            runs = Runs(client, fleet, database)
+            yield runs
     finally:
         fleet.clear()
         database.close()

@@ -45,6 +45,19 @@ async def test_a_run_is_submitted_once_followed_answered_and_shown_with_what_cam
         assert (status, refused["error"]["message"]) == (409, "the run waits for no answer")
 
 
+async def test_an_answer_to_a_question_wakes_a_worker_for_the_run_that_waited_for_it(tmp_path):
+    async with serving_runs(tmp_path) as runs:
+        run = (await runs.client.ask("POST", "/api/jobs", {"prompt": "1 steps of ask"}))[1]
+        worker, _ = runs.fleet.start()
+        (question,) = (await until(runs, run["id"], "waiting"))["approvals"]
+        runs.fleet.kill(worker)
+        before = runs.woken
+        status, answered = await runs.client.ask("POST", f"/api/approvals/{question['id']}", {"allow": True})
+        assert (status, answered["answer"], runs.woken) == (200, "allowed", before + 1)
+        runs.fleet.start()
+        await until(runs, run["id"], "done")
+
+
 async def test_a_run_is_canceled_and_retried(tmp_path):
     async with serving_runs(tmp_path) as runs:
         run = (await runs.client.ask("POST", "/api/jobs", {"prompt": "1 steps of again"}))[1]

@@ -1,5 +1,6 @@
 """One worker for each data directory, which leaves when there is nothing to do, and never while there is."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,9 @@ def test_a_post_is_held_by_one_process_and_free_when_that_is_killed(tmp_path: Pa
         holder = post.holder()
         assert (holder and holder.pid, post.take()) == (child.pid, False)
         child.kill()
+        if sys.platform == "linux":
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+            assert post.holder() is None, "it has ended, also if nobody has asked how"
     assert (post.holder(), post.take()) == (None, True)
     post.leave()
     assert post.holder() is None

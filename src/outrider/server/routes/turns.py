@@ -143,7 +143,10 @@ async def answer_approval(asked: Asked[Nothing, Answer]) -> Approval:
     answer, wanted = asked.body, asked.path["approval_id"]
     if not (await _was_asked(asked, wanted, only_open=True) or await _was_asked(asked, wanted, only_open=False)):
         raise LookupError(f"there is no question {wanted}")
-    return await asked.engine.answer(wanted, allow=answer.allow, scope=answer.scope, by=SENDER, words=answer.words)
+    given = await asked.engine.answer(wanted, allow=answer.allow, scope=answer.scope, by=SENDER, words=answer.words)
+    if asked.background is not None and given.session_id not in asked.engine.live:
+        await asked.background.answered()
+    return given
 
 
 async def _was_asked(asked: Asked[Nothing, Answer], approval_id: str, *, only_open: bool) -> bool:

@@ -13,6 +13,8 @@ from outrider.types.ids import new_id
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
+_ENDED = -1
+
 
 def this_process() -> Owner:
     """A new owner each time: two stores in one process are two owners."""
@@ -61,8 +63,11 @@ def _process(pid: int) -> Owner:
 
 
 def _started(pid: int) -> int:
-    """Ticks after the machine's start, which tell a process from a later one with the same number."""
+    """Ticks after the machine's start, which tell a process from a later one with the same number. One that has ended
+    and that nobody has asked about yet (in a container it may be for good) is none any more."""
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    if fields[:1] in (["Z"], ["X"]):
+        return _ENDED
     return int(fields[19]) if len(fields) > 19 else 0
 
 

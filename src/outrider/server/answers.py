@@ -83,6 +83,7 @@ async def _asked(endpoint: Endpoint, request: Request) -> Asked[Any, Any]:
     return Asked(
         engine=state.engine,
         feeds=state.feeds,
+        peers=state.peers,
         path=dict(request.path_params),
         query=_query(endpoint, request),
         body=await _body(endpoint, request),

@@ -7,6 +7,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from outrider.app.engine import Engine
+from outrider.app.peers.answering import Peers
 from outrider.server.answers import answering, refusal
 from outrider.server.endpoint import Endpoint
 from outrider.server.extras import Extras
@@ -47,7 +48,7 @@ def application(
     """`engine` is open, and stays its owner's to close, as what the extras hold does."""
     routes = [*all_routes(version), *extras.routes]
     app = Starlette(routes=routes, exception_handlers={404: _no_such, 405: _other_method})
-    app.state.engine, app.state.feeds, app.state.version = engine, feeds, version
+    app.state.engine, app.state.feeds, app.state.peers, app.state.version = engine, feeds, Peers(engine), version
     app.state.background, app.state.questions = extras.background, extras.questions
     return Guard(app, address=address, token=token)
 

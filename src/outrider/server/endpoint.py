@@ -6,6 +6,7 @@ from typing import Annotated, Any, Generic, TypeVar
 import msgspec
 
 from outrider.app.engine import Engine
+from outrider.app.peers.answering import Peers
 from outrider.app.views.questions import OpenQuestions
 from outrider.server.background import Background
 from outrider.server.feeds.feed import Feeds
@@ -25,6 +26,7 @@ class Asked(msgspec.Struct, Generic[Query, Body], frozen=True):
 
     engine: Engine
     feeds: Feeds
+    peers: Peers
     path: dict[str, str]
     query: Query
     body: Body

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -10,13 +11,16 @@ from outrider.agents.ends import TurnEnd
 from outrider.app.below.terms import Terms
 from outrider.app.engine import Engine
 from outrider.app.peers.telling import Telling
+from outrider.app.views.sessions import was_cut_off
 from outrider.bus import EventStream
 from outrider.permissions.modes import stricter
 from outrider.types.agents import Mode
 from outrider.types.events import Event
+from outrider.types.ids import new_id
 from outrider.types.stream import Delta
 
 SENDER = "peer"
+REMEMBERED = 1000  # requests; whoever asks again does so within a minute
 SILENCE = 15.0  # seconds, after which the other side hears that the work goes on
 
 
@@ -27,8 +31,99 @@ class Ended(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-async def open_for_peer(engine: Engine, session_id: str, agent: str, mode: Mode) -> str:
-    """The session that goes on, or a new one of the agent that is named; in a mode that allows no more than theirs."""
+class PeerTurn(msgspec.Struct, frozen=True, eq=False):
+    """Somebody who listens to a turn here; `again`, if the same was asked before."""
+
+    session_id: str
+    request_id: str
+    again: bool
+
+
+class Peers:
+    """What is asked under an id is begun once: whoever asks again, since no answer came, hears the turn that is under
+    way, lets it go on if it was cut off, or is told how it ended."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._sessions: dict[
+            str, asyncio.Task[str]
+        ] = {}  # by request: the last of them, in the order in which they came
+        self._listening: dict[str, PeerTurn] = {}  # by session: the last one who came
+        self._leaving: dict[str, asyncio.Task[None]] = {}
+
+    async def begin(self, request_id: str, session_id: str, agent: str, mode: Mode) -> PeerTurn:
+        """Opens the session that goes on, or a new one of the agent that is named."""
+        request_id = request_id or new_id()
+        again = request_id in self._sessions
+        if not again:
+            self._remember(request_id, asyncio.create_task(_open(self._engine, session_id, agent, mode)))
+        session_id = await asyncio.shield(self._sessions[request_id])
+        turn = self._listening[session_id] = PeerTurn(session_id, request_id, again)
+        if (leaving := self._leaving.get(session_id)) is not None:
+            await asyncio.wait([leaving])
+        await self._engine.open(session_id)
+        return turn
+
+    async def answer(self, turn: PeerTurn, content: list[Any], terms: Terms) -> AsyncGenerator[Delta | Ended, None]:
+        """The answer as it comes. Whoever stops listening ends the turn, unless somebody else listens by then."""
+        try:
+            async with aclosing(self._answered(turn, content, terms)) as deltas:
+                async for delta in deltas:
+                    yield delta
+        finally:
+            if self._listening.get(turn.session_id) is turn:
+                del self._listening[turn.session_id]
+                # A server that drops a client cancels again and again; the turn must end all the same.
+                leaving = self._leaving[turn.session_id] = asyncio.create_task(self._leave(turn.session_id))
+                await asyncio.shield(leaving)
+
+    async def _answered(self, turn: PeerTurn, content: list[Any], terms: Terms) -> AsyncGenerator[Delta | Ended, None]:
+        engine, session_id = self._engine, turn.session_id
+        if turn.again:  # what the turn has used so far counts under the terms that it was begun with
+            terms = engine.staff.terms.get(session_id, terms)
+        engine.staff.terms[session_id] = terms
+        telling = Telling(session_id, engine.live[session_id].agent.name)
+        async with engine.bus.stream(telling.hears) as events:
+            end = await self._end_of(turn, content)
+            end.add_done_callback(lambda _: events.close())
+            for delta in telling.begin():
+                yield delta
+            async for delta in _followed(events, telling, terms):
+                yield delta
+        yield terms.used()
+        for delta in telling.end(end.result()):
+            yield delta
+        if failed := _failure(end.result()):
+            yield failed
+
+    async def _end_of(self, turn: PeerTurn, content: list[Any]) -> asyncio.Future[TurnEnd]:
+        engine, live = self._engine, self._engine.live[turn.session_id]
+        if turn.again and not live.in_turn and was_cut_off(live.session):
+            return asyncio.ensure_future(engine.go_on(turn.session_id))
+        return await engine.put(turn.session_id, content, input_id=turn.request_id, sender=SENDER)
+
+    async def _leave(self, session_id: str) -> None:
+        try:
+            await self._engine.abort(session_id)
+            await self._engine.close(session_id)
+        finally:
+            del self._leaving[session_id]
+
+    def _remember(self, request_id: str, opening: "asyncio.Task[str]") -> None:
+        """One that could not be opened may be asked for anew."""
+
+        def forget(done: "asyncio.Task[str]") -> None:
+            if done.cancelled() or done.exception() is not None:
+                self._sessions.pop(request_id, None)
+
+        self._sessions[request_id] = opening
+        opening.add_done_callback(forget)
+        while len(self._sessions) > REMEMBERED:
+            del self._sessions[next(iter(self._sessions))]
+
+
+async def _open(engine: Engine, session_id: str, agent: str, mode: Mode) -> str:
+    """In a mode that allows no more than theirs."""
     if not session_id:
         chosen = engine.staff.agent(agent)
         return await engine.create(agent=chosen.name, mode=stricter(mode, chosen.mode))
@@ -37,32 +132,6 @@ async def open_for_peer(engine: Engine, session_id: str, agent: str, mode: Mode)
     if session.mode != allowed:
         await engine.set_mode(session_id, allowed)
     return session_id
-
-
-async def answer_peer(
-    engine: Engine, session_id: str, content: list[Any], terms: Terms
-) -> AsyncGenerator[Delta | Ended, None]:
-    """The answer as it comes. Whoever stops listening ends the turn: nobody else asked for it."""
-    engine.staff.terms[session_id] = terms
-    telling = Telling(session_id, engine.live[session_id].agent.name)
-    async with engine.bus.stream(telling.hears) as events:
-        end = await engine.put(session_id, content, sender=SENDER)
-        end.add_done_callback(lambda _: events.close())
-        try:
-            for delta in telling.begin():
-                yield delta
-            async for delta in _followed(events, telling, terms):
-                yield delta
-        finally:
-            if not end.done():
-                # A server that drops a client cancels again and again; the turn must end all the same.
-                await asyncio.shield(asyncio.create_task(engine.abort(session_id)))
-    yield terms.used()
-    for delta in telling.end(end.result()):
-        yield delta
-    if failed := _failure(end.result()):
-        yield failed
-    await engine.close(session_id)
 
 
 async def _followed(events: EventStream, telling: Telling, terms: Terms) -> AsyncGenerator[Delta, None]:

@@ -11,6 +11,7 @@ from outrider.providers.provider import HttpCall
 from outrider.providers.refusals import refusal
 from outrider.providers.writing import inline
 from outrider.types.agents import Provider
+from outrider.types.ids import new_id
 from outrider.types.parts import FilePart, ModelPart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, Request
 
@@ -46,6 +47,7 @@ class PeerWire:
         session_id, start = self._place(request)
         spoken = request.prompt[start:]
         asked = {
+            "id": new_id(),  # attempts repeat the call as it is, so that the server knows them for one
             "agent": request.model,
             SESSION: session_id,
             "parts": [_written(part) for part in _told(spoken, anew=not session_id)],

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 
 from outrider.app.below.terms import Terms
-from outrider.app.peers.answering import Ended, answer_peer, open_for_peer
+from outrider.app.peers.answering import Ended
 from outrider.server.endpoint import Asked, Endpoint, Nothing, Number, Stream
 from outrider.types.agents import Limits, Mode
 from outrider.types.codec import load_part
@@ -19,9 +19,11 @@ _encode = msgspec.json.Encoder(enc_hook=lambda part: part.to_dict()).encode
 
 class PeerCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What an agent elsewhere asks of `agent` (""; the default), in a session of an earlier answer or a new one, with
-    what is left of its limits: `depth` is how many levels of agents may be opened here."""
+    what is left of its limits: `depth` is how many levels of agents may be opened here. `id` is the sender's own:
+    what is sent twice, since no answer came, is begun once."""
 
     parts: Annotated[tuple[dict[str, Any], ...], msgspec.Meta(min_length=1)]
+    id: Annotated[str, msgspec.Meta(max_length=100)] = ""
     agent: str = ""
     session_id: str = ""
     mode: Mode = "agent"
@@ -41,8 +43,8 @@ class PeerCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def ask_agent(asked: Asked[Nothing, PeerCall]) -> Stream:
     call = asked.body
     content = [load_part(part) for part in call.parts]
-    session_id = await open_for_peer(asked.engine, call.session_id, call.agent, call.mode)
-    return Stream(_framed(answer_peer(asked.engine, session_id, content, call.terms())))
+    turn = await asked.peers.begin(call.id, call.session_id, call.agent, call.mode)
+    return Stream(_framed(asked.peers.answer(turn, content, call.terms())))
 
 
 async def _framed(answer: AsyncGenerator[Delta | Ended, None]) -> AsyncGenerator[bytes, None]:

@@ -22,12 +22,12 @@ PREVIEW = 200
 
 
 class Calls:
-    """Runs what a model asked for. Side by side, unless a tool wants to be alone."""
+    """Runs what a model asked for, answer by answer. Side by side, unless a tool wants to be alone."""
 
-    def __init__(self, seat: Seat, crew: Crew, message: Message) -> None:
+    def __init__(self, seat: Seat, crew: Crew) -> None:
         self._seat = seat
         self._crew = crew
-        self._message = message
+        self._message = Message("assistant")
         self._hooked = Hooked(seat, crew)
         self._loop = asyncio.get_running_loop()
         self._runner = Runner(
@@ -43,8 +43,9 @@ class Calls:
             clock=crew.clock,
         )
 
-    async def run(self) -> list[ToolPart]:
+    async def run(self, message: Message) -> list[ToolPart]:
         """Every open call of the message, ended. Cancelling ends them all, as canceled."""
+        self._message = message
         try:
             for group in self._groups():
                 await self._run_together(group)

@@ -157,7 +157,10 @@ class Seat(msgspec.Struct, kw_only=True):
 
     def tell(self, event: type[Event], /, **fields: Any) -> None:
         """Of what happened at this seat, after the changes that came before it."""
-        self.journal.tell(self.labelled(event, **fields))
+        journal = self.journal
+        journal.tell(
+            event(session_id=journal.session.id, agent_name=self.agent.name, parent_call_id=self.call_id, **fields)
+        )
 
     def labelled(self, event: type[Event], /, **fields: Any) -> Event:
         """An event of this seat: its session, agent and the call that it belongs to."""

@@ -40,6 +40,7 @@ class Turn:
         self._seat = seat
         self._crew = crew
         self._states = seat.states = States(self._changed)
+        self._calls = Calls(seat, crew)
         self._hooked = Hooked(seat, crew)
         self._stopping = Stopping(seat)
         self._compactor = Compactor(seat, crew)
@@ -81,7 +82,7 @@ class Turn:
             calls = answer.get_parts_by_type(ToolPart)
             if not all(call.ended for call in calls):
                 self._states.enter("running_tools")
-                calls = await Calls(self._seat, self._crew, answer).run()
+                calls = await self._calls.run(answer)
             self._seat.tell(TurnCompletedEvent, turn_number=self._number, tool_calls_count=len(calls))
             await self._hooked.messages()
             end = self._stopping.after(answer)

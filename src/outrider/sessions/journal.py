@@ -101,11 +101,9 @@ class Journal(AbstractAsyncContextManager["Journal"]):
     async def put_part(self, part: AnyPart, message: Message, *, synced: bool = False) -> AnyPart:
         """Add a part to a message of the session, or give it its new value. A call only makes legal moves. Before
         something happens of which a machine that comes back must know, it is to be `synced`."""
-        known = next((other for other in message.parts if other.id == part.id), None)
-        if isinstance(known, ToolPart) and isinstance(part, ToolPart):
-            if known.ended and part.state.status != known.state.status:
-                raise InvalidStateTransition(known.state.status, part.state.status, ())
-            part = replace(part, state=known.update_state(part.state).state)
+        for known in message.parts:
+            if known.id == part.id and isinstance(known, ToolPart) and isinstance(part, ToolPart):
+                part = _moved(known, part)
         _reach_call(part, "FP-before-record-call", "FP-after-effect-before-result")
         await self._record(self._part_entry(part, message, synced=synced))
         _reach_call(part, "FP-after-record-call", "FP-after-result")
@@ -281,6 +279,14 @@ def _adopt(session: Session, stored: StoredSession) -> None:
     session.workspace_directory = stored.workspace_directory
     session.mode = stored.mode  # type: ignore[assignment]  a newer version's mode is kept as it is
     session.time = stored.time or session.time
+
+
+def _moved(known: ToolPart, part: ToolPart) -> ToolPart:
+    """The part after the move from what is known of it; an illegal one raises."""
+    if known.ended and part.state.status != known.state.status:
+        raise InvalidStateTransition(known.state.status, part.state.status, ())
+    state = known.update_state(part.state).state
+    return part if state is part.state else replace(part, state=state)
 
 
 def _reach_call(part: AnyPart, running: str, ended: str) -> None:

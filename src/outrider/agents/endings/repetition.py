@@ -23,9 +23,10 @@ class Repetition:
     def same_calls(self, calls: list[ToolPart]) -> bool:
         if not calls:
             return False
-        asked = self._calls.add(sorted(_asked(call) for call in calls))
-        given = self._results.add(sorted(_asked(call) + _given(call) for call in calls))
-        return given >= SAME_CALL or asked >= CHANGING_CALL
+        asked = [_asked(call) for call in calls]
+        given = [words + _given(call) for words, call in zip(asked, calls, strict=True)]
+        times_asked, times_given = self._calls.add(sorted(asked)), self._results.add(sorted(given))
+        return times_given >= SAME_CALL or times_asked >= CHANGING_CALL
 
     def empty_answers(self, *, empty: bool) -> bool:
         self._empty = self._empty + 1 if empty else 0

@@ -64,7 +64,7 @@ async def call_by_hand(engine: Engine, session_id: str, tool: str, given: dict[s
         await journal.add_message(Message("user", [TextPart(f"{tool}, called by hand", synthetic=True)]))
         message = Message("assistant", [_call(tool, given)], agent=seat.agent.name)
         await journal.add_message(message)
-        (ended,) = await Calls(own, seat.crew, message).run()
+        (ended,) = await Calls(own, seat.crew).run(message)
     return ended
 
 

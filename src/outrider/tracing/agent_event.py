@@ -1,6 +1,7 @@
 """One record of an event log, made only of values that JSON gives back unchanged."""
 
 import math
+from types import NoneType
 from typing import Any, Literal, cast, get_args
 
 import msgspec
@@ -11,6 +12,7 @@ EVENT_KINDS: tuple[EventKind, ...] = get_args(EventKind)
 TEXT_LIMIT = 20_000
 ITEM_LIMIT = 200
 DEPTH_LIMIT = 12
+_SMALL = (int, bool, NoneType)
 
 
 class AgentEvent(msgspec.Struct, frozen=True):
@@ -38,9 +40,11 @@ class AgentEvent(msgspec.Struct, frozen=True):
 
 def bounded(value: Any, depth: int = 0) -> Any:
     """A copy that is small enough to keep and that JSON can hold; what had to be cut says so."""
+    if value.__class__ in _SMALL:
+        return value
     if isinstance(value, str):
         return bounded_text(value)
-    if value is None or isinstance(value, bool | int):
+    if isinstance(value, int):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)

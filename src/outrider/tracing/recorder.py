@@ -160,7 +160,7 @@ def _record(kind: EventKind, event: Event, data: dict[str, Any]) -> AgentEvent:
         event.call_id,
         event.parent_call_id,
         event.session_id,
-        bounded(data),
+        {name: bounded(value, 1) for name, value in data.items()},
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import ConfigurationError, StorageFullError, StoreError
-from outrider.permissions.paths.ignore import Rules, parse
+from outrider.permissions.paths.ignore import Rules, parse, unfinished
 from outrider.sessions.snapshots.changes import Caller, ChangeSet, Origin
 from outrider.sessions.snapshots.images import Limits
 from outrider.sessions.snapshots.snapshot import Snapshots
@@ -161,6 +161,12 @@ def test_ignored_files_do_not_count(workspace: Path, snapshots: Snapshots):
         "mkdir -p build .git && touch a.log keep.log build/x .git/y src/b.log && mkdir sub/ && touch sub/z",
     )
     assert [file.path for file in changed.files] == ["keep.log", "sub/z"]
+
+
+def test_what_a_tool_is_about_to_put_in_the_place_of_a_file_does_not_count(workspace: Path, snapshots: Snapshots):
+    staged = unfinished("b.txt")
+    (workspace / staged).write_text("half")
+    assert command(workspace, snapshots, f"rm {staged}") is None
 
 
 def test_what_programs_make_from_elsewhere_is_not_looked_at_even_if_nobody_ignores_it(

@@ -1,5 +1,6 @@
 """Which files do not count: the rules of `.gitignore` and `.ignore`, as git reads them."""
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -10,6 +11,13 @@ from msgspec.structs import force_setattr
 IGNORE_FILES = (".gitignore", ".ignore")
 # Never looked into, whatever the ignore files say.
 REPOSITORIES = frozenset({".git", ".hg", ".svn", ".jj", ".bzr"})
+# What a tool of ours writes beside a file, whose place it takes a moment later; see `unfinished`.
+UNFINISHED = re.compile(r"\..{1,60}\.[0-9a-f]{12}\.tmp", re.DOTALL)
+
+
+def unfinished(name: str) -> str:
+    """A new name for what will take the place of a file, beside it."""
+    return f".{name[:60]}.{os.urandom(6).hex()}.tmp"
 
 
 class Rule(msgspec.Struct, frozen=True):

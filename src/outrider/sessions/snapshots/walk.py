@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 
-from outrider.permissions.paths.ignore import IGNORE_FILES, REPOSITORIES, Rules, parse
+from outrider.permissions.paths.ignore import IGNORE_FILES, REPOSITORIES, UNFINISHED, Rules, parse
 
 # Made by programs from what is elsewhere, large, and often left to ignore files that are not written yet.
 GENERATED = frozenset(
@@ -28,6 +28,8 @@ def walk(root: str) -> Iterator[tuple[str, os.stat_result]]:
                 continue
             if is_folder:
                 inner.append((f"{path}/", rules))
+                continue
+            if UNFINISHED.fullmatch(entry.name):
                 continue
             try:
                 yield path, entry.stat(follow_symlinks=False)

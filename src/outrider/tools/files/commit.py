@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from outrider.errors import ToolFailure
+from outrider.permissions.paths.ignore import unfinished
 from outrider.tools.files.files import Place, telling
 from outrider.tools.files.folders import FILE, open_folder
 
@@ -97,7 +98,7 @@ class _Staged:
     def write(self, content: bytes | None) -> None:
         if content is None:
             return
-        self._waiting = f".{self.name[:60]}.{os.urandom(6).hex()}.tmp"
+        self._waiting = unfinished(self.name)
         fresh = self._found is None and self.change.mode is None
         descriptor = os.open(self._waiting, _NEW, 0o666 if fresh else 0o600, dir_fd=self.folder)
         with os.fdopen(descriptor, "wb") as file:

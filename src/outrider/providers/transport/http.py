@@ -2,26 +2,25 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from time import monotonic
 
 from outrider.errors import NetworkError, StalledStreamError
 from outrider.providers.provider import HttpCall
 from outrider.providers.transport.http1 import head
-from outrider.providers.transport.http1.address import Address
 from outrider.providers.transport.http1.body import Body, body_of
 from outrider.providers.transport.http1.connection import Connection, let_go
 from outrider.providers.transport.http1.dial import default_security, dial
 from outrider.providers.transport.http1.head import Head
+from outrider.providers.transport.http1.way import Route, Way
 from outrider.providers.transport.transport import HttpAnswer, Timeouts
 from outrider.providers.transport.watchdog import Watchdog
 
 _IDLE_CONNECTION_SECONDS = 60.0
+_WAYS = 64  # a conversation calls one address again and again
 
 ProxyChoice = Callable[[str], str | None]
 """The proxy for an address, or None for the direct way."""
-Route = tuple[str, str, int, str | None]
-"""What connections have in common that can take each other's place."""
 
 
 class HttpClient:
@@ -29,32 +28,26 @@ class HttpClient:
 
     def __init__(self, timeouts: Timeouts | None = None, *, proxy: ProxyChoice | None = None) -> None:
         self.timeouts = timeouts or Timeouts()
-        self._proxy = cache(proxy) if proxy else _no_proxy
+        self._proxy = proxy or _no_proxy
+        self._way = lru_cache(maxsize=_WAYS)(self._found)
         self._security = cache(default_security)
         self._idle: dict[Route, list[tuple[float, Connection]]] = {}
         self._busy: set[Connection] = set()
 
     async def send(self, call: HttpCall) -> HttpAnswer:
-        place, proxy = Address.of(call.url), self._proxy(call.url)
-        route = (place.scheme, place.host, place.port, proxy)
-        request = _request(call, place, Address.of(proxy) if proxy else None)
-        connection = self._reused(route) or await self._dialled(place, Address.of(proxy) if proxy else None)
+        way = self._way(call.url)
+        request = way.request(call)
+        connection = self._reused(way.route) or await self._dialled(way)
         self._busy.add(connection)
-        limit = self.timeouts.first_byte
         try:
-            async with asyncio.timeout(limit):
-                await connection.send(request)
-                answered, rest = await _head_of(connection)
+            connection.alarm.set(self.timeouts.first_byte, lambda: connection.fail(self._late()))
+            await connection.send(request)
+            answered, rest = await _head_of(connection)
             body = body_of(answered)
-        except TimeoutError:
-            self.drop(connection)
-            raise StalledStreamError(
-                f"the provider did not begin to answer within {limit:g} s", type="stalled"
-            ) from None
         except BaseException:
             self.drop(connection)
             raise
-        return _Answer(self, route, connection, answered, body, rest)
+        return _Answer(self, way.route, connection, answered, body, rest)
 
     async def aclose(self) -> None:
         connections = [connection for idle in self._idle.values() for _, connection in idle] + list(self._busy)
@@ -62,10 +55,17 @@ class HttpClient:
         self._busy.clear()
         await let_go(connections)
 
-    async def _dialled(self, place: Address, proxy: Address | None) -> Connection:
+    def _found(self, url: str) -> Way:
+        return Way(url, self._proxy(url))
+
+    def _late(self) -> StalledStreamError:
+        limit = self.timeouts.first_byte
+        return StalledStreamError(f"the provider did not begin to answer within {limit:g} s", type="stalled")
+
+    async def _dialled(self, way: Way) -> Connection:
         try:
             async with asyncio.timeout(self.timeouts.connect):
-                return await dial(place, proxy, self._security)
+                return await dial(way.place, way.proxy, self._security)
         except TimeoutError:
             raise NetworkError("the provider did not accept a connection in time", type="connect") from None
 
@@ -116,7 +116,7 @@ class _Answer:
         self._reuse = answered.stays_open
         self._first = first
         self._failure: Exception | None = None
-        self._watchdog = Watchdog(client.timeouts, connection.fail)
+        self._watchdog = Watchdog(client.timeouts, connection)
         if body.ended:
             self._end()
 
@@ -195,21 +195,6 @@ async def _head_of(connection: Connection) -> tuple[Head, bytes]:
         del data[:end]
         if answered.status >= 200 or answered.status == 101:
             return answered, bytes(data)
-
-
-def _request(call: HttpCall, place: Address, proxy: Address | None) -> bytes:
-    headers = {"host": place.authority, "accept": "*/*", "user-agent": "outrider"}
-    headers["accept-encoding"] = "identity"  # a compressing proxy would hold events back
-    if place.credentials:
-        headers["authorization"] = place.credentials
-    target = place.target
-    if proxy is not None and not place.secure:
-        target = place.whole
-        if proxy.credentials:
-            headers["proxy-authorization"] = proxy.credentials
-    headers |= {name.lower(): value for name, value in call.headers.items()}
-    headers["content-length"] = str(len(call.body))
-    return head.written("POST", target, headers) + call.body
 
 
 def _no_proxy(url: str) -> None:

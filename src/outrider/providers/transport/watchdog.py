@@ -1,30 +1,29 @@
 """Cuts an answer that goes silent, on the monotonic clock."""
 
-import asyncio
-from collections.abc import Callable
 from time import monotonic
 
 from outrider.errors import StalledStreamError
+from outrider.providers.transport.http1.connection import Connection
 from outrider.providers.transport.transport import Timeouts
 
 _SOON = 0.01
 
 
 class Watchdog:
-    """One timer for a whole answer: a byte that arrives only moves a number."""
+    """Looks after one answer by the alarm of its connection: a byte that arrives only moves a number."""
 
-    __slots__ = ("_cut", "_idle", "_most", "_next_idle", "_quiet", "_timeouts", "_timer", "_total", "_waiting")
+    __slots__ = ("_connection", "_idle", "_most", "_next_idle", "_quiet", "_timeouts", "_total", "_waiting")
 
-    def __init__(self, timeouts: Timeouts, cut: Callable[[Exception], None]) -> None:
+    def __init__(self, timeouts: Timeouts, connection: Connection) -> None:
         self._timeouts = timeouts
-        self._cut = cut
+        self._connection: Connection | None = connection  # until the answer is over: then others may use it
         self._idle = timeouts.first_byte
         self._next_idle = timeouts.idle
         self._most = timeouts.total
         self._total = 0.0
         self._quiet = 0.0  # seconds waited since the answer last made progress
         self._waiting = 0.0  # since when the reader waits; 0 while it does not
-        self._timer = asyncio.get_running_loop().call_later(self._shortest(), self._look)
+        connection.alarm.set(self._shortest(), self._look)
 
     def wait(self) -> None:
         self._waiting = monotonic()
@@ -41,21 +40,24 @@ class Watchdog:
 
     def hurry(self, seconds: float) -> None:
         self._most = min(self._most, self._total + seconds)
-        self._timer.cancel()
         self._look()
 
     def stop(self) -> None:
-        self._timer.cancel()
+        if self._connection is not None:
+            self._connection.alarm.call_off()
+            self._connection = None
 
     def _shortest(self) -> float:
         return min(self._idle, self._next_idle, self._timeouts.quiet, self._most - self._total)
 
     def _look(self) -> None:
+        if self._connection is None:
+            return
         left, problem = self._left() if self._waiting else (max(self._shortest(), _SOON), "")
         if left > 0:
-            self._timer = asyncio.get_running_loop().call_later(left, self._look)
+            self._connection.alarm.set(left, self._look)
         else:
-            self._cut(StalledStreamError(problem, type="stalled"))
+            self._connection.fail(StalledStreamError(problem, type="stalled"))
 
     def _left(self) -> tuple[float, str]:
         """Seconds until the first limit is reached, and what is to be said then."""

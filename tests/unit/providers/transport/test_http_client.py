@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.errors import NetworkError
+from outrider.errors import NetworkError, StalledStreamError
 from outrider.providers.provider import HttpCall
 from outrider.providers.transport.http import HttpClient
 from outrider.providers.transport.transport import HttpAnswer, Timeouts
@@ -81,6 +81,36 @@ async def test_headers_arrive_as_they_were_given_and_cannot_be_doubled():
         assert seen.headers["host"] == server.url.removeprefix("http://")
         assert (seen.headers["content-type"], seen.headers["accept-encoding"]) == ("application/json", "gzip")
         assert (seen.headers["content-length"], seen.body) == ("4", b"body")
+
+
+async def test_headers_that_change_from_call_to_call_are_sent_as_they_are_then():
+    async with serving(HELLO) as server, opened() as client:
+        headers = {"x-turn": "1"}
+        for body, turn in ((b"a", "1"), (b"bb", "1"), (b"ccc", "2")):
+            headers["x-turn"] = turn
+            await whole(await client.send(HttpCall(server.url, headers, body)))
+        told = [(seen.headers["x-turn"], seen.headers["content-length"], seen.body) for seen in server.requests]
+        assert told == [("1", "1", b"a"), ("1", "2", b"bb"), ("2", "3", b"ccc")]
+
+
+async def test_an_answer_that_has_ended_does_not_call_off_the_watch_over_the_next_on_its_connection():
+    async with serving(HELLO, Reply([b"x"], after="stall")) as server, opened(quiet=1) as client:
+        first = await client.send(HttpCall(server.url, {}, b""))
+        assert await whole(first) == b"hello"
+        second = await client.send(HttpCall(server.url, {}, b""))
+        first.close()
+        with pytest.raises(StalledStreamError, match="sent nothing of an answer"):
+            await whole(second)
+        assert {seen.connection for seen in server.requests} == {1}
+
+
+async def test_a_server_that_never_takes_a_large_call_is_not_waited_for_without_end():
+    async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    async with listening(deaf) as port, opened(first_byte=0.2) as client:
+        with pytest.raises(StalledStreamError, match="did not begin to answer"):
+            await client.send(HttpCall(f"http://127.0.0.1:{port}/", {}, b"x" * 60_000_000))
 
 
 async def test_a_refusal_of_a_large_upload_is_read_although_the_rest_was_never_taken():

@@ -45,7 +45,10 @@ def _framed(head: Head) -> "Sized | Chunked | Open":
         if codings.rpartition(",")[2].strip() != "chunked":
             raise NetworkError(f"the answer is sent as {codings}, which cannot be read", type="encoding")
         return Chunked()
-    lengths = {length.strip() for length in head.headers.get("content-length", "").split(",")} - {""}
+    length = head.headers.get("content-length", "")
+    if length.isdecimal():
+        return Sized(int(length))
+    lengths = {length.strip() for length in length.split(",")} - {""}
     if not lengths:
         return Open()
     if len(lengths) > 1 or not next(iter(lengths)).isdecimal():

@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import cast
 
 from outrider.errors import NetworkError
+from outrider.providers.transport.http1.alarm import Alarm
 
 BUFFER = 256 * 1024  # bytes that wait for a reader before the other side is held back
 _PIECE = 256 * 1024
@@ -25,6 +26,7 @@ class Connection(asyncio.Protocol):
         self._over = False  # no more bytes will come
         self._failure: Exception | None = None
         self.lost = self._loop.create_future()
+        self.alarm = Alarm(self._loop)
 
     @property
     def transport(self) -> asyncio.Transport:
@@ -58,6 +60,7 @@ class Connection(asyncio.Protocol):
             self._failure = NetworkError(f"the connection broke: {exc}", type="disconnected")
         if not self.lost.done():
             self.lost.set_result(None)
+        self.alarm.close()
         self._writable.set()
         self._wake()
 
@@ -68,8 +71,9 @@ class Connection(asyncio.Protocol):
         self._writable.set()
 
     def fail(self, failure: Exception) -> None:
-        """The reader gets this, after what has arrived."""
+        """The reader gets this, after what has arrived, and a writer waits no longer."""
         self._failure = self._failure or failure
+        self._writable.set()
         self._wake()
 
     async def send(self, data: bytes) -> None:
@@ -79,7 +83,7 @@ class Connection(asyncio.Protocol):
             return
         view = memoryview(data)
         for start in range(0, len(view), _PIECE):
-            if self._over:
+            if self._over or self._failure:
                 return
             self.transport.write(view[start : start + _PIECE])
             await self._writable.wait()
@@ -102,6 +106,7 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """At once: a polite goodbye could take the other side's time."""
+        self.alarm.close()
         if self._transport is not None and not self.lost.done():
             self._transport.abort()
 

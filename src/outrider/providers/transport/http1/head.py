@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from outrider.errors import ConfigurationError, NetworkError
 
@@ -14,12 +15,16 @@ class Headers(Mapping[str, str]):
 
     def __init__(self, pairs: list[tuple[str, str]]) -> None:
         self._values: dict[str, str] = {}
-        for name, value in pairs:
-            known = self._values.get(name.lower())
-            self._values[name.lower()] = value if known is None else f"{known}, {value}"
+        for given, value in pairs:
+            name = given.lower()
+            known = self._values.get(name)
+            self._values[name] = value if known is None else f"{known}, {value}"
 
     def __getitem__(self, name: str) -> str:
         return self._values[name.lower()]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._values.get(name.lower(), default)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
@@ -41,7 +46,7 @@ class Head:
     @property
     def stays_open(self) -> bool:
         """Whether the connection can take another call after this answer."""
-        said = {word.strip().lower() for word in self.headers.get("connection", "").split(",")}
+        said = [word.strip() for word in self.headers.get("connection", "").lower().split(",")]
         return "close" not in said if self.version == "HTTP/1.1" else "keep-alive" in said
 
 

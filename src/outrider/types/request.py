@@ -28,12 +28,13 @@ class Prompt(Sequence[ModelMessage]):
     Each wire format encodes a message once; asking again costs only the messages that are new.
     """
 
-    __slots__ = ("_encoded", "_messages", "_rewritten")
+    __slots__ = ("_encoded", "_messages", "_opening", "_rewritten")
 
     def __init__(self, messages: Iterable[ModelMessage] = ()) -> None:
         self._messages = list(messages)
         self._encoded: dict[str, tuple[int, bytearray]] = {}
         self._rewritten: dict[str, Prompt] = {}
+        self._opening: tuple[object, bytes] | None = None
 
     def append(self, message: ModelMessage) -> None:
         self._messages.append(message)
@@ -50,6 +51,13 @@ class Prompt(Sequence[ModelMessage]):
             buffer += written
         self._encoded[form] = (len(self._messages), buffer)
         return buffer
+
+    def opening(self, made_of: object, write: Callable[[], bytes]) -> bytes:
+        """What is sent before the messages: the same from request to request, as long as what it is made of is."""
+        known = self._opening
+        if known is None or known[0] != made_of:
+            self._opening = known = (made_of, write())
+        return known[1]
 
     def rewritten(self, form: str, rewrite: "Rewrite") -> "Prompt":
         """The same conversation in another form, message for message: a prompt that grows with this one, so that its

@@ -374,3 +374,23 @@ def test_a_refusal_is_typed_and_speaks_the_servers_words(status: int, answer: st
     error = wire().error(status, {}, answer.encode())
     assert isinstance(error, kind)
     assert (error.status, error.message) == (status, message)
+
+
+def test_what_changes_between_two_requests_of_a_conversation_is_in_the_second():
+    prompt, chat = asked("Hi"), wire("compatible")
+    first = Request("m", prompt, "Be kind.", (READ,), stream=False)
+    other = Request("m", prompt, "Be brief.", (READ,), ModelSettings(temperature=0.5), stream=False)
+    assert chat.call(first).body == chat.call(first).body
+    said = json.loads(chat.call(other).body)
+    assert (said["messages"][0]["content"], said["temperature"]) == ("Be brief.", 0.5)
+    assert "temperature" not in json.loads(chat.call(first).body)
+    assert "tools" not in json.loads(chat.call(Request("m", prompt, stream=False)).body)
+
+
+def test_a_field_of_the_users_own_counts_as_it_is_when_the_request_leaves():
+    extra: dict[str, Any] = {"user": {"name": "a"}}
+    request = Request("m", asked("Hi"), settings=ModelSettings(extra=extra), stream=False)
+    chat = wire("compatible")
+    assert json.loads(chat.call(request).body)["user"] == {"name": "a"}
+    extra["user"]["name"] = "b"
+    assert json.loads(chat.call(request).body)["user"] == {"name": "b"}

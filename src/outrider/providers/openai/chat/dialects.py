@@ -1,6 +1,7 @@
 """How servers that speak Chat Completions differ in what they accept: a server is one row."""
 
 import re
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -99,6 +100,7 @@ def dialect_of(provider: Provider) -> Dialect:
     return DIALECTS[-1]
 
 
+@lru_cache(maxsize=64)  # asked for twice with every answer
 def family_of(model: str) -> str:
     """The makers of a model name it first, whoever serves it: deepseek, qwen, claude, gpt, …"""
     word = _FAMILY.match(_bare(model))

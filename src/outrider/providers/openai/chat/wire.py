@@ -28,14 +28,25 @@ class ChatWire:
 
     def call(self, request: Request) -> HttpCall:
         dialect = self._spoken_to(request.model)
-        fields = merged(head(request, dialect), request.settings.extra)
-        system = system_message(request, dialect)
-        opening = body(fields, "messages", b"" if system is None else encoded_json(system))
+        opening = self._opening(request, dialect)
         writer = MessageWriter(dialect, self.family(request.model))
         messages = request.prompt.encoded(writer.form, writer.write)
-        comma = b"," if system is not None and messages else b""
+        comma = b"," if messages and not opening.endswith(b"[") else b""
         # The messages may be many: their bytes are copied once.
-        return HttpCall(self._url, self._headers, b"".join((opening[:-2], comma, messages, opening[-2:])))
+        return HttpCall(self._url, self._headers, b"".join((opening, comma, messages, b"]}")))
+
+    def _opening(self, request: Request, dialect: Dialect) -> bytes:
+        """All that stands before the prompt. It is remembered, unless it holds what the user may change any time."""
+
+        def written() -> bytes:
+            fields = merged(head(request, dialect), request.settings.extra)
+            system = system_message(request, dialect)
+            return body(fields, "messages", b"" if system is None else encoded_json(system))[:-2]
+
+        if request.settings.extra:
+            return written()
+        said = (request.model, request.system, request.tools, request.settings, request.stream, request.conversation)
+        return request.prompt.opening((dialect, said), written)
 
     def decoder(self, request: Request) -> ChatDecoder:
         audio = request.settings.extra.get("audio", {})
@@ -48,13 +59,14 @@ class ChatWire:
         """Remembers which of two names a model's server wants, or that it does not know an optional field."""
         if not isinstance(error, InvalidRequestError):
             return False
-        tried = self._learnt.setdefault(request.model, [for_model(self._dialect, request.model)])
-        before, after = tried[-1], after_refusal(tried[-1], error.message)
+        before = self._spoken_to(request.model)
+        tried, after = self._learnt[request.model], after_refusal(before, error.message)
         if after in tried or (head(request, before), before.system) == (head(request, after), after.system):
             return False
         tried.append(after)
         return True
 
     def _spoken_to(self, model: str) -> Dialect:
-        learnt = self._learnt.get(model)
-        return learnt[-1] if learnt else for_model(self._dialect, model)
+        if model not in self._learnt:
+            self._learnt[model] = [for_model(self._dialect, model)]
+        return self._learnt[model][-1]

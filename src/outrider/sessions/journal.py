@@ -16,6 +16,7 @@ from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.sessions.waiting.changes import Changes, Entry
 from outrider.sessions.waiting.drafts import Drafts
+from outrider.sessions.waiting.leases import hold
 from outrider.sessions.waiting.works import Works
 from outrider.types.codec import AnyPart
 from outrider.types.events import (
@@ -59,7 +60,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         self._drafts = Drafts(lambda: self._works.start(self._flush_quietly()))
         self._keeps_soon = False
         self._works = Works(eager=store.prompt)
-        self._pulse = asyncio.create_task(self._renew_lease(lease)) if lease else None
+        self._pulse = asyncio.create_task(hold(lease, store, self.retry, self._lose)) if lease else None
 
     async def add_message(self, message: Message, *, takes: Sequence[str] = ()) -> Message:
         """`takes` are the inbox items that this message came from."""
@@ -223,18 +224,9 @@ class Journal(AbstractAsyncContextManager["Journal"]):
             if not isinstance(error, StorageFullError | LeaseLostError):
                 self._tell(ErrorEvent(error_type=type(error).__name__, message=error.message))
 
-    async def _renew_lease(self, lease: Lease) -> None:
-        while True:
-            await asyncio.sleep(lease.ttl_ms / 3000)
-            try:
-                await self._store.renew(lease)
-                await self.retry()
-            except LeaseLostError as error:
-                self.lost.set()
-                self._tell(ErrorEvent(error_type="LeaseLostError", message=error.message))
-                return
-            except StoreError:
-                continue  # the store is full or busy: nobody else can have taken the lease meanwhile without a trace
+    def _lose(self, error: LeaseLostError) -> None:
+        self.lost.set()
+        self._tell(ErrorEvent(error_type="LeaseLostError", message=error.message))
 
     def _tell(self, event: Event) -> None:
         self._bus.publish(event if event.session_id else replace(event, session_id=self.session.id))

@@ -20,6 +20,7 @@ _PATCHED = re.compile(
     r"^(?:\*\*\* (?:Add File|Update File|Delete File|Move to): (?P<plain>.+)|(?:---|\+\+\+) (?P<marked>[^\t\n]+).*)$",
     re.MULTILINE,
 )
+BY_NAME = ("talk", "delegate", "unknown")  # kinds of tools of which nothing but the name counts
 
 
 class Assessment(Protocol):

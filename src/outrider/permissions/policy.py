@@ -2,14 +2,16 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
 
-from outrider.permissions.assess import Assessment, assess
+from outrider.permissions.assess import BY_NAME, Assessment, assess
 from outrider.permissions.decision import MODES, Decision, Effect, Mode
 from outrider.permissions.modes import MODE_TABLE, WHY, offered
 from outrider.permissions.rules import Rule, parse_rule
+from outrider.permissions.tools import shape_of
 
 Rules = Sequence[str]
 
@@ -56,7 +58,20 @@ def decide_by(
     """`known` is what `assess` takes besides: `approved` and `search_path`."""
     if mode not in MODES:
         raise ValueError(f"no mode is called {mode!r}; there are {', '.join(MODES)}")
-    found = assess(tool, arguments, workspace=os.fspath(workspace), **known)
+    if shape_of(tool).kind in BY_NAME:
+        return _by_name(policy, tool, mode)
+    return _by_assessment(
+        policy, assess(tool, arguments, workspace=os.fspath(workspace), **known), mode, sandbox=sandbox
+    )
+
+
+@lru_cache(maxsize=256)
+def _by_name(policy: Policy, tool: str, mode: Mode) -> Decision:
+    """Whatever its arguments are, such a call is decided on as the one before."""
+    return _by_assessment(policy, assess(tool, {}, workspace=""), mode, sandbox=False)
+
+
+def _by_assessment(policy: Policy, found: Assessment, mode: Mode, *, sandbox: bool) -> Decision:
     decision = _by_rules(policy, found, mode) or _by_mode(found, mode, sandbox=sandbox)
     if decision.effect == "ask" and mode == "background":
         return Decision("deny", f"{decision.reason}; nobody is asked in background mode", decision.rule)

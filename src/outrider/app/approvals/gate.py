@@ -73,21 +73,22 @@ class Judge:
 
     def decide(self, call: ToolPart, tool: Tool, seat: Seat, granted: Grant = NOTHING_GRANTED) -> Decision:
         own = () if tool.name in self._built_in else (tool.name,)
-        if not own and (why := refusal(tool.name, call.state.input, seat.effective_mode, self._sandbox)):
+        mode = seat.effective_mode
+        if not own and (why := refusal(tool.name, call.state.input, mode, self._sandbox)):
             return Decision("deny", why)
-        from outrider.permissions import decide  # with the first call: a shell's grammar takes long to load
+        from outrider.permissions.policy import decide  # with the first call: a shell's grammar takes long to load
 
         decision = decide(
             tool.name,
             call.state.input,
-            mode=seat.effective_mode,
+            mode=mode,
             allow=(*self._rules.allow, *granted.rules, *own, *seat.agent.permissions.get("allow", ())),
             ask=(*self._rules.ask, *seat.ask),
             deny=(*self._rules.deny, *seat.deny),
             workspace=seat.workspace,
             approved=granted.contents,
             search_path=self._search_path,
-            sandbox=seat.effective_mode in CONFINED and self._sandbox(),
+            sandbox=mode in CONFINED and self._sandbox(),
         )
         policy: Policy = tool.policy_for(call.state.input)
         if _STRICTNESS[policy] <= _STRICTNESS[decision.effect]:

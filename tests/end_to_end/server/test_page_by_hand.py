@@ -1,4 +1,4 @@
-"""The page over a real `outrider serve`: questions of a model, and commands of one's own."""
+"""The page over a real `outrider serve`: what models and called agents ask, and commands of one's own."""
 
 import re
 from collections.abc import AsyncIterator
@@ -79,3 +79,25 @@ async def test_a_command_runs_where_the_server_is_and_goes_along_with_the_next_w
         assert await told.count() == 2
         assert await told.first.locator("pre").text_content() == "begun\nover\n"
         assert await shown.count() == 0
+
+
+async def test_what_a_called_agent_asks_is_asked_in_the_session_that_people_look_at(tmp_path: Path):
+    serving = Serving(tmp_path)
+    asks = call("question", question="Which colour?", options=["red", "blue"])
+    serving.script(
+        call("call_agent", agent_name="helper", message="paint"), call("shell", command="touch made"), asks,
+        "Painted blue.", "The helper has painted it.",
+    )  # fmt: skip
+    with (serving.home / "config.toml").open("a") as config:
+        config.write('[agents.lead]\ninstructions = "You lead."\n[agents.helper]\ninstructions = "You help."\n')
+    async with page_of(serving) as page:
+        await say(page, "let it be painted")
+        question = page.locator(".question")
+        await question.get_by_text("May shell run for helper?").wait_for()
+        await page.reload()  # it is asked by what is stored, too
+        await question.get_by_text("touch made", exact=True).wait_for()
+        await question.get_by_role("button", name="Once").click()
+        await question.get_by_role("button", name="blue").click()
+        await page.get_by_text("The helper has painted it.").wait_for()
+        assert await question.count() == 0
+    assert (serving.workspace / "made").exists()

@@ -7,6 +7,7 @@ from contextlib import aclosing
 
 from outrider.app.engine import Engine
 from outrider.server.feeds.batch import Batch
+from outrider.server.feeds.family import Family
 from outrider.server.feeds.frames import HEARTBEAT, Frame, change_frame, live_frame
 from outrider.server.feeds.listener import Listener
 from outrider.types.events import Event, MessageAddedEvent, PartUpdatedEvent, SessionUpdatedEvent
@@ -20,8 +21,9 @@ SILENCE = 15.0  # seconds, after which a client hears that the server is still t
 class Feed:
     """Runs while somebody follows."""
 
-    def __init__(self, session_id: str, engine: Engine) -> None:
+    def __init__(self, session_id: str, engine: Engine, family: Family) -> None:
         self._session_id = session_id
+        self._family = family
         self._engine = engine
         self._listeners: set[Listener] = set()
         self._shown: list[Event] = []
@@ -98,9 +100,10 @@ class Feed:
 
     def _hearing(self, loop: asyncio.AbstractEventLoop) -> Callable[[Event], None]:
         def hear(event: Event) -> None:
-            if event.session_id != self._session_id:
+            own = event.session_id == self._session_id
+            if not (own or self._family.concerns(event, self._session_id)):
                 return
-            if _only_shown(event):
+            if not own or _only_shown(event):
                 loop.call_soon_threadsafe(self._show, event, self._told)
             else:
                 self._told = max(self._told, _number(event))
@@ -168,10 +171,11 @@ class Feeds:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._family = Family(engine)
         self._feeds: dict[str, Feed] = {}
 
     async def follow(self, session_id: str, after: int) -> AsyncGenerator[bytes]:
-        feed = self._feeds.setdefault(session_id, Feed(session_id, self._engine))
+        feed = self._feeds.setdefault(session_id, Feed(session_id, self._engine, self._family))
         try:
             async with aclosing(feed.follow(after)) as frames:
                 async for frame in frames:
@@ -183,6 +187,7 @@ class Feeds:
     async def close(self) -> None:
         for feed in list(self._feeds.values()):
             await feed.close()
+        self._family.close()
 
 
 def _only_shown(event: Event) -> bool:

@@ -6,11 +6,14 @@ import msgspec
 
 from outrider.app.views.questions import AskedQuestion
 from outrider.server.endpoint import Asked, Endpoint, Nothing
+from outrider.server.feeds.family import is_below
 
 ALL = "/api/questions"
 
 
 class QuestionsQuery(msgspec.Struct, frozen=True):
+    """Those of a session, and of the sessions that its agents have opened."""
+
     session_id: str | None = None
 
 
@@ -21,7 +24,9 @@ class Answers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def list_questions(asked: Asked[QuestionsQuery, Nothing]) -> list[AskedQuestion]:
-    found = asked.questions.waiting(asked.query.session_id) if asked.questions else []
+    above = asked.query.session_id
+    waiting = asked.questions.waiting() if asked.questions else []
+    found = [one for one in waiting if above is None or await is_below(asked.engine, one.session_id, above)]
     return asked.engine.discreet(found)
 
 

@@ -8,6 +8,7 @@ from outrider.app.archive.archive import Approval
 from outrider.app.engine import TurnEnd
 from outrider.app.inputs.plans import Plan
 from outrider.server.endpoint import Asked, Endpoint, Nothing
+from outrider.server.feeds.family import is_below
 from outrider.server.routes.sessions import ONE
 from outrider.types.codec import load_part
 from outrider.types.ids import new_id
@@ -65,6 +66,8 @@ class PlanAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ApprovalsQuery(msgspec.Struct, frozen=True):
+    """Those of a session, and of the sessions that its agents have opened."""
+
     session_id: str | None = None
 
 
@@ -136,7 +139,9 @@ async def answer_plan(asked: Asked[Nothing, PlanAnswer]) -> Ended:
 
 
 async def list_approvals(asked: Asked[ApprovalsQuery, Nothing]) -> list[Approval]:
-    return list(await asked.engine.approvals(asked.query.session_id))
+    above = asked.query.session_id
+    found = await asked.engine.approvals()
+    return [one for one in found if above is None or await is_below(asked.engine, one.session_id, above)]
 
 
 async def answer_approval(asked: Asked[Nothing, Answer]) -> Approval:

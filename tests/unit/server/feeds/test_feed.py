@@ -9,6 +9,7 @@ import msgspec
 
 from outrider.app.engine import Engine
 from outrider.bus import EventBus
+from outrider.server.feeds.family import Family
 from outrider.server.feeds.feed import Feed
 from outrider.types.events import Event, LoopStartedEvent, MessageAddedEvent, PartDeltaEvent, StateChangedEvent
 
@@ -54,7 +55,8 @@ def piece(text: str) -> Event:
 async def heard(engine: Half, count: int, work: Any) -> list[Any]:
     """The first frames that a client gets, as numbers of changes and names of events."""
     frames: list[Any] = []
-    async with aclosing(Feed("s", cast("Engine", engine)).follow(0)) as following:
+    whole = cast("Engine", engine)
+    async with aclosing(Feed("s", whole, Family(whole)).follow(0)) as following:
         await anext(following)
         working = asyncio.create_task(work)
         async with asyncio.timeout(30):

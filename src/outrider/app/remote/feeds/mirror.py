@@ -85,7 +85,8 @@ class Mirror:
         """Kinds of events that a newer server has are not known here, and not missed."""
         told: list[Event] = []
         for raw in shown.events:
-            if raw.get("type") in EVENT_TYPES:
+            # What called agents ask comes along for clients that follow this session only.
+            if raw.get("type") in EVENT_TYPES and raw.get("session_id") == self.session.id:
                 told += await self._happened(event_from_dict(raw))
         return told
 

@@ -71,7 +71,7 @@ async function show(id) {
     if (page.session.mode === "background" && (await isRun(id))) return void location.replace(`#/jobs/${id}`);
     mine.transcript.load(page);
     mine.conversation = new Conversation($("conversation"), mine.transcript, earlier);
-    mine.questions = new Questions(id, complain);
+    mine.questions = new Questions(id, complain, () => mine.transcript.session?.mode);
     mine.byHand = new ByHand(id, mine.conversation, complain);
     mine.feed = new Feed(id, page.session.seq, { change: (change) => changed(mine, change), live: (events) => lived(mine, events), connected: (yes) => connected(mine, yes) });
     await mine.questions.load();
@@ -124,6 +124,10 @@ function lived(mine, events) {
         if (event.changes.question) mine.questions.ask(event.changes.question);
         if (event.changes.settled) mine.questions.settle(event.changes.settled);
         break;
+      case "ToolApprovalRequestedEvent":
+      case "ToolApprovalResultEvent":
+        mine.questions.hear(event);
+        break;
       case "ToolOutputEvent":
         mine.conversation.output(event);
         break;
@@ -139,7 +143,7 @@ function lived(mine, events) {
         mine.busy = false;
         mine.state = event.termination_reason === "completed" ? "done" : "failed";
         mine.ended = event.termination_reason;
-        mine.questions.loadPlan().catch(complain);
+        mine.questions.reload().catch(complain);
         break;
       default:
         break;

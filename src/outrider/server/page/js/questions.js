@@ -5,8 +5,9 @@ import { $, h } from "./dom.js";
 import { markdown } from "./markdown.js";
 
 export class Questions {
-  constructor(sessionId, complain) {
+  constructor(sessionId, complain, mode = () => "") {
     this.sessionId = sessionId;
+    this.mode = mode;
     this.complain = complain;
     this.approvals = new Map();
     this.asked = new Map();
@@ -27,7 +28,8 @@ export class Questions {
   }
 
   async loadPlan() {
-    this.plan = await get(`/sessions/${this.sessionId}/plan`).catch((error) => (error.status === 404 || error.status === 409 ? null : Promise.reject(error)));
+    const none = (error) => (error.status === 404 || error.status === 409 ? null : Promise.reject(error));
+    this.plan = this.mode() === "plan" ? await get(`/sessions/${this.sessionId}/plan`).catch(none) : null;
     this.draw();
   }
 
@@ -35,6 +37,13 @@ export class Questions {
     if (approval.answer === "open") this.approvals.set(approval.id, approval);
     else this.approvals.delete(approval.id);
     this.draw();
+  }
+
+  // Of agents that were called only what is asked is told here, not what is kept.
+  hear({ type, session_id, approval_id: id, tool_name: tool, tool_input: input, description, offers, agent_name: agent }) {
+    if (session_id === this.sessionId) return;
+    if (type === "ToolApprovalRequestedEvent") this.put({ id, tool, input, description, offers, agent, answer: "open" });
+    else this.put({ id, answer: "given" });
   }
 
   ask(question) {
@@ -110,8 +119,9 @@ export class Questions {
       } else answer(false, "once", words.value)();
     };
     const longer = approval.offers === undefined || approval.offers === null || approval.offers.length > 0;
-    return h("section", { class: "question", "data-approval": approval.id, "aria-label": `May ${approval.tool} run?` },
-      h("h3", {}, `May ${approval.tool} run?`),
+    const title = `May ${approval.tool} run${approval.agent ? ` for ${approval.agent}` : ""}?`;
+    return h("section", { class: "question", "data-approval": approval.id, "aria-label": title },
+      h("h3", {}, title),
       shown(approval.input),
       h("p", { class: "why" }, approval.description),
       longer && approval.offers?.length ? h("p", { class: "why" }, `A longer yes keeps: ${approval.offers.join(", ")}`) : null,

@@ -18,6 +18,7 @@ from outrider.errors import (
     OutriderError,
     ProcessError,
     ProviderError,
+    ServerAwayError,
     SessionInUseError,
     SessionNotFoundError,
     StorageFullError,
@@ -62,7 +63,8 @@ def answering(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         except (OutriderError, LookupError, ValueError, OverflowError) as error:
             return _refused(error)
         except asyncio.CancelledError:
-            raise
+            # Only the end of the server cancels an answer. Whoever waits hears of it, and comes back.
+            return refusal(503, ServerAwayError.__name__, "the server is ending; what was asked for is kept")
         except Exception:  # noqa: BLE001  a defect of ours must not show a client its traceback
             _log.exception("%s %s failed", endpoint.method, endpoint.path)
             return refusal(500, "internal", "the server failed; its log says why")

@@ -1,0 +1,36 @@
+"""An answer that the end of the server cuts off says so in words that clients understand."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from starlette.requests import Request
+
+from outrider.app.remote.place import place_of
+from outrider.app.remote.refusals import refused
+from outrider.errors import ServerAwayError
+from outrider.server.answers import answering
+from outrider.server.endpoint import Endpoint
+
+
+async def test_who_waits_for_an_answer_when_the_server_ends_is_told_to_come_back():
+    waiting = asyncio.Event()
+
+    async def for_ever(asked: Any) -> None:
+        waiting.set()
+        await asyncio.Event().wait()
+
+    async def no_body() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    state = SimpleNamespace(engine=None, feeds=None, peers=None, version="0", background=None, questions=None)
+    scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": [], "path_params": {}}
+    request = Request({**scope, "app": SimpleNamespace(state=state), "server": ("localhost", 80)}, no_body)
+    endpoint = Endpoint(method="POST", path="/", name="wait", summary="Wait", answer=for_ever)
+    answer = asyncio.create_task(answering(endpoint)(request))
+    await waiting.wait()
+    answer.cancel()
+    said = await answer
+    assert said.status_code == 503
+    place = place_of("http://localhost", token="t" * 40, environ={"HOME": "/nowhere"})
+    assert isinstance(refused(place, said.status_code, bytes(said.body)), ServerAwayError)

@@ -4,13 +4,15 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from outrider.background.jobs import Jobs
-from outrider.background.runs import OVER, Run
-from outrider.errors import StoreUnavailableError
+from outrider.background.runs import Run
+from outrider.errors import OutriderError, StoreUnavailableError
 from outrider.sessions.records import ApprovalChange, Change, MessageChange, PartChange, SessionChange
 from outrider.sessions.store import Store
 
-__all__ = ["ApprovalChange", "Change", "MessageChange", "PartChange", "SessionChange", "follow"]
+__all__ = ["ApprovalChange", "Change", "MessageChange", "PartChange", "SessionChange", "follow", "until_left_alone"]
 
 POLL = 0.5
 _AT_MOST = 1000  # changes that wait to be taken; the rest stays in the store
@@ -23,7 +25,7 @@ async def follow(jobs: Jobs, run_id: str, *, after: int = 0, poll: float = POLL)
     run = await jobs.show(run_id)
     yield run
     async with _Reader(jobs.store, run_id, after, poll) as reader:
-        while run.state not in OVER:
+        while not run.is_over:
             if change := await reader.next(poll):
                 yield change
                 continue
@@ -35,6 +37,17 @@ async def follow(jobs: Jobs, run_id: str, *, after: int = 0, poll: float = POLL)
     async with aclosing(jobs.store.changes(run_id, after=last, follow=False)) as rest:
         async for change in rest:
             yield change
+
+
+async def until_left_alone(jobs: Jobs, run_id: str, *, pause: float = 5.0) -> None:
+    """Returns once a run was found twice in a row to have nobody who goes on with it."""
+    found = 0
+    while found < 2:
+        await asyncio.sleep(pause)
+        try:
+            found = found + 1 if await jobs.left_alone([await jobs.show(run_id)]) else 0
+        except (SQLAlchemyError, OutriderError):
+            found = 0  # whoever follows the run hears of it there
 
 
 class _Reader:

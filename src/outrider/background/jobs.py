@@ -14,14 +14,16 @@ from outrider.app.workspace.worktrees import Worktree
 from outrider.background.database import QUEUE, VERSION, Database
 from outrider.background.endings.reports import Report, Reports
 from outrider.background.line.line import Line
-from outrider.background.runs import OVER, Job, Outcome, Run, Terms, state_of
-from outrider.background.times.afterwards import Afterwards, queue_after
+from outrider.background.roster import Roster
+from outrider.background.runs import Job, Outcome, Run, Terms, state_of
+from outrider.background.times.afterwards import Afterwards, queue_after, run_before
 from outrider.background.times.schedules import Schedule, Schedules, local_zone
 from outrider.background.used import family
 from outrider.background.waiting import Waiting
 from outrider.background.worktrees.ground import worktree_of
 from outrider.errors import OutriderError, SessionNotFoundError
 from outrider.sessions.records import Approval, InboxItem, StoredSession
+from outrider.sessions.sqlite.owners import is_alive
 from outrider.sessions.store import Store
 from outrider.tracing.spans import Trace
 from outrider.types.agents import Limits, Mode
@@ -30,6 +32,7 @@ from outrider.types.messages import Message
 from outrider.types.parts import TextPart
 
 WORKFLOW = "outrider.run"
+STARTING = 15_000  # milliseconds in which a worker that starts by itself is there
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +74,7 @@ class Jobs:
         self._schedules = Schedules(database)
         self._afterwards = Afterwards(database)
         self.waiting = Waiting(database)
+        self._roster = Roster(database)
 
     async def submit(self, prompt: str, **order: Unpack[Order]) -> Run:
         """The same `run_id` submits the same run once."""
@@ -128,6 +132,17 @@ class Jobs:
             return True
         return any([not await self.approvals(run_id) for run_id in await asyncio.to_thread(self.waiting.all)])
 
+    async def attended(self) -> bool:
+        """Whether a worker lives, as far as that can be known: those of other machines are taken at their word."""
+        beats = await asyncio.to_thread(self._roster.others)
+        return any(is_alive(beat.owner) is not False for beat in beats)
+
+    async def left_alone(self, runs: Sequence[Run]) -> Sequence[Run]:
+        """Those of them that should be worked on and are not, since there is no worker; one may be starting."""
+        due = now_ms() - STARTING
+        stuck = [run for run in runs if run.state == "running" or (run.state == "queued" and (run.created or 0) < due)]
+        return stuck if stuck and not await self.attended() else ()
+
     async def schedule(self, cron: str, prompt: str, *, timezone: str = "", **order: Unpack[Order]) -> Schedule:
         """Submit a run at every time that `cron` tells, of a time zone like Europe/Berlin or else of this machine. What
         was missed while no worker lived is made up for once."""
@@ -149,7 +164,7 @@ class Jobs:
             await self.submit(schedule.prompt, **{**order, "run_id": schedule.run_id()})
             await asyncio.to_thread(self._schedules.advance, schedule, now)
         for run_id in await asyncio.to_thread(self._afterwards.awaited):
-            if (await self.show(run_id)).state in OVER:
+            if (await self.show(run_id)).is_over:
                 await asyncio.to_thread(self._afterwards.release, run_id)
 
     async def report(self, run_id: str) -> Report | None:
@@ -205,7 +220,7 @@ class Jobs:
         whether it need not be looked at any more."""
         run = await self.show(run_id)
         if run.state != "waiting":
-            return run.state in OVER
+            return run.is_over
         if await self.approvals(run_id):
             return False
         await self._again(run)
@@ -240,9 +255,10 @@ def _run(status: WorkflowStatus) -> Run:
     job = msgspec.convert(given, Job, strict=False)
     left: Any = status.output
     outcome = msgspec.convert(left, Outcome, strict=False) if left else None
+    state, before = state_of(status.status, outcome), run_before(status.queue_name or "")
     return Run(
         id=status.workflow_id,
-        state=state_of(status.status, outcome),
+        state="delayed" if state == "queued" and before else state,
         prompt=job.prompt,
         queue=job.queue,
         user=job.user,
@@ -251,5 +267,7 @@ def _run(status: WorkflowStatus) -> Run:
         attempts=status.recovery_attempts or 0,
         created=status.created_at,
         ended=status.completed_at,
+        begins=status.delay_until_epoch_ms if state == "delayed" else None,
+        after_run=before if state == "queued" else "",
         outcome=outcome,
     )

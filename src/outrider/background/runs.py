@@ -49,7 +49,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """`id` is the session's too. `attempts` counts the workers that were given it; times are Unix milliseconds."""
+    """`id` is the session's too. `attempts` counts the workers that were given it; times are Unix milliseconds. What is
+    delayed begins at the time `begins`, or when the run `after_run` is over."""
 
     id: str
     state: RunState
@@ -61,7 +62,13 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0
     created: int | None = None
     ended: int | None = None
+    begins: int | None = None
+    after_run: str = ""
     outcome: Outcome | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in OVER
 
 
 def state_of(status: str, outcome: Outcome | None) -> RunState:

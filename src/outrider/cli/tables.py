@@ -72,6 +72,10 @@ def tokens_text(count: int) -> str:
     return f"{count:,}"
 
 
+def counted(number: int, name: str) -> str:
+    return f"{number:,} {name}" if number == 1 else f"{number:,} {name}s"
+
+
 def cost_text(cost: Decimal | None) -> str:
     if cost is None:
         return "unknown"

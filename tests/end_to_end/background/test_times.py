@@ -22,6 +22,7 @@ async def test_a_run_begins_when_the_one_before_it_is_over(tmp_path: Path):
     async with watched(tmp_path) as here:
         first = await here.submit("2 steps of first", place=Place(priority=100))
         second = await here.submit("1 steps of second", place=Place(priority=1, after_run=first.id))
+        assert (first.state, second.state, second.after_run) == ("queued", "delayed", first.id)
         here.fleet.start()
         for run in (first, second):
             assert (await asyncio.wait_for(here.jobs.wait(run.id, poll=0.1), SECONDS)).state == "done"

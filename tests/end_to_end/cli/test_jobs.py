@@ -58,7 +58,7 @@ async def test_a_run_in_a_repository_works_in_a_worktree_and_ends_with_a_report(
     (repo / "loose.txt").write_text("not committed\n")
     async with answering(program, SCRIPT):
         submitted = await program.run("jobs", "submit", "--no-worker", "--json", "write a list")
-        assert "1 uncommitted changes here are not in it" in submitted.err
+        assert "without 1 uncommitted change." in submitted.err
         (run,) = submitted.lines
         run = await carried(program, run["id"])
     assert run["report"]["outcome"]["output"] == "The list is written."
@@ -147,6 +147,10 @@ async def test_a_run_that_nobody_has_begun_is_canceled_and_cannot_be_answered(pr
     assert (refused.code, "waits for no answer" in refused.err) == (1, True)
     assert (await program.run("jobs", "cancel", run["id"], "--json")).json["state"] == "canceled"
     assert (await program.run("jobs", "show", "nothing-like-it")).code == 1
+    (later,) = (await program.run("jobs", "submit", "--no-worker", "--json", "--after", "2h", "later")).lines
+    assert "It begins on " in (await program.run("jobs", "show", later["id"])).out
+    refused = await program.run("jobs", "submit", "--after", "yesterday", "too late")
+    assert (refused.code, "takes a time" in refused.err) == (2, True)
 
 
 async def test_a_schedule_is_made_shown_and_ended(program: Program):

@@ -13,6 +13,11 @@ def queue_after(run_id: str) -> str:
     return f"{_AFTER}{run_id}"
 
 
+def run_before(queue: str) -> str:
+    """The run whose end those of a queue wait for; "" if it is none of these queues."""
+    return queue.removeprefix(_AFTER) if queue.startswith(_AFTER) else ""
+
+
 class Afterwards:
     def __init__(self, database: Database) -> None:
         self._engine = database.engine

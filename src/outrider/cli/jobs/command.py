@@ -57,7 +57,7 @@ def jobs(parser: ArgumentParser) -> None:
 
 def _add_submitting(add: Add) -> None:
     submitted = add("submit", "submit a prompt; it is begun as soon as a worker has time", "work:submit")
-    submitted.add_argument("prompt", metavar="PROMPT", help="what to do")
+    submitted.add_argument("prompt", metavar="PROMPT", type=words, help="what to do")
     submitted.add_argument(
         "--after", default="", metavar="WHEN", help="not before 90s, 15m or 2h are over, 22:30, or another run's end"
     )
@@ -65,7 +65,7 @@ def _add_submitting(add: Add) -> None:
     _add_order(submitted)
     scheduled = add("schedule", "submit a prompt again and again", "timing:schedule")
     scheduled.add_argument("cron", metavar="CRON", help="minute, hour, day, month and weekday: '0 7 * * *'")
-    scheduled.add_argument("prompt", metavar="PROMPT", help="what to do")
+    scheduled.add_argument("prompt", metavar="PROMPT", type=words, help="what to do")
     scheduled.add_argument("--timezone", default="", metavar="ZONE", help="like Europe/Berlin (this machine's)")
     _add_order(scheduled)
     add("schedules", "what is submitted again and again, and when", "timing:schedules")
@@ -139,6 +139,12 @@ def worker(parser: ArgumentParser) -> None:
     one.add_argument("--resident", action="store_true", help=SUPPRESS)
     parser.add_argument("--idle", type=seconds, default=300, help=SUPPRESS)
     parser.set_defaults(execute="outrider.cli.jobs.resident:worker")
+
+
+def words(text: str) -> str:
+    if not text.strip():
+        raise ArgumentTypeError("it is empty; say what to do")
+    return text
 
 
 def web_address(text: str) -> str:

@@ -1,7 +1,9 @@
 """A run as text while it goes on: what was said, which tools were called, and how that ended."""
 
+import asyncio
 from argparse import Namespace
-from contextlib import aclosing
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,10 +12,10 @@ from outrider.app.archive.names import short_id
 from outrider.cli import exits
 from outrider.cli.console import Console
 from outrider.cli.jobs.outputs import RunningOutputs
-from outrider.cli.jobs.reaching import named, with_jobs
+from outrider.cli.jobs.reaching import LEFT_ALONE, named, used, with_jobs
 from outrider.cli.jobs.ringing import ring
 from outrider.cli.run.progress import telling
-from outrider.cli.tables import cost_text, cut
+from outrider.cli.tables import cut
 from outrider.types.parts import TextPart, ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
 
@@ -52,20 +54,37 @@ def follow(arguments: Namespace) -> int:
 async def follow_run(arguments: Namespace, jobs: "Jobs", run_id: str) -> int:
     """Until the run is over; its exit code is what the run came to."""
     from outrider.background.follow import follow as followed
-    from outrider.background.runs import OVER, Run
+    from outrider.background.runs import Run
 
     printer, run = _printer(arguments), None
-    async with aclosing(followed(jobs, run_id, after=getattr(arguments, "after", 0))) as news:
-        async for new in news:
+    news = aclosing(followed(jobs, run_id, after=getattr(arguments, "after", 0)))
+    async with _told_if_left_alone(jobs, run_id), news as changes:
+        async for new in changes:
             if not isinstance(new, Run):
                 printer.change(new)
-            elif (run := new).state not in OVER:
+            elif not (run := new).is_over:
                 printer.run(run)
     if run is None:
         return exits.FAILED
     printer.run(run)  # the last word, after what was kept until then
     ring(f"{run.state}: {run.prompt}")
     return _CODES.get(run.state, _failed(run))
+
+
+@asynccontextmanager
+async def _told_if_left_alone(jobs: "Jobs", run_id: str) -> AsyncGenerator[None]:
+    from outrider.background.follow import until_left_alone
+
+    async def tell() -> None:
+        await until_left_alone(jobs, run_id)
+        Console().say(LEFT_ALONE, "yellow")
+
+    telling = asyncio.create_task(tell())
+    try:
+        yield
+    finally:
+        telling.cancel()
+        await asyncio.wait([telling])
 
 
 def _failed(run: "Run") -> int:
@@ -111,7 +130,7 @@ class TextPrinter:
         if run.state == "waiting":
             words += f" Answer: outrider jobs approve {short_id(run.id)}"
         elif run.outcome is not None:
-            words += f" {run.outcome.steps} steps, {cost_text(run.outcome.cost)} {run.outcome.error}".rstrip()
+            words += f" {used(run.outcome)} {run.outcome.error}".rstrip()
         self._line(words, "dim")
 
     def change(self, change: "Change") -> None:

@@ -12,15 +12,16 @@ from outrider.app.archive.names import short_id
 from outrider.cli import exits
 from outrider.cli.console import Console
 from outrider.cli.store import folders
-from outrider.cli.tables import ago, table
+from outrider.cli.tables import ago, cost_text, counted, table, tokens_text
 from outrider.errors import ConfigurationError, OutriderError
 from outrider.types.ids import now_ms
 
 if TYPE_CHECKING:
     from outrider.background.jobs import Jobs
-    from outrider.background.runs import Run
+    from outrider.background.runs import Outcome, Run
 
 T = TypeVar("T")
+LEFT_ALONE = "No worker is at work. The next submit starts one, or start it here: outrider worker"
 
 
 def with_jobs(arguments: Namespace, work: "Callable[[Jobs], Awaitable[T]]") -> T:
@@ -45,6 +46,16 @@ async def named(jobs: "Jobs", name: str) -> "Run":
 
 def several(count: int, name: str) -> str:
     return f"{count} {name}s have" if count else f"no {name} has"
+
+
+async def warn_left_alone(jobs: "Jobs", runs: "Sequence[Run]") -> None:
+    if await jobs.left_alone(runs):
+        Console().say(LEFT_ALONE, "yellow")
+
+
+def used(outcome: "Outcome") -> str:
+    cost = "cost unknown" if outcome.cost is None else cost_text(outcome.cost)
+    return f"{counted(outcome.steps, 'step')}, {tokens_text(outcome.tokens.total)} tokens, {cost}"
 
 
 def tell(arguments: Namespace, runs: "Sequence[Run]") -> int:

@@ -15,8 +15,8 @@ from outrider.cli.jobs.reaching import named, several, with_jobs
 from outrider.cli.jobs.resident import ensure
 from outrider.cli.options import seconds
 from outrider.cli.settings import settings_of
-from outrider.cli.tables import table
-from outrider.errors import OutriderError
+from outrider.cli.tables import counted, table
+from outrider.errors import ConfigurationError, OutriderError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +55,11 @@ async def place_of(arguments: Namespace, jobs: "Jobs") -> "Place":
     wait = None if await _is_run(jobs, after) else _wait(after, datetime.now().astimezone())
     if wait is not None:
         return msgspec.structs.replace(place, after=wait)
-    return msgspec.structs.replace(place, after_run=(await named(jobs, after)).id)
+    try:
+        return msgspec.structs.replace(place, after_run=(await named(jobs, after)).id)
+    except OutriderError as problem:
+        hint = "--after takes a time (90s, 15m, 2h, 22:30, 2026-12-01T07:00) or the id of a run"
+        raise ConfigurationError(f"{hint}, and {problem}") from None
 
 
 async def _is_run(jobs: "Jobs", name: str) -> bool:
@@ -77,11 +81,16 @@ def _wait(after: str, now: datetime) -> float | None:
     return None
 
 
-def warn(arguments: Namespace, settings: "Settings") -> None:
+def warn_of_what_is_missing(arguments: Namespace, settings: "Settings") -> None:
     from outrider.background.worktrees.worktrees import uncommitted
 
     if arguments.worktree and (changed := uncommitted(str(settings.workspace))):
-        Console().say(f"The run begins with the last commit: {changed} uncommitted changes here are not in it.")
+        Console().say(f"The run begins with the last commit, without {counted(changed, 'uncommitted change')}.")
+
+
+def warn_of_questions(arguments: Namespace) -> None:
+    if arguments.ask and (arguments.mode or "background") == "background":
+        Console().say("In background mode nobody is asked: what --ask names is refused. With --mode agent it is asked.")
 
 
 def schedule(arguments: Namespace) -> int:
@@ -95,6 +104,7 @@ def schedule(arguments: Namespace) -> int:
         return await jobs.schedule(arguments.cron, arguments.prompt, timezone=arguments.timezone, **order)
 
     made = with_jobs(arguments, work)
+    warn_of_questions(arguments)
     ensure(arguments, settings)
     return _tell(arguments, [made])
 

@@ -6,15 +6,18 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from outrider.app.archive.names import short_id
+from outrider.cli import exits
 from outrider.cli.console import Console
 from outrider.cli.jobs.following import follow
-from outrider.cli.jobs.reaching import named, tell, with_jobs
+from outrider.cli.jobs.reaching import named, tell, warn_left_alone, with_jobs
 from outrider.cli.jobs.resident import ensure
-from outrider.cli.jobs.timing import order_of, place_of, warn
+from outrider.cli.jobs.timing import order_of, place_of, warn_of_questions, warn_of_what_is_missing
 from outrider.cli.settings import settings_of
 from outrider.errors import OutriderError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from outrider.background.jobs import Jobs
     from outrider.background.runs import Run
 
@@ -27,7 +30,8 @@ def submit(arguments: Namespace) -> int:
         return await jobs.submit(arguments.prompt, **order)
 
     run = with_jobs(arguments, work)
-    warn(arguments, settings)
+    warn_of_what_is_missing(arguments, settings)
+    warn_of_questions(arguments)
     ensure(arguments, settings)
     if arguments.wait:
         return follow(Namespace(**{**vars(arguments), "run": run.id, "after": 0}))
@@ -38,7 +42,17 @@ def submit(arguments: Namespace) -> int:
 
 
 def list_runs(arguments: Namespace) -> int:
-    return tell(arguments, with_jobs(arguments, lambda jobs: jobs.list(limit=arguments.limit)))
+    async def work(jobs: "Jobs") -> "Sequence[Run]":
+        runs = await jobs.list(limit=arguments.limit)
+        await warn_left_alone(jobs, runs)
+        return runs
+
+    runs = with_jobs(arguments, work)
+    code = tell(arguments, runs)
+    waiting = [short_id(run.id) for run in runs if run.state == "waiting"]
+    if waiting and not arguments.json:
+        Console().say(f"Waiting for an answer: {', '.join(waiting)}. See `outrider jobs show {waiting[0]}`.")
+    return code
 
 
 def cancel(arguments: Namespace) -> int:
@@ -80,4 +94,7 @@ def _answered(arguments: Namespace, *, allow: bool) -> int:
 
     run = with_jobs(arguments, work)
     ensure(arguments)
-    return tell(arguments, [run])
+    if arguments.json:
+        return tell(arguments, [run])
+    Console().say(f"It goes on. Watch it: outrider jobs follow {short_id(run.id)}")
+    return exits.DONE

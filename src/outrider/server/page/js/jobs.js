@@ -174,6 +174,7 @@ function facts(run, branch, worktree) {
   const tokens = outcome?.tokens;
   const rows = {
     Submitted: run.created ? new Date(run.created).toLocaleString() : "",
+    Begins: run.begins ? new Date(run.begins).toLocaleString() : run.after_run ? `after the run ${run.after_run.slice(-8)}` : "",
     Took: run.ended && run.created && OVER.includes(run.state) ? seconds(run.ended - run.created) : "",
     Steps: outcome ? outcome.steps : "",
     Tokens: tokens ? count(tokens.input + tokens.output + tokens.reasoning) : "",

@@ -1,0 +1,70 @@
+"""Whoever looks at a run is told when nobody goes on with it, and not while a worker may still be starting."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
+
+from outrider.background.database import Database
+from outrider.background.follow import until_left_alone
+from outrider.background.jobs import STARTING, Jobs, open_jobs
+from outrider.background.roster import Roster
+from outrider.background.runs import Run, RunState
+from outrider.sessions.memory_store import MemoryStore
+from outrider.types.ids import now_ms
+
+BEAT = """
+import sys
+from outrider.background.database import Database
+from outrider.background.roster import Roster
+Roster(Database(sys.argv[1])).beat()
+"""
+
+
+def run(state: RunState, age: int = 0) -> Run:
+    return Run(id="one", state=state, prompt="look", queue="runs", created=now_ms() - age)
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[tuple[Jobs, Database]]:
+    database = Database(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    async with MemoryStore() as store, open_jobs(database, store) as jobs:
+        yield jobs, database
+    database.close()
+
+
+async def test_a_run_that_should_go_on_and_has_no_worker_is_left_alone(place: tuple[Jobs, Database]):
+    jobs, database = place
+    old = STARTING + 1
+    stuck = [run("running"), run("queued", old)]
+    others = [run("queued"), run("waiting", old), run("delayed", old), run("done", old)]
+    assert await jobs.left_alone([*others, *stuck]) == stuck
+    subprocess.run([sys.executable, "-c", BEAT, str(database.url)], check=True)
+    assert await jobs.left_alone(stuck) == stuck, "a worker that died on this machine is none"
+    Roster(database).beat()
+    assert not await jobs.left_alone(stuck)
+
+
+class FewJobs:
+    """Says of each look whether the run is left alone."""
+
+    def __init__(self, *answers: bool) -> None:
+        self.answers = list(answers)
+
+    async def show(self, run_id: str) -> str:
+        return run_id
+
+    async def left_alone(self, runs: Sequence[str]) -> Sequence[str]:
+        return runs if self.answers.pop(0) else ()
+
+
+async def test_a_run_is_said_to_be_left_alone_when_it_was_twice_in_a_row():
+    jobs: Any = FewJobs(True, False, True, True)
+    await asyncio.wait_for(until_left_alone(jobs, "one", pause=0.001), 30)
+    assert not jobs.answers

@@ -108,20 +108,30 @@ class Runner:
         return await self._end(call, state)
 
     async def _execute(self, tool: Tool, call: "_Watched") -> ToolEnd:
-        limit = asyncio.timeout(tool.timeout)
         try:
-            async with limit, self._around(call.part, tool):
-                result = await tool.call(call.running.input, call.context)
+            result = await (self._called(tool, call) if tool.timeout is None else self._in_time(tool, call))
         except InvalidArguments as error:
             return await self._failed(call, error.message, "invalid_input")
         except ToolFailure as error:
             return await self._failed(call, error.message, error.reason)
         except Exception as error:  # noqa: BLE001  a tool may raise anything, and the model should know
-            if isinstance(error, TimeoutError) and limit.expired():
-                return await self._failed(call, f"timed out after {tool.timeout:g} s", "timeout")
             return await self._failed(call, _words(error), "failed")
         value = result if isinstance(result, ToolResult) else ToolResult(result)
         return self._complete(call.running, value, await self._after(call.part, value.content, is_error=False))
+
+    async def _called(self, tool: Tool, call: "_Watched") -> str | ToolResult:
+        async with self._around(call.part, tool):
+            return await tool.call(call.running.input, call.context)
+
+    async def _in_time(self, tool: Tool, call: "_Watched") -> str | ToolResult:
+        limit = asyncio.timeout(tool.timeout)
+        try:
+            async with limit:
+                return await self._called(tool, call)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise  # it is the tool's own
+            raise ToolFailure(f"timed out after {tool.timeout:g} s", reason="timeout") from error
 
     async def _failed(self, call: "_Watched", error: str, reason: ToolErrorReason) -> ToolEnd:
         state = call.fail(error, self._clock(), reason)

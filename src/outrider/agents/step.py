@@ -22,10 +22,23 @@ from outrider.types.ids import new_id
 from outrider.types.messages import Message, MessageError, MessagePath, MessageTime
 from outrider.types.parts import ModelRef, RetryPart, RetryTime, StepFinishPart, StepStartPart, ToolPart
 from outrider.types.request import Request
-from outrider.types.stream import Delta, Happened, InputDelta, PartEnd, PartStart, ReasoningDelta, Retry, TextDelta
+from outrider.types.stream import (
+    AnswerStart,
+    Delta,
+    Finish,
+    Happened,
+    InputDelta,
+    PartEnd,
+    PartStart,
+    ReasoningDelta,
+    Retry,
+    TextDelta,
+    UsageReport,
+)
 from outrider.types.tool_state import ToolPending
 
 _WHOLE = ("stop", "tool_use")
+_SILENT = frozenset({AnswerStart, UsageReport, Finish})  # they tell of the answer as a whole
 _BROKE_OFF = "The answer broke off, so this call may not be whole. It was not run. Make it again if it is still wanted."
 
 
@@ -49,10 +62,7 @@ class Step:
         self._seat.journal.open_message(self.message)
         faults.reach("FP-before-request")
         try:
-            async with aclosing(self._crew.client(self._seat.agent).stream(self._request)) as deltas:
-                async for delta in deltas:
-                    self._assembler.add(delta)
-                    await self._show(delta)
+            await self._read()
         except ProviderError as error:
             await self._finish(MessageError(type(error).__name__, error.message, error.status))
             raise
@@ -65,6 +75,13 @@ class Step:
             await asyncio.shield(self._stop_calls())
             raise
         return self.message
+
+    async def _read(self) -> None:
+        async with aclosing(self._crew.client(self._seat.agent).stream(self._request)) as deltas:
+            async for delta in deltas:
+                self._assembler.add(delta)
+                if type(delta) not in _SILENT:
+                    await self._show(delta)
 
     async def _stop_calls(self) -> None:
         """The answer is whole, and its calls must not run: not now, and not when the session is opened again."""
@@ -138,9 +155,8 @@ class Step:
     async def _finish(self, error: MessageError | None) -> None:
         """Keep every part, also those that were cut, and what the answer used."""
         journal, now, message = self._seat.journal, self._crew.clock(), self.message
-        for part in self._assembler.parts():
-            if part.id not in self._kept:
-                self._keep(part)
+        for part in self._assembler.parts(besides=self._kept):
+            self._keep(part)
         if error is not None or self._assembler.finish not in _WHOLE:
             await journal.put_message(message)
             await self._end_calls(now)

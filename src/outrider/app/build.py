@@ -1,6 +1,7 @@
 """Names the concrete parts and puts them together. What belongs to one kind of provider is loaded with the first of it:
 most programs have one, and loading all of them takes longer than asking it."""
 
+from collections.abc import Callable
 from typing import Any, TypeVar, get_args
 
 import msgspec
@@ -11,11 +12,13 @@ from outrider.providers.catalog import Catalog
 from outrider.providers.client import WireClient
 from outrider.providers.fallback import Candidate, FallbackClient
 from outrider.providers.provider import ModelClient, Wire
+from outrider.providers.stages.stage import Stage
 from outrider.providers.transport.http import HttpClient
 from outrider.providers.transport.rate_limit import RateLimit, RateLimiter
 from outrider.providers.transport.retry import RetryPolicy
 from outrider.providers.transport.transport import Timeouts, Transport
 from outrider.types.agents import Provider, ProviderKind
+from outrider.types.request import Request
 
 Settings = TypeVar("Settings", bound=msgspec.Struct)
 
@@ -75,7 +78,7 @@ def fallback_client(
     )
 
 
-def _wired(provider: Provider, wire: Wire) -> WireClient:
+def _wired(provider: Provider, wire: Wire, stage: Callable[[Request], Stage] | None = None) -> WireClient:
     limit = _options(provider, "rate_limit", RateLimit)
     return WireClient(
         provider.name,
@@ -83,6 +86,7 @@ def _wired(provider: Provider, wire: Wire) -> WireClient:
         _transport(provider),
         retry=_options(provider, "retry", RetryPolicy),
         limiter=RateLimiter(limit) if limit != RateLimit() else None,
+        stage=stage,
     )
 
 
@@ -99,9 +103,9 @@ def _transport(provider: Provider) -> Transport:
 
 def _chat(provider: Provider) -> ModelClient:
     from outrider.providers.openai.chat.wire import ChatWire
-    from outrider.providers.stages.think_tags import think_tags_client
+    from outrider.providers.stages.think_tags import think_tags
 
-    client = think_tags_client(_wired(provider, ChatWire(provider)))
+    client = _wired(provider, ChatWire(provider), think_tags)
     if not provider.options.get("text_tools"):
         return client
     from outrider.providers.stages.text_tools import TextToolsClient

@@ -1,7 +1,8 @@
 """Deltas, folded into the parts of an answer; at any moment what has arrived so far can be taken and kept."""
 
+from collections.abc import Callable, Container
 from decimal import Decimal
-from typing import Any, assert_never
+from typing import Any, ClassVar, assert_never
 
 from outrider.providers.tool_input import read_tool_input
 from outrider.types.ids import new_id
@@ -90,23 +91,7 @@ class Assembler:
         self._drafts: dict[int, _Draft] = {}
 
     def add(self, delta: Delta) -> None:
-        match delta:
-            case TextDelta(index, text) | ReasoningDelta(index, text) | InputDelta(index, text):
-                self._drafts[index].pieces.append(text)
-            case PartStart():
-                self._start(delta)
-            case PartEnd():
-                self._end(delta)
-            case UsageReport(tokens, cost, turns):
-                self.tokens, self.cost, self.turns = tokens, cost, turns
-            case Finish(reason, raw, paused):
-                self.finish, self.finish_raw, self.paused = reason, raw, paused
-            case Retry() | Happened():
-                pass
-            case AnswerStart(response_id, model):
-                self.response_id, self.model = response_id or self.response_id, model or self.model
-            case _:
-                assert_never(delta)
+        self._READERS[type(delta)](self, delta)
 
     def part(self, index: int) -> AnswerPart:
         """One part as it stands now; its id stays the same until its end."""
@@ -115,9 +100,11 @@ class Assembler:
     def part_id(self, index: int) -> str:
         return self._drafts[index].id
 
-    def parts(self) -> list[AnswerPart]:
-        """Everything that has arrived, in order. A reasoning part with neither text nor state says nothing."""
-        return [part for draft in self._drafts.values() if _says_something(part := draft.part(self.family))]
+    def parts(self, besides: Container[str] = ()) -> list[AnswerPart]:
+        """Everything that has arrived, in order, but for those with these ids. A reasoning part with neither text nor
+        state says nothing."""
+        drafts = [draft for draft in self._drafts.values() if draft.id not in besides]
+        return [part for draft in drafts if _says_something(part := draft.part(self.family))]
 
     def answer(self, cost: Decimal | None = None) -> Answer:
         message = Message(
@@ -130,6 +117,9 @@ class Assembler:
         )
         return Answer(message, self.finish or "other", self.finish_raw, self.tokens, cost)
 
+    def _open(self, start: AnswerStart) -> None:
+        self.response_id, self.model = start.response_id or self.response_id, start.model or self.model
+
     def _start(self, start: PartStart) -> None:
         draft = _Draft(start.kind, start.call_id, start.tool)
         earlier = self._drafts.get(start.index)
@@ -137,11 +127,37 @@ class Assembler:
             draft.id = earlier.id
         self._drafts[start.index] = draft
 
+    def _piece(self, piece: TextDelta | ReasoningDelta | InputDelta) -> None:
+        self._drafts[piece.index].pieces.append(piece.text)
+
     def _end(self, end: PartEnd) -> None:
         draft = self._drafts[end.index]
         draft.ended = True
         draft.state = end.state
         draft.mime, draft.url = end.mime, end.url
+
+    def _count(self, report: UsageReport) -> None:
+        self.tokens, self.cost, self.turns = report.tokens, report.cost, report.turns
+
+    def _finish(self, end: Finish) -> None:
+        self.finish, self.finish_raw, self.paused = end.reason, end.raw, end.paused
+
+    def _pass(self, told: Retry | Happened) -> None:
+        """It is nothing of the answer."""
+
+    # By type, and not one after the other: this is asked of every delta. A test holds that none is missing.
+    _READERS: ClassVar[dict[type[Delta], Callable[[Any, Any], None]]] = {
+        AnswerStart: _open,
+        PartStart: _start,
+        TextDelta: _piece,
+        ReasoningDelta: _piece,
+        InputDelta: _piece,
+        PartEnd: _end,
+        UsageReport: _count,
+        Finish: _finish,
+        Retry: _pass,
+        Happened: _pass,
+    }
 
 
 def _says_something(part: AnswerPart) -> bool:

@@ -1,6 +1,7 @@
 """The fold of deltas: at any moment it holds what has arrived, and damaged input never kills an answer."""
 
 import json
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -8,9 +9,11 @@ from hypothesis import strategies as st
 
 from outrider import FilePart, ReasoningPart, TextPart, Tokens, ToolPart
 from outrider.providers.assemble import Assembler, fold
+from outrider.providers.stages.split import SplitStage
 from outrider.providers.tool_input import read_tool_input
 from outrider.types.stream import (
     AnswerStart,
+    Delta,
     Finish,
     InputDelta,
     PartEnd,
@@ -124,3 +127,15 @@ def test_any_object_is_read_back_however_it_was_cut(value, size):
     pieces = [InputDelta(0, raw[start : start + size]) for start in range(0, len(raw), size)]
     (call,) = fold([PartStart(0, "tool", "c", "t"), *pieces, PartEnd(0)], "fam").message.parts
     assert call.state.input == value
+
+
+def test_every_kind_of_delta_is_read():
+    assert Assembler._READERS.keys() == SplitStage._READERS.keys() == set(get_args(Delta))  # pyright: ignore[reportPrivateUsage]
+
+
+def test_parts_that_are_known_are_not_given_again():
+    assembler = Assembler("fam")
+    for delta in (PartStart(0, "text"), TextDelta(0, "a"), PartEnd(0), PartStart(1, "text"), TextDelta(1, "b")):
+        assembler.add(delta)
+    first, second = assembler.parts()
+    assert assembler.parts(besides={first.id}) == [second]

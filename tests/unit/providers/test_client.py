@@ -23,12 +23,13 @@ from outrider.errors import (
     StalledStreamError,
 )
 from outrider.providers.client import WireClient
+from outrider.providers.stages.think_tags import think_tags
 from outrider.providers.transport.http import HttpClient
 from outrider.providers.transport.rate_limit import RateLimit, RateLimiter
 from outrider.providers.transport.retry import RetryPolicy
 from outrider.providers.transport.transport import Timeouts
 from outrider.types.request import Request
-from outrider.types.stream import AnswerStart, Delta, Retry, TextDelta, UsageReport
+from outrider.types.stream import AnswerStart, Delta, ReasoningDelta, Retry, TextDelta, UsageReport
 from tests.fakes.http_server import Pause, Reply, Server, serving, unused_port
 from tests.fakes.plain_wire import KEY, PlainWire, plain_request, words
 
@@ -67,6 +68,20 @@ async def test_an_answer_is_streamed_and_its_connection_used_again():
         assert await ask(client) == "Hello world"
         assert [seen.connection for seen in server.requests] == [1, 1]
         assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize("end", ["[END]", None], ids=["whole", "broken off"])
+async def test_what_a_stage_holds_back_is_given_when_the_answer_ends_or_breaks_off(end: str | None):
+    got: list[Delta] = []
+    said = words("<think>Well</think>", "So", "<thi", *([end] if end else []))
+    async with asking(Reply([said], after="keep" if end else "reset"), stage=think_tags) as (client, _):
+        if end:
+            await ask(client, got)
+        else:
+            with pytest.raises(NetworkError):
+                await ask(client, got)
+    assert [delta.text for delta in got if isinstance(delta, ReasoningDelta)] == ["Well"]
+    assert text_of(got).split() == ["So", "<thi"]
 
 
 async def test_deltas_are_given_out_as_they_arrive():

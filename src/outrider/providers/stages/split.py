@@ -1,7 +1,7 @@
 """A stage that splits the text of an answer: a scanner says what the text is, this gives every piece its part."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal, Protocol, assert_never
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, assert_never
 
 import msgspec
 
@@ -19,6 +19,8 @@ from outrider.types.stream import (
     TextDelta,
     UsageReport,
 )
+
+Numbered = TypeVar("Numbered", bound=PartStart | TextDelta | ReasoningDelta | InputDelta | PartEnd)
 
 _DELTAS = {"text": TextDelta, "reasoning": ReasoningDelta, "tool": InputDelta}
 
@@ -60,30 +62,31 @@ class SplitStage:
         self._calls = 0
 
     def feed(self, delta: Delta) -> Iterable[Delta]:
-        if type(delta) is TextDelta and delta.index in self._texts:  # nearly all deltas are
-            return self._texts[delta.index].feed(delta.text)
-        return self._feed(delta)
+        return self._READERS[type(delta)](self, delta)
 
-    def _feed(self, delta: Delta) -> Iterator[Delta]:
-        match delta:
-            case PartStart(index, "text"):
-                self._texts[index] = _Text(self._scanner(), self)
-            case PartStart(index):
-                yield msgspec.structs.replace(delta, index=self._number_of(index))
-            case PartEnd(index) if index in self._texts:
-                yield from self._texts.pop(index).end(delta)
-            case TextDelta(index) | ReasoningDelta(index) | InputDelta(index) | PartEnd(index):
-                yield msgspec.structs.replace(delta, index=self._others[index])
-            case Finish("stop", raw) if self._calls:
-                yield from self.close()
-                yield Finish("tool_use", raw)
-            case Finish():
-                yield from self.close()
-                yield delta
-            case AnswerStart() | Retry() | UsageReport() | Happened():
-                yield delta
-            case _:
-                assert_never(delta)
+    def _start(self, start: PartStart) -> Iterable[Delta]:
+        if start.kind != "text":
+            return (_numbered(start, self._number_of(start.index)),)
+        self._texts[start.index] = _Text(self._scanner(), self)
+        return ()
+
+    def _text(self, delta: TextDelta) -> Iterable[Delta]:
+        text = self._texts.get(delta.index)
+        return self._piece(delta) if text is None else text.feed(delta.text)
+
+    def _piece(self, delta: TextDelta | ReasoningDelta | InputDelta) -> Iterable[Delta]:
+        return (_numbered(delta, self._others[delta.index]),)
+
+    def _end(self, end: PartEnd) -> Iterable[Delta]:
+        text = self._texts.pop(end.index, None)
+        return (_numbered(end, self._others[end.index]),) if text is None else text.end(end)
+
+    def _finish(self, finish: Finish) -> Iterable[Delta]:
+        is_call = finish.reason == "stop" and self._calls
+        return (*self.close(), Finish("tool_use", finish.raw) if is_call else finish)
+
+    def _pass(self, delta: AnswerStart | Retry | UsageReport | Happened) -> Iterable[Delta]:
+        return (delta,)
 
     def close(self) -> Iterator[Delta]:
         for text in self._texts.values():
@@ -102,6 +105,24 @@ class SplitStage:
         if index not in self._others:
             self._others[index] = self.number()
         return self._others[index]
+
+    # By type, and not one after the other: this is asked of every delta. A test holds that none is missing.
+    _READERS: ClassVar[dict[type[Delta], Callable[[Any, Any], Iterable[Delta]]]] = {
+        PartStart: _start,
+        TextDelta: _text,
+        ReasoningDelta: _piece,
+        InputDelta: _piece,
+        PartEnd: _end,
+        Finish: _finish,
+        AnswerStart: _pass,
+        Retry: _pass,
+        UsageReport: _pass,
+        Happened: _pass,
+    }
+
+
+def _numbered(delta: Numbered, index: int) -> Numbered:
+    return delta if delta.index == index else msgspec.structs.replace(delta, index=index)
 
 
 class _Text:

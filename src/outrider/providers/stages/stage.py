@@ -1,11 +1,9 @@
-"""The contract of a stage, and the client that lets every answer run through one."""
+"""The contract of a stage, and how an answer runs through one."""
 
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from typing import Protocol
 
 from outrider.errors import ProviderError
-from outrider.providers.provider import ModelClient
-from outrider.types.request import Request
 from outrider.types.stream import Delta
 
 
@@ -19,22 +17,8 @@ class Stage(Protocol):
         ...
 
 
-class StagedClient:
-    """A client whose answers run through a stage, a new one for each answer."""
-
-    def __init__(self, client: ModelClient, stage: Callable[[Request], Stage]) -> None:
-        self.name = client.name
-        self._client = client
-        self._stage = stage
-
-    def family(self, model: str) -> str:
-        return self._client.family(model)
-
-    def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
-        return staged(self._client.stream(request), self._stage(request))
-
-    async def aclose(self) -> None:
-        await self._client.aclose()
+def through(stage: Stage, deltas: Iterable[Delta]) -> list[Delta]:
+    return [given for delta in deltas for given in stage.feed(delta)]
 
 
 async def staged(deltas: AsyncGenerator[Delta, None], stage: Stage) -> AsyncGenerator[Delta, None]:

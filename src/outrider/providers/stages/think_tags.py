@@ -13,10 +13,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import TypeGuard
 
-from outrider.providers.provider import ModelClient
 from outrider.providers.stages.lines import Lines
 from outrider.providers.stages.split import End, Piece, Recast, SplitStage
-from outrider.providers.stages.stage import StagedClient
+from outrider.types.request import Request
 
 NAMES = ("think", "thinking", "reason", "reasoning", "thought")
 _TAGS = tuple(f"<{slash}{name}>" for name in NAMES for slash in ("", "/"))
@@ -28,8 +27,9 @@ def _tag() -> re.Pattern[str]:
     return re.compile(rf"<(?P<close>/?)(?P<name>{'|'.join(NAMES)})>|(?P<cut><(?:/?[a-z]*)?)\Z", re.IGNORECASE)
 
 
-def think_tags_client(client: ModelClient) -> StagedClient:
-    return StagedClient(client, lambda _request: SplitStage(ThinkTags))
+def think_tags(request: Request) -> SplitStage:
+    """The stage, whatever was asked."""
+    return SplitStage(ThinkTags)
 
 
 class ThinkTags:

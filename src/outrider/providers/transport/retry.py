@@ -8,6 +8,7 @@ from outrider.errors import ProviderError
 from outrider.types.stream import AnswerStart, Delta, PartStart, Retry, UsageReport
 
 _GOLDEN = 0.6180339887498949
+_UNSEEN = frozenset({AnswerStart, Retry, UsageReport})
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,12 +61,11 @@ class Showing:
         """What may be given out now, in order."""
         passed: list[Delta] = []
         for position, delta in enumerate(deltas):
-            match delta:
-                case AnswerStart() | Retry() | UsageReport():
-                    passed.append(delta)
-                case PartStart(kind="text" | "reasoning"):
-                    self._held.append(delta)
-                case _:
-                    self.begun = True
-                    return [*passed, *self._held, *deltas[position:]]
+            if type(delta) in _UNSEEN:
+                passed.append(delta)
+            elif type(delta) is PartStart and delta.kind in ("text", "reasoning"):
+                self._held.append(delta)
+            else:
+                self.begun = True
+                return [*passed, *self._held, *deltas[position:]]
         return passed

@@ -1,11 +1,32 @@
 """Runs text through a scanner or a stage in chunks, and folds what comes out."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 
 from outrider.providers.assemble import Assembler
+from outrider.providers.provider import ModelClient
 from outrider.providers.stages.split import Scanner, SplitStage
+from outrider.providers.stages.stage import staged
+from outrider.providers.stages.think_tags import think_tags
 from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolPart
+from outrider.types.request import Request
 from outrider.types.stream import Answer, Delta, Finish, PartEnd, PartStart, TextDelta
+
+
+class ThinkingClient:
+    """A client whose answers hold reasoning between tags, read as such."""
+
+    def __init__(self, client: ModelClient) -> None:
+        self.name = client.name
+        self._client = client
+
+    def family(self, model: str) -> str:
+        return self._client.family(model)
+
+    def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
+        return staged(self._client.stream(request), think_tags(request))
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
 
 
 def chunks_of(text: str, size: int) -> list[str]:

@@ -12,12 +12,11 @@ from outrider.providers.pairing import check
 from outrider.providers.scripted import ScriptedClient
 from outrider.providers.stages.text_calls import TextCalls
 from outrider.providers.stages.text_tools import TextToolsClient, call_in_text, in_text
-from outrider.providers.stages.think_tags import think_tags_client
 from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, Prompt, Request, ToolChoice, ToolSpec
 from outrider.types.stream import Answer, Delta
 from outrider.types.tool_state import Attachment
-from tests.unit.providers.stages.drive import parts_of
+from tests.unit.providers.stages.drive import ThinkingClient, parts_of
 
 READ = ToolSpec(
     "read", "Reads a file.", {"type": "object", "properties": {"path": {"type": "string"}, "line": {"type": "integer"}}}
@@ -131,14 +130,14 @@ def test_a_rewritten_prompt_grows_and_keeps_what_it_was():
 
 async def test_calls_in_reasoning_are_never_found():
     scripted = ScriptedClient([[ReasoningPart(f"I could say {CALL}"), f"<think>\nor {CALL}\n</think>\nDone."]])
-    answer = await fold(TextToolsClient(think_tags_client(scripted)).stream(ask()))
+    answer = await fold(TextToolsClient(ThinkingClient(scripted)).stream(ask()))
     assert [part.type for part in answer.message.parts] == ["reasoning", "reasoning", "text"]
     assert answer.finish == "stop"
 
 
 async def test_text_that_turns_out_to_be_reasoning_begins_anew_through_both_stages():
     scripted = ScriptedClient([f"Let me think.\n</think>\n{CALL}"], chunk=4)
-    answer = await fold(TextToolsClient(think_tags_client(scripted)).stream(ask()))
+    answer = await fold(TextToolsClient(ThinkingClient(scripted)).stream(ask()))
     assert [part.type for part in answer.message.parts] == ["reasoning", "tool"]
 
 

@@ -34,6 +34,8 @@ class LiveSession:
     """Input comes from the inbox only, whoever put it there. What is queued waits for the end of the turn; what steers
     is taken at the next safe moment."""
 
+    whole = True  # all messages are at hand
+
     def __init__(
         self,
         journal: Journal,

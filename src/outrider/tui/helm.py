@@ -186,6 +186,11 @@ class Helm:
         if self.session_id in self.engine.live:
             await self.engine.live[self.session_id].use_model(model)
 
+    async def transcript(self) -> Sequence[Message]:
+        """Everything that was said in the session that is shown."""
+        live = self.engine.live[self.session_id]
+        return live.session.messages if live.whole else (await self.archive.load(self.session_id)).messages
+
     def agents(self) -> Sequence[str]:
         return [agent.name for agent in self.settings.agents]
 
@@ -205,6 +210,8 @@ class Helm:
         live = self.engine.live[session_id]
         self.conversation.refresh(live.session.messages[-PAGE:])
         self.conversation.activity.recount(live.session.messages)
+        if not live.whole:
+            self.conversation.activity.recount_all(await self.archive.usage("model", session_id=session_id))
         if live.in_turn:
             self.conversation.activity.resume()
         last = next((m.model for m in reversed(live.session.messages) if m.model is not None), None)

@@ -20,7 +20,10 @@ from outrider.types.parts import ModelRef, PartBase
 
 
 class OpenSession(Protocol):
-    """A session that somebody works in."""
+    """A session that somebody works in. One that is not `whole` has the last of its messages; the archive has all."""
+
+    @property
+    def whole(self) -> bool: ...
 
     @property
     def session(self) -> Session: ...

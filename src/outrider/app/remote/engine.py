@@ -10,7 +10,7 @@ from outrider.agents.ends import TurnEnd
 from outrider.app.inputs.plans import Plan
 from outrider.app.remote.client import Client
 from outrider.app.remote.feeds.following import Following
-from outrider.app.remote.feeds.held import HeldSession, Standing, path_of, whole_transcript
+from outrider.app.remote.feeds.held import HeldSession, Standing, path_of, recent
 from outrider.app.remote.files import RemoteFiles
 from outrider.app.remote.turns import Turns
 from outrider.bus import EventBus, EventStream
@@ -72,7 +72,7 @@ class RemoteEngine:
         new = {"title": title, "mode": mode, "agent": agent, "workspace": place}
         await self._make_room()
         made = await self.client.post("/api/sessions", new, StoredSession)
-        held = self._held(Transcript(made, []))
+        held = self._held(Transcript(made, [], first=True))
         await held.look()
         await self._following.begin(held)
         return made.id
@@ -82,7 +82,7 @@ class RemoteEngine:
         if held is None or held.over:
             await self._make_room()
             await self.client.post(f"{path_of(session_id)}/open", {"take_over": take_over}, Standing)
-            held = self._held(await whole_transcript(self.client, session_id))
+            held = self._held(await recent(self.client, session_id))
             await self._following.begin(held)
         there = await held.look()
         held.mirror.in_turn = there.busy

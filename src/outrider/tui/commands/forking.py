@@ -30,7 +30,7 @@ async def fork(stage: Stage, title: str) -> None:
     if helm.session_id not in helm.engine.live:
         stage.tell("there is nothing to fork yet", "warn")
         return
-    places = {place.before: place for place in places_of(helm.engine.live[helm.session_id].session.messages)}
+    places = {place.before: place for place in places_of(await helm.transcript())}
     chosen = await stage.pick("Fork: what the copy holds", _items(list(places.values()))) if places else _WHOLE
     if chosen is None:
         return

@@ -1,8 +1,9 @@
 """What goes on in the session now: since when, with how many tokens, at what cost."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 
+from outrider.app.archive.archive import UsageRow
 from outrider.types.events import (
     Event,
     LLMRequestEvent,
@@ -84,6 +85,12 @@ class Activity:
         self.answers = len(answers)
         used = next((message.tokens for message in reversed(answers) if message.tokens.total), None)
         self.context = used.total if used else 0
+
+    def recount_all(self, used: Sequence[UsageRow]) -> None:
+        """From what is known of a session as a whole, where only the last of its messages are here."""
+        self.cost = sum((row.cost for row in used), Decimal(0))
+        self.cost_known = not any(row.unpriced for row in used)
+        self.answers = sum(row.messages for row in used)
 
     def resume(self) -> None:
         """A turn that began before anybody looked."""

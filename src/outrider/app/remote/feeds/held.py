@@ -15,6 +15,7 @@ from outrider.types.messages import Message
 from outrider.types.parts import ModelRef
 
 PAGE = 500  # messages of one request
+RECENT = 100  # messages that a session is opened with; a screen shows fewer
 NEWER = 50  # messages, at most, that nobody has heard of
 
 
@@ -40,6 +41,7 @@ class HeldSession:
         self._agent = agent
         self.mirror = Mirror(transcript, self._newer)
         self.standing = Standing()
+        self.whole = transcript.first
         self.joined = False
         self.over = False  # nobody follows any more
         self._news = asyncio.Event()
@@ -87,6 +89,10 @@ class HeldSession:
 async def messages(client: Client, session_id: str, limit: int, **place: Any) -> Transcript:
     """The last of them, or the last ones before a message, or the first after one."""
     return await client.get(f"{path_of(session_id)}/messages", Transcript, limit=limit, **place)
+
+
+async def recent(client: Client, session_id: str) -> Transcript:
+    return await messages(client, session_id, RECENT)
 
 
 async def whole_transcript(client: Client, session_id: str) -> Transcript:

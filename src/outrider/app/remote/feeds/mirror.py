@@ -43,6 +43,7 @@ class Mirror:
     def __init__(self, transcript: Transcript, newer: NewMessages) -> None:
         self.session = session_from(transcript.session, transcript.messages)
         self.seq = transcript.session.seq
+        self._oldest = "" if transcript.first or not transcript.messages else transcript.messages[0].id
         self.in_turn = False
         self.taken: set[str] = set()  # input that a turn has taken
         self._waiting: set[str] = set()  # input that none has taken
@@ -120,6 +121,8 @@ class Mirror:
 
     async def _message(self, message: Message, seq: int) -> list[Event]:
         known = self.message(message.id)
+        if known is None and await self._is_older(message.id):
+            return []
         if known is None and message.role == "user":
             return await self._said({message.id: seq})
         if known is None:
@@ -130,6 +133,8 @@ class Mirror:
         return [] if end is None else [end]
 
     async def _part(self, part: AnyPart, seq: int, *, draft: bool) -> list[Event]:
+        if await self._is_older(part.message_id):
+            return []
         message, told = await self._found(part.message_id)
         before = _put(message, part)
         if message.role == "user" and before is not None:
@@ -198,6 +203,12 @@ class Mirror:
             scope=asked.scope,
             answered_by=asked.answered_by,
         )
+
+    async def _is_older(self, message_id: str) -> bool:
+        """Than all that is held here. Ids have the order of time, except for those that came from elsewhere."""
+        if message_id >= self._oldest or self.message(message_id):
+            return False
+        return all(message.id != message_id for message in await self._newer())
 
     def message(self, message_id: str) -> Message | None:
         return next((found for found in reversed(self.session.messages) if found.id == message_id), None)

@@ -1,5 +1,6 @@
 """The database of the durable engine: one SQLite file on one machine, a Postgres server for many."""
 
+import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 from time import sleep
@@ -7,7 +8,7 @@ from typing import Any
 
 import msgspec
 import sqlalchemy as sa
-from dbos import DBOS, DBOSClient, DBOSConfig, Serializer
+from dbos import DBOS, DBOSClient, DBOSConfig, Serializer, error
 from sqlalchemy import event
 
 from outrider.errors import ConfigurationError
@@ -119,6 +120,12 @@ def give_back(client: DBOSClient, worker_id: str) -> None:
     runs = client._sys_db  # pyright: ignore[reportPrivateUsage]
     for run in runs.get_pending_workflows(worker_id, VERSION):
         runs.reenqueue_for_recovery(run.workflow_id, [worker_id], QUEUE)
+
+
+def is_unordered(record: logging.LogRecord) -> bool:
+    """Of what the durable engine logs: a run that was canceled ends with an error, which is what was wanted."""
+    raised = record.exc_info[1] if record.exc_info else None
+    return not isinstance(raised, error.DBOSAwaitedWorkflowCancelledError)
 
 
 def _set_up(connection: Any, _: Any) -> None:

@@ -9,15 +9,16 @@ import msgspec
 from dbos import DBOS, DBOSClient, error
 from sqlalchemy.exc import SQLAlchemyError
 
+from outrider.app.archive.names import short_id
 from outrider.app.config.tables import BackgroundTable
 from outrider.app.engine import Engine
 from outrider.background.carrier import Carrier
-from outrider.background.database import Database, give_back
+from outrider.background.database import Database, give_back, is_unordered
 from outrider.background.endings.reports import Reports
 from outrider.background.jobs import WORKFLOW, Jobs
 from outrider.background.line.line import Line, own_queue
 from outrider.background.roster import NOBODY, Beat, Roster, Watch
-from outrider.background.runs import Job
+from outrider.background.runs import Job, state_of
 from outrider.background.worktrees.ground import Ground
 from outrider.errors import ConfigurationError, OutriderError
 
@@ -87,6 +88,7 @@ class Worker:
 
         DBOS.workflow(name=WORKFLOW, max_recovery_attempts=ATTEMPTS)(work)
         DBOS(config=self._database.config(self.id))
+        logging.getLogger("dbos").addFilter(is_unordered)
         DBOS.listen_queues([own_queue(self.id)])
         DBOS.launch()
         self._open_queue()
@@ -102,7 +104,9 @@ class Worker:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(carried, self._loop))
 
     async def _carry(self, run_id: str, job: Job) -> Any:
+        _log.info("works on the run %s", short_id(run_id))
         outcome = await self._carrier.carry(run_id, job)
+        _log.info("the run %s is %s", short_id(run_id), state_of("SUCCESS", outcome))
         if outcome.reason == "waiting":
             await asyncio.to_thread(self.jobs.waiting.add, run_id)
         return msgspec.to_builtins(outcome)

@@ -130,6 +130,8 @@ async def test_a_worker_starts_by_itself_outlives_the_terminal_and_is_stopped(pr
             assert os.getsid(pid) == pid
             assert "Once more." in (await program.run("jobs", "submit", "--wait", "again")).out
             assert str(pid) in (await program.run("worker", "--status")).out
+            program.extra["OPENAI_API_KEY"] = "another"
+            assert "--restart" in (await program.run("jobs", "submit", "later", "--after", "2h")).err
             await asyncio.wait_for(listener.first.wait(), SECONDS)
         finally:
             stopped = await program.run("worker", "--stop")

@@ -12,7 +12,8 @@ pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since 
 
 from outrider.background.resident.idling import until_idle
 from outrider.background.resident.log import LARGEST, bound
-from outrider.background.resident.post import Post
+from outrider.background.resident.post import Post, differs
+from outrider.background.resident.starting import terms_of
 
 HOLD = """
 import sys
@@ -50,6 +51,24 @@ def test_a_post_is_held_by_one_process_and_free_when_that_is_killed(tmp_path: Pa
     assert (post.holder(), post.take()) == (None, True)
     post.leave()
     assert post.holder() is None
+
+
+def test_whoever_would_start_a_worker_otherwise_can_tell_and_reads_no_key(tmp_path: Path):
+    environ = {"OPENAI_API_KEY": "a secret", "OUTRIDER_HOME": "/here", "LANG": "C"}
+    post = Post(tmp_path, terms_of(environ, "1.0"))
+    assert post.take()
+    holding = post.holder()
+    assert holding is not None
+    assert not differs(holding, terms_of({**environ, "LANG": "de", "OUTRIDER_HOME": "~/here"}, "1.0"))
+    assert differs(holding, terms_of({**environ, "OPENAI_API_KEY": "another"}, "1.0"))
+    assert differs(holding, terms_of({**environ, "OPENAI_BASE_URL": "http://here"}, "1.0"))
+    assert differs(holding, terms_of(environ, "1.1"))
+    assert b"a secret" not in (tmp_path / "worker.lock").read_bytes()
+    post.leave()
+    plain = Post(tmp_path)
+    assert plain.take()
+    assert not differs(plain.holder() or holding, terms_of({}, "2.0")), "a worker that was started by hand is as wanted"
+    plain.leave()
 
 
 async def test_a_worker_leaves_its_post_before_it_looks_a_last_time_and_stays_if_there_is_something(tmp_path: Path):

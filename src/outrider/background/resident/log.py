@@ -1,13 +1,26 @@
-"""The log of a worker that has no terminal: bounded, with the one before it kept."""
+"""What a worker writes down; without a terminal it is a file, which is bounded, with the one before it kept."""
 
+import logging
 import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
 
 from outrider.app.config.folders import Folders
 
 LARGEST = 1 << 20  # bytes
+NAME = "outrider.worker"
+
+
+def write_down(stream: TextIO) -> None:
+    """When runs begin and end, and what went wrong; each line with its time."""
+    lines = logging.StreamHandler(stream)
+    lines.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    log = logging.getLogger(NAME)
+    log.addHandler(lines)
+    log.setLevel(logging.INFO)
+    log.propagate = False
 
 
 def log_of(folders: Folders) -> Path:

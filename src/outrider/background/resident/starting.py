@@ -10,14 +10,21 @@ from time import monotonic, sleep
 
 from outrider.app.config.folders import Folders, make_private
 from outrider.background.resident.log import log_of
-from outrider.background.resident.post import Post
+from outrider.background.resident.post import Holding, Post
 from outrider.errors import ProcessError
 from outrider.sessions.records import Owner
 
 _LOOK = 0.1
+_PLACES = ("OUTRIDER_HOME",)  # another one has a worker of its own
 
 
-def ensure_worker(folders: Folders, environ: Mapping[str, str]) -> Owner | None:
+def terms_of(environ: Mapping[str, str], version: str) -> list[str]:
+    """What a worker keeps for as long as it lives: keys, addresses and settings of its environment, and the program."""
+    kept = {name for name in environ if name.startswith("OUTRIDER_") or name.endswith(("_API_KEY", "_BASE_URL"))}
+    return [version, *(f"{name}={environ[name]}" for name in sorted(kept.difference(_PLACES)))]
+
+
+def ensure_worker(folders: Folders, environ: Mapping[str, str]) -> Holding | None:
     """Start one unless there is one; gives the one that was there before. It listens to nobody: runs reach it through
     the database, and it has no terminal that could be closed."""
     if holder := Post(make_private(folders.data)).holder():

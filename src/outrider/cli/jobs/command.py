@@ -131,6 +131,7 @@ def worker(parser: ArgumentParser) -> None:
     one = parser.add_mutually_exclusive_group()
     one.add_argument("--status", action="store_true", help="say whether a worker is at work on this machine")
     one.add_argument("--stop", action="store_true", help="end it; another one goes on with its runs")
+    one.add_argument("--restart", action="store_true", help="end it, and start one with the keys and settings of now")
     one.add_argument(
         "--print-unit",
         action="store_true",

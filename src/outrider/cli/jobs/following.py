@@ -130,7 +130,7 @@ class TextPrinter:
         if run.state == "waiting":
             words += f" Answer: outrider jobs approve {short_id(run.id)}"
         elif run.outcome is not None:
-            words += f" {used(run.outcome)} {run.outcome.error}".rstrip()
+            words += f" {used(run.outcome)}" + (f": {run.outcome.error}" if run.outcome.error else "")
         self._line(words, "dim")
 
     def change(self, change: "Change") -> None:

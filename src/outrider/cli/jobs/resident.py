@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +11,19 @@ from outrider.cli import exits
 from outrider.cli.console import Console
 from outrider.cli.jobs.reaching import require
 from outrider.cli.jobs.units import print_unit
+from outrider.cli.main import version
 from outrider.cli.run.interrupts import interrupts
 from outrider.cli.settings import settings_of
 from outrider.cli.store import folders
+from outrider.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from outrider.app.config.settings import Settings
     from outrider.background.resident.post import Post
+
+_OTHERWISE = """\
+The worker that is at work was started by another version, or with other keys, addresses or OUTRIDER_ variables than are
+set here. To have these count: outrider worker --restart"""
 
 
 def worker(arguments: Namespace) -> int:
@@ -25,13 +32,16 @@ def worker(arguments: Namespace) -> int:
         return _status()
     if arguments.stop:
         return _stop()
+    if arguments.restart:
+        return _restart(settings_of(arguments))
     if arguments.print_unit:
         return print_unit(arguments, folders(), os.environ)
     from outrider.app.config.folders import make_private
     from outrider.background.resident.post import Post
+    from outrider.background.resident.starting import terms_of
 
     settings = settings_of(arguments)
-    post = Post(make_private(settings.data))
+    post = Post(make_private(settings.data), terms_of(os.environ, version()) if arguments.resident else ())
     taken = arguments.database is None and post.take()
     if arguments.resident and not taken:
         return exits.DONE
@@ -46,16 +56,20 @@ def ensure(arguments: Namespace, settings: "Settings | None" = None) -> None:
     if settings is not None and settings.missing:
         Console().say(f"No worker was started: {settings.missing}")
         return
-    from outrider.background.resident.starting import ensure_worker
+    from outrider.background.resident.post import differs
+    from outrider.background.resident.starting import ensure_worker, terms_of
 
-    ensure_worker(folders(), os.environ)
+    there = ensure_worker(folders(), os.environ)
+    if there is not None and differs(there, terms_of(os.environ, version())):
+        Console().say(_OTHERWISE, "yellow")
 
 
 async def _work(arguments: Namespace, settings: "Settings", post: "Post | None") -> None:
     from outrider.background.resident.idling import until_idle
-    from outrider.background.resident.log import log_of
+    from outrider.background.resident.log import log_of, write_down
     from outrider.background.standard import standard_worker
 
+    write_down(sys.stderr)
     with interrupts() as heard:
         async with standard_worker(settings, arguments.database, runs=arguments.runs) as one:
             how = "it ends when there is nothing left" if arguments.resident else "Ctrl+C ends it and gives them back"
@@ -90,6 +104,18 @@ def _status() -> int:
     console.print(
         f"A worker is at work as process {holder.pid}; if it started by itself, its log is {log_of(folders())}"
     )
+    return exits.DONE
+
+
+def _restart(settings: "Settings") -> int:
+    """With the program, the keys and the addresses of now; what it worked on goes on."""
+    from outrider.background.resident.starting import ensure_worker
+
+    if settings.missing:
+        raise ConfigurationError(settings.missing)
+    _stop()
+    ensure_worker(folders(), os.environ)
+    Console().say("Another one starts.")
     return exits.DONE
 
 

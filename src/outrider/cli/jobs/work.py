@@ -57,7 +57,10 @@ def list_runs(arguments: Namespace) -> int:
 
 def cancel(arguments: Namespace) -> int:
     async def work(jobs: "Jobs") -> "Run":
-        return await jobs.cancel((await named(jobs, arguments.run)).id)
+        run = await named(jobs, arguments.run)
+        if run.is_over:
+            Console().say(f"It was {run.state} already.")
+        return await jobs.cancel(run.id)
 
     return tell(arguments, [with_jobs(arguments, work)])
 

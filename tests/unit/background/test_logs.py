@@ -1,0 +1,37 @@
+"""A worker's log has the time of each line, and no trace of what was ordered."""
+
+import io
+import logging
+
+import pytest
+
+pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
+
+from dbos import error
+
+from outrider.background.database import is_unordered
+from outrider.background.resident.log import NAME, write_down
+
+
+def record(raised: BaseException) -> logging.LogRecord:
+    return logging.LogRecord("dbos", logging.ERROR, "", 1, "it failed", (), (type(raised), raised, None))
+
+
+def test_a_run_that_was_canceled_leaves_no_trace_of_an_error_and_others_do():
+    assert not is_unordered(record(error.DBOSAwaitedWorkflowCancelledError("run-1")))
+    assert is_unordered(record(ValueError("broken")))
+    assert is_unordered(logging.LogRecord("dbos", logging.ERROR, "", 1, "it failed", (), None))
+
+
+def test_each_line_has_its_time():
+    log, kept = logging.getLogger(NAME), logging.getLogger(NAME).handlers[:]
+    level, propagates = log.level, log.propagate
+    try:
+        write_down(stream := io.StringIO())
+        log.info("works on the run %s", "run-1")
+        log.debug("of no interest")
+    finally:
+        log.handlers[:], log.level, log.propagate = kept, level, propagates
+    day, _, words = stream.getvalue().partition(" ")
+    assert len(day.split("-")) == 3
+    assert words.partition(" ")[2] == "works on the run run-1\n"

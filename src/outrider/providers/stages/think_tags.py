@@ -91,7 +91,7 @@ class ThinkTags:
         self._read = self._text
 
     def _text(self) -> bool:
-        found = _tag().search(self._held)
+        found = _tag().search(self._held) if "<" in self._held else None  # most text holds none
         if not _possible(found):
             self._show(len(self._held))
             return True

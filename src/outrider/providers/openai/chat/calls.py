@@ -50,9 +50,11 @@ class Calls:
         self._drafts: list[_Draft] = []
         self._numbered: dict[int, _Draft] = {}
         self._ids: set[str] = set()
+        self._shown = False
 
     def __bool__(self) -> bool:
-        return any(draft.part is not None for draft in self._drafts)
+        """Whether any was shown."""
+        return self._shown
 
     def add(self, call: Call) -> list[Delta]:
         function, custom = _function(call)
@@ -113,7 +115,7 @@ class Calls:
             return [InputDelta(draft.part, piece)] if piece else []
         if not draft.name:
             return []
-        draft.part = next(self._numbers)
+        draft.part, self._shown = next(self._numbers), True
         begun: list[Delta] = [PartStart(draft.part, "tool", draft.id, draft.name)]
         waiting = "".join(draft.pieces)
         return [*begun, InputDelta(draft.part, waiting)] if waiting else begun

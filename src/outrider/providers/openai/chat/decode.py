@@ -100,9 +100,10 @@ class ChatDecoder:
         usage = chunk.counts
         if usage is not None and usage.says_something:
             deltas.append(UsageReport(tokens_of(usage)))
-        for name, value in (("citations", chunk.citations), ("search_results", chunk.search_results)):
-            if value is not ABSENT:
-                self._citations[name] = value.copy()
+        if chunk.citations is not ABSENT:
+            self._citations["citations"] = chunk.citations.copy()
+        if chunk.search_results is not ABSENT:
+            self._citations["search_results"] = chunk.search_results.copy()
         return deltas
 
     def _read_choice(self, choice: Choice, deltas: list[Delta]) -> None:

@@ -7,13 +7,17 @@ from outrider.types.usage import CacheTokens, Tokens
 Count = int | float | None
 
 
-class PromptDetails(msgspec.Struct):
+class PromptDetails(msgspec.Struct, frozen=True):
     cached_tokens: Count = None
     cache_write_tokens: Count = None
 
 
-class CompletionDetails(msgspec.Struct):
+class CompletionDetails(msgspec.Struct, frozen=True):
     reasoning_tokens: Count = None
+
+
+_NOTHING_CACHED = PromptDetails()
+_NOTHING_THOUGHT = CompletionDetails()
 
 
 class Usage(msgspec.Struct):
@@ -39,10 +43,10 @@ class Usage(msgspec.Struct):
 def tokens_of(usage: Usage) -> Tokens:
     """Disjoint counts. The API's prompt counts include what a cache gave, and its completion counts include
     reasoning; servers for which that cannot be true by their own numbers count them apart."""
-    prompt, completion, total = map(_whole, (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens))
+    prompt, completion = _whole(usage.prompt_tokens), _whole(usage.completion_tokens)
     read, written = _cache(usage)
     reasoning = _reasoning(usage)
-    apart = reasoning > completion or (reasoning and total == prompt + completion + reasoning)
+    apart = reasoning > completion or (reasoning and _whole(usage.total_tokens) == prompt + completion + reasoning)
     cached = read + written
     return Tokens(
         input=prompt - cached if cached <= prompt else prompt,
@@ -53,7 +57,7 @@ def tokens_of(usage: Usage) -> Tokens:
 
 
 def _cache(usage: Usage) -> tuple[int, int]:
-    details = usage.prompt_tokens_details or PromptDetails()
+    details = usage.prompt_tokens_details or _NOTHING_CACHED
     read = (
         details.cached_tokens
         or usage.prompt_cache_hit_tokens
@@ -65,9 +69,9 @@ def _cache(usage: Usage) -> tuple[int, int]:
 
 
 def _reasoning(usage: Usage) -> int:
-    details = usage.completion_tokens_details or CompletionDetails()
+    details = usage.completion_tokens_details or _NOTHING_THOUGHT
     return _whole(details.reasoning_tokens or usage.reasoning_tokens)
 
 
 def _whole(count: Count) -> int:
-    return max(int(count), 0) if count is not None else 0
+    return max(int(count), 0) if count else 0

@@ -20,11 +20,11 @@ SECONDS = 60
 class Serving:
     """`outrider` with an empty home; the server and the programs that attach to it share it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, socket: str = "s.sock") -> None:
         self.home, self.workspace = folder / "home", folder / "work"
         for made in (self.home, self.workspace):
-            made.mkdir()
-        self.socket = folder / "s.sock"
+            made.mkdir(exist_ok=True)
+        self.socket = folder / socket
         self.extra: dict[str, str] = {}
         self._server: asyncio.subprocess.Process | None = None
 

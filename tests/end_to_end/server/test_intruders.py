@@ -152,3 +152,13 @@ async def test_every_answer_forbids_what_a_page_must_not_do(tmp_path):
         assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         assert answer.headers["Cache-Control"] == "no-store"
+
+
+async def test_a_person_without_the_link_is_told_in_words_where_it_is(tmp_path):
+    async with served(tmp_path, []) as client:
+        for path in ("/", "/?token=wrong", "/api/sessions"):
+            accept = {"Accept": "text/html,application/xhtml+xml"}
+            async with client.http.get(client.address.url + path, headers=accept) as answer:
+                assert (answer.status, answer.content_type) == (401, "text/plain")
+                assert "Open the link that `outrider serve` printed" in await answer.text()
+                assert answer.headers["X-Content-Type-Options"] == "nosniff"

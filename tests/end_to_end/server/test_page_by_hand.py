@@ -101,3 +101,24 @@ async def test_what_a_called_agent_asks_is_asked_in_the_session_that_people_look
         await page.get_by_text("The helper has painted it.").wait_for()
         assert await question.count() == 0
     assert (serving.workspace / "made").exists()
+
+
+async def test_a_session_that_another_program_works_in_is_taken_over_by_whoever_says_so(tmp_path: Path):
+    serving = Serving(tmp_path)
+    serving.script("Here I am.")
+    other = Serving(tmp_path, "other.sock")
+    async with page_of(serving) as page:
+        await other.begin()
+        try:
+            async with other.client() as client:
+                session_id = await client.create(title="theirs")
+            await page.goto(f"{page.url.partition('#')[0]}#/{session_id}")
+            await page.locator("#title").get_by_text("theirs").wait_for()
+            await say(page, "hello?")
+            await page.locator("#notice").get_by_text("is in use by process").wait_for()
+            await page.get_by_role("button", name="Take it over").click()
+            await page.locator("#notice").wait_for(state="hidden")
+            await page.press("#input", "Enter")
+            await page.get_by_text("Here I am.").wait_for()
+        finally:
+            await other.end()

@@ -30,6 +30,11 @@ HEADERS = [
     (b"cross-origin-resource-policy", b"same-origin"),
 ]  # fmt: skip
 SIGN_IN = "token"  # the query parameter of the link that a person opens
+NO_LINK = """\
+This is an Outrider server, and this browser has not signed in.
+
+Open the link that `outrider serve` printed when it began: it ends in /?token=…
+"""
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -64,7 +69,9 @@ class Guard:
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         refusal = self._refusal(scope, headers)
-        if refusal is not None:
+        if refusal is not None and refusal.status == 401 and "text/html" in headers.get("accept", ""):
+            await _answer(send, 401, [(b"content-type", b"text/plain; charset=utf-8")], NO_LINK.encode())
+        elif refusal is not None:
             await refuse(send, refusal)
         elif self._signs_in(scope):
             await self._give_cookie(send)
@@ -118,9 +125,7 @@ class Guard:
     async def _give_cookie(self, send: Send) -> None:
         secure = "; Secure" if self._address.secure else ""
         cookie = f"{self.cookie_name}={self._cookie}; HttpOnly; SameSite=Strict; Path=/{secure}"
-        headers = [(b"location", b"/"), (b"set-cookie", cookie.encode()), (b"cache-control", b"no-store"), *HEADERS]
-        await send({"type": "http.response.start", "status": 303, "headers": headers})
-        await send({"type": "http.response.body", "body": b""})
+        await _answer(send, 303, [(b"location", b"/"), (b"set-cookie", cookie.encode())], b"")
 
     def _bounded(self, receive: Receive) -> Receive:
         """Bodies without a length are counted as they come."""
@@ -143,10 +148,15 @@ class BodyTooLargeError(Exception):
 
 async def refuse(send: Send, refusal: Refusal) -> None:
     body = msgspec.json.encode({"error": {"type": refusal.type, "message": refusal.message}})
-    headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store"), *HEADERS]
+    headers = [(b"content-type", b"application/json")]
     if refusal.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await _answer(send, refusal.status, headers, body)
+
+
+async def _answer(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    all_headers = [*headers, (b"cache-control", b"no-store"), *HEADERS]
+    await send({"type": "http.response.start", "status": status, "headers": all_headers})
     await send({"type": "http.response.body", "body": body})
 
 

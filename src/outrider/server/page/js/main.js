@@ -18,26 +18,36 @@ let jobs = null; // the background runs, while they are shown
 let tab = "session";
 
 function complain(error) {
-  $("notice").textContent = error.message;
+  $("notice").replaceChildren(error.message, ...(error.type === "SessionInUseError" && view ? [" ", takeOver(view)] : []));
   $("notice").hidden = false;
+}
+
+// A session that another program works in may be taken from it, if a person says so.
+function takeOver(mine) {
+  const take = () => post(`/sessions/${mine.id}/open`, { take_over: true }).then(calm, complain);
+  return h("button", { onclick: take }, "Take it over");
 }
 
 function calm() {
   $("notice").hidden = true;
 }
 
+let listing = 0; // what was asked for last counts, whichever answer comes last
 async function listSessions() {
+  const mine = ++listing;
   const words = $("search").value.trim();
   const current = view?.id;
   const link = (id, name, about) => h("a", { href: `#/${id}`, "aria-current": id === current ? "page" : null }, h("span", { class: "name" }, name || "Untitled"), h("span", { class: "about" }, about));
   try {
     if (words) {
       const found = await get("/search", { query: words, limit: 100 });
+      if (mine !== listing) return;
       const hits = [...new Map(found.reverse().map((hit) => [hit.session_id, hit])).values()].reverse(); // the best of each session
       $("sessions").replaceChildren(...(hits.length ? hits.map((hit) => link(hit.session_id, hit.title, hit.snippet)) : [h("p", { class: "note" }, "Nothing found.")]));
       return;
     }
     const { sessions } = await get("/sessions", { limit: 100 });
+    if (mine !== listing) return;
     const made = [];
     let day = "";
     for (const session of sessions) {

@@ -151,7 +151,8 @@ _GROUPS = _by_sign()
 
 def spans_in(text: str) -> Spans:
     """Where secrets stand, in no order and perhaps overlapping."""
-    return [span for form in marked_in(text) for span in _spans_of(form, text)]
+    marked = marked_in(text)
+    return [span for form in marked for span in _spans_of(form, text)] if marked else []
 
 
 def marked_in(text: str) -> list[Format]:

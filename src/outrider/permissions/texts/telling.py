@@ -83,7 +83,8 @@ class DiscreetTeller:
 
     def _next(self, stream: _Stream, text: str) -> str:
         whole = stream.told + stream.held + text
-        if self._redactor.is_plain(whole):
+        is_plain = self._redactor.is_plain if stream.told else self._redactor.is_plain_beginning
+        if is_plain(whole):
             said, stream.told, stream.held = stream.held + text, whole[-_CONTEXT:], ""
             return said
         until = max(len(stream.told), self._redactor.open_at(whole))

@@ -28,7 +28,7 @@ def open_at(text: str) -> int:
 
 def is_long_word(text: str) -> bool:
     """Whether the text ends in a word so long that it may be a key."""
-    return _ALL_WORD.fullmatch(text, max(0, len(text) - _LONG_WORD)) is not None
+    return len(text) >= _LONG_WORD and _ALL_WORD.fullmatch(text, len(text) - _LONG_WORD) is not None
 
 
 def _last_word(text: str) -> int:

@@ -47,15 +47,16 @@ class Words:
         hidden = self._hidden(text)
         if hidden != text:
             return hidden
-        if len(text) <= _SHORT:
-            self._remember(text)
+        self.remember(text)
         return text
 
-    def _remember(self, text: str) -> None:
+    def remember(self, clean: str) -> None:
+        if len(clean) > _SHORT:
+            return
         if len(self._clean) >= _MOST_REMEMBERED:
             self._clean.clear()
             self._clean.update(_NOTHING_TO_HIDE)
-        self._clean.add(text)
+        self._clean.add(clean)
 
 
 Walker = Callable[[Any, Words], Any]

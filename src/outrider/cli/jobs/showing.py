@@ -103,13 +103,16 @@ def _questions(run: "Run", questions: "Sequence[Approval]") -> list[str]:
 def _place(run: "Run", tree: "Worktree | None") -> list[str]:
     if tree is None:
         return []
-    lines = ["", f"It works in {tree.path}" if Path(tree.path).exists() else f"It worked in {tree.path} on {tree.host}"]
-    lines.append(f"on the branch {tree.branch}, begun at {tree.base[:12]}.")
+    is_here = Path(tree.path).exists()
+    lines = ["", f"Its worktree: {tree.path}" if is_here else f"Its worktree was {tree.path} on {tree.host}"]
+    lines.append(f"Its branch: {tree.branch}, begun at {tree.base[:12]}")
     if tree.uncommitted:
         changes = counted(tree.uncommitted, "uncommitted change")
         lines.append(f"Not in it: {changes} that {tree.repository} had then.")
     if run.is_over:
         lines.append(f"To have what it did: cd {tree.repository} && git merge {tree.branch}")
+        if is_here:
+            lines.append(f"To remove the worktree and keep the branch: outrider jobs clean {short_id(run.id)}")
     return lines
 
 

@@ -24,7 +24,7 @@ def build_request(seat: Seat, crew: Crew) -> tuple[Request, Reservation]:
         stream=agent.stream,
         conversation=seat.session.id,
         workspace=str(seat.workspace),
-        allowance=_allowance(seat, crew, reserved),
+        allowance=lambda: _allowance(seat, crew, reserved),
     )
     return request, reserved
 

@@ -157,4 +157,4 @@ class Request(msgspec.Struct, frozen=True):
     stream: bool = True
     conversation: str = ""  # a stable name of the conversation, for providers that route caches by it
     workspace: str = ""  # where it works; it stays on this machine, and is for models that run here
-    allowance: Allowance = Allowance()  # for agents of other processes; models are bounded by their settings
+    allowance: Callable[[], Allowance] = Allowance  # asked by agents of other processes; models have their settings

@@ -51,7 +51,7 @@ class PeerWire:
             "agent": request.model,
             SESSION: session_id,
             "parts": [_written(part) for part in _told(spoken, anew=not session_id)],
-            **msgspec.structs.asdict(request.allowance),
+            **msgspec.structs.asdict(request.allowance()),
         }
         return HttpCall(f"{self._address}/api/peer", self._headers, msgspec.json.encode(asked))
 

@@ -34,8 +34,6 @@ class LiveSession:
     """Input comes from the inbox only, whoever put it there. What is queued waits for the end of the turn; what steers
     is taken at the next safe moment."""
 
-    whole = True  # all messages are at hand
-
     def __init__(
         self,
         journal: Journal,
@@ -58,6 +56,7 @@ class LiveSession:
         self._goes_on = False
         self.in_turn = False
         self.model: ModelRef | None = None
+        self.whole = True  # all messages are at hand
 
     @property
     def busy(self) -> bool:

@@ -119,6 +119,10 @@ class Staff:
             await self._recorder.close(session_id)
 
     @property
+    def rules(self) -> Rules:
+        return self._options.rules
+
+    @property
     def data(self) -> Path | None:
         """Where Outrider keeps its own things; None for an engine without built-in tools, which keeps none."""
         return self._options.surroundings.data if self._options.surroundings else None

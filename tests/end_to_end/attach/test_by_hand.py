@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from outrider.app.remote.commands import run_there
-from outrider.errors import ConfigurationError, OutriderError
+from outrider.errors import OutriderError, ToolFailure
 from tests.end_to_end.attach.serving import Serving, until
 
 
@@ -58,5 +58,16 @@ async def test_all_of_a_flood_that_is_read_arrives(serving: Serving):
         assert "".join(said) == "".join(f"{number}\n" for number in range(1, 20_001))
         with pytest.raises(OutriderError, match="session"):
             await run_there(engine.client, "0198b5a0-0000-7000-8000-000000000000", "ls", said.append)
-        with pytest.raises((ConfigurationError, ValueError, OutriderError)):
+        with pytest.raises(OutriderError, match="length"):
             await run_there(engine.client, await engine.create(), "", said.append)
+
+
+async def test_what_the_server_s_rules_deny_is_denied_in_every_mode(serving: Serving):
+    serving.script("never asked")
+    await serving.begin("--socket", str(serving.socket), "--deny", "shell(touch *)")
+    async with serving.client() as engine:
+        for mode in ("agent", "chat"):
+            with pytest.raises(ToolFailure, match=r"denies this command: shell\(touch \*\)"):
+                await run_there(engine.client, await engine.create(mode=mode), "true && touch made", print)
+        assert not (serving.workspace / "made").exists()
+        assert await run_there(engine.client, await engine.create(), "true", print) == "exit code 0"

@@ -21,7 +21,7 @@ from outrider.types.parts import TextPart, ToolPart
 from outrider.types.request import ToolSpec
 from outrider.types.tool_state import ToolPending
 
-__all__ = ["Decision", "Looked", "ToolSpec", "call_by_hand", "look_at_call", "tools_of_session"]
+__all__ = ["Decision", "Looked", "ToolSpec", "call_by_hand", "denying_rule", "look_at_call", "tools_of_session"]
 
 
 class Looked(msgspec.Struct, frozen=True):
@@ -66,6 +66,16 @@ async def call_by_hand(engine: Engine, session_id: str, tool: str, given: dict[s
         await journal.add_message(message)
         (ended,) = await Calls(own, seat.crew).run(message)
     return ended
+
+
+async def denying_rule(engine: Engine, session_id: str, command: str) -> str | None:
+    """The rule that denies a command also to people who would run it themselves; None if there is none."""
+    from outrider.permissions.policy import decide  # with the first command: a shell's grammar takes long to load
+
+    seat, _ = await _seat(engine, session_id)
+    deny = (*engine.staff.rules.deny, *seat.deny)
+    found = decide("shell", {"command": command}, mode="agent", deny=deny, workspace=seat.workspace)
+    return found.rule if found.effect == "deny" else None
 
 
 async def _seat(engine: Engine, session_id: str) -> tuple[Seat, LiveSession]:

@@ -32,7 +32,7 @@ class Family:
 
     def concerns(self, event: Event, session_id: str) -> bool:
         """Whether an event of another session is told in this one."""
-        return asks(event) and session_id in self._above(event.session_id)
+        return bool(self._callers) and asks(event) and session_id in self._above(event.session_id)
 
     def _above(self, session_id: str) -> list[str]:
         found: list[str] = []

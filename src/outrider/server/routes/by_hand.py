@@ -8,8 +8,9 @@ from typing import Annotated
 import msgspec
 
 from outrider.app.engine import Engine
+from outrider.app.views.calls import denying_rule
 from outrider.app.views.commands import run_by_hand
-from outrider.errors import OutriderError, ProcessError
+from outrider.errors import OutriderError, ProcessError, ToolFailure
 from outrider.server.endpoint import Asked, Endpoint, Nothing, Stream
 from outrider.server.feeds.frames import HEARTBEAT
 from outrider.server.routes.sessions import ONE
@@ -23,7 +24,8 @@ _encode = msgspec.json.encode
 
 
 class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A line for the shell, run in the session's workspace. Nobody is asked: whoever sends it wrote it."""
+    """A line for the shell, run in the session's workspace. Nobody is asked, since whoever sends it wrote it; what the
+    server's rules deny is denied to everybody."""
 
     command: Annotated[str, msgspec.Meta(min_length=1, max_length=100_000)]
 
@@ -33,6 +35,8 @@ async def run_command(asked: Asked[Nothing, Command]) -> Stream:
     await asked.engine.open(session_id)
     if asked.engine.live[session_id].toolbox is None:
         raise ProcessError("this server runs no commands")
+    if rule := await denying_rule(asked.engine, session_id, asked.body.command):
+        raise ToolFailure(f"a rule of the server denies this command: {rule}")
     return Stream(_framed(asked.engine, session_id, asked.body.command))
 
 

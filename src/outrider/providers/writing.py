@@ -3,11 +3,13 @@
 import json
 from base64 import b64decode, b64encode
 from binascii import Error as DamagedBase64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 from urllib.parse import unquote, unquote_to_bytes
 
 import msgspec
+
+from outrider.types.request import Request
 
 _TEXTUAL = (
     "application/json",
@@ -33,6 +35,31 @@ def body(head: dict[str, Any], messages_field: str, messages: bytes | bytearray)
     start = encoded_json({name: value for name, value in head.items() if name != messages_field})
     comma = b"," if len(start) > 2 else b""
     return b"".join((start[:-1], comma, b'"', messages_field.encode(), b'":[', messages, b"]}"))
+
+
+def opening(
+    request: Request,
+    messages_field: str,
+    form: object,
+    fields: Callable[[], dict[str, Any]],
+    first: Callable[[], bytes] = bytes,
+) -> bytes:
+    """A body up to the prompt's first message, `first` stands before it. The prompt remembers these bytes as long as
+    the request says the same; `form` is what they depend on besides. What a user adds may change at any time."""
+
+    def written() -> bytes:
+        return body(merged(fields(), request.settings.extra), messages_field, first())[:-2]
+
+    if request.settings.extra:
+        return written()
+    said = (request.model, request.system, request.tools, request.settings, request.stream, request.conversation)
+    return request.prompt.opening((messages_field, form, said), written)
+
+
+def finished(opening: bytes, messages: bytes | bytearray) -> bytes:
+    """The messages may be many: their bytes are copied once."""
+    comma = b"," if messages and not opening.endswith(b"[") else b""
+    return b"".join((opening, comma, messages, b"]}"))
 
 
 def merged(head: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:

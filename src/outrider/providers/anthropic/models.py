@@ -1,6 +1,7 @@
 """What a Claude model takes: told by its version, corrected by what the API refuses."""
 
 import re
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -78,6 +79,7 @@ class ModelTraits(msgspec.Struct, frozen=True):
         return ("adaptive", "enabled")
 
 
+@lru_cache(maxsize=64)
 def traits_of(model: str) -> ModelTraits:
     _, claude, rest = model.lower().partition("claude")
     if not claude:

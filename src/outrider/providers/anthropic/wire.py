@@ -11,7 +11,7 @@ from outrider.providers.anthropic.envelope import error_in_response
 from outrider.providers.anthropic.models import ModelTraits, traits_of
 from outrider.providers.anthropic.settings import head, tuning
 from outrider.providers.provider import HttpCall
-from outrider.providers.writing import body, encoded_json, merged
+from outrider.providers.writing import encoded_json, finished, merged, opening
 from outrider.types.agents import Provider
 from outrider.types.request import ModelMessage, Request
 
@@ -44,14 +44,16 @@ class AnthropicWire:
         def encode(message: ModelMessage) -> bytes:
             return encode_message(message, family)
 
-        fields = self._fields(request)
+        traits = self._traits_of(request.model)
+        form = (self._endpoint, traits, self._limit(request, traits))
+        begun = opening(request, "messages", form, lambda: self._fields(request))
         messages: bytes | bytearray = request.prompt.encoded(family, encode)
         if self._endpoint.caching == "marks":
             messages = _marked_end(messages, self._endpoint.mark)
         return HttpCall(
             url=self._endpoint.url(request.model, stream=request.stream),
-            headers=self._endpoint.headers_with(self._betas(request, fields)),
-            body=body(fields, "messages", messages),
+            headers=self._endpoint.headers_with(self._betas(request, traits)),
+            body=finished(begun, messages),
         )
 
     def decoder(self, request: Request) -> AnthropicDecoder:
@@ -64,28 +66,39 @@ class AnthropicWire:
         """Remembers what a refusal tells about the model; True when the request now reads otherwise."""
         if not isinstance(error, InvalidRequestError):
             return False
-        before = self._fields(request)
+        before = self._all_fields(request)
         self._traits[request.model] = self._traits_of(request.model).after(error.message)
-        return self._fields(request) != before
+        return self._all_fields(request) != before
+
+    def _all_fields(self, request: Request) -> dict[str, Any]:
+        return merged(self._fields(request), request.settings.extra)
 
     def _fields(self, request: Request) -> dict[str, Any]:
-        """The body but for its messages. Where the server moves the mark itself, no message ever changes."""
+        """The body but for its messages and the user's own fields. Where the server moves the mark itself, no message
+        ever changes."""
         place = self._endpoint
         traits = self._traits_of(request.model)
         fields = place.identity(request.model)
         fields |= head(request, None if place.caching == "off" else place.mark)
-        fields |= tuning(request, traits, self._output_limit(request.model))
+        fields |= tuning(request, traits, self._limit(request, traits))
         if place.caching == "auto":
             fields["cache_control"] = place.mark
-        return merged(fields, request.settings.extra)
+        return fields
+
+    def _limit(self, request: Request, traits: ModelTraits) -> int | None:
+        """What the catalog says of the largest answer, where nobody knows better."""
+        known = request.settings.max_output_tokens or traits.output_limit
+        return None if known else self._output_limit(request.model)
 
     def _traits_of(self, model: str) -> ModelTraits:
         return self._traits.get(model) or traits_of(model)
 
-    def _betas(self, request: Request, fields: dict[str, Any]) -> Iterator[str]:
-        enabled = fields.get("thinking", {}).get("type") == "enabled"
-        if enabled and "tools" in fields and self._traits_of(request.model).interleaves_on_request:
-            yield _INTERLEAVED
+    def _betas(self, request: Request, traits: ModelTraits) -> Iterator[str]:
+        settings = request.settings
+        if traits.interleaves_on_request and (settings.reasoning or settings.extra):
+            fields = self._all_fields(request)
+            if "tools" in fields and fields.get("thinking", {}).get("type") == "enabled":
+                yield _INTERLEAVED
         if request.prompt.encoded("anthropic-uploads", _uploads):
             yield _FILES
 

@@ -9,7 +9,7 @@ from outrider.providers.google.encode import ContentWriter, head
 from outrider.providers.google.refused import refused
 from outrider.providers.google.thinking import generation_of
 from outrider.providers.provider import HttpCall
-from outrider.providers.writing import body, merged
+from outrider.providers.writing import finished, opening
 from outrider.types.agents import Provider
 from outrider.types.parts import ToolUsePart
 from outrider.types.request import Prompt, Request
@@ -38,8 +38,8 @@ class GoogleWire:
         generation = generation_of(request.model)
         writer = ContentWriter(FAMILY, generation, lambda call_id: _name_of(call_id, request.prompt))
         contents = request.prompt.encoded(f"{FAMILY}/{3 if generation >= 3 else 2}", writer.write)
-        fields = merged(head(request, generation), request.settings.extra)
-        return HttpCall(self._url(request), self._headers, body(fields, "contents", contents))
+        begun = opening(request, "contents", generation, lambda: head(request, generation))
+        return HttpCall(self._url(request), self._headers, finished(begun, contents))
 
     def decoder(self, request: Request) -> GeminiDecoder:
         return GeminiDecoder()

@@ -9,7 +9,7 @@ from outrider.providers.openai.chat.encode import MessageWriter
 from outrider.providers.openai.chat.settings import head, system_message
 from outrider.providers.openai.endpoint import address, headers, refused
 from outrider.providers.provider import HttpCall
-from outrider.providers.writing import body, encoded_json, merged
+from outrider.providers.writing import encoded_json, finished, opening
 from outrider.types.agents import Provider
 from outrider.types.request import Request
 
@@ -28,25 +28,10 @@ class ChatWire:
 
     def call(self, request: Request) -> HttpCall:
         dialect = self._spoken_to(request.model)
-        opening = self._opening(request, dialect)
         writer = MessageWriter(dialect, self.family(request.model))
-        messages = request.prompt.encoded(writer.form, writer.write)
-        comma = b"," if messages and not opening.endswith(b"[") else b""
-        # The messages may be many: their bytes are copied once.
-        return HttpCall(self._url, self._headers, b"".join((opening, comma, messages, b"]}")))
-
-    def _opening(self, request: Request, dialect: Dialect) -> bytes:
-        """All that stands before the prompt. It is remembered, unless it holds what the user may change any time."""
-
-        def written() -> bytes:
-            fields = merged(head(request, dialect), request.settings.extra)
-            system = system_message(request, dialect)
-            return body(fields, "messages", b"" if system is None else encoded_json(system))[:-2]
-
-        if request.settings.extra:
-            return written()
-        said = (request.model, request.system, request.tools, request.settings, request.stream, request.conversation)
-        return request.prompt.opening((dialect, said), written)
+        begun = opening(request, "messages", dialect, lambda: head(request, dialect), lambda: _first(request, dialect))
+        body = finished(begun, request.prompt.encoded(writer.form, writer.write))
+        return HttpCall(self._url, self._headers, body)
 
     def decoder(self, request: Request) -> ChatDecoder:
         audio = request.settings.extra.get("audio", {})
@@ -70,3 +55,8 @@ class ChatWire:
         if model not in self._learnt:
             self._learnt[model] = [for_model(self._dialect, model)]
         return self._learnt[model][-1]
+
+
+def _first(request: Request, dialect: Dialect) -> bytes:
+    system = system_message(request, dialect)
+    return b"" if system is None else encoded_json(system)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
@@ -18,7 +17,7 @@ from outrider.providers.openai.responses.encode import (
     head,
 )
 from outrider.providers.provider import HttpCall
-from outrider.providers.writing import body, merged
+from outrider.providers.writing import finished, opening
 from outrider.types.agents import Provider
 from outrider.types.request import Prompt, Request
 
@@ -45,8 +44,10 @@ class ResponsesWire:
         return self._family
 
     def call(self, request: Request) -> HttpCall:
-        fields = merged(head(request, self._unwanted_by(request.model)), request.settings.extra)
-        return HttpCall(self._url, self._headers, body(fields, "input", self._items(request.prompt, fields)))
+        unwanted = self._unwanted_by(request.model)
+        begun = opening(request, "input", unwanted, lambda: head(request, unwanted))
+        stored = bool(request.settings.extra.get("store"))
+        return HttpCall(self._url, self._headers, finished(begun, self._items(request.prompt, stored=stored)))
 
     def decoder(self, request: Request) -> ResponsesDecoder:
         return ResponsesDecoder()
@@ -66,8 +67,8 @@ class ResponsesWire:
     def _unwanted_by(self, model: str) -> frozenset[str]:
         return self._unwanted.get(model, frozenset())
 
-    def _items(self, prompt: Prompt, fields: Mapping[str, Any]) -> bytearray:
-        family, stored = self._family, bool(fields.get("store"))
+    def _items(self, prompt: Prompt, *, stored: bool) -> bytearray:
+        family = self._family
         listed = prompt.encoded(f"{family}/custom-calls", lambda message: custom_calls(message, family))
         custom = frozenset(msgspec.json.decode(b"[%b]" % listed, type=list[str]))
         writer = ItemWriter(family, custom, stored=stored)

@@ -66,43 +66,32 @@ class Order:
 
 
 class Log:
-    """The file that commits go to first, and since when it holds some that may not have reached the disk."""
+    """Since when the file that commits go to first holds some that may not have reached the disk."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = log_of(path)
-        self._file: int | None = None
+    def __init__(self) -> None:
         self._waiting_since: float | None = None
 
     @property
     def is_overdue(self) -> bool:
         return self._waiting_since is not None and monotonic() - self._waiting_since > OVERDUE_SECONDS
 
-    def written(self, *, synced: bool) -> None:
+    def written(self, file: int, *, synced: bool) -> None:
         """One that waits for the disk takes all earlier ones along."""
         if synced:
-            self._wait_for_disk()
+            _sync(file)
             self._waiting_since = None
         elif self._waiting_since is None:
             self._waiting_since = monotonic()
 
-    def sync(self) -> None:
+    def sync(self, file: int) -> None:
         """For the last ones, which no other commit takes along. One that comes in between counts as waiting again."""
         since, self._waiting_since = self._waiting_since, None
         if since is None:
             return
         try:
-            self._wait_for_disk()
+            _sync(file)
         except OSError:
             self._waiting_since = since
-
-    def close(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-
-    def _wait_for_disk(self) -> None:
-        if self._file is None:
-            self._file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-        _sync(self._file)
 
 
 class Pen:
@@ -114,8 +103,9 @@ class Pen:
     def __init__(self, path: Path, db: sqlite3.Connection, log: Log) -> None:
         self.db = db
         self._path = path
-        self._log = log if db.execute("PRAGMA journal_mode").fetchone()[0] == "wal" else None
-        if self._log is not None:
+        self._log = log
+        self._file = _open_log(path, db)
+        if self._file is not None:
             db.execute("PRAGMA synchronous = NORMAL")
 
     def commit(self, orders: Sequence[Order]) -> None:
@@ -126,13 +116,25 @@ class Pen:
                 self._try(order, alone=len(orders) == 1)
             if self.db.in_transaction:
                 self.db.execute("COMMIT")
-                if self._log is not None:
-                    self._log.written(synced=self._log.is_overdue or any(order.synced for order in orders))
+                if self._file is not None:
+                    synced = self._log.is_overdue or any(order.synced for order in orders)
+                    self._log.written(self._file, synced=synced)
         except Exception as error:  # noqa: BLE001  whoever waits is told
             self.roll_back()
             for order in orders:
                 order.fail(explain(error, self._path))
         faults.reach("FP-after-commit")
+
+    def sync(self) -> None:
+        """What was committed without waiting for the disk reaches it."""
+        if self._file is not None:
+            self._log.sync(self._file)
+
+    def close(self) -> None:
+        self.sync()
+        if self._file is not None:
+            os.close(self._file)
+        self.db.close()
 
     def roll_back(self) -> None:
         if self.db.in_transaction:
@@ -152,3 +154,14 @@ class Pen:
             self.db.execute("ROLLBACK" if alone else "ROLLBACK TO one")
         if not alone:
             self.db.execute("RELEASE one")
+
+
+def _open_log(path: Path, db: sqlite3.Connection) -> int | None:
+    """None where there is none, or it cannot be opened. While the connection is open, nobody puts another in its place.
+    Closing it drops no locks: SQLite has none on this file."""
+    if db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        return None
+    try:
+        return os.open(log_of(path), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None

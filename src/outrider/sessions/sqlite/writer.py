@@ -17,6 +17,7 @@ from typing import TypeVar
 from outrider.errors import StoreError, StoreUnavailableError
 from outrider.sessions.sqlite.connection import connect
 from outrider.sessions.sqlite.failures import explain
+from outrider.sessions.sqlite.files import log_of
 from outrider.sessions.sqlite.pen import Log, Order, Pen, Write
 from outrider.sessions.sqlite.turnstile import Turnstile
 
@@ -37,7 +38,8 @@ class Writer:
 
     def __init__(self, path: Path, chore: Chore) -> None:
         self._path = path
-        self._log = Log(path)
+        self._log = Log()
+        self._log_path = log_of(path)
         self._chore = chore
         self._chores_due = True
         self._closed = False
@@ -82,7 +84,6 @@ class Writer:
             await asyncio.to_thread(self._thread.join)
             if self._home is not None:
                 self._home.close()
-            self._log.close()
 
     def _join(self, home: "_Home", order: Order) -> None:
         """The first to come are served at once; in a crowd, all who come in one round of the loop together."""
@@ -141,9 +142,8 @@ class Writer:
                     self._commit(pen, turnstile, orders)
                 elif self._chores_due:
                     self._do_chore(pen, turnstile)
-            self._log.sync()
         finally:
-            pen.db.close()
+            pen.close()
             turnstile.close()
 
     def _next(self) -> list[Order] | None:
@@ -181,23 +181,22 @@ class Writer:
         self._bound_log(pen, turnstile, LOG_LIMIT_BYTES)
 
     def _do_chore(self, pen: Pen, turnstile: Turnstile) -> None:
-        self._log.sync()
+        self._chores_due = False  # first, so that a commit while we wait for the disk asks for another round
+        pen.sync()
         try:
             with turnstile:
                 pen.db.execute("BEGIN IMMEDIATE")
-                self._chores_due = False
                 more = self._chore(pen.db)
                 pen.db.execute("COMMIT")
                 self._chores_due = self._chores_due or more
         except Exception:  # noqa: BLE001  a chore can wait; the next write shows what is wrong
             pen.roll_back()
-            self._chores_due = False
         self._bound_log(pen, turnstile, CHECKPOINT_BYTES)
 
     def _bound_log(self, pen: Pen, turnstile: Turnstile, limit: int) -> None:
         """Merge the log while nobody waits; past a larger size wait for readers as well, so that it starts anew."""
         try:
-            size = os.stat(self._log.path).st_size  # noqa: PTH116  often, so without a Path
+            size = os.stat(self._log_path).st_size  # noqa: PTH116  often, so without a Path
             if size > limit:
                 with turnstile:
                     pen.db.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if size > LOG_LIMIT_BYTES else 'PASSIVE'})")
@@ -236,5 +235,5 @@ class _Home:
         return True
 
     def close(self) -> None:
-        self._pen.db.close()
+        self._pen.close()
         self._turnstile.close()

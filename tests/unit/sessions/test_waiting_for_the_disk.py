@@ -1,0 +1,52 @@
+"""What was committed without waiting for the disk reaches it soon, whatever happens in between."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from outrider.sessions.sqlite import pen
+from outrider.sessions.sqlite.files import file_system
+from outrider.sessions.sqlite.opening import open_file
+from outrider.sessions.sqlite.writer import Writer
+
+
+class Disk:
+    """Counts who waits for it; the writer's own thread waits until it may go on."""
+
+    def __init__(self) -> None:
+        self.waits = 0
+        self.reached = threading.Event()
+        self.may_go_on = threading.Event()
+
+    def sync(self, _: int) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            self.waits += 1
+            self.reached.set()
+            assert self.may_go_on.wait(30)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not is_so():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_commit_while_earlier_ones_reach_the_disk_follows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    disk, path = Disk(), tmp_path / "sessions.db"
+    monkeypatch.setattr(pen, "_sync", disk.sync)
+    open_file(path, file_system)
+    writer = Writer(path, lambda _: False)
+    try:
+        await writer.run(lambda db: db.execute("PRAGMA user_version = 98"), synced=False)
+        await until(disk.reached.is_set)
+        waits = disk.waits
+        late = asyncio.create_task(writer.run(lambda db: db.execute("PRAGMA user_version = 99"), synced=False))
+        await asyncio.sleep(0)
+        disk.may_go_on.set()
+        await late
+        await until(lambda: disk.waits > waits)
+    finally:
+        await writer.close()

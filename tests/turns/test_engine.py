@@ -7,7 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from outrider import ConfigurationError, Engine, Limits, SessionInUseError, Tool, ToolCompleted, ToolPart
+from outrider import (
+    ConfigurationError,
+    Engine,
+    Limits,
+    ProviderError,
+    SessionInUseError,
+    StorageFullError,
+    Tool,
+    ToolCompleted,
+    ToolPart,
+)
 from outrider.events import (
     LoopCompletedEvent,
     PartDeltaEvent,
@@ -293,3 +303,32 @@ async def test_a_defect_ends_the_turn_as_an_error_and_the_session_goes_on(caplog
         assert (end.reason, end.error is not None and "a defect" in end.error.message) == ("error", True)
         assert (await held.prompt(session, "again")).output == "all is well"
     assert "a defect" in caplog.text
+
+
+class SmallStore(MemoryStore):
+    full = False
+
+    async def append(self, session_id, values, **options):
+        if self.full:
+            raise StorageFullError("no space left")
+        return await super().append(session_id, values, **options)
+
+
+@pytest.mark.parametrize("then", [[], [ProviderError("it broke off")]])
+async def test_sf_040_calls_that_a_full_disk_kept_from_running_have_ended_and_never_run(then):
+    store, ran = SmallStore(), []
+
+    def fills_the_disk(_):
+        store.full = True
+        return [call("act", "c1"), call("act", "c2"), *then]
+
+    async with engine([fills_the_disk, "well"], Tool(lambda: ran.append(1) or "", name="act"), store=store) as held:
+        session_id = await held.create()
+        ended = await asyncio.wait_for(held.prompt(session_id, "go"), 30)
+        assert isinstance(ended.error, StorageFullError)
+        store.full = False
+        assert (await asyncio.wait_for(held.prompt(session_id, "again"), 30)).output == "well"
+        kept = calls_in(await store.load(session_id))
+        assert kept == calls_in(await held.open(session_id))
+        assert [part.state.reason for part in kept] == ["canceled"] * 2
+        assert ran == []

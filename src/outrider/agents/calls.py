@@ -52,12 +52,22 @@ class Calls:
         except asyncio.CancelledError:
             await asyncio.shield(self._cancel_the_rest())
             raise
+        except OutriderError as error:
+            self._give_up(error)
+            raise
         return self._message.get_parts_by_type(ToolPart)
 
     async def _cancel_the_rest(self) -> None:
         """Calls whose turn had not come: a task that is cancelled before its first step does nothing at all."""
         for call in self._message.get_parts_by_type(ToolPart):
             await self._cancel(call.id)
+
+    def _give_up(self, error: OutriderError) -> None:
+        """Calls that did not start never will. That counts at once: what went wrong may be that nothing can be kept."""
+        for call in self._message.get_parts_by_type(ToolPart):
+            if isinstance(call.state, ToolPending) and not self._stays(call.state):
+                ended = call.state.fail(f"not run: {error.message}", self._crew.clock(), reason="canceled")
+                self._seat.journal.put_part_soon(call.with_state(ended), self._message)
 
     async def _run_together(self, group: list[ToolPart]) -> None:
         """A call ends in a result, whatever it does; errors that get out are the journal's, and one stands for all."""
@@ -168,15 +178,16 @@ class Calls:
             self._seat.journal.draft(part_id, characters, current)
 
     async def _cancel(self, part_id: str) -> None:
-        """A call that was cancelled before its tool started ends here; one that ran was ended by the runner. One that
-        somebody was asked about waits for the answer until the session is opened again."""
+        """A call that was cancelled before its tool started ends here; one that ran was ended by the runner."""
         call = next(part for part in self._message.parts if part.id == part_id)
-        if not isinstance(call.state, ToolPending):
-            return
-        if not (self._seat.comes_back and call.state.phase == "awaiting_approval"):
+        if isinstance(call.state, ToolPending) and not self._stays(call.state):
             await self._record(
                 call.with_state(call.state.fail("canceled before it started", self._crew.clock(), reason="canceled"))
             )
+
+    def _stays(self, state: ToolPending) -> bool:
+        """What somebody was asked about waits for the answer until the session is opened again."""
+        return self._seat.comes_back and state.phase == "awaiting_approval"
 
     def _left(self, call: ToolPart) -> bool:
         """Whether the agent that a call is about waits for an answer, and goes on when the session is opened again."""

@@ -85,8 +85,8 @@ class Step:
 
     async def _stop_calls(self) -> None:
         """The answer is whole, and its calls must not run: not now, and not when the session is opened again."""
+        self._end_calls(self._crew.clock())
         await self._seat.journal.put_message(self.message)
-        await self._end_calls(self._crew.clock())
 
     @property
     def turns(self) -> int:
@@ -158,8 +158,7 @@ class Step:
         for part in self._assembler.parts(besides=self._kept):
             self._keep(part)
         if error is not None or self._assembler.finish not in _WHOLE:
-            await journal.put_message(message)
-            await self._end_calls(now)
+            self._end_calls(now)
         message.tokens, message.cost = self._assembler.tokens, self.cost
         message.finish = None if error else (self._assembler.finish or "other")
         message.error = error
@@ -178,12 +177,13 @@ class Step:
         self._kept.add(part.id)
         self._seat.journal.put_part_soon(part, self.message)
 
-    async def _end_calls(self, now: int) -> None:
-        """Calls of an answer that broke off do not run: the last one may look whole and not be."""
+    def _end_calls(self, now: int) -> None:
+        """Calls of an answer that broke off do not run: the last one may look whole and not be. That counts at once,
+        also where nothing can be kept now."""
         for call in self.message.get_parts_by_type(ToolPart):
             if isinstance(call.state, ToolPending):
                 ended = call.state.fail(_BROKE_OFF, now, reason="canceled")
-                await self._seat.journal.put_part(call.with_state(ended), self.message)
+                self._seat.journal.put_part_soon(call.with_state(ended), self.message)
 
     def _tell_response(self) -> None:
         tokens, message = self.message.tokens, self.message

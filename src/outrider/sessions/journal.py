@@ -78,6 +78,8 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         message.time = message.time or MessageTime(self._clock())
         self._add(message)
         self._changes.add(Entry(head=message, synced=False), watched=False)
+        for part in message.parts:
+            self._changes.add(Entry(part, synced=False), watched=False)
         self._drafts.wake()
         return message
 
@@ -147,7 +149,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
 
     async def retry(self) -> bool:
         """Try again to keep what a full disk refused; says whether nothing waits any more."""
-        await self._drain_in_order()
+        await self._works.do(self._drain_in_order())
         return not self._changes
 
     async def close(self) -> None:
@@ -158,7 +160,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
             await asyncio.wait([self._pulse])
         await self._works.settled()
         if not self.lost.is_set():
-            await self.flush()
+            await self._works.do(self.flush())
             if self.lease is not None:
                 await self._store.release(self.lease)
 
@@ -174,8 +176,9 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         self._drafts.drop(part.id)
 
         def apply(seq: int) -> None:
-            if not counts:
+            if not counts and not _has_ended(message, part):
                 message.put_part(part)
+            self._drafts.drop(part.id)  # of what a thread told while it was written
             self._tell(PartUpdatedEvent(part=part, seq=seq))
 
         return Entry(part, apply, synced=synced)
@@ -279,6 +282,13 @@ def _moved(known: ToolPart, part: ToolPart) -> ToolPart:
         raise InvalidStateTransition(known.state.status, part.state.status, ())
     state = known.update_state(part.state).state
     return part if state is part.state else replace(part, state=state)
+
+
+def _has_ended(message: Message, part: AnyPart) -> bool:
+    """Whether a call has ended while it still waited to be kept as running, as where the disk is full."""
+    if not isinstance(part, ToolPart) or part.ended:
+        return False
+    return any(known.id == part.id and known.ended for known in message.get_parts_by_type(ToolPart))
 
 
 def _reach_call(part: AnyPart, running: str, ended: str) -> None:

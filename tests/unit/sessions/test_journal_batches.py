@@ -13,7 +13,8 @@ from outrider.sessions.records import Kept
 from outrider.sessions.session import Session
 from outrider.types.events import ErrorEvent, PartUpdatedEvent
 from outrider.types.messages import Message, MessageTime
-from outrider.types.parts import TextPart
+from outrider.types.parts import StepStartPart, TextPart, ToolPart
+from outrider.types.tool_state import ToolPending
 
 
 class CountingStore(MemoryStore):
@@ -172,3 +173,71 @@ async def test_what_becomes_known_of_a_message_while_it_is_written_is_kept_as_we
         await journal.put_message(message)
         (kept,) = (await store.load(journal.session.id)).messages
         assert kept.finish == "tool_use"
+
+
+async def test_what_an_answer_begins_with_is_kept_as_well(told: Told):
+    async with await begin(Session(), told.store, told.bus) as journal:
+        message = journal.open_message(Message("assistant", [StepStartPart()]))
+        await journal.put_message(message)
+        (kept,) = (await told.store.load(journal.session.id)).messages
+        assert kept.parts == message.parts
+
+
+class GatedStore(MemoryStore):
+    """Writes once its gate is open."""
+
+    prompt = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.asked = asyncio.Event()
+        self.gate.set()
+        self.full = False
+
+    async def append(self, session_id: str, values: Sequence[Kept], **options) -> int:
+        if self.full:
+            raise StorageFullError("no space left")
+        self.asked.set()
+        await self.gate.wait()
+        return await super().append(session_id, values, **options)
+
+    def shut(self) -> None:
+        self.gate.clear()
+        self.asked.clear()
+
+
+async def test_what_a_thread_tells_of_a_call_while_its_end_is_written_does_not_replace_it():
+    store = GatedStore()
+    async with await begin(Session(), store, EventBus()) as journal:
+        message = await journal.add_message(Message("assistant"))
+        running = ToolPart("call", "tool", ToolPending().start(1))
+        await journal.put_part(running, message)
+        store.shut()
+        ended = running.with_state(running.state.complete("the result", 2))
+        end = asyncio.create_task(journal.put_part(ended, message))
+        await store.asked.wait()
+        journal.draft(running.id, 1, lambda: running)
+        store.gate.set()
+        await end
+        await journal.flush()
+        (kept,) = (await store.load(journal.session.id)).messages
+        assert [part.ended for part in kept.parts] == [True]
+
+
+async def test_an_attempt_that_is_broken_off_loses_nothing_of_what_a_full_disk_refused():
+    store = GatedStore()
+    async with await begin(Session(), store, EventBus()) as journal:
+        message = await journal.add_message(Message("assistant"))
+        store.full = True
+        with pytest.raises(StorageFullError):
+            await journal.put_part(TextPart("said"), message)
+        store.full = False
+        store.shut()
+        attempt = asyncio.create_task(journal.retry())
+        await store.asked.wait()
+        attempt.cancel()
+        await asyncio.wait([attempt])
+        store.gate.set()
+    (kept,) = (await store.load(journal.session.id)).messages
+    assert [part.text for part in kept.parts] == [part.text for part in message.parts] == ["said"]

@@ -22,6 +22,7 @@ Handler = Callable[[E], Any]
 Unsubscribe = Callable[[], None]
 EventFilter = Callable[[Event], bool]
 Teller = Callable[[Event], Iterable[Event]]
+Minded = type[Event] | tuple[type[Event], ...]
 
 BACKLOG = 1024
 _PATIENCE = 64  # ends may wait in such a multiple of a backlog's limit
@@ -29,13 +30,17 @@ _PATIENCE = 64  # ends may wait in such a multiple of a backlog's limit
 _log = logging.getLogger("outrider.bus")
 
 
-class _Routes(dict[type[Event], tuple[Handler[Any], ...]]):
-    """Event class → the handlers that hear it, worked out on the first event of a class."""
+Route = tuple[Handler[Any], ...] | None
 
-    def __init__(self, find: Callable[[type[Event]], tuple[Handler[Any], ...]]) -> None:
+
+class _Routes(dict[type[Event], Route]):
+    """Event class → the handlers that hear it, worked out on the first event of a class; None where such an event
+    reaches nobody at all."""
+
+    def __init__(self, find: Callable[[type[Event]], Route]) -> None:
         self._find = find
 
-    def __missing__(self, cls: type[Event]) -> tuple[Handler[Any], ...]:
+    def __missing__(self, cls: type[Event]) -> Route:
         self[cls] = handlers = self._find(cls)
         return handlers
 
@@ -46,26 +51,33 @@ class EventBus:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._afterwards = _Afterwards()
-        self._tellers: tuple[Teller, ...] = ()
+        self._tellers: tuple[tuple[Teller, Minded], ...] = ()
         self._teller: Teller | None = None
         self._replace_subscriptions([])
 
     def publish(self, event: Event) -> None:
+        if self._routes[event.__class__] is None:
+            return
         if self._teller is None:
             self._tell(event)
-        elif self._subscriptions:
-            for told in self._told(event, self._teller):
-                self._tell(told)
+            return
+        for told in self._told(event, self._teller):
+            self._tell(told)
 
-    def tell_through(self, teller: Teller) -> Unsubscribe:
-        """From now on listeners hear what the teller makes of each event: nothing, the event, or others. Returns what
-        ends that."""
+    def hears(self, event_class: type[Event]) -> bool:
+        """Whether an event of this class reaches anybody; one that does not need not be made."""
+        return self._routes[event_class] is not None
+
+    def tell_through(self, teller: Teller, minds: Minded = Event) -> Unsubscribe:
+        """From now on listeners hear what the teller makes of each event: nothing, the event, or others. What it
+        `minds` reaches it even where nobody listens to such events. Returns what ends that."""
+        entry = (teller, minds)
         with self._lock:
-            self._replace_tellers((*self._tellers, teller))
+            self._replace_tellers((*self._tellers, entry))
 
         def end() -> None:
             with self._lock:
-                self._replace_tellers(tuple(other for other in self._tellers if other is not teller))
+                self._replace_tellers(tuple(other for other in self._tellers if other is not entry))
 
         return end
 
@@ -77,7 +89,7 @@ class EventBus:
             return ()
 
     def _tell(self, event: Event) -> None:
-        for handler in self._routes[event.__class__]:
+        for handler in self._routes[event.__class__] or ():
             try:
                 outcome = handler(event)
                 if outcome is not None and inspect.isawaitable(outcome):
@@ -127,12 +139,15 @@ class EventBus:
         self._subscriptions = subscriptions
         self._routes = _Routes(self._find)
 
-    def _replace_tellers(self, tellers: tuple[Teller, ...]) -> None:
+    def _replace_tellers(self, tellers: tuple[tuple[Teller, Minded], ...]) -> None:
         self._tellers = tellers
-        self._teller = reduce(_through_both, tellers) if tellers else None
+        self._teller = reduce(_through_both, [teller for teller, _ in tellers]) if tellers else None
+        self._replace_subscriptions(self._subscriptions)
 
-    def _find(self, cls: type[Event]) -> tuple[Handler[Any], ...]:
-        return tuple(handler for heard, handler in self._subscriptions if issubclass(cls, heard))
+    def _find(self, cls: type[Event]) -> Route:
+        found = tuple(handler for heard, handler in self._subscriptions if issubclass(cls, heard))
+        minded = bool(self._subscriptions) and any(issubclass(cls, minds) for _, minds in self._tellers)
+        return found if found or minded else None
 
 
 def _through_both(first: Teller, then: Teller) -> Teller:

@@ -37,6 +37,29 @@ def test_a_handler_hears_its_class_and_subscribe_all_hears_everything():
     assert everything == [first, second]
 
 
+def test_a_teller_hears_what_somebody_listens_to_and_what_it_minds():
+    bus, told, heard = EventBus(), list[Event](), list[Event]()
+
+    def tell(event: Event) -> list[Event]:
+        told.append(event)
+        return [event]
+
+    end = bus.tell_through(tell, TurnStartedEvent)
+    assert not bus.hears(TurnStartedEvent)
+    bus.subscribe(TurnCompletedEvent, heard.append)
+    events = [turn(1), TurnCompletedEvent(turn_number=1), MessageAddedEvent(role="user")]
+    assert [bus.hears(type(event)) for event in events] == [True, True, False]
+    for event in events:
+        bus.publish(event)
+    assert (told, heard) == (events[:2], events[1:2])
+    end()
+    assert [bus.hears(type(event)) for event in events] == [False, True, False]
+    bus.publish(events[1])
+    assert (told, heard) == (events[:2], [events[1], events[1]])
+    bus.tell_through(tell)
+    assert bus.hears(MessageAddedEvent)
+
+
 def test_a_subscription_to_a_class_hears_its_subclasses():
     class Special(TurnStartedEvent, frozen=True):
         pass

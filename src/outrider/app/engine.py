@@ -16,7 +16,7 @@ from outrider.app.submitting import Submitting
 from outrider.app.undo.file_changes import FileChanges
 from outrider.bus import EventBus, EventStream
 from outrider.errors import ConfigurationError
-from outrider.permissions.texts.telling import DiscreetTeller
+from outrider.permissions.texts.telling import MINDED, DiscreetTeller
 from outrider.sessions.records import Approval, ApprovalScope, Delivery, InboxItem, SessionUpdate
 from outrider.sessions.redacted_store import redacted
 from outrider.sessions.session import Session
@@ -64,7 +64,7 @@ class Engine(Submitting):
         self.live = self._sessions.live
 
     async def __aenter__(self) -> Self:
-        self._tell_all = self.bus.tell_through(DiscreetTeller(self._redactor))
+        self._tell_all = self.bus.tell_through(DiscreetTeller(self._redactor), MINDED)
         await self.staff.open()
         await self.desk.load()
         return self

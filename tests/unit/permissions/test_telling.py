@@ -8,7 +8,7 @@ import pytest
 
 from outrider.bus import EventBus
 from outrider.permissions.texts.redact import HIDDEN, Redactor
-from outrider.permissions.texts.telling import DiscreetTeller
+from outrider.permissions.texts.telling import MINDED, DiscreetTeller
 from outrider.types.events import (
     ErrorEvent,
     Event,
@@ -171,6 +171,25 @@ def test_a_bus_tells_through_it_until_that_is_ended():
     end()
     bus.publish(ErrorEvent(error_type="E", message=KNOWN))
     assert [event.message for event in heard if isinstance(event, ErrorEvent)] == [HIDDEN, KNOWN]
+
+
+def test_what_is_held_back_is_told_at_the_end_though_nobody_listens_to_ends():
+    bus, heard = EventBus(), list[ToolOutputEvent]()
+    bus.subscribe(ToolOutputEvent, heard.append)
+    bus.tell_through(DiscreetTeller(Redactor([KNOWN])), MINDED)
+    bus.publish(ToolOutputEvent(tool_name="t", call_id="c", output="say correct ho", session_id="s"))
+    bus.publish(ToolExecutionCompletedEvent(tool_name="t", call_id="c", session_id="s"))
+    assert [event.output for event in heard] == ["say ", "correct ho"]
+
+
+def test_who_comes_in_the_middle_of_a_secret_does_not_hear_the_rest_of_it():
+    bus, heard = EventBus(), list[PartDeltaEvent]()
+    bus.subscribe(ErrorEvent, lambda _: None)
+    bus.tell_through(DiscreetTeller(Redactor([KNOWN])), MINDED)
+    bus.publish(delta("say correct ho", "p"))
+    bus.subscribe(PartDeltaEvent, heard.append)
+    bus.publish(delta("rse battery, and more", "p"))
+    assert [event.delta for event in heard] == [f"{HIDDEN}, and more"]
 
 
 def test_an_event_that_cannot_be_made_safe_is_not_told_and_hurts_nobody(caplog: pytest.LogCaptureFixture):

@@ -21,7 +21,7 @@ from outrider.app.models.connections import connected
 from outrider.app.models.tariff import CatalogTariff, known_models
 from outrider.bus import EventBus
 from outrider.errors import ConfigurationError, SessionNotFoundError
-from outrider.permissions.texts.telling import DiscreetTeller
+from outrider.permissions.texts.telling import MINDED, DiscreetTeller
 from outrider.providers.provider import ModelClient
 from outrider.sessions.journal import Journal, begin, resume
 from outrider.sessions.records import SessionUpdate
@@ -142,7 +142,7 @@ async def open_workshop(
         return await begin(child, place, bus)
 
     async with AsyncExitStack() as opened:
-        opened.callback(bus.tell_through(DiscreetTeller(redactor)))
+        opened.callback(bus.tell_through(DiscreetTeller(redactor), MINDED))
         clients: dict[str, ModelClient] = {}
         for name in {agent.provider for agent in plan.agents.values()}:
             provider = filled_in(plan.providers[name])

@@ -125,6 +125,7 @@ _WAYS: dict[type[Event], Callable[[DiscreetTeller, Any], Sequence[Event]]] = {
     ToolExecutionCompletedEvent: DiscreetTeller.call,
     ProcessExitedEvent: DiscreetTeller.process,
 }
+MINDED = tuple(_WAYS)  # what a teller has to hear though nobody else does: pieces, and what ends them
 
 
 @cache

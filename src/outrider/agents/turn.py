@@ -71,6 +71,7 @@ class Turn:
                 duration_ms=duration,
                 output=end.output,
             )
+        await self._seat.journal.told()
         if end.reason != "completed":
             await self._hooked.stopped(end)
         return end

@@ -77,9 +77,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         message.join(self.session.id)
         message.time = message.time or MessageTime(self._clock())
         self._add(message)
-        self._changes.add(Entry(head=message, synced=False), watched=False)
-        for part in message.parts:
-            self._changes.add(Entry(part, synced=False), watched=False)
+        self._changes.open(message)
         self._drafts.wake()
         return message
 
@@ -97,16 +95,13 @@ class Journal(AbstractAsyncContextManager["Journal"]):
 
     def put_message_soon(self, message: Message) -> None:
         """As `put_message`, without waiting: where something is kept next anyway."""
-        if not self._changes.holds(message):
-            self._changes.add(Entry(head=message, synced=False), watched=False)
+        self._changes.hold(message)
         self._keep_soon()
 
     async def put_part(self, part: AnyPart, message: Message, *, synced: bool = False) -> AnyPart:
         """Add a part to a message of the session, or give it its new value. A call only makes legal moves. Before
         something happens of which a machine that comes back must know, it is to be `synced`."""
-        for known in message.parts:
-            if known.id == part.id and isinstance(known, ToolPart) and isinstance(part, ToolPart):
-                part = _moved(known, part)
+        part = _moved(part, message)
         _reach_call(part, "FP-before-record-call", "FP-after-effect-before-result")
         await self._record(self._part_entry(part, message, synced=synced))
         _reach_call(part, "FP-after-record-call", "FP-after-result")
@@ -129,6 +124,11 @@ class Journal(AbstractAsyncContextManager["Journal"]):
     def tell(self, event: Event) -> None:
         """Tell of what happened after the changes that came before it, once those are kept and told."""
         self._changes.tell(self._bus.publish, event)
+
+    async def told(self) -> None:
+        """Once nothing that happened is held back any more."""
+        if self._changes.holds_news:
+            await self._works.do(self._flush_quietly())
 
     def show(self, delta: PartDeltaEvent | ToolInputDeltaEvent, current: Callable[[], AnyPart]) -> None:
         """Tell of a piece as it arrives; `current` gives the part so far, which is stored within 250 ms or 4 KiB."""
@@ -276,8 +276,11 @@ def _adopt(session: Session, stored: StoredSession) -> None:
     session.time = stored.time or session.time
 
 
-def _moved(known: ToolPart, part: ToolPart) -> ToolPart:
-    """The part after the move from what is known of it; an illegal one raises."""
+def _moved(part: AnyPart, message: Message) -> AnyPart:
+    """A call after the move from what is known of it; an illegal one raises."""
+    known = next((known for known in message.parts if known.id == part.id), None)
+    if not isinstance(part, ToolPart) or not isinstance(known, ToolPart):
+        return part
     if known.ended and part.state.status != known.state.status:
         raise InvalidStateTransition(known.state.status, part.state.status, ())
     state = known.update_state(part.state).state

@@ -241,3 +241,17 @@ async def test_an_attempt_that_is_broken_off_loses_nothing_of_what_a_full_disk_r
         store.gate.set()
     (kept,) = (await store.load(journal.session.id)).messages
     assert [part.text for part in kept.parts] == [part.text for part in message.parts] == ["said"]
+
+
+async def test_whoever_wants_all_to_be_told_waits_for_a_slow_store():
+    store, bus, heard = GatedStore(), EventBus(), []
+    bus.subscribe(ErrorEvent, lambda event: heard.append(event.message))
+    async with await begin(Session(), store, bus) as journal:
+        message = await journal.add_message(Message("assistant"))
+        store.shut()
+        journal.put_part_soon(TextPart("said"), message)
+        journal.tell(ErrorEvent(error_type="x", message="after it"))
+        asyncio.get_running_loop().call_later(0.05, store.gate.set)
+        assert heard == []
+        await journal.told()
+        assert heard == ["after it"]

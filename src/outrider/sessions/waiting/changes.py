@@ -69,6 +69,17 @@ class Changes:
         if not watched:
             self._unwatched.append(entry)
 
+    def open(self, message: Message) -> None:
+        """A new message, with the parts that it begins with."""
+        self.add(Entry(head=message, synced=False), watched=False)
+        for part in message.parts:
+            self.add(Entry(part, synced=False), watched=False)
+
+    def hold(self, message: Message) -> None:
+        """See to it that a message is written as it will be then."""
+        if not self.holds(message):
+            self.add(Entry(head=message, synced=False), watched=False)
+
     def tell(self, tell: Callable[[Event], None], event: Event) -> None:
         """Once all that waits to be told is told; at once where nothing does, or where nobody knows when."""
         for entry in () if self._stuck else self._waiting:
@@ -76,6 +87,10 @@ class Changes:
                 self._waiting.append(Entry(None, lambda _: tell(event), synced=False))
                 return
         tell(event)
+
+    @property
+    def holds_news(self) -> bool:
+        return any(not entry.rows and entry.apply is not None for entry in self._waiting)
 
     def holds(self, message: Message) -> bool:
         """Whether this very message waits to be written, and so will be kept as it is then; what is being written is

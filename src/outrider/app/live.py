@@ -96,12 +96,8 @@ class LiveSession:
         plan = self.plan()
         if plan is None:
             raise OutriderError("there is no plan that waits for an answer")
-        item = InboxItem(
-            session_id=self.journal.session.id,
-            message=answered(plan, answer, words, self.prompts),
-            id=answer_id(plan),
-            sender=sender,
-        )
+        message = answered(plan, answer, words, self.prompts)
+        item = InboxItem(session_id=self.session.id, message=message, id=answer_id(plan), sender=sender)
         kept, end = await self.inbox.put(item)
         require_same(item, kept)
         self.wake()
@@ -169,8 +165,10 @@ class LiveSession:
     async def _work_off(self) -> None:
         await self._compact()
         while await self._begin():
-            self.inbox.settle(await self._turn())
+            self.inbox.settle(end := await self._turn())
             await self._compact()
+            if end.reason == "error" and self._waits():
+                break  # it would fail again at once
 
     async def _begin(self) -> bool:
         """Something to do: calls that a restart left waiting, a turn that is to go on, or the next input."""

@@ -63,10 +63,10 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         self._pulse = asyncio.create_task(hold(lease, store, self.retry, self._lose)) if lease else None
 
     async def add_message(self, message: Message, *, takes: Sequence[str] = ()) -> Message:
-        """`takes` are the inbox items that this message came from."""
+        """`takes` are the inbox items that this message came from: those have reached the disk before."""
         message.join(self.session.id)
         message.time = message.time or MessageTime(self._clock())
-        await self._record(Entry(message, lambda seq: self._add(message, seq), takes=takes))
+        await self._record(Entry(message, lambda seq: self._add(message, seq), takes=takes, synced=not takes))
         if any(isinstance(part, CompactionPart) for part in message.parts):
             faults.reach("FP-mid-compaction")
         return message

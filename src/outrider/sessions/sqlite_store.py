@@ -59,7 +59,7 @@ class SqliteStore:
         self._news = News(self.path)
 
     async def create(self, session: StoredSession) -> StoredSession:
-        return await self._writer.run(lambda db: writes.create(db, session, self._clock()))
+        return await self._writer.run(lambda db: writes.create(db, session, self._clock()), synced=False)
 
     async def get(self, session_id: str) -> StoredSession:
         return await self._readers.run(lambda db: reads.get(db, session_id))
@@ -68,7 +68,9 @@ class SqliteStore:
         return await self._readers.run(lambda db: reads.list_sessions(db, filter, limit, after))
 
     async def update(self, session_id: str, update: SessionUpdate) -> StoredSession:
-        return await self._change(session_id, lambda db: writes.update(db, session_id, update, self._clock()))
+        return await self._change(
+            session_id, lambda db: writes.update(db, session_id, update, self._clock()), synced=False
+        )
 
     async def delete(self, session_id: str, *, token: int | None = None) -> None:
         await self._change(session_id, lambda db: writes.delete(db, session_id, token))
@@ -134,7 +136,8 @@ class SqliteStore:
 
     async def acquire(self, session_id: str, owner: Owner, *, ttl_ms: int = 30_000, take_over: bool = False) -> Lease:
         return await self._writer.run(
-            lambda db: leases.acquire(db, session_id, owner, self._clock(), ttl_ms=ttl_ms, take_over=take_over)
+            lambda db: leases.acquire(db, session_id, owner, self._clock(), ttl_ms=ttl_ms, take_over=take_over),
+            synced=False,
         )
 
     async def renew(self, lease: Lease) -> Lease:
@@ -179,7 +182,7 @@ class SqliteStore:
     async def __aexit__(self, *_: Any) -> None:
         await self.close()
 
-    async def _change(self, session_id: str, write: Callable[[sqlite3.Connection], T]) -> T:
-        result = await self._writer.run(write)
+    async def _change(self, session_id: str, write: Callable[[sqlite3.Connection], T], *, synced: bool = True) -> T:
+        result = await self._writer.run(write, synced=synced)
         self._news.tell(session_id)
         return result

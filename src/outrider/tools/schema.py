@@ -5,8 +5,11 @@ import re
 import typing
 from collections.abc import Callable
 from enum import Enum
+from functools import lru_cache
 from pathlib import PurePath
+from types import FunctionType
 from typing import Annotated, Any, get_args, get_origin
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -26,8 +29,13 @@ class Signature(msgspec.Struct, frozen=True):
     takes_more: bool
 
     def json_schema(self) -> dict[str, Any]:
-        schema = json_schema_of(self.arguments)
+        schema: dict[str, Any] = msgspec.json.decode(_written_schema(self.arguments))
         return schema | {"additionalProperties": self.takes_more, "required": schema.get("required", [])}
+
+
+@lru_cache(maxsize=256)
+def _written_schema(arguments: type[msgspec.Struct]) -> bytes:
+    return msgspec.json.encode(json_schema_of(arguments))
 
 
 def json_schema_of(hint: Any) -> dict[str, Any]:
@@ -44,7 +52,20 @@ def json_schema_of(hint: Any) -> dict[str, Any]:
 
 
 def signature_of(function: Callable[..., Any]) -> Signature:
-    """Read a function's parameters; one that no model could fill in raises ConfigurationError."""
+    """What a function takes, read once for all tools that are made of it. A parameter that no model can fill in raises
+    ConfigurationError."""
+    if not isinstance(function, FunctionType):
+        return _read(function)
+    known = _signatures.get(function)
+    if known is None:
+        known = _signatures[function] = _read(function)
+    return known
+
+
+_signatures: WeakKeyDictionary[FunctionType, Signature] = WeakKeyDictionary()
+
+
+def _read(function: Callable[..., Any]) -> Signature:
     hints = _hints(function)
     documented = _documented(inspect.getdoc(function) or "")
     fields: list[Any] = []

@@ -27,6 +27,7 @@ Chore = Callable[[sqlite3.Connection], bool]
 BATCH = 256
 AT_ONCE = 2
 IDLE_SECONDS = 0.05
+BUSY_SECONDS = 2
 PATIENCE_SECONDS = 30
 QUICK_SECONDS = 0.002
 CHECKPOINT_BYTES = 4 * 1024 * 1024
@@ -43,7 +44,8 @@ class Writer:
         self._chore = chore
         self._chores_due = True
         self._closed = False
-        self._lately = 0.0
+        self._lately = self._last = 0.0
+        self._chore_done = time.perf_counter()
         self._home: _Home | None = None
         self._orders: queue.SimpleQueue[list[Order] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="outrider-writer", daemon=True)
@@ -127,7 +129,14 @@ class Writer:
         self._orders.put(orders)
 
     def _took(self, start: float) -> None:
-        self._lately = 0.8 * self._lately + 0.2 * (time.perf_counter() - start)
+        self._last = time.perf_counter()
+        self._lately = 0.8 * self._lately + 0.2 * (self._last - start)
+
+    @property
+    def _is_busy(self) -> bool:
+        """A chore can wait until nobody writes, but not for ever."""
+        now = time.perf_counter()
+        return now - self._last < IDLE_SECONDS and now - self._chore_done < BUSY_SECONDS
 
     def _give_up(self, order: Order) -> None:
         if order.claim():
@@ -183,15 +192,24 @@ class Writer:
     def _do_chore(self, pen: Pen, turnstile: Turnstile) -> None:
         self._chores_due = False  # first, so that a commit while we wait for the disk asks for another round
         pen.sync()
+        if self._is_busy:
+            self._chores_due = True
+        else:
+            self._chores_due = self._try_chore(pen, turnstile) or self._chores_due
+            self._chore_done = time.perf_counter()
+        self._bound_log(pen, turnstile, CHECKPOINT_BYTES)
+
+    def _try_chore(self, pen: Pen, turnstile: Turnstile) -> bool:
+        """Says whether there is more to do."""
         try:
             with turnstile:
                 pen.db.execute("BEGIN IMMEDIATE")
                 more = self._chore(pen.db)
                 pen.db.execute("COMMIT")
-                self._chores_due = self._chores_due or more
+                return more
         except Exception:  # noqa: BLE001  a chore can wait; the next write shows what is wrong
             pen.roll_back()
-        self._bound_log(pen, turnstile, CHECKPOINT_BYTES)
+            return False
 
     def _bound_log(self, pen: Pen, turnstile: Turnstile, limit: int) -> None:
         """Merge the log while nobody waits; past a larger size wait for readers as well, so that it starts anew."""

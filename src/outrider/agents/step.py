@@ -39,6 +39,7 @@ from outrider.types.tool_state import ToolPending
 
 _WHOLE = ("stop", "tool_use")
 _SILENT = frozenset({AnswerStart, UsageReport, Finish})  # they tell of the answer as a whole
+_SILENT_AT_ONCE = _SILENT | {PartStart, InputDelta}  # calls of an answer that comes in one piece are ready at once
 _BROKE_OFF = "The answer broke off, so this call may not be whole. It was not run. Make it again if it is still wanted."
 
 
@@ -77,10 +78,11 @@ class Step:
         return self.message
 
     async def _read(self) -> None:
+        silent = _SILENT if self._request.stream else _SILENT_AT_ONCE
         async with aclosing(self._crew.client(self._seat.agent).stream(self._request)) as deltas:
             async for delta in deltas:
                 self._assembler.add(delta)
-                if type(delta) not in _SILENT:
+                if type(delta) not in silent:
                     await self._show(delta)
 
     async def _stop_calls(self) -> None:
@@ -116,6 +118,8 @@ class Step:
                 self._crew.bus.publish(self._seat.echoed(event, self.message.id))
             case PartEnd(index):
                 self._keep(self._assembler.part(index))
+                if self._request.stream:
+                    self._seat.journal.keep_soon()
             case _:
                 pass
 

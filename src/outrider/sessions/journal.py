@@ -96,7 +96,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
     def put_message_soon(self, message: Message) -> None:
         """As `put_message`, without waiting: where something is kept next anyway."""
         self._changes.hold(message)
-        self._keep_soon()
+        self._drafts.wake()
 
     async def put_part(self, part: AnyPart, message: Message, *, synced: bool = False) -> AnyPart:
         """Add a part to a message of the session, or give it its new value. A call only makes legal moves. Before
@@ -108,11 +108,17 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         return part
 
     def put_part_soon(self, part: AnyPart, message: Message) -> None:
-        """As `put_part`, without waiting: it counts at once, and is kept in one write with what follows. Whoever writes
+        """As `put_part`, without waiting: it counts at once, and is kept in one write with what follows, or soon. Who writes
         next and waits is told of a failure."""
         message.put_part(part)
         self._changes.add(self._part_entry(part, message, counts=True), watched=False)
-        self._keep_soon()
+        self._drafts.wake()
+
+    def keep_soon(self) -> None:
+        """What was put soon is kept now, unless something follows at once that keeps it all."""
+        if not self._keeps_soon:
+            self._keeps_soon = True
+            asyncio.get_running_loop().call_soon(self._keep_waiting)
 
     async def update(self, update: SessionUpdate) -> None:
         async with self._order:
@@ -194,13 +200,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
             self._keeps_soon = False  # it is kept now
             await self._changes.drain()
 
-    def _keep_soon(self) -> None:
-        if not self._keeps_soon:
-            self._keeps_soon = True
-            asyncio.get_running_loop().call_soon(self._keep_waiting)
-
     def _keep_waiting(self) -> None:
-        """Unless somebody came in the meantime who keeps it all."""
         if self._keeps_soon:
             self._works.start(self._drain_in_order())
 

@@ -73,6 +73,7 @@ async def test_what_nobody_waits_for_is_kept_all_the_same(told: Told):
     journal, message = await told.journal()
     async with journal:
         journal.put_part_soon(TextPart("a"), message)
+        journal.keep_soon()
         assert len(message.parts) == 1
         assert told.heard == []
         for _ in range(10):

@@ -26,6 +26,7 @@ Chore = Callable[[sqlite3.Connection], bool]
 
 BATCH = 256
 AT_ONCE = 2
+CROWD_SECONDS = 0.0005
 IDLE_SECONDS = 0.05
 BUSY_SECONDS = 2
 PATIENCE_SECONDS = 30
@@ -89,20 +90,15 @@ class Writer:
 
     def _join(self, home: "_Home", order: Order) -> None:
         """The first to come are served at once; in a crowd, all who come in one round of the loop together."""
-        if home.served >= AT_ONCE:
-            home.crowd.append(order)
+        if not home.crowd and home.has_time():
+            self._commit_here(home, [order])
             return
-        if not home.served:
+        if not home.crowd:
             home.loop.call_soon(self._serve_crowd, home)
-        home.served += 1
-        self._commit_here(home, [order])
+        home.crowd.append(order)
 
     def _serve_crowd(self, home: "_Home") -> None:
-        if not home.crowd:
-            home.served = 0
-            return
         crowd, home.crowd = home.crowd, []
-        home.loop.call_soon(self._serve_crowd, home)
         self._commit_here(home, crowd)
 
     def _commit_here(self, home: "_Home", orders: list[Order]) -> None:
@@ -228,9 +224,18 @@ class _Home:
     def __init__(self, path: Path, log: Log, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.crowd: list[Order] = []
-        self.served = 0  # alone, in this round of the loop
+        self._since = 0.0
+        self._served = 0  # alone, since then
         self._pen = Pen(path, connect(path, patient=False), log)
         self._turnstile = Turnstile(path)
+
+    def has_time(self) -> bool:
+        """For one that comes alone: a few times in a short while."""
+        now = time.perf_counter()
+        if now - self._since > CROWD_SECONDS:
+            self._since, self._served = now, 0
+        self._served += 1
+        return self._served <= AT_ONCE
 
     def read(self, read: Callable[[sqlite3.Connection], T]) -> T:
         return read(self._pen.db)

@@ -140,7 +140,7 @@ class LiveSession:
     async def _work(self) -> None:
         """Whoever waits for an input is told how it ended, also when the work was cut off."""
         end = TurnEnd("aborted")
-        watch = asyncio.create_task(self._stop_when_lost(self._worker))
+        self.journal.holding.when_lost = self._worker.cancel if self._worker else None  # nothing of ours may go on
         try:
             while self._wanted:
                 self._wanted = False
@@ -152,15 +152,8 @@ class LiveSession:
             _log.exception("the work on session %s broke off", self.journal.session.id)
             end = TurnEnd("error", error=OutriderError(f"{type(error).__name__}: {error}"))
         finally:
-            watch.cancel()
             self.inbox.settle(end)
             self._end_compaction(OutriderError("the compaction was aborted"))
-
-    async def _stop_when_lost(self, worker: "asyncio.Task[None] | None") -> None:
-        """Somebody else has taken the session over: nothing of ours may go on in it."""
-        await self.journal.lost.wait()
-        if worker is not None:
-            worker.cancel()
 
     async def _work_off(self) -> None:
         await self._compact()

@@ -16,7 +16,7 @@ from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.sessions.waiting.changes import Changes, Entry
 from outrider.sessions.waiting.drafts import Drafts
-from outrider.sessions.waiting.leases import hold
+from outrider.sessions.waiting.leases import Holding
 from outrider.sessions.waiting.works import Works
 from outrider.types.codec import AnyPart
 from outrider.types.events import (
@@ -51,16 +51,17 @@ class Journal(AbstractAsyncContextManager["Journal"]):
     ) -> None:
         self.session = session
         self.lease = lease
-        self.lost = asyncio.Event()
+        self.holding = Holding(lease, store, self.retry)
+        self.lost = self.holding.lost
         self._store = store
         self._bus = bus
         self._clock = clock
         self._order = asyncio.Lock()
         self._changes = Changes(self._append)
-        self._drafts = Drafts(lambda: self._works.start(self._flush_quietly()))
+        self._drafts = Drafts(self._flush_soon)
         self._keeps_soon = False
         self._works = Works(eager=store.prompt)
-        self._pulse = asyncio.create_task(hold(lease, store, self.retry, self._lose)) if lease else None
+        self.holding.begin(lambda error: self._tell(ErrorEvent(error_type="LeaseLostError", message=error.message)))
 
     async def add_message(self, message: Message, *, takes: Sequence[str] = ()) -> Message:
         """`takes` are the inbox items that this message came from: those have reached the disk before."""
@@ -108,8 +109,8 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         return part
 
     def put_part_soon(self, part: AnyPart, message: Message) -> None:
-        """As `put_part`, without waiting: it counts at once, and is kept in one write with what follows, or soon. Who writes
-        next and waits is told of a failure."""
+        """As `put_part`, without waiting: it counts at once, and is kept in one write with what follows, or soon.
+        Whoever writes next and waits hears of a failure."""
         message.put_part(part)
         self._changes.add(self._part_entry(part, message, counts=True), watched=False)
         self._drafts.wake()
@@ -161,9 +162,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
     async def close(self) -> None:
         """Keep what was shown, give the session back, and stop."""
         self._drafts.stop()
-        if self._pulse is not None:
-            self._pulse.cancel()
-            await asyncio.wait([self._pulse])
+        await self.holding.end()
         await self._works.settled()
         if not self.lost.is_set():
             await self._works.do(self.flush())
@@ -213,11 +212,16 @@ class Journal(AbstractAsyncContextManager["Journal"]):
                 self.session.id, values, token=token, draft=draft, synced=synced, takes=takes
             )
         except LeaseLostError:
-            self.lost.set()
+            self.holding.lose()
             raise
         except StorageFullError as error:
             self._tell(ErrorEvent(error_type="StorageFullError", message=error.message))
             raise
+
+    def _flush_soon(self) -> None:
+        """Unless somebody is about to keep all there is."""
+        if self._drafts or not self._works:
+            self._works.start(self._flush_quietly())
 
     async def _flush_quietly(self) -> None:
         """A draft that cannot be kept was told of; the final value comes with its own error."""
@@ -226,10 +230,6 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         except StoreError as error:
             if not isinstance(error, StorageFullError | LeaseLostError):
                 self._tell(ErrorEvent(error_type=type(error).__name__, message=error.message))
-
-    def _lose(self, error: LeaseLostError) -> None:
-        self.lost.set()
-        self._tell(ErrorEvent(error_type="LeaseLostError", message=error.message))
 
     def _tell(self, event: Event) -> None:
         self._bus.publish(event if event.session_id else replace(event, session_id=self.session.id))

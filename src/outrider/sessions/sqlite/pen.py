@@ -25,13 +25,14 @@ _sync = getattr(os, "fdatasync", os.fsync)  # macOS has only the second
 class Order:
     """One write that somebody waits for."""
 
-    __slots__ = ("_claim", "_error", "_result", "future", "loop", "synced", "write")
+    __slots__ = ("_claim", "_error", "_result", "future", "loop", "patience", "synced", "write")
 
     def __init__(self, write: Write[Any], *, synced: bool) -> None:
         self.write = write
         self.synced = synced
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
+        self.patience: asyncio.TimerHandle | None = None  # of all that were handed over with it
         self._result: Any = None
         self._error: Exception | None = None
         self._claim = threading.Lock()
@@ -52,6 +53,8 @@ class Order:
 
     def deliver(self) -> None:
         """Tell whoever waits, from the thread of their loop."""
+        if self.patience is not None:
+            self.patience.cancel()
         if self.future.done():
             return
         if self._error is not None:
@@ -59,10 +62,20 @@ class Order:
         else:
             self.future.set_result(self._result)
 
-    def send(self) -> None:
-        """Tell whoever waits, from another thread."""
-        with contextlib.suppress(RuntimeError):  # their loop was closed: nobody waits any more
-            self.loop.call_soon_threadsafe(self.deliver)
+
+def send(orders: Sequence[Order]) -> None:
+    """Tell all who wait, from another thread: each loop is woken once."""
+    loops: dict[asyncio.AbstractEventLoop, list[Order]] = {}
+    for order in orders:
+        loops.setdefault(order.loop, []).append(order)
+    for loop, own in loops.items():
+        with contextlib.suppress(RuntimeError):  # it was closed: nobody waits any more
+            loop.call_soon_threadsafe(_deliver, own)
+
+
+def _deliver(orders: Sequence[Order]) -> None:
+    for order in orders:
+        order.deliver()
 
 
 class Log:

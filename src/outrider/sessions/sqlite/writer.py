@@ -10,7 +10,7 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,7 +18,7 @@ from outrider.errors import StoreError, StoreUnavailableError
 from outrider.sessions.sqlite.connection import connect
 from outrider.sessions.sqlite.failures import explain
 from outrider.sessions.sqlite.files import log_of
-from outrider.sessions.sqlite.pen import Log, Order, Pen, Write
+from outrider.sessions.sqlite.pen import Log, Order, Pen, Write, send
 from outrider.sessions.sqlite.turnstile import Turnstile
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class Writer:
         order = Order(write, synced=synced)
         if self._home is None:
             self._home = _Home(self._path, self._log, order.loop)
-        if heavy or order.loop is not self._home.loop or self._lately > QUICK_SECONDS:
+        if heavy or order.loop is not self._home.loop:
             self._hand_over([order])
         else:
             self._join(self._home, order)
@@ -90,7 +90,7 @@ class Writer:
 
     def _join(self, home: "_Home", order: Order) -> None:
         """The first to come are served at once; in a crowd, all who come in one round of the loop together."""
-        if not home.crowd and home.has_time():
+        if not home.crowd and self._lately <= QUICK_SECONDS and home.has_time():
             self._commit_here(home, [order])
             return
         if not home.crowd:
@@ -99,7 +99,10 @@ class Writer:
 
     def _serve_crowd(self, home: "_Home") -> None:
         crowd, home.crowd = home.crowd, []
-        self._commit_here(home, crowd)
+        if self._lately <= QUICK_SECONDS:
+            self._commit_here(home, crowd)
+        else:
+            self._hand_over(crowd)
 
     def _commit_here(self, home: "_Home", orders: list[Order]) -> None:
         """At once, if nothing but the disk has to be waited for."""
@@ -113,15 +116,15 @@ class Writer:
             self._orders.put([])
 
     def _hand_over(self, orders: list[Order]) -> None:
-        """To the thread. One who waits there for another process does not wait for ever."""
+        """To the thread. Who waits there for another process does not wait for ever. All are of one loop."""
         if self._closed:
             for order in orders:
                 order.fail(StoreError(f"{self._path} is closed"))
                 order.deliver()
             return
+        patience = orders[0].loop.call_later(PATIENCE_SECONDS, self._give_up, tuple(orders))
         for order in orders:
-            patience = order.loop.call_later(PATIENCE_SECONDS, self._give_up, order)
-            order.future.add_done_callback(lambda _, patience=patience: patience.cancel())
+            order.patience = patience
         self._orders.put(orders)
 
     def _took(self, start: float) -> None:
@@ -134,10 +137,11 @@ class Writer:
         now = time.perf_counter()
         return now - self._last < IDLE_SECONDS and now - self._chore_done < BUSY_SECONDS
 
-    def _give_up(self, order: Order) -> None:
-        if order.claim():
-            text = f"{self._path}: another process has held the lock for {PATIENCE_SECONDS} s"
-            order.future.set_exception(StoreUnavailableError(text, path=str(self._path)))
+    def _give_up(self, orders: Sequence[Order]) -> None:
+        text = f"{self._path}: another process has held the lock for {PATIENCE_SECONDS} s"
+        for order in orders:
+            if order.claim():
+                order.future.set_exception(StoreUnavailableError(text, path=str(self._path)))
 
     def _work(self) -> None:
         pen, turnstile = Pen(self._path, connect(self._path), self._log), Turnstile(self._path)
@@ -180,8 +184,7 @@ class Writer:
         except Exception as error:  # noqa: BLE001  whoever waits is told, and the thread lives on
             for order in orders:
                 order.fail(explain(error, self._path))
-        for order in orders:
-            order.send()
+        send(orders)
         self._chores_due = True
         self._bound_log(pen, turnstile, LOG_LIMIT_BYTES)
 

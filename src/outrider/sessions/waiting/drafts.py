@@ -19,6 +19,9 @@ class Drafts:
         self._characters = 0
         self._timer: asyncio.TimerHandle | None = None
 
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
     def add(self, part_id: str, characters: int, current: Callable[[], AnyPart]) -> None:
         """More of a part was shown; `current` gives the part so far."""
         self._parts[part_id] = current

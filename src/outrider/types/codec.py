@@ -171,6 +171,16 @@ def plain(value: Any) -> Any:
 
 def validate_part(part: AnyPart) -> None:
     """What must hold before a part is stored; raises PartValidationError that names the field."""
+    check_part(part)
+    if isinstance(part, PartBase):
+        try:
+            msgspec.convert(msgspec.to_builtins(part), type(part))
+        except msgspec.ValidationError as error:
+            raise validation_error(error, type(part).__name__) from error
+
+
+def check_part(part: AnyPart) -> None:
+    """As `validate_part`, for one whose fields are known to be of their types."""
     for field in ("id", "session_id", "message_id"):
         found = getattr(part, field, None)
         if not is_id(found):
@@ -183,10 +193,6 @@ def validate_part(part: AnyPart) -> None:
         raise PartValidationError(f"part type {kind!r} is not registered (see register_part_type)", field="type")
     if kind in _FOR_MODELS:
         raise PartValidationError(f"{kind} exists only in what is sent to a model; store a ToolPart", field="type")
-    try:
-        msgspec.convert(msgspec.to_builtins(part), type(part))
-    except msgspec.ValidationError as error:
-        raise validation_error(error, type(part).__name__) from error
     if isinstance(part, ToolPart) and isinstance(part.state, ToolCompleted | ToolError):
         time = part.state.time
         if time.end < time.start:

@@ -9,7 +9,7 @@ from outrider.errors import PartValidationError
 from outrider.sessions.records import Damaged, Kept
 from outrider.sessions.rows.blobs import walk
 from outrider.sessions.rows.forms import stored_form
-from outrider.types.codec import AnyPart, UnknownPart, decode_part, encode_part, plain, validate_part
+from outrider.types.codec import AnyPart, UnknownPart, check_part, decode_part, encode_part, plain, validate_part
 from outrider.types.messages import Message, Role
 from outrider.types.parts import PartBase, ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolError
@@ -78,7 +78,6 @@ def message_row(message: Message) -> MessageRow:
 
 
 def part_row(part: AnyPart) -> PartRow:
-    validate_part(part)
     body = _encode(part, _encode_part)
     if not isinstance(part, ToolPart):
         return PartRow(part.id, part.message_id, body)
@@ -94,8 +93,15 @@ def part_row(part: AnyPart) -> PartRow:
 def _encode_part(part: AnyPart) -> bytes:
     """What is not a part of ours is kept in its own words."""
     if type(part).__module__ != PartBase.__module__ or not isinstance(part, PartBase):
+        validate_part(part)
         return encode_part(part)
-    return _encoder.encode(stored_form(part))
+    try:
+        form = stored_form(part)
+    except msgspec.ValidationError as error:
+        raise validation_error(error, type(part).__name__) from error
+    check = check_part if getattr(part, "source", None) is None else validate_part  # a form does not look into sources
+    check(part)
+    return _encoder.encode(form)
 
 
 def encode_message(message: Message) -> bytes:

@@ -11,6 +11,7 @@ from outrider.types.tool_state import ToolState
 # Session and message are the row's (and would be wrong in a fork); parts have rows of their own.
 _KNOWN = frozenset({"session_id", "message_id", "parts"})
 _STATES = get_args(ToolState)
+_STRUCT = type(msgspec.Struct)
 
 
 def stored_form(value: msgspec.Struct) -> msgspec.Struct:
@@ -19,14 +20,15 @@ def stored_form(value: msgspec.Struct) -> msgspec.Struct:
 
 
 @cache
-def _form_of(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    """A class of the same fields that leaves out those that hold what they hold when nothing was said."""
+def _form_of(kind: type[msgspec.Struct], *, brief: bool = True) -> type[msgspec.Struct]:
+    """A class of the same fields; a brief one leaves out those that hold what they hold when nothing was said. Whatever
+    is read into it is looked at, down to the smallest value: who made the value may not have cared."""
     config = kind.__struct_config__
     return msgspec.defstruct(
         kind.__name__,
-        [_field(field) for field in msgspec.structs.fields(kind) if field.name not in _KNOWN],
+        [_field(field) for field in msgspec.structs.fields(kind) if not brief or field.name not in _KNOWN],
         kw_only=True,
-        omit_defaults=True,
+        omit_defaults=brief,
         tag_field=config.tag_field,
         tag=config.tag,
     )
@@ -43,7 +45,18 @@ def _field(field: msgspec.structs.FieldInfo) -> tuple[str, Any] | tuple[str, Any
 
 
 def _formed(kind: Any) -> Any:
-    """States of calls have a form as well; smaller values are written whole."""
-    if get_origin(kind) in (Union, UnionType):
-        return Union[tuple(_formed(option) for option in get_args(kind))]  # noqa: UP007  made while running
-    return _form_of(kind) if kind in _STATES else kind
+    """States of calls are brief as well; smaller values are written whole."""
+    generic: Any = get_origin(kind)
+    if generic in (Union, UnionType):
+        return Union[tuple(map(_formed, get_args(kind)))]  # noqa: UP007  made while running
+    if generic is tuple:
+        return tuple[_formed(get_args(kind)[0]), ...]
+    if not isinstance(kind, _STRUCT) or _is_told_apart_by_class(kind):
+        return kind
+    return _form_of(kind, brief=kind in _STATES)
+
+
+def _is_told_apart_by_class(kind: Any) -> bool:
+    """One of several that carries no word of its own that says which: it stays what it is."""
+    config = kind.__struct_config__
+    return config.tag is not None and not hasattr(kind, config.tag_field)

@@ -26,15 +26,17 @@ from outrider.sessions.sqlite_store import SqliteStore  # noqa: E402
 
 LIMITS = Limits(turns=2_000)
 IDLE_SECONDS = 12  # a lease is renewed every ten
+WRITING = {"write_file", "edit_file", "run_shell"}
 
 
 class Built:
-    """An agent with its provider and tools."""
+    """An agent with its provider and tools. A tool that only reads is said to, as its author would: the disk is not
+    waited for before its calls. `careful` says it of none."""
 
-    def __init__(self, base_url: str, tools: tuple[Callable[..., Any], ...]) -> None:
+    def __init__(self, base_url: str, tools: tuple[Callable[..., Any], ...], *, careful: bool = False) -> None:
         self.agent = Agent("bench", base.SYSTEM_PROMPT, base.MODEL, "mock", stream=False)
         self.provider = Provider("mock", "openai", base.API_KEY, base_url)
-        self.tools = [Tool(function) for function in tools]
+        self.tools = [Tool(function, read_only=not careful and function.__name__ not in WRITING) for function in tools]
         self.engine: Engine | None = None
 
 
@@ -61,11 +63,15 @@ class Running(base.Adapter):
 class Stored(Running):
     """Each prompt is a session of an engine: kept in SQLite, with a listener that hears every event."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, *, careful: bool = False) -> None:
         self._folder = Path(folder)
+        self._careful = careful
         self._engines: list[Engine] = []
         self._store: SqliteStore | None = None
         self.heard = 0
+
+    def build(self, base_url: str, tools: tuple[Callable[..., Any], ...]) -> Built:
+        return Built(base_url, tools, careful=self._careful)
 
     async def run(self, agent: Built, prompt: str) -> str:
         engine = agent.engine or await self._open(agent)
@@ -99,10 +105,10 @@ class OurJobs:
     def __init__(self, server: str) -> None:
         self._server = server
 
-    async def shared(self, job: str, *, stored: bool, **params: Any) -> dict[str, Any]:
+    async def shared(self, job: str, *, stored: bool, careful: bool = False, **params: Any) -> dict[str, Any]:
         """A job of the shared benchmark."""
         with tempfile.TemporaryDirectory() as folder:
-            adapter = Stored(folder) if stored else Running()
+            adapter = Stored(folder, careful=careful) if stored else Running()
             measured = await getattr(worker.Jobs(adapter, self._server), job)(**params)
             if isinstance(adapter, Stored):
                 assert adapter.heard

@@ -152,6 +152,7 @@ class LiveSession:
             _log.exception("the work on session %s broke off", self.journal.session.id)
             end = TurnEnd("error", error=OutriderError(f"{type(error).__name__}: {error}"))
         finally:
+            self.journal.holding.when_lost = None
             self.inbox.settle(end)
             self._end_compaction(OutriderError("the compaction was aborted"))
 

@@ -25,7 +25,12 @@ class Holding:
             self._pulse = asyncio.create_task(self._beat(self.lease, tell))
 
     def lose(self) -> None:
-        self.lost.set()
+        """Whoever found it out says so first; later ones, who find it out while they end, are not disturbed."""
+        if not self.lost.is_set():
+            self.lost.set()
+            asyncio.get_running_loop().call_soon(self._stop)
+
+    def _stop(self) -> None:
         if self.when_lost is not None:
             self.when_lost()
 

@@ -54,11 +54,7 @@ class Compactor:
         after = prompt_tokens(self._seat, [*history, Message("user", [part])])
         part = replace(part, tokens_after=after, message_id="")
         await self._seat.journal.add_message(self._message(part, answer))
-        self._crew.bus.publish(
-            self._seat.labelled(
-                ContextCompactionEvent, tokens_before=before, tokens_after=after, messages_removed=start
-            )
-        )
+        self._seat.tell(ContextCompactionEvent, tokens_before=before, tokens_after=after, messages_removed=start)
         return part
 
     def _message(self, part: CompactionPart, answer: Message) -> Message:

@@ -157,12 +157,8 @@ class Seat(msgspec.Struct, kw_only=True):
 
     def tell(self, event: type[Event], /, **fields: Any) -> None:
         """Of what happened at this seat, after the changes that came before it."""
-        if not self.crew.bus.hears(event):
-            return
-        journal = self.journal
-        journal.tell(
-            event(session_id=journal.session.id, agent_name=self.agent.name, parent_call_id=self.call_id, **fields)
-        )
+        if self.crew.bus.hears(event):
+            self.journal.tell(self.labelled(event, **fields))
 
     def labelled(self, event: type[Event], /, **fields: Any) -> Event:
         """An event of this seat: its session, agent and the call that it belongs to."""

@@ -138,30 +138,26 @@ class Delegation:
                 "forward", self._seat.agent.name, callee.name, message, self._call_id, _attached(self._files())
             )
         )
-        self._crew.bus.publish(
-            self._seat.labelled(
-                AgentCalledEvent,
-                call_id=self._call_id,
-                callee=callee.name,
-                message=message,
-                child_session_id=session.id,
-            )
+        self._seat.tell(
+            AgentCalledEvent,
+            call_id=self._call_id,
+            callee=callee.name,
+            message=message,
+            child_session_id=session.id,
         )
 
     def _return(self, callee: Agent, end: TurnEnd, session: Session, duration_ms: int) -> None:
         self._crew.forwards.append(
             AgentMessage("return", callee.name, self._seat.agent.name, end.output, self._call_id)
         )
-        self._crew.bus.publish(
-            self._seat.labelled(
-                AgentReturnedEvent,
-                call_id=self._call_id,
-                callee=callee.name,
-                output=end.output,
-                success=end.reason == "completed",
-                duration_ms=duration_ms,
-                child_session_id=session.id,
-            )
+        self._seat.tell(
+            AgentReturnedEvent,
+            call_id=self._call_id,
+            callee=callee.name,
+            output=end.output,
+            success=end.reason == "completed",
+            duration_ms=duration_ms,
+            child_session_id=session.id,
         )
 
 

@@ -20,7 +20,6 @@ _log = logging.getLogger("outrider.hooks")
 class Hooked:
     def __init__(self, seat: Seat, crew: Crew) -> None:
         self._seat = seat
-        self._bus = crew.bus
         self._hooks = crew.hooks
         self._told = _first_of_turn(seat.session.messages)
 
@@ -81,7 +80,7 @@ class Hooked:
         except Exception as error:  # noqa: BLE001  a hook is the user's own code and may raise anything
             failure = f"the hook {name} failed ({type(error).__name__}: {error})"
             _log.exception("the hook %s failed", name)
-            self._bus.publish(self._seat.labelled(ErrorEvent, error_type="HookFailed", message=failure))
+            self._seat.tell(ErrorEvent, error_type="HookFailed", message=failure)
             return None, failure
 
     def _seen(self, call: ToolPart, output: str = "", *, is_error: bool = False) -> HookedCall:

@@ -12,7 +12,6 @@ from outrider.agents.crew import Seat, Verdict
 from outrider.app.approvals.desk import Desk
 from outrider.app.approvals.grants import Grant
 from outrider.app.approvals.refusals import CONFINED, refusal
-from outrider.bus import EventBus
 from outrider.permissions.decision import Decision
 from outrider.sessions.records import Approval, fingerprint
 from outrider.tools.tool import Policy, Tool
@@ -147,7 +146,7 @@ class AskingGate:
 Ask = Callable[[ToolPart, Tool, Seat, Decision], Any]
 
 
-def asking_a_function(approve: Approve | None, bus: EventBus) -> Ask:
+def asking_a_function(approve: Approve | None) -> Ask:
     """For runs: a function that the caller gave answers, or nobody does."""
 
     async def ask(call: ToolPart, tool: Tool, seat: Seat, decision: Decision) -> Verdict:
@@ -166,12 +165,10 @@ def asking_a_function(approve: Approve | None, bus: EventBus) -> Ask:
             offered_rules(call.tool, call.state.input, workspace=str(seat.workspace)),
         )
         named = {"call_id": call.call_id, "tool_name": call.tool}
-        bus.publish(
-            seat.labelled(ToolApprovalRequestedEvent, description=decision.reason, tool_input=call.state.input, **named)
-        )
+        seat.tell(ToolApprovalRequestedEvent, description=decision.reason, tool_input=call.state.input, **named)
         with seat.states.awaiting_approval():
             answer = await _answer(approve, request)
-        bus.publish(seat.labelled(ToolApprovalResultEvent, approved=answer is True, **named))
+        seat.tell(ToolApprovalResultEvent, approved=answer is True, **named)
         return _verdict(allowed=answer is True, words=answer if isinstance(answer, str) else "")
 
     return ask

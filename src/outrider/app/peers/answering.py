@@ -45,9 +45,8 @@ class Peers:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._sessions: dict[
-            str, asyncio.Task[str]
-        ] = {}  # by request: the last of them, in the order in which they came
+        # By request: the last of them, in the order in which they came.
+        self._sessions: dict[str, asyncio.Task[str]] = {}
         self._listening: dict[str, PeerTurn] = {}  # by session: the last one who came
         self._leaving: dict[str, asyncio.Task[None]] = {}
 

@@ -154,7 +154,7 @@ async def open_workshop(
             agents=plan.agents,
             clients=clients,
             tools=plan.tools,
-            gate=AskingGate(Judge(Rules()), asking_a_function(plan.approve, bus)),
+            gate=AskingGate(Judge(Rules()), asking_a_function(plan.approve)),
             tariff=CatalogTariff(known_models(), plan.providers),
             budget=Budget(plan.limits or plan.entry.limits),
             bus=bus,

@@ -17,9 +17,8 @@ from outrider.types.ids import now_ms
 
 ATTEMPTS = 6
 FIRST_PAUSE = 5_000  # milliseconds until the second attempt; each one after it waits four times as long
-CLAIM = round(
-    SECONDS * 6_000
-)  # milliseconds in which nobody else tries; an attempt takes far less, unless it is cut off
+# Milliseconds in which nobody else tries; an attempt takes far less, unless it is cut off.
+CLAIM = round(SECONDS * 6_000)
 
 _log = logging.getLogger("outrider.worker")
 

@@ -57,17 +57,17 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         self._bus = bus
         self._clock = clock
         self._order = asyncio.Lock()
-        self._changes = Changes(self._append)
+        self._changes = Changes(self._append, self._apply)
         self._drafts = Drafts(self._flush_soon)
         self._keeps_soon = False
-        self._works = Works(eager=store.prompt)
+        self._works = Works(in_place=store.prompt)
         self.holding.begin(lambda error: self._tell(ErrorEvent(error_type="LeaseLostError", message=error.message)))
 
     async def add_message(self, message: Message, *, takes: Sequence[str] = ()) -> Message:
         """`takes` are the inbox items that this message came from: those have reached the disk before."""
         message.join(self.session.id)
         message.time = message.time or MessageTime(self._clock())
-        await self._record(Entry(message, lambda seq: self._add(message, seq), takes=takes, synced=not takes))
+        await self._record(Entry(message, takes=takes, synced=not takes))
         if any(isinstance(part, CompactionPart) for part in message.parts):
             faults.reach("FP-mid-compaction")
         return message
@@ -104,7 +104,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         something happens of which a machine that comes back must know, it is to be `synced`."""
         part = _moved(part, message)
         _reach_call(part, "FP-before-record-call", "FP-after-effect-before-result")
-        await self._record(self._part_entry(part, message, synced=synced))
+        await self._record(Entry(self._final(part, message), into=message, synced=synced))
         _reach_call(part, "FP-after-record-call", "FP-after-result")
         return part
 
@@ -112,7 +112,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         """As `put_part`, without waiting: it counts at once, and is kept in one write with what follows, or soon.
         Whoever writes next and waits hears of a failure."""
         message.put_part(part)
-        self._changes.add(self._part_entry(part, message, counts=True), watched=False)
+        self._changes.add(Entry(self._final(part, message)), watched=False)
         self._drafts.wake()
 
     def keep_soon(self) -> None:
@@ -130,7 +130,8 @@ class Journal(AbstractAsyncContextManager["Journal"]):
 
     def tell(self, event: Event) -> None:
         """Tell of what happened after the changes that came before it, once those are kept and told."""
-        self._changes.tell(self._bus.publish, event)
+        if not self._changes.hold_back(event):
+            self._bus.publish(event)
 
     async def told(self) -> None:
         """Once nothing that happened is held back any more."""
@@ -176,17 +177,22 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         self.session.add_message(message)
         self._tell(MessageAddedEvent(role=message.role, part_count=len(message.parts), message_id=message.id, seq=seq))
 
-    def _part_entry(self, part: AnyPart, message: Message, *, counts: bool = False, synced: bool = False) -> Entry:
+    def _final(self, part: AnyPart, message: Message) -> AnyPart:
         part.adopt(message.id, self.session.id)
         self._drafts.drop(part.id)
+        return part
 
-        def apply(seq: int) -> None:
-            if not counts and not _has_ended(message, part):
-                message.put_part(part)
-            self._drafts.drop(part.id)  # of what a thread told while it was written
-            self._tell(PartUpdatedEvent(part=part, seq=seq))
-
-        return Entry(part, apply, synced=synced)
+    def _apply(self, entry: Entry, seq: int) -> None:
+        """What is kept counts from now on, and is told."""
+        if entry.news is not None:
+            self._bus.publish(entry.news)
+        elif isinstance(entry.value, Message):
+            self._add(entry.value, seq)
+        elif entry.value is not None:
+            if entry.into is not None and not _has_ended(entry.into, entry.value):
+                entry.into.put_part(entry.value)
+            self._drafts.drop(entry.value.id)  # of what a thread told while it was written
+            self._tell(PartUpdatedEvent(part=entry.value, seq=seq))
 
     async def _record(self, entry: Entry) -> None:
         """A caller that is cancelled does not tear a change apart: it is kept, applied and told, or none of it."""

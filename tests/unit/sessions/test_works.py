@@ -1,60 +1,118 @@
-"""Work that is begun at once: done without a task where nothing has to be waited for, and whole where something has."""
+"""Work that a caller waits for: done in its place and without a task, and whole when the caller is cancelled."""
 
 import asyncio
 
 import pytest
 
-from outrider.sessions.waiting.works import eagerly
+from outrider.sessions.waiting.works import Works
+
+PLACES = pytest.mark.parametrize("in_place", [True, False])
 
 
-async def test_work_that_need_not_wait_is_done_at_once_and_without_a_task():
-    done: list[str] = []
+async def test_work_runs_in_the_task_of_its_caller_also_while_it_waits():
+    tasks: list[object] = []
 
     async def work() -> None:
-        done.append("done")
+        tasks.append(asyncio.current_task())
+        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
+        tasks.append(asyncio.current_task())
 
-    assert eagerly(work()) is None
-    assert done == ["done"]
+    await Works(in_place=True).do(work())
+    assert tasks == [asyncio.current_task()] * 2
 
 
-async def test_work_that_waits_is_begun_at_once_and_goes_on_as_a_task():
+@PLACES
+async def test_work_that_waits_gets_what_it_waited_for(in_place: bool):
     done: list[object] = []
     gate = asyncio.get_running_loop().create_future()
 
     async def work() -> None:
-        done.append("begun")
         done.append(await gate)
         await asyncio.sleep(0)
         done.append("ended")
 
-    rest = eagerly(work())
-    assert rest is not None
-    assert done == ["begun"]
-    gate.set_result("waited")
-    await rest
-    assert done == ["begun", "waited", "ended"]
+    asyncio.get_running_loop().call_later(0.001, gate.set_result, "waited")
+    await Works(in_place=in_place).do(work())
+    assert done == ["waited", "ended"]
 
 
-async def test_what_goes_wrong_before_it_waits_is_raised_to_the_caller():
+@PLACES
+@pytest.mark.parametrize("waits", [True, False])
+async def test_what_goes_wrong_is_raised_to_the_caller(in_place: bool, waits: bool):
     async def work() -> None:
-        raise ValueError("at once")
+        if waits:
+            await asyncio.sleep(0.001)
+        raise ValueError("oh")
 
-    with pytest.raises(ValueError, match="at once"):
-        eagerly(work())
+    works = Works(in_place=in_place)
+    with pytest.raises(ValueError, match="oh"):
+        await works.do(work())
+    await asyncio.sleep(0)
+    assert not works
 
 
-async def test_what_goes_wrong_later_is_raised_to_whoever_awaits_the_rest():
+@PLACES
+async def test_what_it_waits_for_may_fail_and_the_work_can_deal_with_it(in_place: bool):
+    done: list[str] = []
+    gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
     async def work() -> None:
+        try:
+            await gate
+        except ValueError as error:
+            done.append(str(error))
+
+    asyncio.get_running_loop().call_later(0.001, gate.set_exception, ValueError("no"))
+    await Works(in_place=in_place).do(work())
+    assert done == ["no"]
+
+
+@PLACES
+async def test_a_caller_that_is_cancelled_leaves_at_once_and_the_work_goes_on(in_place: bool):
+    done: list[object] = []
+    gate = asyncio.get_running_loop().create_future()
+    works = Works(in_place=in_place)
+
+    async def work() -> None:
+        done.append(await gate)
         await asyncio.sleep(0)
-        raise ValueError("later")
+        done.append("ended")
 
-    rest = eagerly(work())
-    assert rest is not None
-    with pytest.raises(ValueError, match="later"):
-        await rest
+    caller = asyncio.create_task(works.do(work()))
+    await asyncio.sleep(0.01)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert works
+    assert done == []
+    gate.set_result("waited")
+    await works.settled()
+    assert done == ["waited", "ended"]
+    await asyncio.sleep(0)
+    assert not works
 
 
-async def test_a_rest_that_is_cancelled_lets_the_work_clean_up():
+@PLACES
+async def test_a_cancellation_that_comes_with_the_answer_loses_neither(in_place: bool):
+    done: list[object] = []
+    gate = asyncio.get_running_loop().create_future()
+    works = Works(in_place=in_place)
+
+    async def work() -> None:
+        done.append(await gate)
+
+    caller = asyncio.create_task(works.do(work()))
+    await asyncio.sleep(0.01)
+    gate.set_result("waited")
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    await works.settled()
+    assert done == ["waited"]
+
+
+async def test_a_rest_that_is_cancelled_too_lets_the_work_clean_up():
     done: list[str] = []
 
     async def work() -> None:
@@ -64,10 +122,13 @@ async def test_a_rest_that_is_cancelled_lets_the_work_clean_up():
             await asyncio.sleep(0)
             done.append("clean")
 
-    rest = eagerly(work())
-    assert rest is not None
+    caller = asyncio.create_task(Works(in_place=True).do(work()))
+    await asyncio.sleep(0.01)
+    before = asyncio.all_tasks()
+    caller.cancel()
+    await asyncio.wait([caller])
+    (rest,) = asyncio.all_tasks() - before
     await asyncio.sleep(0)
     rest.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await rest
+    await asyncio.wait([rest])
     assert done == ["clean"]

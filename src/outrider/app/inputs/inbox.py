@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 from msgspec.structs import replace
 
 from outrider.agents.ends import TurnEnd, is_note
+from outrider.app.inputs.aborts import asks_for_the_end
 from outrider.sessions.journal import Journal
 from outrider.sessions.records import InboxItem, SessionUpdate
 from outrider.sessions.store import Store
@@ -25,7 +25,7 @@ class Inbox:
         self._store = store
         self._tell = tell
         self._notes = notes
-        self._ends: dict[str, asyncio.Future[TurnEnd]] = {}
+        self._ends: dict[str, list[asyncio.Future[TurnEnd]]] = {}
         self._taken: list[str] = []
         self._as_given: dict[str, Message] = {}
         self._taking = asyncio.Lock()
@@ -45,8 +45,9 @@ class Inbox:
 
     def promise(self, name: str) -> asyncio.Future[TurnEnd]:
         """The end of the turn that works on this. Whoever stops waiting for it takes it from nobody else."""
-        end = self._ends.setdefault(name, asyncio.get_running_loop().create_future())
-        return asyncio.shield(end)
+        end: asyncio.Future[TurnEnd] = asyncio.get_running_loop().create_future()
+        self._ends.setdefault(name, []).append(end)
+        return end
 
     def work_on(self, name: str) -> None:
         """The turn that comes next is the one of which this was promised the end."""
@@ -56,11 +57,20 @@ class Inbox:
         """Bring the next input into the transcript, with the notes before it, which ask for no turn."""
         async with self._taking:
             for item in await self._store.inbox(self._journal.session.id):
+                if asks_for_the_end(item):
+                    await self._journal.discard(item.id)
+                    continue
                 message = await self._take(item)
                 if not is_note(message):
                     return True
                 self.settle(TurnEnd("completed"))
         return False
+
+    async def forget_aborts(self) -> None:
+        """Those that came too late for the turn that they meant."""
+        for item in await self._store.inbox(self._journal.session.id):
+            if asks_for_the_end(item):
+                await self._journal.discard(item.id)
 
     async def take_steering(self) -> list[Message]:
         async with self._taking:
@@ -103,9 +113,9 @@ class Inbox:
         return message
 
     def _settle(self, name: str, end: TurnEnd) -> None:
-        future: asyncio.Future[Any] | None = self._ends.pop(name, None)
-        if future is not None and not future.done():
-            future.set_result(end)
+        for waiting in self._ends.pop(name, ()):
+            if not waiting.done():
+                waiting.set_result(end)
 
 
 def title_of(message: Message) -> str:

@@ -10,8 +10,6 @@ from outrider.sessions.records import Kept
 from outrider.types.events import Event
 from outrider.types.messages import Message
 
-Apply = Callable[[int], None]
-
 
 class Append(Protocol):
     """Keeps values and takes inbox items; gives the number of the last of them."""
@@ -20,26 +18,31 @@ class Append(Protocol):
 
 
 class Entry:
-    """A change on its way: what is to be kept, and what is then to be done with its number. `head` is a message that is
-    kept as it is when it is written, without its parts, which have their own way. A change that is not `synced` need
-    not have reached the disk by then."""
+    """A change on its way: what is to be kept, and then to count and to be told. `head` is a message that is kept as it
+    is when it is written, without its parts, which have their own way. `into` is the message that a part is put into,
+    unless it counts already. `news` is an event to be told once all before it is kept. One that is `silent` was told
+    of before. A change that is not `synced` need not have reached the disk by then."""
 
-    __slots__ = ("alone", "apply", "error", "head", "rows", "synced", "takes", "value")
+    __slots__ = ("alone", "error", "head", "into", "news", "rows", "silent", "synced", "takes", "value")
 
     def __init__(
         self,
         value: Kept | None = None,
-        apply: Apply | None = None,
         *,
+        into: Message | None = None,
         head: Message | None = None,
+        news: Event | None = None,
         takes: Sequence[str] = (),
         synced: bool = True,
+        silent: bool = False,
     ) -> None:
         self.value = value
-        self.apply = apply
+        self.into = into
         self.head = head
+        self.news = news
         self.takes = takes
         self.synced = synced
+        self.silent = silent or (value is None and news is None)
         self.rows = len(takes) + (value is not None or head is not None)
         if isinstance(value, Message):
             self.rows += len(value.parts)
@@ -51,10 +54,12 @@ class Entry:
 
 
 class Changes:
-    """Drain it from one place at a time. When the disk is full everything stays, to be tried again."""
+    """Drain it from one place at a time; `apply` is called with each entry that is kept and its number. When the disk is
+    full everything stays, to be tried again."""
 
-    def __init__(self, append: Append) -> None:
+    def __init__(self, append: Append, apply: Callable[[Entry, int], None]) -> None:
         self._append = append
+        self._apply = apply
         self._waiting: list[Entry] = []
         self._writing = 0  # of those that wait
         self._stuck = False
@@ -73,24 +78,24 @@ class Changes:
         """A new message, with the parts that it begins with."""
         self.add(Entry(head=message, synced=False), watched=False)
         for part in message.parts:
-            self.add(Entry(part, synced=False), watched=False)
+            self.add(Entry(part, synced=False, silent=True), watched=False)
 
     def hold(self, message: Message) -> None:
         """See to it that a message is written as it will be then."""
         if not self.holds(message):
             self.add(Entry(head=message, synced=False), watched=False)
 
-    def tell(self, tell: Callable[[Event], None], event: Event) -> None:
-        """Once all that waits to be told is told; at once where nothing does, or where nobody knows when."""
+    def hold_back(self, event: Event) -> bool:
+        """Until all that waits to be told is told; False where nothing does, or where nobody knows when."""
         for entry in () if self._stuck else self._waiting:
-            if entry.apply is not None:
-                self._waiting.append(Entry(None, lambda _: tell(event), synced=False))
-                return
-        tell(event)
+            if not entry.silent:
+                self._waiting.append(Entry(news=event, synced=False))
+                return True
+        return False
 
     @property
     def holds_news(self) -> bool:
-        return any(not entry.rows and entry.apply is not None for entry in self._waiting)
+        return any(entry.news is not None for entry in self._waiting)
 
     def holds(self, message: Message) -> bool:
         """Whether this very message waits to be written, and so will be kept as it is then; what is being written is
@@ -123,7 +128,7 @@ class Changes:
                 self._writing = 0
             self._stuck = False
             del self._waiting[: len(batch)]
-            _apply(batch, last)
+            self._count(batch, last)
 
     async def _write(self, batch: Sequence[Entry]) -> int:
         values = [value for entry in batch if (value := entry.kept()) is not None]
@@ -134,9 +139,9 @@ class Changes:
     def _let_go_of_news(self) -> None:
         """The disk is full: what happens meanwhile is told without waiting for what could not be kept."""
         self._stuck = True
-        news = [entry for entry in self._waiting if not entry.rows]
-        self._waiting = [entry for entry in self._waiting if entry.rows]
-        _apply(news, 0)
+        news = [entry for entry in self._waiting if entry.news is not None]
+        self._waiting = [entry for entry in self._waiting if entry.news is None]
+        self._count(news, 0)
 
     def _next_batch(self) -> list[Entry]:
         count = next((place for place, entry in enumerate(self._waiting) if entry.alone), len(self._waiting))
@@ -150,11 +155,10 @@ class Changes:
             self._waiting.remove(batch[0])
             batch[0].error = error
 
-
-def _apply(batch: Sequence[Entry], last: int) -> None:
-    """Numbers are given in the order of the entries; `last` is that of the last one."""
-    seq = last - sum(entry.rows for entry in batch)
-    for entry in batch:
-        seq += entry.rows
-        if entry.apply is not None:
-            entry.apply(seq)
+    def _count(self, batch: Sequence[Entry], last: int) -> None:
+        """Numbers are given in the order of the entries; `last` is that of the last one."""
+        seq = last - sum(entry.rows for entry in batch)
+        for entry in batch:
+            seq += entry.rows
+            if not entry.silent:
+                self._apply(entry, seq)

@@ -128,7 +128,9 @@ class Jobs:
         found = await self._client.list_workflows_async(
             name=WORKFLOW, status=["DELAYED", "ENQUEUED", "PENDING"], limit=1, load_input=False, load_output=False
         )
-        if found or await self.schedules() or await asyncio.to_thread(self._reports.notices.are_left):
+        if found or any(not one.paused for one in await self.schedules()):
+            return True
+        if await asyncio.to_thread(self._reports.notices.are_left):
             return True
         return any([not await self.approvals(run_id) for run_id in await asyncio.to_thread(self.waiting.all)])
 
@@ -151,6 +153,15 @@ class Jobs:
 
     async def schedules(self) -> Sequence[Schedule]:
         return await asyncio.to_thread(self._schedules.all)
+
+    async def pause_schedule(self, schedule_id: str) -> Schedule:
+        """No runs of it until it is resumed; those that were submitted go on."""
+        return await asyncio.to_thread(self._schedules.pause, schedule_id)
+
+    async def resume_schedule(self, schedule_id: str) -> Schedule:
+        """From its next time on; nothing is made up for of what it missed meanwhile. One that is not paused stays as it
+        is."""
+        return await asyncio.to_thread(self._schedules.resume, schedule_id)
 
     async def unschedule(self, schedule_id: str) -> None:
         """No more runs of it; those that were submitted go on."""

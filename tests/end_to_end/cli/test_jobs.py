@@ -155,7 +155,7 @@ async def test_a_run_that_nobody_has_begun_is_canceled_and_cannot_be_answered(pr
     assert (refused.code, "takes a time" in refused.err) == (2, True)
 
 
-async def test_a_schedule_is_made_shown_and_ended(program: Program):
+async def test_a_schedule_is_made_shown_paused_resumed_and_ended(program: Program):
     refused = await program.run("jobs", "schedule", "--no-worker", "at seven", "look around")
     assert (refused.code, "is no schedule" in refused.err) == (2, True)
     made = await program.run(
@@ -165,5 +165,12 @@ async def test_a_schedule_is_made_shown_and_ended(program: Program):
     (listed,) = (await program.run("jobs", "schedules", "--json")).lines
     assert (listed["prompt"], listed["order"]["workspace"]) == ("look around", str(program.workspace))
     assert "07:00 Europe/Berlin" in made.out
+    paused = await program.run("jobs", "pause", listed["id"][-8:])
+    assert ("paused" in paused.out, "07:00" in paused.out) == (True, False)
+    assert (await program.run("jobs", "schedules", "--json")).json["paused"] is True
+    resumed = await program.run("jobs", "resume", "--no-worker", listed["id"][-8:])
+    assert "07:00 Europe/Berlin" in resumed.out
+    unknown = await program.run("jobs", "pause", "nothing-like-it")
+    assert (unknown.code, "no schedule has an id" in unknown.err) == (1, True)
     await program.run("jobs", "unschedule", listed["id"][-8:])
     assert "Nothing is scheduled" in (await program.run("jobs", "schedules")).err

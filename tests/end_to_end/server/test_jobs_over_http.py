@@ -68,7 +68,7 @@ async def test_a_run_is_canceled_and_retried(tmp_path):
         assert (await runs.client.ask("POST", f"/api/jobs/{run['id']}/retry"))[0] == 409
 
 
-async def test_schedules_are_made_listed_and_removed(tmp_path):
+async def test_schedules_are_made_listed_paused_resumed_and_removed(tmp_path):
     async with serving_runs(tmp_path) as runs:
         order = {"cron": "0 7 * * *", "timezone": "Europe/Berlin", "prompt": "look for dead links"}
         terms = {"priority": 7, "worktree": False, "limits": {"turns": 3}}
@@ -76,6 +76,14 @@ async def test_schedules_are_made_listed_and_removed(tmp_path):
         assert (status, made["cron"], made["due"] > 0) == (201, "0 7 * * *", True)
         assert made["workspace"] == str(tmp_path), "the folder of the server is where it works, unless one is named"
         assert (await runs.client.ask("GET", "/api/schedules"))[1] == [made]
+        before = runs.woken
+        paused = await runs.client.ask("POST", f"/api/schedules/{made['id']}/pause")
+        assert paused == (200, made | {"paused": True})
+        assert runs.woken == before, "there is nothing to do for a worker"
+        assert await runs.client.ask("POST", f"/api/schedules/{made['id']}/resume") == (200, made)
+        assert runs.woken == before + 1
+        for turn in ("pause", "resume"):
+            assert (await runs.client.ask("POST", f"/api/schedules/nothing/{turn}"))[0] == 404
         assert (await runs.client.ask("DELETE", f"/api/schedules/{made['id']}"))[0] == 204
         assert (await runs.client.ask("GET", "/api/schedules"))[1] == []
         assert (await runs.client.ask("POST", "/api/schedules", {**order, "cron": "often"}))[0] == 400

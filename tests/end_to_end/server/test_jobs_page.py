@@ -64,7 +64,7 @@ async def test_runs_are_listed_canceled_and_retried_with_the_keyboard(tmp_path):
         assert await page.title() != "owned"
 
 
-async def test_a_person_schedules_a_run_sees_when_it_is_due_and_ends_the_schedule_with_the_keyboard(tmp_path):
+async def test_a_person_schedules_a_run_sees_when_it_is_due_pauses_and_ends_the_schedule_with_the_keyboard(tmp_path):
     async with serving_runs(tmp_path) as runs, browsing(runs.client) as page:
         await page.goto(f"{runs.client.address.url}/#/jobs")
         await page.get_by_text("No runs yet.").wait_for()
@@ -78,6 +78,13 @@ async def test_a_person_schedules_a_run_sees_when_it_is_due_and_ends_the_schedul
         (made,) = (await runs.client.ask("GET", "/api/schedules"))[1]
         assert (made["cron"], made["timezone"]) == ("30 6 * * *", await page.evaluate(ZONE))
         assert await page.evaluate("due => new Date(due).toLocaleString()", made["due"]) in await row.inner_text()
+        await page.get_by_role("button", name="Pause the schedule").focus()
+        await page.keyboard.press("Enter")
+        await row.locator(".badge", has_text="paused").wait_for()
+        assert (await runs.client.ask("GET", "/api/schedules"))[1][0]["paused"]
+        await page.keyboard.press("Enter")  # the button has become the other one, and kept the focus
+        await row.locator("time").wait_for()
+        assert (await runs.client.ask("GET", "/api/schedules"))[1] == [made]
         await page.get_by_role("button", name="Delete the schedule").focus()
         await page.keyboard.press("Enter")
         await page.get_by_text("Really?").wait_for()
@@ -99,7 +106,9 @@ async def test_the_jobs_view_is_looked_at(tmp_path):
         asked = (await runs.client.ask("POST", "/api/jobs", {"prompt": "2 steps of ask"}))[1]
         done = (await runs.client.ask("POST", "/api/jobs", {"prompt": "1 steps of links"}))[1]
         await runs.client.ask("POST", "/api/jobs", {"prompt": "1 steps of tomorrow", "after": 86400})
-        await runs.client.ask("POST", "/api/schedules", {"cron": "0 7 * * *", "prompt": "1 steps of mornings"})
+        for prompt in ("1 steps of mornings", "1 steps of evenings"):
+            made = (await runs.client.ask("POST", "/api/schedules", {"cron": "0 7 * * *", "prompt": prompt}))[1]
+        await runs.client.ask("POST", f"/api/schedules/{made['id']}/pause")
         runs.fleet.start()
         await page.goto(f"{runs.client.address.url}/#/jobs")
         for state in ("done", "waiting", "delayed"):
@@ -107,7 +116,7 @@ async def test_the_jobs_view_is_looked_at(tmp_path):
         found = (await runs.client.ask("GET", f"/api/jobs/{done['id']}"))[1]
         runs.report(found["run"], DIFF, " 1 file changed, 1 insertion(+), 1 deletion(-)\n")
         seen = {
-            "list": ("", ".schedules tbody tr"),
+            "list": ("", ".schedules .badge"),
             "done": (f"/{done['id']}", ".diff"),
             "waiting": (f"/{asked['id']}", ".question"),
         }

@@ -69,8 +69,12 @@ def _add_submitting(add: Add) -> None:
     scheduled.add_argument("--timezone", default="", metavar="ZONE", help="like Europe/Berlin (this machine's)")
     _add_order(scheduled)
     add("schedules", "what is submitted again and again, and when", "timing:schedules")
+    paused = add("pause", "submit no runs of a schedule until it is resumed", "timing:pause")
+    resumed = add("resume", "submit runs of a schedule again, from its next time on", "timing:resume")
+    _add_no_worker(resumed)
     unscheduled = add("unschedule", "end a schedule; runs that it submitted go on", "timing:unschedule")
-    unscheduled.add_argument("schedule", metavar="SCHEDULE", help=_RUN)
+    for one in (paused, resumed, unscheduled):
+        one.add_argument("schedule", metavar="SCHEDULE", help=_RUN)
 
 
 def _add_looking(add: Add) -> None:

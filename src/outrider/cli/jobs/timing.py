@@ -113,17 +113,38 @@ def schedules(arguments: Namespace) -> int:
     return _tell(arguments, with_jobs(arguments, lambda jobs: jobs.schedules()))
 
 
+def pause(arguments: Namespace) -> int:
+    async def work(jobs: "Jobs") -> "Schedule":
+        return await jobs.pause_schedule((await _named(jobs, arguments.schedule)).id)
+
+    return _tell(arguments, [with_jobs(arguments, work)])
+
+
+def resume(arguments: Namespace) -> int:
+    async def work(jobs: "Jobs") -> "Schedule":
+        return await jobs.resume_schedule((await _named(jobs, arguments.schedule)).id)
+
+    resumed = with_jobs(arguments, work)
+    ensure(arguments)
+    return _tell(arguments, [resumed])
+
+
 def unschedule(arguments: Namespace) -> int:
     async def work(jobs: "Jobs") -> "Schedule":
-        found = [one for one in await jobs.schedules() if one.id.endswith(arguments.schedule)]
-        if len(found) != 1:
-            raise OutriderError(f"{several(len(found), 'schedule')} an id that ends with {arguments.schedule!r}")
-        await jobs.unschedule(found[0].id)
-        return found[0]
+        found = await _named(jobs, arguments.schedule)
+        await jobs.unschedule(found.id)
+        return found
 
     ended = with_jobs(arguments, work)
     Console().say(f"{short_id(ended.id)} is no longer submitted.")
     return exits.DONE
+
+
+async def _named(jobs: "Jobs", name: str) -> "Schedule":
+    found = [one for one in await jobs.schedules() if one.id.endswith(name)]
+    if len(found) != 1:
+        raise OutriderError(f"{several(len(found), 'schedule')} an id that ends with {name!r}")
+    return found[0]
 
 
 def _tell(arguments: Namespace, found: "Sequence[Schedule]") -> int:
@@ -146,4 +167,6 @@ def _tell(arguments: Namespace, found: "Sequence[Schedule]") -> int:
 def _time(one: "Schedule") -> str:
     from zoneinfo import ZoneInfo
 
+    if one.paused:
+        return "paused"
     return f"{datetime.fromtimestamp(one.due / 1000, ZoneInfo(one.timezone)):%Y-%m-%d %H:%M} {one.timezone}"

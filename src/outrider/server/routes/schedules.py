@@ -27,13 +27,15 @@ class NewSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
-    """`due` is when a run of it is submitted next, in Unix milliseconds; it works in the folder `workspace`."""
+    """`due` is when a run of it is submitted next, in Unix milliseconds, or would be if it were not `paused`; it works
+    in the folder `workspace`."""
 
     id: str
     cron: str
     timezone: str
     prompt: str
     due: int
+    paused: bool = False
     workspace: str = ""
 
 
@@ -59,6 +61,16 @@ async def add_schedule(asked: Asked[Nothing, NewSchedule]) -> Scheduled:
     return _scheduled(made)
 
 
+async def pause_schedule(asked: Asked[Nothing, Nothing]) -> Scheduled:
+    return _scheduled(await (await jobs_of(asked)).pause_schedule(asked.path["schedule_id"]))
+
+
+async def resume_schedule(asked: Asked[Nothing, Nothing]) -> Scheduled:
+    resumed = await (await jobs_of(asked)).resume_schedule(asked.path["schedule_id"])
+    await wake(asked)
+    return _scheduled(resumed)
+
+
 async def remove_schedule(asked: Asked[Nothing, Nothing]) -> None:
     await (await jobs_of(asked)).unschedule(asked.path["schedule_id"])
 
@@ -70,16 +82,21 @@ def _scheduled(schedule: "Schedule") -> Scheduled:
         timezone=schedule.timezone,
         prompt=schedule.prompt,
         due=schedule.due,
+        paused=schedule.paused,
         workspace=schedule.order.get("workspace", ""),
     )
 
 
-ALL = "/api/schedules"
+ALL, ONE = "/api/schedules", "/api/schedules/{schedule_id}"
 SCHEDULES = (
     Endpoint(method="GET", path=ALL, name="list_schedules", summary="Runs that are submitted again and again",
              answer=list_schedules, gives=list[Scheduled]),
     Endpoint(method="POST", path=ALL, name="add_schedule", summary="Submit a run at every time that cron tells",
              answer=add_schedule, body=NewSchedule, gives=Scheduled, status=201),
-    Endpoint(method="DELETE", path=f"{ALL}/{{schedule_id}}", name="remove_schedule", summary="No more runs of it",
+    Endpoint(method="POST", path=f"{ONE}/pause", name="pause_schedule", summary="No runs of it until it is resumed",
+             answer=pause_schedule, gives=Scheduled),
+    Endpoint(method="POST", path=f"{ONE}/resume", name="resume_schedule", summary="Runs of it from its next time on",
+             answer=resume_schedule, gives=Scheduled),
+    Endpoint(method="DELETE", path=ONE, name="remove_schedule", summary="No more runs of it",
              answer=remove_schedule, status=204),
 )  # fmt: skip

@@ -1,5 +1,5 @@
-// What is submitted again and again: when next, and an end to it.
-import { remove } from "./api.js";
+// What is submitted again and again: when next, a pause, and an end to it.
+import { post, remove } from "./api.js";
 import { h } from "./dom.js";
 
 export class Schedules {
@@ -14,30 +14,45 @@ export class Schedules {
   draw(found) {
     this.element.hidden = !found.length;
     const drawn = JSON.stringify(found);
-    if (drawn === this.drawn) return; // a button that has the keyboard's focus keeps it
-    this.drawn = drawn;
+    if (drawn === this.drawn) return;
+    [this.drawn, this.found] = [drawn, found];
+    const held = this.rows.contains(document.activeElement) ? document.activeElement : null; // it keeps the keyboard's focus
+    const [id, name] = [held?.closest("tr").dataset.schedule, held?.dataset.act];
     this.rows.replaceChildren(...found.map((one) => this.row(one)));
+    if (held) this.rows.querySelector(`[data-schedule="${CSS.escape(id)}"] [data-act="${name}"]`)?.focus();
+  }
+
+  // One request at a time; what came of it is drawn at once. (A button that is disabled would lose the keyboard's focus.)
+  async act(work) {
+    if (this.busy) return;
+    this.busy = true;
+    try {
+      this.draw(await work());
+    } catch (error) {
+      this.complain(error);
+    } finally {
+      this.busy = false;
+    }
   }
 
   row(schedule) {
     const words = schedule.prompt.slice(0, 60);
-    const end = async (event) => {
-      const button = event.currentTarget;
-      if (button.textContent === "Delete") return void (button.textContent = "Really?");
-      button.disabled = true;
-      try {
-        await remove(`/schedules/${encodeURIComponent(schedule.id)}`);
-        button.closest("tr").remove();
-      } catch (error) {
-        button.disabled = false;
-        this.complain(error);
-      }
+    const path = `/schedules/${encodeURIComponent(schedule.id)}`;
+    const others = (now) => this.found.flatMap((one) => (one.id === schedule.id ? now : [one]));
+    const turn = schedule.paused ? "Resume" : "Pause";
+    const pause = () => this.act(async () => others([await post(`${path}/${turn.toLowerCase()}`)]));
+    const end = ({ currentTarget }) => {
+      if (currentTarget.textContent === "Delete") currentTarget.textContent = "Really?";
+      else this.act(async () => (await remove(path), others([])));
     };
     const reset = (event) => (event.currentTarget.textContent = "Delete");
+    const next = new Date(schedule.due);
     return h("tr", { "data-schedule": schedule.id },
-      h("td", {}, h("button", { class: "quiet", "aria-label": `Delete the schedule of ${words}`, title: "No more runs of it; those that were submitted go on", onclick: end, onblur: reset }, "Delete")),
+      h("td", { class: "acts" },
+        h("button", { class: "quiet", "data-act": "pause", "aria-label": `${turn} the schedule of ${words}`, title: schedule.paused ? "Runs of it from its next time on" : "No runs of it until it is resumed", onclick: pause }, turn),
+        h("button", { class: "quiet", "data-act": "end", "aria-label": `Delete the schedule of ${words}`, title: "No more runs of it; those that were submitted go on", onclick: end, onblur: reset }, "Delete")),
       h("td", { title: schedule.workspace }, schedule.prompt),
-      h("td", {}, h("time", { datetime: new Date(schedule.due).toISOString() }, new Date(schedule.due).toLocaleString())),
+      h("td", {}, schedule.paused ? h("span", { class: "badge" }, "paused") : h("time", { datetime: next.toISOString() }, next.toLocaleString())),
       h("td", { title: schedule.timezone }, schedule.cron));
   }
 }

@@ -8,6 +8,7 @@ from typing import Any, Self
 from outrider.agents.ends import TurnEnd
 from outrider.app.approvals.desk import Desk
 from outrider.app.config.secrets import redactor_for
+from outrider.app.inputs.aborts import asks_for_the_end
 from outrider.app.inputs.plans import Plan
 from outrider.app.open_sessions import OpenSessions
 from outrider.app.runs.workshop import RunPlan, in_memory
@@ -143,7 +144,7 @@ class Engine(Submitting):
 
     async def queued(self, session_id: str) -> Sequence[InboxItem]:
         """The input that waits for its turn, in the order in which it came."""
-        return await self.store.inbox(session_id)
+        return [item for item in await self.store.inbox(session_id) if not asks_for_the_end(item)]
 
     async def withdraw(self, session_id: str, input_id: str) -> bool:
         """Take back input that waits; False if a turn has taken it before. Whoever waits for its end gets `aborted`."""
@@ -187,9 +188,9 @@ class Engine(Submitting):
             await self.store.update(session_id, SessionUpdate(title=title))
 
     async def abort(self, session_id: str) -> None:
-        """End the turn under way, with everything kept."""
-        if session_id in self.live:
-            await self.live[session_id].abort()
+        """End the turn under way, with everything kept; where another process works on it, that one ends it. Raises
+        SessionInUseError if that one does not answer."""
+        await self._sessions.abort(session_id)
 
     async def set_mode(self, session_id: str, mode: Mode) -> None:
         await self._update(session_id, SessionUpdate(mode=mode))

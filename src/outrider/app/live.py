@@ -12,6 +12,7 @@ from outrider.agents.crew import Crew, Seat
 from outrider.agents.ends import TurnEnd, has_pending_calls, is_cut_off
 from outrider.agents.seating import take_seat
 from outrider.agents.turn import Turn
+from outrider.app.inputs.aborts import Ear
 from outrider.app.inputs.inbox import Inbox
 from outrider.app.inputs.plans import Answer, Plan, answer_id, answered, open_plan, require_same
 from outrider.app.toolbox import Toolbox
@@ -51,6 +52,7 @@ class LiveSession:
         self._seat: Seat | None = None
         self._worker: asyncio.Task[None] | None = None
         self.inbox = Inbox(journal, store, self._tell, lambda: toolbox.notes if toolbox else "")
+        self._ear = Ear(journal, store, self.abort)
         self._compaction: asyncio.Future[CompactionPart | None] | None = None
         self._wanted = False
         self._goes_on = False
@@ -133,6 +135,7 @@ class LiveSession:
         if self._seat is not None:
             self._seat.leaving = True
         await self.abort()
+        await self._ear.close()
         if self.toolbox is not None:
             await self.toolbox.aclose()
         await self.journal.close()
@@ -141,6 +144,7 @@ class LiveSession:
         """Whoever waits for an input is told how it ended, also when the work was cut off."""
         end = TurnEnd("aborted")
         self.journal.holding.when_lost = self._worker.cancel if self._worker else None  # nothing of ours may go on
+        self._ear.open()
         try:
             while self._wanted:
                 self._wanted = False
@@ -152,6 +156,7 @@ class LiveSession:
             _log.exception("the work on session %s broke off", self.journal.session.id)
             end = TurnEnd("error", error=OutriderError(f"{type(error).__name__}: {error}"))
         finally:
+            self._ear.shut()
             self.journal.holding.when_lost = None
             self.inbox.settle(end)
             self._end_compaction(OutriderError("the compaction was aborted"))
@@ -168,6 +173,7 @@ class LiveSession:
         """Something to do: calls that a restart left waiting, a turn that is to go on, or the next input."""
         goes_on, self._goes_on = self._goes_on, False
         if self._waits() or (goes_on and is_cut_off(self.journal.session.messages)):
+            await self.inbox.forget_aborts()
             return True
         return await self.inbox.take_next()
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from outrider.app.below.descendants import end_below
+from outrider.app.inputs.aborts import abort_elsewhere
 from outrider.app.live import LiveSession
 from outrider.app.staff import Staff
 from outrider.app.watchers.titles import Titles
@@ -48,6 +49,14 @@ class OpenSessions:
         if live.in_turn:
             raise SessionInUseError("a turn is under way in this session; abort it or wait for its end")
         return live.journal
+
+    async def abort(self, session_id: str) -> None:
+        """The turn here, or at whoever else works on the session."""
+        live = self.live.get(session_id)
+        if live is not None:
+            await live.abort()
+        if live is None or live.journal.lost.is_set():
+            await abort_elsewhere(self._store, session_id)
 
     async def close(self, session_id: str) -> None:
         live = self.live.pop(session_id, None)

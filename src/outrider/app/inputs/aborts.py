@@ -63,7 +63,7 @@ def asks_for_the_end(item: InboxItem) -> bool:
     return bool(item.message.metadata.get(ABORT))
 
 
-async def abort_elsewhere(store: Store, session_id: str) -> None:
+async def abort_elsewhere(store: Store, session_id: str, *, patience: float = PATIENCE_SECONDS) -> None:
     """Returns once its owner has ended the turn, and at once where nobody works on it. Raises SessionInUseError, which
     says who has it, where that one does not answer."""
     await _require_own_turn(store, session_id)
@@ -73,11 +73,11 @@ async def abort_elsewhere(store: Store, session_id: str) -> None:
     seq = (await store.get(session_id)).seq
     item = await store.put_inbox(_request(session_id))
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(patience):
             await _taken(store, item, seq)
     except TimeoutError:
         if await _in_use(store, session_id) is not None:
-            raise _unanswered(owned) from None
+            raise _unanswered(owned, patience) from None
 
 
 async def _taken(store: Store, item: InboxItem, seq: int) -> None:
@@ -127,9 +127,9 @@ def _request(session_id: str) -> InboxItem:
     return InboxItem(session_id=session_id, message=Message("user", [words], metadata={ABORT: True, NOTE: True}))
 
 
-def _unanswered(owned: SessionInUseError) -> SessionInUseError:
+def _unanswered(owned: SessionInUseError, patience: float) -> SessionInUseError:
     return SessionInUseError(
-        f"{owned.message}, which has ended no turn within {PATIENCE_SECONDS:g} s: it is stuck, or has none under way. "
+        f"{owned.message}, which has ended no turn within {patience:g} s: it is stuck, or has none under way. "
         "End it there, or take the session over",
         **owned.details,
     )

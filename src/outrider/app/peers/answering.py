@@ -103,7 +103,8 @@ class Peers:
 
     async def _leave(self, session_id: str) -> None:
         try:
-            await self._engine.abort(session_id)
+            if (live := self._engine.live.get(session_id)) is not None:
+                await live.abort()
             await self._engine.close(session_id)
         finally:
             del self._leaving[session_id]

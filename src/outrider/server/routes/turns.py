@@ -104,7 +104,6 @@ async def go_on(asked: Asked[Nothing, Nothing]) -> Ended:
 
 
 async def abort(asked: Asked[Nothing, Nothing]) -> None:
-    await asked.engine.store.get(asked.path["session_id"])
     await asked.engine.abort(asked.path["session_id"])
 
 

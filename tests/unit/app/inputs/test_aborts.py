@@ -1,0 +1,145 @@
+"""A turn ends on the word of another process, which hears that it did, or who would have to end it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider import Agent, Engine, OutriderError, Provider, SessionInUseError, Tool
+from outrider.app.inputs.aborts import abort_elsewhere
+from outrider.errors import SessionNotFoundError
+from outrider.providers.scripted import call
+from outrider.sessions.memory_store import MemoryStore
+from outrider.sessions.records import Lease, Owner, StoredSession
+from outrider.sessions.sqlite.owners import this_process
+from outrider.sessions.sqlite_store import SqliteStore
+from outrider.sessions.store import Store
+from outrider.types.messages import Message, MessageTime
+from outrider.types.parts import TextPart, ToolPart
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    async with MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "sessions.db") as opened:
+        yield opened
+
+
+def engine_on(store: Store, script: list[Any], *tools: Tool) -> Engine:
+    provider = Provider("scripted", "scripted", options={"script": script})
+    return Engine([Agent("writer", "You write.", "model-1", "scripted")], [provider], tools, store=store)
+
+
+class Endless:
+    """A tool that runs until it is ended."""
+
+    def __init__(self) -> None:
+        self.began = asyncio.Event()
+
+    def tool(self) -> Tool:
+        async def work() -> str:
+            """Work."""
+            self.began.set()
+            await asyncio.Event().wait()
+            return "never"
+
+        return Tool(work)
+
+
+async def begun_by(store: Store, session_id: str, owner: Owner) -> Lease:
+    """A turn of somebody who does nothing more."""
+    lease = await store.acquire(session_id, owner)
+    asked = Message("user", [TextPart("go")], time=MessageTime(1))
+    asked.join(session_id)
+    await store.append(session_id, [asked], token=lease.token)
+    return lease
+
+
+async def test_the_owner_ends_its_turn_and_what_was_asked_for_leaves_no_trace(store: Store):
+    endless = Endless()
+    async with (
+        engine_on(store, [[call("work")], "went on"], endless.tool()) as owner,
+        engine_on(store, []) as other,
+    ):
+        session_id = await owner.create()
+        turn = asyncio.ensure_future(owner.prompt(session_id, "go"))
+        await endless.began.wait()
+        await other.abort(session_id)
+        assert not owner.live[session_id].busy, "it returns when the turn has ended"
+        assert (await turn).reason == "aborted"
+        [ended] = owner.live[session_id].session.messages[-1].get_parts_by_type(ToolPart)
+        assert (ended.state.status, ended.state.reason) == ("error", "canceled")
+        await other.abort(session_id)  # once more: nothing is under way, and nobody waits for the owner
+        assert (await owner.prompt(session_id, "and now?")).output == "went on"
+        said = [message.get_text_content() for message in owner.live[session_id].session.messages]
+        assert [words for words in said if words] == ["go", "and now?", "went on"]
+
+
+async def test_what_waits_in_line_is_left_there_and_shows_no_abort(store: Store):
+    endless = Endless()
+    async with (
+        engine_on(store, [[call("work")], "never"], endless.tool()) as owner,
+        engine_on(store, []) as other,
+    ):
+        session_id = await owner.create()
+        await owner.put(session_id, "go")
+        await endless.began.wait()
+        await owner.put(session_id, "and then this")
+        ending = asyncio.create_task(other.abort(session_id))
+        while not ending.done():
+            assert [item.message.get_text_content() for item in await other.queued(session_id)] == ["and then this"]
+            await asyncio.sleep(0.01)
+        await ending
+
+
+async def test_an_owner_that_does_not_answer_is_named(store: Store):
+    session = await store.create(StoredSession())
+    me = this_process()
+    await begun_by(store, session.id, me)
+    with pytest.raises(SessionInUseError, match=rf"in use by process {me.pid} on .*take the session over") as raised:
+        await abort_elsewhere(store, session.id, patience=0.05)
+    assert raised.value.details["pid"] == me.pid
+
+
+async def test_a_word_that_came_too_late_ends_no_later_turn(store: Store):
+    async with engine_on(store, ["begun", "went on"]) as owner:
+        session_id = await owner.create()
+        await owner.close(session_id)
+        lease = await begun_by(store, session_id, this_process())
+        with pytest.raises(SessionInUseError):
+            await abort_elsewhere(store, session_id, patience=0.05)
+        await store.release(lease)
+        assert (await owner.go_on(session_id)).output == "begun"
+        assert not await store.inbox(session_id)
+
+
+async def test_where_nobody_works_there_is_nothing_to_end(store: Store):
+    async with engine_on(store, ["done"]) as owner, engine_on(store, []) as other:
+        session_id = await owner.create()
+        await owner.prompt(session_id, "go")
+        await other.abort(session_id)
+        assert not await store.inbox(session_id)
+        await owner.close(session_id)
+        await other.abort(session_id)
+        with pytest.raises(SessionNotFoundError):
+            await other.abort("nowhere")
+
+
+async def test_an_agent_that_was_called_ends_with_the_turn_that_called_it(store: Store):
+    endless = Endless()
+    agents = [Agent("main", "You lead.", "m", "main"), Agent("helper", "You help.", "m", "helper")]
+    providers = [
+        Provider("main", "scripted", options={"script": [[call("call_agent", agent_name="helper", message="go")]]}),
+        Provider("helper", "scripted", options={"script": [[call("work")]]}),
+    ]
+    async with Engine(agents, providers, [endless.tool()], store=store) as engine:
+        session_id = await engine.create()
+        turn = asyncio.ensure_future(engine.prompt(session_id, "go"))
+        await endless.began.wait()
+        [child] = [found for found in (await store.list()).sessions if found.parent_id == session_id]
+        with pytest.raises(OutriderError, match=f"works for session {session_id}"):
+            await engine.abort(child.id)
+        await engine.abort(session_id)
+        assert (await turn).reason == "aborted"
+        await engine.abort(child.id)

@@ -17,6 +17,7 @@ from outrider.sessions.sqlite import doctor
 from outrider.sessions.sqlite.owners import this_process
 from outrider.sessions.sqlite.tables.schema import MIGRATIONS, version_of
 from outrider.sessions.sqlite_store import SqliteStore
+from outrider.sessions.waiting.leases import Holder
 from outrider.types.codec import AnyPart
 from outrider.types.parts import CompactionPart, ToolPart
 from tests.faults.processes import heard_all, worker
@@ -45,7 +46,7 @@ async def judge(path: Path, effects: Path, said: list[dict[str, Any]]) -> tuple[
         before = await store.load(session_id)
         parts = {part.id: part for message in before.messages for part in message.parts}
         lost = [line for id, line in promised.items() if not kept(parts.get(id), line, id in before.drafts)]
-        journal = await resume(session_id, store, EventBus(), owner=this_process())
+        journal = await resume(session_id, store, EventBus(), holder=Holder(store, this_process()))
         check_calls(journal.session.messages, effects)
         await journal.close()
         again = await store.load(session_id)

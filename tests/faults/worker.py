@@ -26,6 +26,7 @@ from outrider.sessions.sqlite.tables.schema import MIGRATIONS, migrate
 from outrider.sessions.sqlite.turnstile import Turnstile
 from outrider.sessions.sqlite_store import SqliteStore
 from outrider.sessions.store import Store
+from outrider.sessions.waiting.leases import Holder
 from outrider.types.events import PartDeltaEvent
 from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message, MessageTime, text_message
@@ -41,7 +42,7 @@ def say(**words: object) -> None:
 async def turns(path: str, effects: str) -> None:
     """Turn after turn until killed: text that streams, a call that asks, has an effect and ends, a compaction."""
     store = SqliteStore(path)
-    journal = await begin(Session(), store, EventBus(), owner=this_process())
+    journal = await begin(Session(), store, EventBus(), holder=Holder(store, this_process()))
     say(session=journal.session.id)
     while True:
         await turn(journal, store, Path(effects))
@@ -69,7 +70,8 @@ async def turn(journal: Journal, store: SqliteStore, effects: Path) -> None:
 
 async def answer(path: str) -> None:
     """One answer that calls for nothing, and then nothing more."""
-    journal = await begin(Session(), SqliteStore(path), EventBus(), owner=this_process())
+    store = SqliteStore(path)
+    journal = await begin(Session(), store, EventBus(), holder=Holder(store, this_process()))
     message = await journal.add_message(Message("assistant"))
     part = await journal.put_part(TextPart("said"), message)
     say(session=journal.session.id, part=part.id)
@@ -135,7 +137,9 @@ async def own(path: str, session_id: str, ttl_ms: str = "600000") -> None:
     """Own a session for so long at a time, and write to it on every line that comes in."""
     async with SqliteStore(path) as store:
         lease = await store.acquire(session_id, this_process(), ttl_ms=int(ttl_ms))
-        journal = Journal((await resume_plain(store, session_id)), store, EventBus(), lease=lease)
+        journal = Journal(
+            (await resume_plain(store, session_id)), store, EventBus(), held=(Holder(store, this_process()), lease)
+        )
         say(owner=True)
         while sys.stdin.readline():
             try:

@@ -15,6 +15,7 @@ from outrider.sessions.journal import Journal, begin, resume
 from outrider.sessions.session import Session
 from outrider.sessions.sqlite.owners import this_process
 from outrider.sessions.store import Store
+from outrider.sessions.waiting.leases import Holder
 from outrider.tools.aftermath import aftermath
 
 
@@ -25,11 +26,11 @@ class OpenSessions:
         self._staff = staff
         self._store = store
         self._bus = bus
-        self._owner = this_process()
+        self._holder = Holder(store, this_process())
         self._titles = Titles(staff, self.live, store, bus) if staff.titles else None
 
     async def begin(self, session: Session) -> None:
-        self._add(await begin(session, self._store, self._bus, owner=self._owner))
+        self._add(await begin(session, self._store, self._bus, holder=self._holder))
 
     async def at(self, session_id: str, *, take_over: bool = False, goes_on: bool = False) -> LiveSession:
         """The session, owned by this engine from now on; one that somebody else took over is opened anew. If its turn
@@ -78,7 +79,7 @@ class OpenSessions:
             session_id,
             self._store,
             self._bus,
-            owner=self._owner,
+            holder=self._holder,
             take_over=take_over,
             describe=lambda call: aftermath(call, workspace),
             repeats=repeats,

@@ -10,13 +10,13 @@ from msgspec.structs import replace
 from outrider.bus import EventBus
 from outrider.errors import InvalidStateTransition, LeaseLostError, StorageFullError, StoreError
 from outrider.sessions import faults
-from outrider.sessions.records import InboxItem, Kept, Lease, Owner, SessionUpdate, StoredSession
+from outrider.sessions.records import InboxItem, Lease, SessionUpdate, StoredSession
 from outrider.sessions.recovery import Describe, repair
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.sessions.waiting.changes import Changes, Entry
 from outrider.sessions.waiting.drafts import Drafts
-from outrider.sessions.waiting.leases import Holding
+from outrider.sessions.waiting.leases import Holder, Holding
 from outrider.sessions.waiting.works import Works
 from outrider.types.codec import AnyPart
 from outrider.types.events import (
@@ -46,22 +46,20 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         store: Store,
         bus: EventBus,
         *,
-        lease: Lease | None = None,
+        held: tuple[Holder, Lease] | None = None,
         clock: Callable[[], int] = now_ms,
     ) -> None:
         self.session = session
-        self.lease = lease
-        self.holding = Holding(lease, store, self.retry)
+        self.holding = Holding(session.id, store, bus, self.retry, held)
         self.lost = self.holding.lost
         self._store = store
         self._bus = bus
         self._clock = clock
         self._order = asyncio.Lock()
-        self._changes = Changes(self._append, self._apply)
+        self._changes = Changes(self.holding.append, self._apply)
         self._drafts = Drafts(self._flush_soon)
         self._keeps_soon = False
         self._works = Works(in_place=store.prompt)
-        self.holding.begin(lambda error: self._tell(ErrorEvent(error_type="LeaseLostError", message=error.message)))
 
     async def add_message(self, message: Message, *, takes: Sequence[str] = ()) -> Message:
         """`takes` are the inbox items that this message came from: those have reached the disk before."""
@@ -152,7 +150,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         async with self._order:
             await self._changes.drain()
             if drafts := self._drafts.take():
-                await self._append(drafts, draft=True)
+                await self.holding.append(drafts, draft=True)
                 faults.reach("FP-mid-stream")
 
     async def retry(self) -> bool:
@@ -163,12 +161,11 @@ class Journal(AbstractAsyncContextManager["Journal"]):
     async def close(self) -> None:
         """Keep what was shown, give the session back, and stop."""
         self._drafts.stop()
-        await self.holding.end()
+        await self.holding.stop()
         await self._works.settled()
         if not self.lost.is_set():
             await self._works.do(self.flush())
-            if self.lease is not None:
-                await self._store.release(self.lease)
+        await self.holding.give_back()
 
     async def __aexit__(self, *_: Any) -> None:
         await self.close()
@@ -209,21 +206,6 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         if self._keeps_soon:
             self._works.start(self._drain_in_order())
 
-    async def _append(
-        self, values: Sequence[Kept], takes: Sequence[str] = (), *, draft: bool = False, synced: bool = True
-    ) -> int:
-        token = self.lease.token if self.lease else None
-        try:
-            return await self._store.append(
-                self.session.id, values, token=token, draft=draft, synced=synced, takes=takes
-            )
-        except LeaseLostError:
-            self.holding.lose()
-            raise
-        except StorageFullError as error:
-            self._tell(ErrorEvent(error_type="StorageFullError", message=error.message))
-            raise
-
     def _flush_soon(self) -> None:
         """Unless somebody is about to keep all there is."""
         if self._drafts or not self._works:
@@ -241,11 +223,11 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         self._bus.publish(event if event.session_id else replace(event, session_id=self.session.id))
 
 
-async def begin(session: Session, store: Store, bus: EventBus, *, owner: Owner | None = None) -> Journal:
+async def begin(session: Session, store: Store, bus: EventBus, *, holder: Holder | None = None) -> Journal:
     """Keep a new session, and write for it."""
     await store.create(StoredSession.of(session))
-    lease = await store.acquire(session.id, owner) if owner else None
-    return Journal(session, store, bus, lease=lease)
+    held = (holder, await holder.acquire(session.id)) if holder else None
+    return Journal(session, store, bus, held=held)
 
 
 async def resume(
@@ -253,19 +235,19 @@ async def resume(
     store: Store,
     bus: EventBus,
     *,
-    owner: Owner | None = None,
+    holder: Holder | None = None,
     take_over: bool = False,
     describe: Describe = lambda _: "",
     repeats: bool = False,
 ) -> Journal:
     """Own a stored session and go on with it; what a crash left open is ended first, or with `repeats` put back where
     a call is safe to repeat."""
-    lease = await store.acquire(session_id, owner, take_over=take_over) if owner else None
+    held = (holder, await holder.acquire(session_id, take_over=take_over)) if holder else None
     transcript = await store.load(session_id)
     repaired = repair(transcript, now_ms(), describe, repeats=repeats)
     if repaired:
-        await store.append(session_id, repaired, token=lease.token if lease else None)
-    return Journal(session_from(transcript.session, transcript.messages), store, bus, lease=lease)
+        await store.append(session_id, repaired, token=held[1].token if held else None)
+    return Journal(session_from(transcript.session, transcript.messages), store, bus, held=held)
 
 
 def session_from(stored: StoredSession, messages: list[Message]) -> Session:

@@ -15,6 +15,7 @@ from outrider.sessions.records import InboxItem, Kept, SessionUpdate
 from outrider.sessions.session import Session
 from outrider.sessions.sqlite.owners import this_process
 from outrider.sessions.waiting.drafts import FLUSH_SECONDS
+from outrider.sessions.waiting.leases import Holder
 from outrider.types.events import ErrorEvent, Event, PartDeltaEvent, PartUpdatedEvent
 from outrider.types.messages import Message, text_message
 from outrider.types.parts import TextPart, ToolPart
@@ -181,9 +182,9 @@ async def test_sf_040_on_a_full_disk_changes_wait_in_order_and_are_kept_when_the
 
 
 async def test_sf_021_an_owner_that_was_replaced_cannot_write_and_is_told(store: SmallStore, bus: EventBus):
-    journal = await begin(Session(), store, bus, owner=this_process())
+    journal = await begin(Session(), store, bus, holder=Holder(store, this_process()))
     message = await answer(journal)
-    other = await resume(journal.session.id, store, bus, owner=this_process(), take_over=True)
+    other = await resume(journal.session.id, store, bus, holder=Holder(store, this_process()), take_over=True)
     with pytest.raises(LeaseLostError):
         await journal.put_part(TextPart("late"), message)
     assert journal.lost.is_set()
@@ -197,7 +198,7 @@ async def test_a_lease_is_renewed_while_the_journal_is_open(store: SmallStore, b
     session = Session()
     await begin(session, store, bus)
     lease = await store.acquire(session.id, this_process(), ttl_ms=60)
-    async with Journal(session, store, bus, lease=lease) as journal:
+    async with Journal(session, store, bus, held=(Holder(store, this_process()), lease)) as journal:
         await asyncio.sleep(0.2)
         assert store._shelves[session.id].owned is not None
         await store.acquire(session.id, this_process(), take_over=True)

@@ -54,8 +54,8 @@ class Entry:
 
 
 class Changes:
-    """Drain it from one place at a time; `apply` is called with each entry that is kept and its number. When the disk is
-    full everything stays, to be tried again."""
+    """Drain it from one place at a time; `apply` is called with each entry that is kept, and its number. When the disk
+    is full everything stays, to be tried again."""
 
     def __init__(self, append: Append, apply: Callable[[Entry, int], None]) -> None:
         self._append = append

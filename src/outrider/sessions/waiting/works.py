@@ -86,8 +86,6 @@ def _rest(work: Coroutine[Any, Any, None], waits_for: Any) -> Generator[Any, Any
     try:
         while True:
             try:
-                if waits_for is not None:
-                    waits_for._asyncio_future_blocking = True
                 answer = yield waits_for
             except BaseException as error:  # noqa: BLE001  it is the work's to deal with
                 waits_for = work.throw(error)

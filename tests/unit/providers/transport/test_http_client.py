@@ -57,6 +57,17 @@ async def test_one_connection_serves_many_calls_and_several_at_once_get_their_ow
         assert len({seen.connection for seen in server.requests}) == 2
 
 
+@pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="this Python has no eager tasks")
+async def test_a_connection_is_made_where_tasks_begin_at_once_as_in_terminal_applications():
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009  not known to the oldest Python
+    try:
+        async with serving(HELLO) as server, opened() as client:
+            assert await posted(client, server.url) == b"hello"
+    finally:
+        loop.set_task_factory(None)
+
+
 async def test_a_connection_that_is_said_to_close_or_sent_too_much_is_not_used_again():
     closing = Reply([b"x"], headers={"connection": "close"})
     talkative = Reply(

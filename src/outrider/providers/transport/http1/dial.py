@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+import sys
 from typing import TYPE_CHECKING
 
 from outrider.errors import NetworkError
@@ -39,7 +40,7 @@ async def _connect(place: Address, security: "Callable[[], ssl.SSLContext]") -> 
             place.port,
             ssl=security() if place.secure else None,
             server_hostname=place.host if place.secure else None,
-            happy_eyeballs_delay=EYEBALLS,
+            happy_eyeballs_delay=_eyeballs(loop),
         )
     except ssl.SSLCertVerificationError as error:
         raise untrusted(place, error) from None
@@ -53,6 +54,13 @@ async def _connect(place: Address, security: "Callable[[], ssl.SSLContext]") -> 
         raise NetworkError(f"no connection to {place.authority_with_port}: {_said(error)}", type="connect") from None
     _notice_silence(connection)
     return connection
+
+
+def _eyeballs(loop: asyncio.AbstractEventLoop) -> float | None:
+    """None where the addresses can only be tried one after the other: with eager tasks, which terminal applications
+    use, the race fails before Python 3.12.8 and in 3.13.0 (python/cpython#124309)."""
+    races = sys.version_info >= (3, 13, 1) or (3, 12, 8) <= sys.version_info < (3, 13)
+    return EYEBALLS if races or loop.get_task_factory() is None else None
 
 
 async def _tunnel(connection: Connection, place: Address, proxy: Address) -> None:

@@ -2,20 +2,20 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import to_builtins
 
 from outrider.agents.compact import Compactor
-from outrider.agents.crew import Crew, Seat
+from outrider.agents.crew import Seat
 from outrider.agents.ends import TurnEnd, has_pending_calls, is_cut_off
 from outrider.agents.seating import take_seat
 from outrider.agents.turn import Turn
 from outrider.app.inputs.aborts import Ear
 from outrider.app.inputs.inbox import Inbox
 from outrider.app.inputs.plans import Answer, Plan, answer_id, answered, open_plan, require_same
-from outrider.app.toolbox import Toolbox
+from outrider.app.staff import Staff
 from outrider.bus import EventBus
 from outrider.errors import OutriderError
 from outrider.sessions.journal import Journal
@@ -39,20 +39,18 @@ class LiveSession:
         self,
         journal: Journal,
         store: Store,
-        new_crew: Callable[[], Crew],
-        agent: Callable[[ModelRef | None], Agent],
+        staff: Staff,
         bus: EventBus,
-        toolbox: Toolbox | None = None,
+        ear: Ear,
     ) -> None:
         self.journal = journal
+        self.toolbox = staff.toolbox(journal.session)
+        self._staff = staff
         self._bus = bus
-        self._new_crew = new_crew
-        self._agent = agent
-        self.toolbox = toolbox
+        self._ear = ear
         self._seat: Seat | None = None
         self._worker: asyncio.Task[None] | None = None
-        self.inbox = Inbox(journal, store, self._tell, lambda: toolbox.notes if toolbox else "")
-        self._ear = Ear(journal, store, self.abort)
+        self.inbox = Inbox(journal, store, self._tell, self._notes)
         self._compaction: asyncio.Future[CompactionPart | None] | None = None
         self._wanted = False
         self._goes_on = False
@@ -67,7 +65,7 @@ class LiveSession:
     @property
     def agent(self) -> Agent:
         """The agent that answers, with the model that somebody chose for it here."""
-        return self._agent(self.model)
+        return self._staff.agent_of(self.session, self.model)
 
     @property
     def session(self) -> Session:
@@ -135,7 +133,6 @@ class LiveSession:
         if self._seat is not None:
             self._seat.leaving = True
         await self.abort()
-        await self._ear.close()
         if self.toolbox is not None:
             await self.toolbox.aclose()
         await self.journal.close()
@@ -144,7 +141,7 @@ class LiveSession:
         """Whoever waits for an input is told how it ended, also when the work was cut off."""
         end = TurnEnd("aborted")
         self.journal.holding.when_lost = self._worker.cancel if self._worker else None  # nothing of ours may go on
-        self._ear.open()
+        self._ear.open(self)
         try:
             while self._wanted:
                 self._wanted = False
@@ -156,7 +153,7 @@ class LiveSession:
             _log.exception("the work on session %s broke off", self.journal.session.id)
             end = TurnEnd("error", error=OutriderError(f"{type(error).__name__}: {error}"))
         finally:
-            self._ear.shut()
+            self._ear.shut(self)
             self.journal.holding.when_lost = None
             self.inbox.settle(end)
             self._end_compaction(OutriderError("the compaction was aborted"))
@@ -191,11 +188,11 @@ class LiveSession:
 
     def visitor(self) -> Seat:
         """A seat beside the one at work, for whoever wants to do or know something without a turn."""
-        return take_seat(self.agent, self.journal, self._new_crew())
+        return take_seat(self.agent, self.journal, self._staff.crew(self.session, self.toolbox))
 
     def _seated(self) -> Seat:
         """The seat of the session's agent, with a new crew. Its prompt is kept as long as agent and mode stay."""
-        crew, agent, mode = self._new_crew(), self.agent, self.journal.session.mode
+        crew, agent, mode = self._staff.crew(self.session, self.toolbox), self.agent, self.journal.session.mode
         if self._seat is None or self._seat.agent != agent or self._seat.mode != mode:
             self._seat = take_seat(agent, self.journal, crew, take_input=self.inbox.take_steering)
         self._seat.begin(crew)
@@ -225,6 +222,9 @@ class LiveSession:
     def _waits(self) -> bool:
         messages = self.journal.session.messages
         return bool(messages) and has_pending_calls(messages[-1])
+
+    def _notes(self) -> str:
+        return self.toolbox.notes if self.toolbox else ""
 
     def _tell(self, **changes: Any) -> None:
         self._bus.publish(SessionUpdatedEvent(session_id=self.journal.session.id, changes=changes))

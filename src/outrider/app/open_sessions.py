@@ -5,7 +5,7 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from outrider.app.below.descendants import end_below
-from outrider.app.inputs.aborts import abort_elsewhere
+from outrider.app.inputs.aborts import Ear, abort_elsewhere
 from outrider.app.live import LiveSession
 from outrider.app.staff import Staff
 from outrider.app.watchers.titles import Titles
@@ -27,6 +27,7 @@ class OpenSessions:
         self._store = store
         self._bus = bus
         self._holder = Holder(store, this_process())
+        self._ear = Ear(store)
         self._titles = Titles(staff, self.live, store, bus) if staff.titles else None
 
     async def begin(self, session: Session) -> None:
@@ -70,6 +71,7 @@ class OpenSessions:
             await self._titles.close()
         for live in list(self.live.values()):
             await live.close()
+        await self._ear.close()
         self.live.clear()
 
     async def _resumed(self, session_id: str, *, take_over: bool, repeats: bool) -> Journal:
@@ -90,15 +92,6 @@ class OpenSessions:
         return journal
 
     def _add(self, journal: Journal) -> LiveSession:
-        session, staff = journal.session, self._staff
-        toolbox = staff.toolbox(session)
-        live = LiveSession(
-            journal,
-            self._store,
-            lambda: staff.crew(session, toolbox),
-            lambda model: staff.agent_of(session, model),
-            self._bus,
-            toolbox,
-        )
-        self.live[session.id] = live
+        live = LiveSession(journal, self._store, self._staff, self._bus, self._ear)
+        self.live[journal.session.id] = live
         return live

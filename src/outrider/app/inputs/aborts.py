@@ -1,8 +1,10 @@
 """Ending a turn that another process works on: a note in the inbox, for which the owner looks while it works."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Sequence
+from contextlib import aclosing
+from itertools import islice
+from typing import Protocol
 
 from outrider.agents.ends import NOTE, is_cut_off
 from outrider.errors import OutriderError, SessionInUseError, StoreError
@@ -14,49 +16,64 @@ from outrider.types.parts import TextPart, ToolPart
 from outrider.types.tool_state import ToolError
 
 ABORT = "abort"
-LOOK_SECONDS = 1.0  # between two looks of an owner that works
+LOOK_SECONDS = 1.0  # between two looks of an engine that works
+AT_A_TIME = 64
 PATIENCE_SECONDS = 10.0
 RECENT = 8  # messages; what a session ends with besides its last answer are notes
 
 
+class AtWork(Protocol):
+    """An owned session while a turn is under way."""
+
+    journal: Journal
+
+    async def abort(self) -> None: ...
+
+
 class Ear:
-    """Of the owner, while it works: somebody elsewhere may want the turn to end. What asks for it leaves the inbox when
-    the turn has ended, which is how the other one knows."""
+    """Of an engine: somebody elsewhere may want a turn to end. What asks for it leaves the inbox when the turn has
+    ended, which is how the other one knows. One timer looks for all who work, and at so many of them at a time: it
+    costs a busy engine no more than a quiet one."""
 
-    def __init__(self, journal: Journal, store: Store, abort: Callable[[], Awaitable[None]]) -> None:
-        self._journal = journal
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._abort = abort
+        self._at_work: dict[AtWork, None] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._looks: dict[AtWork, asyncio.Task[None]] = {}
 
-    def open(self) -> None:
-        """A timer, since a task would cost each short turn something."""
-        self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+    def open(self, session: AtWork) -> None:
+        self._at_work[session] = None
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
 
-    def shut(self) -> None:
-        if self._timer is not None:
+    def shut(self, session: AtWork) -> None:
+        self._at_work.pop(session, None)
+        if not self._at_work and self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     async def close(self) -> None:
-        self.shut()
-        if self._looking is not None:
-            await asyncio.wait([self._looking])
+        if self._looks:
+            await asyncio.wait(self._looks.values())
 
     def _look(self) -> None:
-        self._looking = asyncio.create_task(self._obey())
+        self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+        for session in list(islice(self._at_work, AT_A_TIME)):
+            self._at_work[session] = self._at_work.pop(session)  # the next time others are first
+            if session not in self._looks:
+                self._looks[session] = asyncio.create_task(self._obey(session))
 
-    async def _obey(self) -> None:
-        begun_with = self._timer
-        with suppress(StoreError):  # it is looked again
-            waiting = await self._store.inbox(self._journal.session.id)
+    async def _obey(self, session: AtWork) -> None:
+        try:
+            waiting = await self._store.inbox(session.journal.session.id)
             if wanted := [item for item in waiting if asks_for_the_end(item)]:
-                await self._abort()
+                await session.abort()
                 for item in wanted:
-                    await self._journal.discard(item.id)
-        if self._timer is begun_with is not None:
-            self.open()
+                    await session.journal.discard(item.id)
+        except StoreError:
+            return  # it is looked again
+        finally:
+            del self._looks[session]
 
 
 def asks_for_the_end(item: InboxItem) -> bool:

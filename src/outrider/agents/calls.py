@@ -34,9 +34,8 @@ class Calls:
             seat.tools,
             self._record,
             cap=crew.cap,
-            save=crew.save_output or (lambda _: None),
             draft=self._draft,
-            around=lambda call, tool: crew.around(call, tool, seat),
+            around=self._around,
             after=self._hooked.after,
             unknown=self._misrouted,
             left=self._left,
@@ -167,6 +166,9 @@ class Calls:
             workspace=self._seat.workspace,
             report=report,
         )
+
+    def _around(self, call: ToolPart, tool: Tool) -> AbstractAsyncContextManager[None]:
+        return self._crew.around(call, tool, self._seat)
 
     def _draft(self, part_id: str, characters: int, current: Callable[[], ToolPart]) -> None:
         """Plain functions report from a thread, which may outlive its call and even the loop."""

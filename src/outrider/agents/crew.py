@@ -20,7 +20,7 @@ from outrider.sessions.journal import Journal
 from outrider.sessions.session import Session
 from outrider.tools.context import ToolContext
 from outrider.tools.tool import Tool
-from outrider.tools.truncation import OutputCap, Save
+from outrider.tools.truncation import OutputCap
 from outrider.types.agents import Agent, AgentMessage, Mode
 from outrider.types.events import Event, PartUpdatedEvent
 from outrider.types.messages import Message
@@ -82,7 +82,6 @@ class Crew(msgspec.Struct, kw_only=True):
     reopen_journal: Callable[[str], Awaitable[Journal]] | None = None
     clock: Callable[[], int]
     cap: OutputCap = OutputCap()
-    save_output: Save | None = None
     around: Around = unwatched
     forwards: list[AgentMessage] = []
     hooks: Hooks = Hooks()

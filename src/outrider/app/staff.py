@@ -12,7 +12,7 @@ from outrider.agents.terms.hooks import Hooks
 from outrider.app.approvals.desk import Desk
 from outrider.app.approvals.gate import AskingGate, Judge, Rules, asking_at
 from outrider.app.approvals.grants import Grant
-from outrider.app.below.descendants import end_below
+from outrider.app.below.children import Children
 from outrider.app.below.terms import Terms
 from outrider.app.config.environment import filled_in, search_path
 from outrider.app.local.profile import suited
@@ -27,7 +27,6 @@ from outrider.errors import ConfigurationError
 from outrider.permissions.texts.redact import Redactor
 from outrider.providers.catalog import Catalog
 from outrider.providers.provider import ModelClient
-from outrider.sessions.journal import Journal, begin, resume
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.tools.builtin.task import task_tool
@@ -82,7 +81,10 @@ class Staff:
         self._clients: dict[str, ModelClient] = {}
         self._redactor = redactor
         self._recorder = self._recording(options.cassettes)
+        self._tariff = CatalogTariff(self._catalog, plan.providers)
+        self._ask = asking_at(desk)
         around = options.surroundings
+        self._confines = confining(around)
         self.undo = Undo(around.data, around.bus) if around else None
         self.terms: dict[str, Terms] = {}  # of sessions that work for agents of other processes
         self._opened = AsyncExitStack()
@@ -175,34 +177,23 @@ class Staff:
         built_in = toolbox.tools if toolbox else {}
         own = built_in.keys() - self.plan.tools.keys()
 
-        async def open_journal(child: Session) -> Journal:
-            if toolbox is not None:
-                toolbox.tree.add(child)
-            return await begin(child, self._store, self._bus)
-
-        async def reopen_journal(session_id: str) -> Journal:
-            journal = await resume(session_id, self._store, self._bus, repeats=True)
-            await end_below(self._store, journal.session.messages)
-            if toolbox is not None:
-                toolbox.tree.add(journal.session)
-            return journal
-
+        children = Children(self._store, self._bus, toolbox.tree if toolbox else None)
         return Crew(
             agents=self.plan.agents,
             clients=self._recorder.clients(session.id) if self._recorder else self._clients,
             tools={**built_in, **self.plan.tools},
             gate=AskingGate(
-                Judge(options.rules, own, sandbox=confining(options.surroundings), search_path=search_path()),
-                asking_at(self._desk),
+                Judge(options.rules, own, sandbox=self._confines, search_path=search_path()),
+                self._ask,
                 self._granted,
                 toolbox.admit if toolbox else lambda _: None,
                 self._desk.renew,
             ),
-            tariff=CatalogTariff(self._catalog, self.plan.providers),
+            tariff=self._tariff,
             budget=self._budget(session),
             bus=self._bus,
-            open_journal=open_journal,
-            reopen_journal=reopen_journal,
+            open_journal=children.begin,
+            reopen_journal=children.resume,
             clock=now_ms,
             around=self.undo.watching(own) if self.undo else unwatched,
             hooks=options.hooks,

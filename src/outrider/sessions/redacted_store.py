@@ -1,6 +1,6 @@
 """A store that keeps no secrets: what is written goes through a redactor on its way into another store."""
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, cast
 
 from outrider.permissions.texts.redact import Redactor
@@ -35,9 +35,11 @@ class RedactedStore:
     async def update(self, session_id: str, update: SessionUpdate) -> StoredSession:
         return await self._store.update(session_id, self._redactor.value(update))
 
-    async def append(self, session_id: str, values: Sequence[Kept], *, draft: bool = False, **more: Any) -> int:
+    def append(
+        self, session_id: str, values: Sequence[Kept], *, draft: bool = False, **more: Any
+    ) -> Coroutine[Any, Any, int]:
         clean = self._redactor.draft if draft else self._redactor.kept
-        return await self._store.append(session_id, [clean(value) for value in values], draft=draft, **more)
+        return self._store.append(session_id, [clean(value) for value in values], draft=draft, **more)
 
     async def fork(self, session_id: str, *, title: str | None = None, **more: Any) -> StoredSession:
         return await self._store.fork(session_id, title=self._redactor.value(title), **more)

@@ -130,11 +130,11 @@ class Changes:
             del self._waiting[: len(batch)]
             self._count(batch, last)
 
-    async def _write(self, batch: Sequence[Entry]) -> int:
+    def _write(self, batch: Sequence[Entry]) -> Awaitable[int]:
         values = [value for entry in batch if (value := entry.kept()) is not None]
         if not values and not batch[0].takes:
-            return 0
-        return await self._append(values, batch[0].takes, synced=any(entry.synced for entry in batch))
+            return _nothing()
+        return self._append(values, batch[0].takes, synced=any(entry.synced for entry in batch))
 
     def _let_go_of_news(self) -> None:
         """The disk is full: what happens meanwhile is told without waiting for what could not be kept."""
@@ -162,3 +162,7 @@ class Changes:
             seq += entry.rows
             if not entry.silent:
                 self._apply(entry, seq)
+
+
+async def _nothing() -> int:
+    return 0

@@ -8,6 +8,7 @@ from outrider.app.engine import Engine
 
 if TYPE_CHECKING:
     from outrider.background.endings.reports import Report
+    from outrider.background.following.called import Called
     from outrider.background.jobs import Jobs, Order
     from outrider.background.runs import Run
     from outrider.sessions.records import Change
@@ -32,11 +33,12 @@ class RunHandle:
                 pass
         return await self._jobs.report(self.id) or _without_report(await self.show())
 
-    def events(self, *, after: int = 0) -> "AsyncGenerator[Change | Run, None]":
-        """The `Run` whenever it stands somewhere else, and every change of its session newer than number `after`."""
-        from outrider.background.follow import follow
+    def events(self, *, after: int = 0, called: bool = False) -> "AsyncGenerator[Change | Called | Run, None]":
+        """The `Run` whenever it stands somewhere else, and every change of its session newer than number `after`; with
+        `called` also those of the agents that it calls."""
+        from outrider.background.following.follow import follow
 
-        return follow(self._jobs, self.id, after=after)
+        return follow(self._jobs, self.id, after=after, called=called)
 
     async def cancel(self) -> None:
         """End it, with everything kept."""

@@ -111,6 +111,24 @@ async def test_a_run_is_followed_with_what_its_calls_write_and_to_leave_does_not
     assert later == told[-2:]
 
 
+async def test_a_run_is_followed_with_what_the_agents_do_that_it_calls(program: Program):
+    handed_on = call("task", "call_t", description="write it", prompt="write a list")
+    async with answering(program, [[handed_on], *SCRIPT, "All is done."]):
+        (run,) = (await program.run("jobs", "submit", "--no-worker", "--json", "have a list written")).lines
+        looking, worker = await program.start("jobs", "follow", run["id"]), await program.start("worker")
+        followed = await ended(looking)
+        interrupt(worker)
+        await ended(worker)
+    assert followed.code == 0, followed.err
+    lines = [line for line in followed.out.splitlines() if line.lstrip()[:1] not in "·["]  # a call may end unseen
+    name = next(line for line in lines if line.startswith("  ▸ outrider "))
+    below = ["  > write a list", "  ✓ write tea.txt", "  The list is written."]
+    assert lines == ["> have a list written", name, *below, "✓ task write it", "All is done."]
+    told = (await program.run("jobs", "logs", run["id"], "--json")).lines
+    called = [line for line in told if line["type"] == "called"]
+    assert {(line["agent"], line["depth"], "seq" in line) for line in called} == {("outrider", 1, False)}
+
+
 async def test_a_worker_starts_by_itself_outlives_the_terminal_and_is_stopped(program: Program):
     listener = Listener()
     async with (

@@ -41,6 +41,27 @@ async def test_a_person_submits_a_run_follows_it_answers_it_and_sees_what_came_o
         assert "null" not in await page.locator(".run").inner_text()
 
 
+async def test_a_person_sees_what_the_agents_do_that_a_run_calls(tmp_path):
+    async with serving_runs(tmp_path) as runs, browsing(runs.client) as page:
+        run = (await runs.client.ask("POST", "/api/jobs", {"prompt": "1 steps of delegate"}))[1]
+        await page.goto(f"{runs.client.address.url}/#/jobs/{run['id']}")
+        runs.fleet.start()
+        agent = page.locator(".log details.called")
+        await agent.locator("summary", has_text="reviewer").first.wait_for()
+        await agent.locator("details.call", has_text="ask-0").locator(".status.done").wait_for()
+        assert await agent.locator(".message.user .who").inner_text() == "writer", "the caller asks, and no person"
+        await page.locator(".question").get_by_role("button", name="Once").click()
+        await agent.get_by_text("ask is done after 2 calls").wait_for()
+        await page.locator(".run .badge[data-state=done]").wait_for()
+        assert await agent.locator("details.call .status.done").count() == 2
+        await page.reload()
+        await agent.locator("summary", has_text="reviewer").first.wait_for()
+        assert await agent.locator("details.call").count() == 0, "one that is done is closed until somebody opens it"
+        await agent.locator("summary", has_text="reviewer").first.focus()
+        await page.keyboard.press("Enter")
+        await agent.get_by_text("ask is done after 2 calls").wait_for()
+
+
 async def test_runs_are_listed_canceled_and_retried_with_the_keyboard(tmp_path):
     async with serving_runs(tmp_path) as runs, browsing(runs.client) as page:
         nasty = "<img src=x onerror=\"document.title='owned'\">"

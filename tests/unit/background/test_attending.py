@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
 from outrider.background.database import Database
-from outrider.background.follow import until_left_alone
+from outrider.background.following.follow import until_left_alone
 from outrider.background.jobs import STARTING, Jobs, open_jobs
 from outrider.background.roster import Roster
 from outrider.background.runs import Run, RunState

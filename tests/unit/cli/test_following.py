@@ -6,10 +6,11 @@ import sys
 
 import pytest
 
-from outrider.cli.jobs.following import TextPrinter
+from outrider.background.following.called import Called
 from outrider.cli.jobs.outputs import GAP, RunningOutputs, news
-from outrider.sessions.records import PartChange
-from outrider.types.parts import ToolPart
+from outrider.cli.jobs.printing import TextPrinter
+from outrider.sessions.records import Change, PartChange
+from outrider.types.parts import TextPart, ToolPart
 from outrider.types.tool_state import ToolPending, ToolRunning
 
 CALL = ToolPart("call_1", "shell", ToolPending({"command": "make"}), id="part")
@@ -62,6 +63,71 @@ def test_a_call_that_was_cut_off_says_why_and_does_not_repeat_what_it_wrote(monk
 
 def test_a_command_that_failed_is_not_shown_as_if_it_had_gone_well(monkeypatch: pytest.MonkeyPatch):
     assert printed(monkeypatch, done("no such target", exit_code=2)) == ["✗ shell make: exit code 2"]
+
+
+def text(part_id: str, words: str, seq: int = 1, *, draft: bool = False) -> PartChange:
+    return PartChange(seq, TextPart(words, id=part_id, message_id="answer"), draft=draft)
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, *changes: Change | Called) -> list[str]:
+    monkeypatch.setattr(sys, "stdout", out := io.StringIO())
+    printer = TextPrinter()
+    for change in changes:
+        printer.change(change)
+    printer.end()
+    return out.getvalue().splitlines()
+
+
+def by(agent: str, change: Change, depth: int = 1) -> Called:
+    return Called(f"session-of-{agent}", agent, depth, change)
+
+
+def test_called_agents_are_indented_and_named_whenever_one_goes_on_after_somebody_else(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    changes = (
+        text("a", "I ask two."),
+        by("ann", PartChange(1, running())),
+        by("ann", PartChange(2, running("one\ntwo\n"))),
+        by("bob", text("b", "Two\nlines."), depth=2),
+        by("ann", PartChange(3, done("one\ntwo\n", exit_code=0))),
+        text("c", "Done."),
+    )
+    assert shown(monkeypatch, *changes) == [
+        "I ask two.",
+        *("  ▸ ann n-of-ann", "  · shell make", "    one", "    two"),
+        *("    ▸ bob n-of-bob", "    Two", "    lines."),
+        *("  ▸ ann n-of-ann", "  ✓ shell make"),
+        "Done.",
+    ]
+
+
+def test_of_two_that_write_at_once_one_is_seen_growing_and_the_other_when_it_is_whole(monkeypatch: pytest.MonkeyPatch):
+    changes = (
+        by("ann", text("a", "Ann sa", draft=True)),
+        by("bob", text("b", "Bob s", draft=True)),
+        by("ann", text("a", "Ann says it", draft=True)),
+        by("bob", text("b", "Bob says", draft=True)),
+        by("ann", text("a", "Ann says it all.")),
+        by("bob", text("b", "Bob says it all.")),
+    )
+    assert shown(monkeypatch, *changes) == [
+        *("  ▸ ann n-of-ann", "  Ann says it all."),
+        *("  ▸ bob n-of-bob", "  Bob says it all."),
+    ]
+
+
+def test_an_answer_that_somebody_else_s_line_cut_in_two_is_not_printed_twice(monkeypatch: pytest.MonkeyPatch):
+    changes = (
+        text("a", "The first half", draft=True),
+        by("bob", PartChange(1, done("", exit_code=0))),
+        text("a", "The first half and the second.", 2),
+    )
+    assert shown(monkeypatch, *changes) == [
+        "The first half",
+        *("  ▸ bob n-of-bob", "  ✓ shell make"),
+        " and the second.",
+    ]
 
 
 def test_of_a_long_output_whose_end_alone_is_kept_every_line_is_printed_once():

@@ -15,6 +15,8 @@ export function word(part) {
   }
 }
 
+export const hasEnded = (part) => ["completed", "error"].includes(part.state?.status);
+
 export function subject(input) {
   for (const name of ["command", "path", "file_path", "pattern", "url", "query", "agent_name", "description", "name"]) {
     if (typeof input?.[name] === "string") return input[name];

@@ -1,15 +1,18 @@
 // Draws the conversation. Only the part that changed is drawn anew, and at most once a frame.
 import { ran } from "./by_hand.js";
-import { call } from "./calls.js";
+import { call, hasEnded } from "./calls.js";
+import { CalledAgent } from "./called.js";
 import { h } from "./dom.js";
 import { markdown } from "./markdown.js";
 
 export class Conversation {
-  constructor(place, transcript, onEarlier) {
+  constructor(place, transcript, onEarlier, asker = "you") {
     this.place = place;
     this.transcript = transcript;
+    this.asker = asker;
     this.onEarlier = onEarlier;
     this.outputs = new Map();
+    this.called = new Map();
     this.waiting = new Map();
     this.apart = []; // what stands below the messages and is none of them (yet)
     this.place.replaceChildren();
@@ -88,7 +91,7 @@ export class Conversation {
   }
 
   message(message) {
-    const who = message.role === "user" ? "you" : message.agent || "assistant";
+    const who = message.role === "user" ? this.asker : message.agent || "assistant";
     const model = message.model ? ` · ${message.model.model}` : "";
     const parts = message.parts.map((part) => this.part(part, message)).filter(Boolean);
     const failed = message.error ? h("p", { class: "failure" }, `${message.error.type}: ${message.error.message}`) : null;
@@ -108,6 +111,8 @@ export class Conversation {
         return h("details", { class: "reasoning", "data-part": part.id, open }, h("summary", {}, "thought"), markdown(part.text));
       case "tool":
         return call(part, this.outputs.get(part.call_id), open);
+      case "subtask":
+        return part.child_session_id ? this.agent(part, message) : null;
       case "file":
         return h("p", { class: "note", "data-part": part.id }, part.url?.startsWith("data:image/") ? h("img", { src: part.url, alt: part.filename || "an image" }) : `📎 ${part.filename || part.mime}`);
       case "compaction":
@@ -119,6 +124,18 @@ export class Conversation {
       default:
         return null;
     }
+  }
+
+  // One element for good: what was opened in it stays open when the message around it is drawn anew.
+  agent(part, message) {
+    if (!this.called.has(part.id)) {
+      const calls = () => message.parts.filter((one) => one.type === "tool");
+      const own = () => calls().find((one) => one.state?.metadata?.child_session_id === part.child_session_id);
+      const works = () => (own() ? !hasEnded(own()) : !calls().every(hasEnded));
+      const draw = (place, transcript, onEarlier) => new Conversation(place, transcript, onEarlier, message.agent || "assistant");
+      this.called.set(part.id, new CalledAgent(part, works, draw));
+    }
+    return this.called.get(part.id).element;
   }
 
   marked(element, part) {

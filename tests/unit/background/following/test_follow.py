@@ -8,7 +8,8 @@ import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
-from outrider.background.follow import _Reader, follow
+from outrider.background.following.follow import follow
+from outrider.background.following.reader import Reader
 from outrider.background.runs import Outcome, Run
 from outrider.errors import StoreUnavailableError
 from outrider.sessions.memory_store import MemoryStore
@@ -63,7 +64,7 @@ async def test_whoever_comes_back_sees_only_what_is_newer():
 async def test_to_leave_at_the_moment_at_which_a_change_comes_is_to_leave(rounds: int):
     store = MemoryStore()
     session = await store.create(StoredSession())
-    async with _Reader(store, session.id, after=1, pause=0.5) as reader:
+    async with Reader(store, session.id, after=1) as reader:
         asking = asyncio.create_task(reader.next(30))
         await asyncio.sleep(0.01)
         await store.update(session.id, SessionUpdate(title="new"))

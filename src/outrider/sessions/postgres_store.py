@@ -30,6 +30,7 @@ from outrider.sessions.records import (
 from outrider.sessions.rows import words
 from outrider.sessions.rows.codec import to_rows
 from outrider.sessions.rows.rules import forked
+from outrider.sessions.rows.sessions import read_session
 from outrider.types.ids import now_ms
 
 T = TypeVar("T")
@@ -59,7 +60,7 @@ class PostgresStore:
         return await self._pool.run(lambda db, again: writes.create(db, session, self._clock(), again=again))
 
     async def get(self, session_id: str) -> StoredSession:
-        return reads.read_session(await self._run(lambda db: reads.session_row(db, session_id)))
+        return read_session(await self._run(lambda db: reads.session_row(db, session_id)))
 
     async def list(self, filter: SessionFilter = _ANY, *, limit: int = 50, after: str | None = None) -> SessionPage:
         return await self._run(lambda db: reads.list_sessions(db, filter, limit, after))
@@ -76,7 +77,7 @@ class PostgresStore:
     async def fork(self, session_id: str, *, at: str | None = None, title: str | None = None) -> StoredSession:
         source = await self._run(lambda db: reads.session_row(db, session_id))
         last = await self._run(lambda db: writes.fork_point(db, source["key"], at))
-        fork = forked(reads.read_session(source), last["id"], title, self._clock())
+        fork = forked(read_session(source), last["id"], title, self._clock())
         return await self._pool.run(
             lambda db, again: writes.fork(db, source, fork, last["key"], self._clock(), again=again)
         )

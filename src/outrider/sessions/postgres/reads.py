@@ -6,26 +6,15 @@ import msgspec
 from psycopg.rows import dict_row
 
 from outrider.sessions.postgres.schema import Connection
-from outrider.sessions.records import Change, SessionChange, SessionFilter, SessionPage, StoredSession, Transcript
+from outrider.sessions.records import Change, SessionChange, SessionFilter, SessionPage, Transcript
 from outrider.sessions.rows.blobs import join, names_in
 from outrider.sessions.rows.codec import MessageRow, PartRow
 from outrider.sessions.rows.rules import no_message, no_session
+from outrider.sessions.rows.sessions import after_mark, conditions, page_of, read_session
 from outrider.sessions.rows.transcript import StoredPart, assemble, message_change, part_change, record_change
-from outrider.sessions.session import ForkPoint, SessionTime
 
 CHANGES = 500
 Row = dict[str, Any]
-
-
-class Rest(msgspec.Struct):
-    """What of a session has no column of its own."""
-
-    forked_from: ForkPoint | None = None
-    compacting: int | None = None
-    metadata: dict[str, Any] = {}
-
-
-_rest = msgspec.json.Decoder(Rest)
 
 
 async def fetch(db: Connection, query: str, *values: object) -> list[Row]:
@@ -40,56 +29,14 @@ async def session_row(db: Connection, session_id: str, *, lock: bool = False) ->
     return rows[0] if rows else no_session(session_id)
 
 
-def read_session(row: Row) -> StoredSession:
-    try:
-        rest = _rest.decode(row["body"])
-    except msgspec.DecodeError as error:
-        rest = Rest(metadata={"damaged": str(error)})
-    return StoredSession(
-        id=row["id"],
-        title=row["title"],
-        workspace_directory=row["workspace"],
-        mode=row["mode"],
-        agent=row["agent"],
-        parent_id=row["parent"],
-        forked_from=rest.forked_from,
-        time=SessionTime(row["created"], row["active"], rest.compacting, row["archived"]),
-        metadata=rest.metadata,
-        seq=row["seq"],
-    )
-
-
 async def list_sessions(db: Connection, filter: SessionFilter, limit: int, after: str | None) -> SessionPage:
-    conditions, values = _conditions(filter)
+    wanted, values = conditions(filter, "%s")
     if after:
-        active, _, id = after.partition(".")
-        conditions.append('(active, id COLLATE "C") < (%s, %s)')
-        values += [int(active), id]
-    where = " AND ".join(conditions)
+        wanted.append('(active, id COLLATE "C") < (%s, %s)')
+        values += after_mark(after)
+    where = " AND ".join(["true", *wanted])
     query = f'SELECT * FROM sessions WHERE {where} ORDER BY active DESC, id COLLATE "C" DESC LIMIT %s'
-    rows = await fetch(db, query, *values, limit + 1)
-    more = f"{rows[limit - 1]['active']}.{rows[limit - 1]['id']}" if len(rows) > limit else None
-    return SessionPage(tuple(map(read_session, rows[:limit])), more)
-
-
-def _conditions(filter: SessionFilter) -> tuple[list[str], list[Any]]:
-    conditions, values = ["true"], list[Any]()
-    for condition, value in (
-        ("workspace = %s", filter.workspace_directory),
-        ("parent = %s", filter.parent_id),
-        ("agent = %s", filter.agent),
-        ("mode = %s", filter.mode),
-        ("active >= %s", filter.active_since),
-        ("active < %s", filter.active_before),
-    ):
-        if value is not None:
-            conditions.append(condition)
-            values.append(value)
-    if filter.roots:
-        conditions.append("parent IS NULL")
-    if filter.archived is not None:
-        conditions.append("archived IS NOT NULL" if filter.archived else "archived IS NULL")
-    return conditions, values
+    return page_of(await fetch(db, query, *values, limit + 1), limit)
 
 
 async def load(db: Connection, session_id: str, limit: int | None, before: str | None, after: str | None) -> Transcript:

@@ -1,12 +1,11 @@
 """What changes the tables. Each function runs inside one transaction, and may run again after a lost answer."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
 from outrider.errors import PartValidationError, StoreError
-from outrider.sessions.postgres.reads import Rest, Row, fetch, read_session, session_row
+from outrider.sessions.postgres.reads import Row, fetch, session_row
 from outrider.sessions.postgres.schema import Connection
 from outrider.sessions.records import Lease, SessionUpdate, StoredSession
 from outrider.sessions.rows import words
@@ -14,6 +13,7 @@ from outrider.sessions.rows.blobs import split
 from outrider.sessions.rows.codec import MessageRow, PartRow, in_place, read_part
 from outrider.sessions.rows.codec import Row as AnyRow
 from outrider.sessions.rows.rules import check_token, in_use, no_message, no_session
+from outrider.sessions.rows.sessions import columns_of, read_session
 from outrider.sessions.rows.transcript import encode_record, inbox_item
 from outrider.sessions.session import SessionTime
 
@@ -33,7 +33,7 @@ class Append(msgspec.Struct, frozen=True):
 async def create(db: Connection, session: StoredSession, now: int, *, again: bool = False) -> StoredSession:
     times = session.time or SessionTime(created=now, updated=now)
     session = msgspec.structs.replace(session, seq=1, time=times)
-    columns = _columns(session)
+    columns = columns_of(session)
     names, holes = ", ".join(columns), ", ".join(["%s"] * len(columns))
     made = await fetch(
         db,
@@ -50,7 +50,7 @@ async def create(db: Connection, session: StoredSession, now: int, *, again: boo
 async def update(db: Connection, session_id: str, change: SessionUpdate, now: int) -> StoredSession:
     key, seq = await advance(db, session_id, 1, now)
     session = msgspec.structs.replace(change.apply(read_session(await session_row(db, session_id))), seq=seq)
-    columns = _columns(session)
+    columns = columns_of(session)
     settings = ", ".join(f"{name} = %s" for name in columns)
     await db.execute(
         f"UPDATE sessions SET {settings}, words = array_to_tsvector(%s) WHERE key = %s".encode(),
@@ -238,21 +238,3 @@ async def _take(db: Connection, session: int, item: str, seq: int, now: int, *, 
         raise StoreError(f"inbox item {item} is not there or was taken before")
     taken = msgspec.structs.replace(inbox_item(rows[0]["body"]), taken=now)
     await db.execute("UPDATE inbox SET body = %s WHERE key = %s", (encode_record(taken), rows[0]["key"]))
-
-
-def _columns(session: StoredSession) -> dict[str, Any]:
-    times = session.time or SessionTime(0, 0)
-    return {
-        "id": session.id,
-        "seq": session.seq,
-        "changed": session.seq,
-        "active": times.updated,
-        "created": times.created,
-        "title": session.title,
-        "workspace": session.workspace_directory,
-        "mode": session.mode,
-        "agent": session.agent,
-        "parent": session.parent_id,
-        "archived": times.archived,
-        "body": msgspec.json.encode(Rest(session.forked_from, times.compacting, session.metadata)),
-    }

@@ -3,7 +3,6 @@
 import heapq
 import sqlite3
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import msgspec
 
@@ -18,6 +17,7 @@ from outrider.sessions.records import (
 from outrider.sessions.rows.blobs import join
 from outrider.sessions.rows.codec import MessageRow, PartRow
 from outrider.sessions.rows.rules import no_message, no_session
+from outrider.sessions.rows.sessions import after_mark, conditions, page_of, read_session
 from outrider.sessions.rows.transcript import (
     StoredPart,
     assemble,
@@ -25,20 +25,8 @@ from outrider.sessions.rows.transcript import (
     part_change,
     record_change,
 )
-from outrider.sessions.session import ForkPoint, SessionTime
 
 CHANGES = 500
-
-
-class _Rest(msgspec.Struct):
-    """What of a session has no column of its own."""
-
-    forked_from: ForkPoint | None = None
-    compacting: int | None = None
-    metadata: dict[str, Any] = {}
-
-
-_rest = msgspec.json.Decoder(_Rest)
 
 
 def session_row(db: sqlite3.Connection, session_id: str) -> sqlite3.Row:
@@ -50,63 +38,21 @@ def session_row(db: sqlite3.Connection, session_id: str) -> sqlite3.Row:
     return row
 
 
-def read_session(row: sqlite3.Row) -> StoredSession:
-    try:
-        rest = _rest.decode(row["body"])
-    except msgspec.DecodeError as error:
-        rest = _Rest(metadata={"damaged": str(error)})
-    return StoredSession(
-        id=row["id"],
-        title=row["title"],
-        workspace_directory=row["workspace"],
-        mode=row["mode"],
-        agent=row["agent"],
-        parent_id=row["parent"],
-        forked_from=rest.forked_from,
-        time=SessionTime(row["created"], row["active"], rest.compacting, row["archived"]),
-        metadata=rest.metadata,
-        seq=row["seq"],
-    )
-
-
 def get(db: sqlite3.Connection, session_id: str) -> StoredSession:
     return read_session(session_row(db, session_id))
 
 
 def list_sessions(db: sqlite3.Connection, filter: SessionFilter, limit: int, after: str | None) -> SessionPage:
-    conditions, values = _conditions(filter)
+    wanted, values = conditions(filter, "?")
     if after:
-        active, _, id = after.partition(".")
-        conditions.append("(active, id) < (?, ?)")
-        values += [int(active), id]
+        wanted.append("(active, id) < (?, ?)")
+        values += after_mark(after)
+    where = " AND ".join(["deleted = 0", *wanted])
     cursor = db.execute(
-        f"SELECT * FROM sessions WHERE {' AND '.join(conditions)} ORDER BY active DESC, id DESC LIMIT ?",
-        (*values, limit + 1),
+        f"SELECT * FROM sessions WHERE {where} ORDER BY active DESC, id DESC LIMIT ?", (*values, limit + 1)
     )
     cursor.row_factory = sqlite3.Row
-    rows = cursor.fetchall()
-    more = f"{rows[limit - 1]['active']}.{rows[limit - 1]['id']}" if len(rows) > limit else None
-    return SessionPage(tuple(map(read_session, rows[:limit])), more)
-
-
-def _conditions(filter: SessionFilter) -> tuple[list[str], list[Any]]:
-    conditions, values = ["deleted = 0"], list[Any]()
-    for condition, value in (
-        ("workspace = ?", filter.workspace_directory),
-        ("parent = ?", filter.parent_id),
-        ("agent = ?", filter.agent),
-        ("mode = ?", filter.mode),
-        ("active >= ?", filter.active_since),
-        ("active < ?", filter.active_before),
-    ):
-        if value is not None:
-            conditions.append(condition)
-            values.append(value)
-    if filter.roots:
-        conditions.append("parent IS NULL")
-    if filter.archived is not None:
-        conditions.append("archived IS NOT NULL" if filter.archived else "archived IS NULL")
-    return conditions, values
+    return page_of(cursor.fetchall(), limit)
 
 
 def load(

@@ -11,10 +11,11 @@ from outrider.sessions.records import SessionUpdate, StoredSession
 from outrider.sessions.rows.blobs import split
 from outrider.sessions.rows.codec import MessageRow, PartRow, Row, in_place
 from outrider.sessions.rows.rules import forked, no_message, no_session
+from outrider.sessions.rows.sessions import columns_of, read_session
 from outrider.sessions.rows.transcript import encode_record, inbox_item
 from outrider.sessions.session import SessionTime
 from outrider.sessions.sqlite.tables import leases
-from outrider.sessions.sqlite.tables.reads import read_session, session_row
+from outrider.sessions.sqlite.tables.reads import session_row
 
 # The activity of a session is kept to the second: its index need not change with every part.
 ACTIVITY_MS = 1000
@@ -38,7 +39,7 @@ def create(db: sqlite3.Connection, session: StoredSession, now: int) -> StoredSe
     session = msgspec.structs.replace(session, seq=1, time=times)
     if db.execute("SELECT 1 FROM sessions WHERE id = ?", (session.id,)).fetchone():
         raise StoreError(f"session {session.id} exists already")
-    columns = _columns(session)
+    columns = columns_of(session)
     names = ", ".join(columns)
     holes = ", ".join("?" * len(columns))
     key = db.execute(f"INSERT INTO sessions ({names}) VALUES ({holes})", tuple(columns.values())).lastrowid
@@ -50,7 +51,7 @@ def update(db: sqlite3.Connection, session_id: str, change: SessionUpdate, now: 
     key, seq = advance(db, session_id, 1, now)
     before = read_session(session_row(db, session_id))
     session = msgspec.structs.replace(change.apply(before), seq=seq)
-    columns = _columns(session)
+    columns = columns_of(session)
     settings = ", ".join(f"{name} = ?" for name in columns)
     db.execute(f"UPDATE sessions SET {settings} WHERE key = ?", (*columns.values(), key))
     if session.title != before.title:
@@ -224,23 +225,3 @@ def _take(db: sqlite3.Connection, session: int, item: str, seq: int, now: int) -
         raise StoreError(f"inbox item {item} is not there or was taken before")
     taken = msgspec.structs.replace(inbox_item(row[1]), taken=now)
     db.execute("UPDATE inbox SET body = ? WHERE key = ?", (encode_record(taken), row[0]))
-
-
-def _columns(session: StoredSession) -> dict[str, Any]:
-    times = session.time or SessionTime(0, 0)
-    return {
-        "id": session.id,
-        "seq": session.seq,
-        "changed": session.seq,
-        "active": times.updated,
-        "created": times.created,
-        "title": session.title,
-        "workspace": session.workspace_directory,
-        "mode": session.mode,
-        "agent": session.agent,
-        "parent": session.parent_id,
-        "archived": times.archived,
-        "body": msgspec.json.encode(
-            {"forked_from": session.forked_from, "compacting": times.compacting, "metadata": session.metadata}
-        ),
-    }

@@ -16,7 +16,7 @@ def dispatch(given: list[str]) -> int:
 
         return reported(lambda: interactive(given))
     if given[0] == "help":
-        return dispatch([*given[1:2], "--help"])
+        return dispatch([*given[1:], "--help"])
     command = command_named(given[0])
     if command is None:
         return _unknown(given[0])

@@ -1,5 +1,6 @@
 """`outrider` without a command: the terminal application, or a word on why it cannot open."""
 
+import os
 import sys
 
 from outrider.cli.commands import COMMANDS
@@ -49,9 +50,29 @@ def interactive(given: list[str]) -> int:
         from outrider.app.local.servers import ways_to_a_model
 
         raise ConfigurationError(ways_to_a_model(settings.missing))
+    _check_terminal()
+    if not arguments.attach:
+        from outrider.app.config.folders import make_private
+
+        make_private(settings.data)
+    # By name: the two front ends do not know each other, and only one of them is loaded.
+    run_tui = loaded("outrider.tui.app:run_tui")
+    if arguments.attach:
+        return loaded("outrider.cli.attached.screen:open_screen")(arguments, run_tui)
+    return run_tui(lambda: settings_of(arguments), session=arguments.session or "", resume=arguments.resume)
+
+
+def _check_terminal() -> None:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigurationError(
             "the terminal application needs a terminal on stdin and stdout. Without one: outrider run PROMPT"
+        )
+    kind = os.environ.get("TERM", "")
+    if kind in ("dumb", "unknown") or (not kind and os.name == "posix"):
+        said = f"TERM={kind}" if kind else "TERM is not set"
+        raise ConfigurationError(
+            f"this terminal cannot show the application ({said}). "
+            "If it can do more, set TERM, e.g. to xterm-256color. Without one: outrider run PROMPT"
         )
     from importlib.util import find_spec
 
@@ -60,8 +81,3 @@ def interactive(given: list[str]) -> int:
             "the terminal application is not installed: pip install 'outrider[terminal]'. "
             "Without it: outrider run PROMPT"
         )
-    # By name: the two front ends do not know each other, and only one of them is loaded.
-    run_tui = loaded("outrider.tui.app:run_tui")
-    if arguments.attach:
-        return loaded("outrider.cli.attached.screen:open_screen")(arguments, run_tui)
-    return run_tui(lambda: settings_of(arguments), session=arguments.session or "", resume=arguments.resume)

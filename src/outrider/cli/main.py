@@ -21,7 +21,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(given: list[str]) -> int:
-    if given[:1] in (["--version"], ["-V"]):
+    if given and given[0].startswith("-") and not {"--version", "-V"}.isdisjoint(given):
         sys.stdout.write(f"outrider {version()}\n")
         return exits.DONE
     gc.disable()  # until all is loaded: nothing of it is garbage, and looking for some takes a tenth of the time

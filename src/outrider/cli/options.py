@@ -90,6 +90,12 @@ def at_least_one(text: str) -> int:
     return int(text)
 
 
+def port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; write a number up to 65535, or 0 for any free one")
+    return int(text)
+
+
 def money(text: str) -> "Decimal":
     from decimal import Decimal, InvalidOperation
 

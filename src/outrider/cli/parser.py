@@ -27,6 +27,16 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=Formatter, **options)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
+        """Nothing unknown is left for the parser above, which could not say what was meant instead."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            from outrider.app.config.reading import closest
+
+            hint = closest(unknown[0].split("=")[0], self._option_string_actions)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return found, unknown
+
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         self.exit(exits.USAGE, f"{self.prog}: {message}\nSee `{self.prog} --help`.\n")

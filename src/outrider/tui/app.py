@@ -64,7 +64,7 @@ async def _run(start: Start) -> int:
         loop = asyncio.get_running_loop()
         for name in (signal.SIGHUP, signal.SIGTERM):  # a closed terminal: everything is stored, then it ends
             loop.add_signal_handler(name, app.scene.leave)
-        code = await app.run_async() or 0
+        code = await app.run_async() or app.return_code or 0  # what it broke off with, if it did
         there = f"--attach {start.place} " if start.place else ""
         if app.scene.opened is not None and (session_id := app.scene.opened.session_id):
             sys.stdout.write(f"Everything is stored. Go on with: outrider {there}--session {session_id[-8:]}\n")
@@ -177,7 +177,9 @@ class OutriderApp(App[int]):
 
     async def on_composer_sent(self, event: Composer.Sent) -> None:
         if self.scene.opened is None:
-            self.notify("No model can be reached yet." if self._settings.missing else "The engine is being opened.")
+            closed = "The engine is not open yet. If it cannot be opened, what is wrong is said above."
+            self.notify("No model can be reached yet." if self._settings.missing else closed)
+            self.scene.one(Composer).set(event.text)
             return
         text = event.text
         if text.startswith("/"):

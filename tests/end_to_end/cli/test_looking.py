@@ -16,6 +16,23 @@ async def test_help_and_version_explain_themselves(program: Program):
         assert f"  {command} " in top.out
     run = await program.run("help", "run")
     assert (run.code, "Exit codes:" in run.out, "--output-format" in run.out) == (0, True, True)
+    assert (await program.run("--mode", "plan", "--version")).out == version.out
+    assert "outrider sessions show" in (await program.run("help", "sessions", "show")).out
+
+
+async def test_a_flag_that_does_not_exist_is_answered_by_its_own_command_with_one_that_does(program: Program):
+    for given, asked, meant in (
+        (["--modle", "x"], "outrider", "--model"),
+        (["sessions", "list", "--jsn"], "outrider sessions list", "--json"),
+        (["sessions", "--jsn"], "outrider sessions list", "--json"),
+        (["run", "--max-trns=3", "hi"], "outrider run", "--max-turns"),
+    ):
+        done = await program.run(*given)
+        assert done.code == 2
+        assert f"did you mean {meant}?" in done.err
+        assert f"See `{asked} --help`." in done.err
+    port = await program.run("serve", "--port", "99999")
+    assert (port.code, "is not a port" in port.err) == (2, True)
 
 
 async def test_settings_are_shown_with_where_they_come_from_and_keys_never(program: Program):

@@ -134,3 +134,17 @@ def test_no_colour_is_used_where_the_user_wants_none(home, open_terminal: Open):
         for match in re.findall(rb"\x1b\[[\d;]*?((?:38|48);2;\d+;\d+;\d+)", bytes(terminal.raw))
     }
     assert all(len(set(colour)) == 1 for colour in colours), colours  # greys only
+
+
+def test_what_the_application_cannot_do_without_is_said_before_the_screen_changes(home, tmp_path, open_terminal: Open):
+    write_script(home, ["never said"])
+    (tmp_path / "file").write_text("")
+    for environ, words in (
+        ({"TERM": "dumb"}, "cannot show the application (TERM=dumb)"),
+        ({"TERM": ""}, "TERM is not set"),
+        ({"OUTRIDER_HOME": str(tmp_path / "file"), "OPENAI_BASE_URL": "http://127.0.0.1:9"}, "cannot be used"),
+    ):
+        terminal = open_terminal(size=(300, 10), **environ)
+        terminal.wait_for(words)
+        assert terminal.wait() == 2
+        assert b"\x1b" not in terminal.raw

@@ -59,6 +59,13 @@ def test_a_history_that_a_crash_cut_off_is_read_as_far_as_it_goes(tmp_path: Path
     assert History(tmp_path, Path("/ws")).older("") == "kept"
 
 
+def test_a_history_that_cannot_be_kept_is_one_for_this_time(tmp_path: Path):
+    (tmp_path / "file").write_text("no folder")
+    history = History(tmp_path / "file", Path("/ws"))
+    history.add("said")
+    assert history.older("") == "said"
+
+
 def test_a_long_paste_is_a_mark_until_it_is_sent():
     pastes = Pastes()
     text = "\n".join(f"line {number}" for number in range(50))

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from textual.app import App, ComposeResult
+from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import Static
 
@@ -14,6 +16,10 @@ from outrider.tui.asking import panel as panels
 from outrider.tui.asking.approval import ApprovalPanel, Asked
 from outrider.tui.asking.asking import Asking
 from outrider.tui.asking.questions import ChoicePanel, QuestionPanel
+from outrider.tui.commands.table import CHOICES
+from outrider.tui.composer.completions import Completions
+from outrider.tui.composer.composer import Composer
+from outrider.tui.composer.history import History
 from outrider.tui.conversation.beside import Beside, ChildAgent, ChildProcess, Todo
 from outrider.tui.conversation.entries import Call, Entry, Note, Said, Written
 from outrider.tui.rendering.palette import DARK, LIGHT, theme
@@ -204,6 +210,25 @@ async def test_a_list_is_filtered_by_what_is_typed():
         await pilot.press(*"el 299", "enter")
         await pilot.pause()
     assert chosen == ["m299"]
+
+
+async def test_keys_that_come_at_once_do_not_take_what_was_offered_for_less():
+    sent: list[str] = []
+
+    class Field(Stage):
+        def on_composer_sent(self, event: Composer.Sent) -> None:
+            sent.append(event.text)
+
+    completions = Completions()
+    composer = Composer(completions, History(None, Path("/ws")), CHOICES)
+    async with Field(composer, completions).run_test(size=(60, 20)) as pilot:
+        composer.focus()
+        await pilot.press("slash", *"mode")
+        await laid_out(pilot, lambda: completions.display)
+        for key, character in (("l", "l"), ("enter", None)):
+            composer.post_message(Key(key, character))
+        await laid_out(pilot, lambda: bool(sent))
+    assert sent == ["/model"]
 
 
 def test_the_side_panel_tells_the_state_of_everything_that_runs():

@@ -99,8 +99,9 @@ def _blame(table: Mapping[str, Any], error: msgspec.ValidationError) -> str:
 
 def closest(word: str, known: Iterable[str]) -> str:
     """A hint for a misspelt word, or nothing."""
-    near = get_close_matches(word, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    near = get_close_matches(word, list(known), n=3)
+    swapped = [one for one in near if sorted(one) == sorted(word)]  # `modle` is nearer to model than to mode
+    return f"; did you mean {(swapped or near)[0]}?" if near else ""
 
 
 def _refuse_keys(table: Mapping[str, Any], source: str) -> None:

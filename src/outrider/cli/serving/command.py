@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser
 
-from outrider.cli.options import add_database, add_place, add_terms
+from outrider.cli.options import add_database, add_place, add_terms, port
 from outrider.cli.parser import examples
 
 _ACP = """\
@@ -35,7 +35,7 @@ def serve(parser: ArgumentParser) -> None:
     add_place(parser)
     place = parser.add_argument_group("where it listens")
     place.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="the address to listen on")
-    place.add_argument("--port", type=int, default=0, metavar="N", help="the port (0: any free one)")
+    place.add_argument("--port", type=port, default=0, metavar="N", help="the port (0: any free one)")
     place.add_argument("--socket", metavar="PATH", help="listen on a Unix socket instead")
     place.add_argument("--expose", action="store_true", help="let other machines come in; needs TLS")
     place.add_argument("--name", action="append", default=[], metavar="HOST", help="a name that clients may use for it")

@@ -54,6 +54,7 @@ class Composer(TextArea):
         self._completions = completions
         self._pastes = Pastes()
         self._completion: Completion | None = None
+        self._looked_at: tuple[str, tuple[int, int]] = ("", (0, 0))
 
     def set(self, text: str) -> None:
         self.text = clean(text)
@@ -78,13 +79,17 @@ class Composer(TextArea):
 
     def look_again(self) -> None:
         """What could be meant by the word at the cursor."""
+        self._looked_at = (self.text, self.cursor_location)
         row, column = self.cursor_location
         line = self.document.get_line(row)
         files = self.files() if "@" in line else ()
         self._offer(complete(line, column, first=row == 0, commands=self.commands, files=files))
 
     def _take_key(self, key: str) -> bool:
-        """Whether the key had a meaning of its own here."""
+        """Whether the key had a meaning of its own here. What is offered follows the text a little later, so that keys
+        which come all at once could take an offer that was made for less."""
+        if key in ("enter", "tab") and self._looked_at != (self.text, self.cursor_location):
+            self.look_again()
         if self._completion is not None and self._complete_with(key):
             return True
         if key in _NEW_LINE:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,8 @@ _LONGEST = 100_000
 
 
 class History:
-    """Newest last. One file per workspace; several terminals may append to it."""
+    """Newest last. One file per workspace; several terminals may append to it. What cannot be kept or read (a full
+    disk, a folder that is not ours) is remembered as long as the program runs, and worth no complaint."""
 
     def __init__(self, folder: Path | None, workspace: Path) -> None:
         name = hashlib.sha256(str(workspace).encode()).hexdigest()[:16]
@@ -24,7 +26,8 @@ class History:
         """Keep it, unless it was said just before."""
         if text.strip() and text != (self._said[-1] if self._said else None):
             self._said.append(text)
-            self._write(text)
+            with suppress(OSError):
+                self._write(text)
         self._place = len(self._said)
 
     def older(self, current: str) -> str | None:
@@ -43,15 +46,19 @@ class History:
         return self._draft if self._place == len(self._said) else self._said[self._place]
 
     def _read(self) -> list[str]:
-        if self._file is None or not self._file.exists():
-            return []
         said: list[str] = []
-        for row in self._file.read_bytes().splitlines()[-MOST:]:
+        for row in self._rows()[-MOST:]:
             try:
                 said.append(msgspec.json.decode(row, type=str))
             except msgspec.MsgspecError:
                 continue  # a line that a crash cut off
         return said
+
+    def _rows(self) -> list[bytes]:
+        try:
+            return self._file.read_bytes().splitlines() if self._file is not None else []
+        except OSError:
+            return []
 
     def _write(self, text: str) -> None:
         if self._file is None or len(text) > _LONGEST:

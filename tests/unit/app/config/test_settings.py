@@ -196,7 +196,7 @@ def test_an_unknown_key_is_noticed_and_nothing_is_lost(home):
     found = settings(home, toml)
     assert found.mode == "plan"
     assert [notice.partition(": ")[2] for notice in found.notices] == [
-        "modle is not known and does not count; did you mean mode?",
+        "modle is not known and does not count; did you mean model?",
         "limits.turn is not known and does not count; did you mean turns?",
         "agents.a.rol is not known and does not count; did you mean role?",
     ]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from outrider.agents.ends import TurnEnd
+from outrider.app.approvals.abroad import Abroad
 from outrider.app.approvals.desk import Desk
 from outrider.app.config.secrets import redactor_for
 from outrider.app.inputs.aborts import asks_for_the_end
@@ -57,7 +58,7 @@ class Engine(Submitting):
         self._redactor = redactor_for(providers, chosen.secrets)
         self.store = redacted(store or in_memory(), self._redactor)
         self.bus = bus or EventBus()
-        self.desk = Desk(self.store, self.bus, lambda: self.attended)
+        self.desk = Desk(self.store, self.bus, lambda: self.attended, Abroad(self.bus, providers))
         more = chosen.surroundings is not None
         plan = RunPlan.of(agents[0], agents, self._made_of["tools"], providers, limits=chosen.limits, more_tools=more)
         self.staff = Staff(plan, chosen, self.store, self.bus, self.desk, self._redactor)
@@ -74,6 +75,7 @@ class Engine(Submitting):
         await self._sessions.close_all()
         await self.bus.settled()
         await self.staff.aclose()
+        self.desk.close()
         self._tell_all()
 
     def like(self, **changes: Any) -> "Engine":
@@ -206,7 +208,7 @@ class Engine(Submitting):
 
     async def approvals(self, session_id: str | None = None) -> Sequence[Approval]:
         """The questions that wait for an answer."""
-        return await self.store.approvals(session_id, only_open=True)
+        return await self.desk.waiting(session_id)
 
     def file_changes(self, session_id: str) -> FileChanges:
         """What the session's agents did to files, to be looked at, undone and redone."""

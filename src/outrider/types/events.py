@@ -100,7 +100,8 @@ class ToolExecutionCompletedEvent(Event, frozen=True):
 
 
 class ToolApprovalRequestedEvent(Event, frozen=True):
-    """`offers` are the rules that a yes for longer would keep; it is offered only if the question `can_last`."""
+    """`offers` are the rules that a yes for longer would keep; it is offered only if the question `can_last`. `server`
+    is the address of another one, where the call would run."""
 
     tool_name: str
     description: str = ""
@@ -108,6 +109,7 @@ class ToolApprovalRequestedEvent(Event, frozen=True):
     tool_input: dict[str, Any] = {}
     offers: tuple[str, ...] = ()
     can_last: bool = False
+    server: str = ""
 
 
 class ToolApprovalResultEvent(Event, frozen=True):

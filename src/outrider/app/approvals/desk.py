@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from time import monotonic
 
+from outrider.app.approvals.abroad import Abroad
 from outrider.app.approvals.grants import LASTING, Grant, holds_here
 from outrider.bus import EventBus
 from outrider.sessions import faults
@@ -19,9 +20,10 @@ STALE_SECONDS = 2.0  # after which it is looked whether another process took one
 class Desk:
     """`attended` says whether anybody is there to ask; with nobody there, ask means no."""
 
-    def __init__(self, store: Store, bus: EventBus, attended: Callable[[], bool]) -> None:
+    def __init__(self, store: Store, bus: EventBus, attended: Callable[[], bool], abroad: Abroad | None = None) -> None:
         self._store = store
         self._bus = bus
+        self._abroad = abroad or Abroad(bus, ())
         self.attended = attended
         self._waiting: dict[str, asyncio.Event] = {}
         self._lasting: dict[str, Approval] = {}
@@ -61,6 +63,8 @@ class Desk:
     ) -> Approval:
         """The first answer counts; a later one gets it back. A yes for longer is one for once where no rule says what
         it would cover."""
+        if approval_id in self._abroad:
+            return await self._abroad.answer(approval_id, allow=allow, scope=scope, words=words)
         if scope in LASTING and not (await self._asked(approval_id)).can_last:
             scope = "once"
         answer = "allowed" if allow else "denied"
@@ -70,6 +74,13 @@ class Desk:
         if waiting is not None:
             waiting.set()
         return approval
+
+    async def waiting(self, session_id: str | None = None) -> list[Approval]:
+        """What nobody has answered yet, here and where agents of other servers work for ours."""
+        return [*await self._store.approvals(session_id, only_open=True), *self._abroad.waiting(session_id)]
+
+    def close(self) -> None:
+        self._abroad.close()
 
     async def withdraw(self, question: Approval) -> None:
         """The call that it is about was given up: nobody is asked any more."""

@@ -167,7 +167,7 @@ def asking_a_function(approve: Approve | None) -> Ask:
         named = {"call_id": call.call_id, "tool_name": call.tool}
         seat.tell(ToolApprovalRequestedEvent, description=decision.reason, tool_input=call.state.input, **named)
         with seat.states.awaiting_approval():
-            answer = await _answer(approve, request)
+            answer = await answer_of(approve, request)
         seat.tell(ToolApprovalResultEvent, approved=answer is True, **named)
         return _verdict(allowed=answer is True, words=answer if isinstance(answer, str) else "")
 
@@ -207,7 +207,7 @@ def asking_at(desk: Desk) -> Ask:
     return ask
 
 
-async def _answer(approve: Approve, request: ApprovalRequest) -> object:
+async def answer_of(approve: Approve, request: ApprovalRequest) -> object:
     """Whoever cannot say yes has not said it."""
     try:
         answer = approve(request)

@@ -14,6 +14,8 @@ from outrider.types.events import (
     MessageAddedEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
+    ToolApprovalRequestedEvent,
+    ToolApprovalResultEvent,
     ToolExecutionCompletedEvent,
     ToolExecutionStartedEvent,
     ToolOutputEvent,
@@ -84,6 +86,8 @@ class Telling:
                 yield from self._whole(part)
             case LLMRequestEvent() if own:
                 yield from self._on_the_way()
+            case ToolApprovalRequestedEvent() | ToolApprovalResultEvent():
+                yield Happened(_without_place(event))
             case PartDeltaEvent() | LoopCompletedEvent() if not own:
                 yield Happened(event)
             case (

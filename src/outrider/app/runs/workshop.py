@@ -147,6 +147,7 @@ async def open_workshop(
         for name in {agent.provider for agent in plan.agents.values()}:
             provider = filled_in(plan.providers[name])
             clients[name] = await opened.enter_async_context(connected(provider, known_models()))
+        await _relay(plan, bus, opened)
         journal = await opened.enter_async_context(await _journal(session, plan, place, bus))
         if plan.mode is not None and plan.mode != journal.session.mode:
             await journal.update(SessionUpdate(mode=plan.mode))
@@ -163,6 +164,14 @@ async def open_workshop(
             hooks=plan.hooks,
         )
         yield Workshop(plan, crew, journal)
+
+
+async def _relay(plan: RunPlan, bus: EventBus, opened: AsyncExitStack) -> None:
+    """Loaded by those who have agents on other servers, and somebody to ask about their calls."""
+    if plan.approve is not None and any(provider.kind == "outrider" for provider in plan.providers.values()):
+        from outrider.app.approvals.relaying import relaying
+
+        await opened.enter_async_context(relaying(bus, plan.providers.values(), plan.approve))
 
 
 async def _journal(session: Session | str | None, plan: RunPlan, store: Store, bus: EventBus) -> Journal:

@@ -7,7 +7,7 @@ import msgspec
 
 from outrider.errors import MalformedAnswerError, NetworkError, ProviderError
 from outrider.providers.reading import decoded
-from outrider.types.events import event_from_dict
+from outrider.types.events import ToolApprovalRequestedEvent, event_from_dict
 from outrider.types.stream import Delta, Finish, Happened, InputDelta, PartEnd, PartStart, ReasoningDelta, TextDelta
 
 FAILED = "Failed"
@@ -34,7 +34,8 @@ _read_failure = msgspec.json.Decoder(_Failure).decode
 class PeerDecoder:
     """Events of a newer version that are not known here are passed over."""
 
-    def __init__(self) -> None:
+    def __init__(self, server: str = "") -> None:
+        self._server = server
         self._started: set[int] = set()
         self._finished = False
 
@@ -43,7 +44,7 @@ class PeerDecoder:
             failure = decoded(_read_failure, data)
             raise ProviderError(failure.message or failure.reason.replace("_", " "), type=failure.reason)
         if event == Happened.__name__:
-            yield from _heard(data)
+            yield from self._heard(data)
         elif event in _READ:
             delta = decoded(_READ[event].decode, data)
             self._check(delta)
@@ -69,9 +70,12 @@ class PeerDecoder:
             case _:
                 pass
 
-
-def _heard(data: bytes) -> Iterator[Delta]:
-    try:
-        yield Happened(event_from_dict(decoded(_read_heard, data).event))
-    except ValueError:
-        return  # of a kind that is not known here
+    def _heard(self, data: bytes) -> Iterator[Delta]:
+        try:
+            event = event_from_dict(decoded(_read_heard, data).event)
+        except ValueError:
+            return  # of a kind that is not known here
+        if isinstance(event, ToolApprovalRequestedEvent):
+            where = f"at {self._server}: {event.description}"
+            event = msgspec.structs.replace(event, server=self._server, description=where)
+        yield Happened(event)

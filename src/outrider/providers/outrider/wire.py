@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -55,8 +56,13 @@ class PeerWire:
         }
         return HttpCall(f"{self._address}/api/peer", self._headers, msgspec.json.encode(asked))
 
+    def answering(self, approval_id: str, answer: Mapping[str, Any]) -> HttpCall:
+        """The answer to a question about a call over there."""
+        url = f"{self._address}/api/approvals/{quote(approval_id, safe='')}"
+        return HttpCall(url, self._headers, msgspec.json.encode(answer))
+
     def decoder(self, request: Request) -> PeerDecoder:
-        return PeerDecoder()
+        return PeerDecoder(self._address)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
         try:

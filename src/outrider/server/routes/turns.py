@@ -1,5 +1,6 @@
 """Turns: input that steers or waits, plans, and questions that wait for an answer."""
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -145,7 +146,9 @@ async def list_approvals(asked: Asked[ApprovalsQuery, Nothing]) -> list[Approval
 
 async def answer_approval(asked: Asked[Nothing, Answer]) -> Approval:
     answer, wanted = asked.body, asked.path["approval_id"]
-    if not (await _was_asked(asked, wanted, only_open=True) or await _was_asked(asked, wanted, only_open=False)):
+    if not (
+        _is_among(await asked.engine.approvals(), wanted) or _is_among(await asked.engine.store.approvals(), wanted)
+    ):
         raise LookupError(f"there is no question {wanted}")
     given = await asked.engine.answer(wanted, allow=answer.allow, scope=answer.scope, by=SENDER, words=answer.words)
     if asked.background is not None and given.session_id not in asked.engine.live:
@@ -153,8 +156,8 @@ async def answer_approval(asked: Asked[Nothing, Answer]) -> Approval:
     return given
 
 
-async def _was_asked(asked: Asked[Nothing, Answer], approval_id: str, *, only_open: bool) -> bool:
-    return any(one.id == approval_id for one in await asked.engine.store.approvals(None, only_open=only_open))
+def _is_among(approvals: Iterable[Approval], approval_id: str) -> bool:
+    return any(one.id == approval_id for one in approvals)
 
 
 TURNS = (

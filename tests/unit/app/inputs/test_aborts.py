@@ -76,8 +76,8 @@ async def test_the_owner_ends_its_turn_and_what_was_asked_for_leaves_no_trace(st
         assert [words for words in said if words] == ["go", "and now?", "went on"]
 
 
-async def test_what_waits_in_line_is_left_there_and_shows_no_abort(store: Store):
-    endless = Endless()
+async def test_what_waits_in_line_is_left_there_and_shows_no_abort():
+    endless, store = Endless(), MemoryStore()
     async with (
         engine_on(store, [[call("work")], "never"], endless.tool()) as owner,
         engine_on(store, []) as other,

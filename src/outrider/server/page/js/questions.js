@@ -39,9 +39,9 @@ export class Questions {
     this.draw();
   }
 
-  // Of agents that were called only what is asked is told here, not what is kept.
-  hear({ type, session_id, approval_id: id, tool_name: tool, tool_input: input, description, offers, agent_name: agent }) {
-    if (session_id === this.sessionId) return;
+  // Of agents that were called, and of those of other servers, only what is asked is told here, not what is kept.
+  hear({ type, session_id, approval_id: id, tool_name: tool, tool_input: input, description, offers, agent_name: agent, server }) {
+    if (session_id === this.sessionId && !server && type === "ToolApprovalRequestedEvent") return;
     if (type === "ToolApprovalRequestedEvent") this.put({ id, tool, input, description, offers, agent, answer: "open" });
     else this.put({ id, answer: "given" });
   }

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from outrider.permissions.commands.command import Script
-from outrider.permissions.commands.reach import Reach, certain_words, forbids
+from outrider.permissions.commands.reach import Reach, certain_words, forbids, may_read_commands
 from outrider.permissions.commands.walk import analyse
 from outrider.permissions.modes import Action
 from outrider.permissions.paths.contain import Containment, contain
@@ -264,7 +264,9 @@ class ShellCall:
 
     def _may_hide(self, rule: Rule) -> bool:
         """Where a part is not understood, the program's name anywhere in the text is enough."""
-        unclear = bool(self.script.problems) or any(certain_words(command) is None for command in self.script.commands)
+        unclear = bool(self.script.problems) or any(
+            certain_words(command) is None or may_read_commands(command) for command in self.script.commands
+        )
         return unclear and re.search(rf"(?<![\w-]){re.escape(rule.words[0])}(?![\w-])", self.command) is not None
 
     def _reads_what_is_denied(self, rule: Rule) -> bool:

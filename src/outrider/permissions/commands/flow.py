@@ -1,7 +1,7 @@
 """Branches, loops and functions: what holds whichever way a script goes."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from outrider.permissions.commands.environment import refuse_special
@@ -24,7 +24,7 @@ class Walker(Protocol):
     source: Source
 
     def statement(self, node: "Node", scope: Scope) -> object: ...
-    def sequence(self, node: "Node", scope: Scope, *, among: Iterable["Node"] | None = None) -> None: ...
+    def sequence(self, node: "Node", scope: Scope, *, among: Sequence["Node"] | None = None) -> None: ...
     def tiled(self, node: "Node") -> list["Node"]: ...
     def words(self, start: int, stop: int, scope: Scope) -> list[Known]: ...
     def is_known(self, name: str) -> bool: ...
@@ -109,9 +109,9 @@ class Flow:
             values += arg
         return name, tuple(values)
 
-    def define(self, node: "Node") -> None:
+    def define(self, node: "Node", *, alone: bool) -> None:
         children = self.walk.tiled(node)
-        if node.parent is None or node.parent.type != "program" or in_background(node):
+        if alone or node.parent is None or node.parent.type != "program":
             raise Unclear("a function that may not be there when its name is used")
         named = [child for child in children if child.is_named]
         if len(named) != 2 or named[1].type != "compound_statement":
@@ -137,11 +137,15 @@ class Flow:
             scope.variables[changed] = None
 
 
-def in_background(node: "Node") -> bool:
-    following = node.next_sibling
-    while following is not None and following.type == "comment":
-        following = following.next_sibling
-    return following is not None and following.type == "&"
+def with_background(children: Sequence["Node"]) -> Iterator[tuple["Node", bool]]:
+    """Each with whether an `&` after it sends it to the background; comments may stand in between."""
+    following = ""
+    marked: list[tuple[Node, bool]] = []
+    for child in reversed(children):
+        marked.append((child, following == "&"))
+        if child.type != "comment":
+            following = child.type
+    return reversed(marked)
 
 
 def assigned(source: Source, node: "Node") -> set[str]:

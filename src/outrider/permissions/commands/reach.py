@@ -1,29 +1,26 @@
 """How far rules for the shell reach: each simple command on its own, never past what the rule's words say."""
 
 import os
-import re
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from outrider.permissions.commands.command import TRANSPARENT, Command
-from outrider.permissions.commands.wrappers import RUNNERS, SHELLS
+from outrider.permissions.commands.hidden import (
+    mentions,
+    paths_in,
+    reads_commands,
+    runs_anything,
+    runs_its_words,
+    tells,
+)
 from outrider.permissions.paths.contain import contain
 from outrider.permissions.programs.known import program_name, reaches
-from outrider.permissions.programs.steering import Item, steering, unapproved
+from outrider.permissions.programs.steering import Item, is_harmless_key, steering, unapproved
 from outrider.permissions.rules import Rule, match_words
 from outrider.permissions.shell.values import Arg
 from outrider.permissions.texts.names import names
 
-_URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
-# Options by which all kinds of programs are told to run another one, or where to write.
-_TELLS_A_PROGRAM = names(
-    """--checkpoint-action --to-command --use-compress-program --rsh-command --exec --exec-path --pre
-    --hostname-bin --upload-pack --receive-pack --open-files-in-pager --ext-diff --textconv --output
-    --compress-program --html --pager --extcmd --config-env --toolexec --script-shell --rcfile --init-file
-    --eval --unzip-command --info-script --new-volume-script -exec -execdir -toolexec -ok -okdir -TT --plugin
-    --require --import --loader --node-options --git-dir --work-tree"""
-)
 # The shell itself: what these do depends on the rest of the script, so no rule can allow them on their own.
 _SHELL_ITSELF = names(
     """. : [ [[ alias bg bind break builtin caller case cd command compgen complete compopt continue coproc declare
@@ -32,6 +29,7 @@ _SHELL_ITSELF = names(
     set shift shopt source suspend test then time times trap true type typeset ulimit umask unalias unset until
     wait while xargs env sudo doas"""
 )
+_RUNNING_VERBS = frozenset({("git", "bisect", "run"), ("git", "submodule", "foreach")})
 _WHOLESALE = frozenset({"rm", "mv", "chmod", "chown", "chgrp", "shred", "rmdir"})
 
 
@@ -59,13 +57,17 @@ class Reach:
 
     def _beyond(self, name: str, words: tuple[str, ...], named: int, command: Command) -> str | None:
         further = words[named:]
-        if any(_tells(word) for word in further):
-            return "the rule does not name the option that runs or writes something"
-        if further and named <= 1 and name in SHELLS:
+        if tells(name, words, named) or (named < 3 and (name, *words[1:3]) in _RUNNING_VERBS):
+            return "the rule does not name what runs or writes something"
+        if further and named <= 1 and runs_anything(name):
             return f"{name} runs whatever it is given; a rule must name the script"
         if further and not reaches(name, words, named):
             return f"{name} is known for reading; a rule must name the option that does more"
-        paths = [path for arg in command.argv[named:] for word in arg.choices or () for path in _paths(word)]
+        if name == "git" and not all(is_harmless_key(key) for key in _configured(further, words[1])):
+            return "git can run something by that setting; a rule must name it"
+        revisions = {"HEAD"} if name == "git" else set[str]()
+        given = {word for arg in command.argv[named:] for word in arg.choices or ()} - revisions
+        paths = [path for word in sorted(given) for path in paths_in(word)]
         for cwd in command.cwds:
             for path in paths:
                 found = contain(path, root=self.root, cwd=cwd, op="change")
@@ -107,6 +109,11 @@ class Reach:
                 yield from steering(name, words[1:], root=Path(self.root), cwd=folder, reads_only=reads_only)
 
 
+def _configured(words: Sequence[str], verb: str) -> list[str]:
+    """The settings that a call of git would change."""
+    return [word for word in words if "." in word and word[0] != "-"][:1] if verb == "config" else []
+
+
 def _is_inside(folder: str, root: str) -> bool:
     real = os.path.realpath(folder) if folder else root
     return real == root or real.startswith(root.rstrip("/") + "/")
@@ -138,42 +145,32 @@ def _folders(name: str, words: Sequence[str], cwd: str) -> Iterator[Path]:
     yield here.resolve()
 
 
-def _tells(word: str) -> bool:
-    """Whether a word is such an option, written out, abbreviated or with its value."""
-    option = word.partition("=")[0]
-    if not option.startswith("-") or len(option) < 3:
-        return False
-    return any(known == option or (len(option) > 4 and known.startswith(option)) for known in _TELLS_A_PROGRAM)
-
-
-def _paths(word: str) -> Iterator[str]:
-    """What in a word may be a path: the word, and what follows an equals sign or an option's letter."""
-    if _URL.match(word) or not word:
-        return
-    if not word.startswith("-"):
-        yield word
-    elif not word.startswith("--") and len(word) > 2:
-        yield word[2:]
-    _, given, value = word.partition("=")
-    if given and value and not _URL.match(value):
-        yield value
-
-
 def forbids(rule: Rule, command: Command) -> bool:
     """A rule that denies or asks reaches through every wrapper, and takes every possible word."""
     if rule.broken or not rule.words:
         return True
-    return any(match_words(rule, words) is not None for words in _readings(command))
+    if any(match_words(rule, words) is not None for words in _readings(command)):
+        return True
+    name, words = _named(command)
+    return command.doubt is not None and runs_its_words(name, words) and any(mentions(rule, word) for word in words[1:])
+
+
+def may_read_commands(command: Command) -> bool:
+    return command.doubt is not None and reads_commands(*_named(command))
+
+
+def _named(command: Command) -> tuple[str, tuple[str, ...]]:
+    words = tuple(arg.text if arg.text is not None else (arg.choices or ("",))[0] for arg in command.argv)
+    return (words[0].rpartition("/")[2] if words else ""), words
 
 
 def _readings(command: Command) -> Iterator[tuple[str, ...]]:
-    words = tuple(arg.text if arg.text is not None else (arg.choices or ("",))[0] for arg in command.argv)
+    name, words = _named(command)
     if not words:
         return
-    name = words[0].rpartition("/")[2]
     yield (name, *words[1:])
     yield words
-    if name in RUNNERS:
+    if command.doubt is not None and runs_its_words(name, words):
         # What it runs could not be told from its own options, so it may be anything behind it.
         yield from (words[place:] for place in range(1, len(words)))
     for place, word in enumerate(words[1:], 1):

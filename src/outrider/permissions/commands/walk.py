@@ -1,11 +1,11 @@
 """The walk through a syntax tree: every list, pipeline, loop, function and substitution, down to simple commands."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from outrider.permissions.commands.command import Script
-from outrider.permissions.commands.flow import KEYWORDS, SEPARATORS, Flow, in_background, join
+from outrider.permissions.commands.flow import KEYWORDS, SEPARATORS, Flow, join, with_background
 from outrider.permissions.commands.simple import Found, Judge
 from outrider.permissions.shell.lexing import read_simple, read_words
 from outrider.permissions.shell.source import Source, Unclear
@@ -62,17 +62,18 @@ class Walk:
                 self.flow.branches(node, scope)
             case "while_statement" | "for_statement":
                 self.flow.loop(node, scope)
-            case "function_definition":
-                self.flow.define(node)
             case "comment":
                 self.comment(node)
             case _:
                 raise Unclear(f"{node.type.replace('_', ' ')} is not followed")
 
-    def sequence(self, node: "Node", scope: Scope, *, among: Iterable["Node"] | None = None) -> None:
-        for child in self.tiled(node) if among is None else among:
-            if child.is_named:
-                self.statement(child, scope.copy() if in_background(child) else scope)
+    def sequence(self, node: "Node", scope: Scope, *, among: Sequence["Node"] | None = None) -> None:
+        children = self.tiled(node) if among is None else among
+        for child, alone in with_background(children):
+            if child.type == "function_definition":
+                self.flow.define(child, alone=alone)
+            elif child.is_named:
+                self.statement(child, scope.copy() if alone else scope)
             elif child.type not in SEPARATORS | _LOOSE | KEYWORDS:
                 raise Unclear(f"{child.type!r} is not expected there")
         scope.entered = None

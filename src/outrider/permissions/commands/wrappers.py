@@ -113,7 +113,8 @@ OPAQUE: dict[str, Callable[[Sequence[Arg]], Wrapped]] = {
                  "run-parts", "systemd-run", "firejail", "bwrap", "eatmydata", "unbuffer", "catchsegv", "valgrind")
 }  # fmt: skip
 SHELLS = frozenset({"bash", "sh", "dash"})
-RUNNERS = frozenset({*WRAPPERS, *OPAQUE, *SHELLS, "xargs", "find", "eval", "zsh", "ksh", "trap"})
+OTHER_SHELLS = frozenset({"zsh", "ksh", "mksh", "fish", "csh", "tcsh", "ash", "pwsh"})
+RUNNERS = frozenset({*WRAPPERS, *OPAQUE, *SHELLS, *OTHER_SHELLS, "xargs", "find", "eval", "trap"})
 
 
 def unwrap_xargs(args: Sequence[Arg]) -> tuple[tuple[Arg, ...], bool]:

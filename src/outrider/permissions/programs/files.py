@@ -73,7 +73,7 @@ FILES: dict[str, Program] = {
     ),
     "stat": program(f"-Lft -c= --dereference --file-system --cached= --format= --printf= --terse {_HELP}", inert=True),
     "file": program(
-        "-bhikLNnprsv0 -F= -e= -P= --brief --mime --mime-type --mime-encoding --separator= --dereference "
+        "-bhikLNnrsv0 -F= -e= -P= --brief --mime --mime-type --mime-encoding --separator= --dereference "
         "--no-dereference --keep-going --no-pad --no-buffer --raw --print0 --extension --apple --exclude= --help "
         "--version"
     ),
@@ -101,8 +101,8 @@ FILES: dict[str, Program] = {
         "text",
         check=_archive,
     ),
-    "unzip": program("-lvtpqZz1", check=_unzip, most=1),
-    "zipinfo": program("-12lsmvhtTz", most=1),
+    "unzip": program("-lvtpqZz1", check=_unzip, options_first=True),
+    "zipinfo": program("-12lsmvhtTz", options_first=True),
     "gzip": program("-lvtcdkq --list --verbose --test --stdout --to-stdout --decompress --keep --quiet", check=_gzip),
     "getfacl": program("-acdeEstpn --access --default --omit-header --numeric", inert=True),
     "lsattr": program("-RVadlpv", inert=True),

@@ -11,6 +11,7 @@ from outrider.permissions.shell.source import Unclear
 from outrider.permissions.shell.values import Arg, literal
 
 _IMPLY_LISTING = ("--contains", "--no-contains", "--merged", "--no-merged", "--points-at")
+_CONFIGURING_VERBS = frozenset({"set", "unset", "edit", "rename-section", "remove-section"})
 # Settings for one call that change at most how its output looks.
 _HARMLESS_SETTING = re.compile(
     r"^(?:(?:color\.[a-z.]+|core\.(?:quotepath|abbrev)|log\.date|advice\.[a-z]+|diff\.(?:renames|context|noprefix))=[\w-]*"
@@ -54,9 +55,10 @@ _REFS = (
 
 
 def _paths_and_revisions(use: Use, place: Place) -> None:
-    """An operand is a revision, a path, or `revision:path`; none may lead to a protected file."""
+    """An operand is a revision, a path, or `revision:path`, and `-L` takes `range:path`; none may lead to a protected
+    file."""
     refuse_signatures(use)
-    for arg in use.operands:
+    for arg in (*use.operands, *use.values("-L")):
         place.check(arg)
         for choice in arg.choices or ():
             path = choice.rpartition(":")[2]
@@ -91,8 +93,12 @@ def _reads_one_name(use: Use, _: Place) -> None:
 
 
 def _reads_configuration(use: Use, _: Place) -> None:
+    """A name alone is read, one with a value is written; newer versions take a verb first, and a verb has no dot."""
     reading = use.has("--get", "--get-all", "--get-regexp", "--get-urlmatch", "-l", "--list", "--get-color")
-    if not reading and not (len(use.operands) == 1 and not use.operands[0].many):
+    first = use.operands[0].text if use.operands else ""
+    if first in {"get", "list"} or (reading and first not in _CONFIGURING_VERBS):
+        return
+    if len(use.operands) != 1 or first is None or "." not in first:
         raise Unclear("it would change the configuration")
 
 
@@ -137,7 +143,7 @@ GIT: dict[str, Program] = {
         "--local-env-vars"
     ),
     "branch": _git(
-        f"{_REFS} -alrvq --all --list --remotes --verbose --show-current --abbrev= --no-abbrev", _lists_branches
+        f"{_REFS} -alrvq --all --list --remotes --verbose --show-current --abbrev[=] --no-abbrev", _lists_branches
     ),
     "tag": _git(f"{_REFS} -l -n[=] --list", _lists_tags),
     "for-each-ref": _git(f"{_REFS} --shell --perl --python --tcl"),
@@ -145,6 +151,10 @@ GIT: dict[str, Program] = {
         "-dqs --head --heads --branches --tags --dereference --hash[=] --verify --abbrev[=] --quiet --exists"
     ),
     "symbolic-ref": _git("-q --quiet --short --recurse --no-recurse", _reads_one_name),
+    "show-branch": _git(
+        "-arg --all --remotes --topo-order --date-order --sparse --current --list --independent --merge-base --no-name "
+        "--sha1-name --topics --color[=] --no-color --more[=]"
+    ),
     "name-rev": _git("--tags --refs= --exclude= --all --name-only --no-undefined --always"),
     "describe": _git(
         "--dirty[=] --broken[=] --all --tags --contains --abbrev= --candidates= --exact-match --debug --long "
@@ -185,7 +195,8 @@ GIT: dict[str, Program] = {
     "var": _git("-l"),
     "config": _git(
         "-lz --get --get-all --get-regexp --list --local --global --system --worktree --show-origin --show-scope "
-        "--name-only --null --type= --bool --int --path --default= --includes --no-includes --get-urlmatch",
+        "--name-only --null --type= --bool --int --path --default= --includes --no-includes --get-urlmatch --all "
+        "--regexp --show-names --no-show-names",
         _reads_configuration,
     ),
     "version": _git("--build-options"),
@@ -215,10 +226,11 @@ _VERBS: dict[str, dict[str, Program]] = {
     "stash": {"list": _LOG, "show": _git(f"{_DIFF} --include-untracked --only-untracked -u")},
     "worktree": {"list": _git("-vz --porcelain --verbose")},
     "notes": {"show": _LOG, "list": _LOG},
+    "submodule": {},
     "bisect": {"log": _git(""), "terms": _git("--term-good --term-bad --term-old --term-new")},
     "reflog": {"show": _LOG, "exists": _git("")},
 }
-_WRITING_VERBS = frozenset({"expire", "delete", "drop"})
+_WRITING_VERBS = frozenset({"expire", "delete", "drop", "write"})
 _GLOBAL = program(
     "-Pvh -C=@ -c= --no-pager --no-optional-locks --literal-pathspecs --no-replace-objects --version --help "
     "--no-lazy-fetch --icase-pathspecs --noglob-pathspecs --glob-pathspecs"
@@ -235,6 +247,13 @@ def prove_git(args: Sequence[Arg], place: Place) -> Place:
         raise Unclear(f"git {rest[0].shown} is not known to be harmless")
     _prove_subcommand(name, rest[1:], place)
     return place
+
+
+def git_table(words: Sequence[str]) -> tuple[Program | None, int]:
+    """The table for a call that begins with these words after `git`, and the place of what it speaks about."""
+    name, verb = (*words, "", "")[:2]
+    verbs = _VERBS.get(name)
+    return (GIT.get(name), 2) if verbs is None or name == "reflog" else (verbs.get(verb), 3)
 
 
 def leave_globals(args: Sequence[Arg], place: Place) -> tuple[Place, list[Arg]]:
@@ -271,8 +290,6 @@ def _prove_subcommand(name: str, args: Sequence[Arg], place: Place) -> None:
         return
     if name in _VERBS and name != "reflog" and (name != "remote" or _operands(args)):
         raise Unclear(f"git {name} {verb or ''} is not known to be harmless")
-    if name in {"submodule"}:
-        raise Unclear("it runs a program for every submodule")
     if name == "grep":
         args = _grep_paths(args, place)
     prove(GIT[name], args, place)

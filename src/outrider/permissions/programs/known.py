@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from outrider.permissions.programs.files import FILES
 from outrider.permissions.programs.filters import AWK, JQ, prove_awk, prove_jq
-from outrider.permissions.programs.git import GIT, prove_git
+from outrider.permissions.programs.git import git_table, prove_git
 from outrider.permissions.programs.place import Place
 from outrider.permissions.programs.search import SEARCH
 from outrider.permissions.programs.sed import SED, prove_sed
@@ -66,7 +66,7 @@ def reaches(name: str, words: Sequence[str], named: int) -> bool:
 
 def _spec_of(name: str, words: Sequence[str]) -> tuple[Program | None, int]:
     if name == "git":
-        return (GIT.get(words[1]), 2) if len(words) > 1 else (None, 1)
+        return git_table(words[1:])
     return TABLES.get(name) or OPTION_TABLES.get(name), 1
 
 

@@ -180,6 +180,12 @@ def git_folder(cwd: Path) -> Path | None:
     return None
 
 
+def is_harmless_key(name: str) -> bool:
+    """Whether a setting of git, with or without the name in its middle, cannot make git run anything."""
+    section, _, rest = name.lower().partition(".")
+    return section in _HARMLESS_SECTIONS or f"{section}.{rest.rpartition('.')[2]}" in _HARMLESS_KEYS
+
+
 def foreign_key(path: Path, *, reads_only: bool) -> str | None:
     """The first key of a git configuration that is not known to be harmless."""
     section = ""
@@ -191,7 +197,7 @@ def foreign_key(path: Path, *, reads_only: bool) -> str | None:
             continue
         key = _KEY.match(line)
         name = f"{section}.{key['key'].lower()}" if key else line.strip()
-        if section in _HARMLESS_SECTIONS or name in _HARMLESS_KEYS:
+        if is_harmless_key(name):
             continue
         if not (reads_only and _IDLE_WHEN_READING.match(name)):
             return name

@@ -34,7 +34,8 @@ class Program(Struct, frozen=True):
     """A program and the uses of it that only read.
 
     `inert` says that it has no option with an effect at all, so abbreviations and file names that look like
-    options cannot hurt. `numbers` takes `-20` for an option.
+    options cannot hurt. `numbers` takes `-20` for an option. `options_first` says that nothing is an option after the
+    first operand: it could be the file to write.
     """
 
     options: dict[str, Takes]
@@ -44,6 +45,7 @@ class Program(Struct, frozen=True):
     most: int | None = None
     check: Callable[[Use, Place], None] | None = None
     words: frozenset[str] = frozenset()  # words like -version that are one option
+    options_first: bool = False
 
 
 def program(
@@ -54,9 +56,10 @@ def program(
     numbers: bool = False,
     most: int | None = None,
     check: Callable[[Use, Place], None] | None = None,
+    options_first: bool = False,
 ) -> Program:
     """Options as `-abc` (no value), `-n=` (a value), `-f=@` (a file), `-U[=]` (attached or none); long ones alike."""
-    return Program(read_table(options), operands, inert, numbers, most, check)
+    return Program(read_table(options), operands, inert, numbers, most, check, options_first=options_first)
 
 
 def read_table(options: str) -> dict[str, Takes]:
@@ -116,7 +119,9 @@ class _Reading:
     def next(self) -> None:
         arg = self.rest.pop(0)
         text = arg.text
-        if text == "--":
+        if self.spec.options_first and self.operands:
+            self.operands.append(arg)
+        elif text == "--":
             self.operands += self.rest
             self.rest = []
         elif text is None or arg.loose or arg.paths:

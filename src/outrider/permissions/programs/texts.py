@@ -84,6 +84,7 @@ TEXTS: dict[str, Program] = {
         "-cdDiuz -f= -s= -w= --count --repeated --all-repeated[=] --skip-fields= --group[=] --ignore-case "
         f"--skip-chars= --unique --zero-terminated --check-chars= {_HELP}",
         most=1,
+        options_first=True,
     ),
     "shuf": program(f"-erz -i= -n= --echo --input-range= --head-count= --repeat --zero-terminated {_HELP}"),
     "paste": program(f"-d= -sz --delimiters= --serial --zero-terminated {_HELP}", inert=True),
@@ -114,7 +115,7 @@ TEXTS: dict[str, Program] = {
         "-bcCdovx -e= -n= -s= --canonical --length= --skip= --no-squeezing --help --version", inert=True
     ),
     "hd": program("-bcCdovx -e= -n= -s=", inert=True),
-    "xxd": program("-abeEiupd -c= -g= -l= -o= -s= -n= -R=", most=1),
+    "xxd": program("-abeEiupd -c= -g= -l= -o= -s= -n= -R=", most=1, options_first=True),
     "strings": program(
         "-adfw -n= -t= -e= -T= --all --bytes= --radix= --encoding= --print-file-name --help --version",
         inert=True,

@@ -1,17 +1,19 @@
 """Carries runs to their ends: opens each session as its new owner, lets it go on, and says what came of it."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from outrider.agents.ends import TurnEnd
 from outrider.app.engine import Engine
+from outrider.background.endings.leavings import end_sessions
 from outrider.background.endings.reports import Report, Reports, Told
 from outrider.background.parking import only_waits
 from outrider.background.runs import EndReason, Job, Outcome
 from outrider.background.used import limits_left, used_by
 from outrider.background.worktrees.ground import Ground
-from outrider.errors import OutriderError
+from outrider.errors import OutriderError, SessionNotFoundError
 
 LOOK_SECONDS = 0.25  # how often it is looked whether a run only waits for an answer
 
@@ -34,6 +36,7 @@ class Carrier:
         self._ground = ground
         self._reports = reports
         self._held: dict[str, Engine] = {}
+        self._carried = Counter[str]()
         self._leaving = False
 
     @property
@@ -41,7 +44,27 @@ class Carrier:
         """The runs that are carried now, each with the engine that does it."""
         return dict(self._held)
 
+    @property
+    def carried(self) -> set[str]:
+        """The runs that are carried now, or tidied up after."""
+        return set(+self._carried)
+
     async def carry(self, run_id: str, job: Job) -> Outcome:
+        self._carried[run_id] += 1
+        try:
+            return await self._carry(run_id, job)
+        finally:
+            self._carried[run_id] -= 1
+
+    async def settle(self, run_id: str, job: Job, reason: EndReason) -> None:
+        """Bring a run to its end that is over and that nobody carries."""
+        try:
+            if await end_sessions(self._engine.store, run_id):
+                await self._ended(run_id, job, await self._outcome(run_id, reason))
+        except SessionNotFoundError:  # it was deleted, and with it all that was open
+            await asyncio.to_thread(self._reports.keep, run_id, Report(outcome=Outcome(reason=reason)))
+
+    async def _carry(self, run_id: str, job: Job) -> Outcome:
         """One that this worker still holds from before is let go first: it has been given to us anew since then."""
         if previous := self._held.get(run_id):
             await self.drop(run_id, previous)
@@ -53,7 +76,7 @@ class Carrier:
             self._held[run_id] = engine
             try:
                 end, reason = await self._to_the_end(engine, run_id)
-                outcome = await self._outcome(engine, run_id, end, reason)
+                outcome = await self._outcome(run_id, reason, end)
                 is_ours = self._has(run_id, engine)
             finally:
                 await self.drop(run_id, engine)
@@ -128,12 +151,12 @@ class Carrier:
         async with self._engine.like(**changes) as engine:
             yield engine
 
-    async def _outcome(self, engine: Engine, run_id: str, end: TurnEnd, reason: EndReason) -> Outcome:
-        used = await used_by(engine.store, run_id)
+    async def _outcome(self, run_id: str, reason: EndReason, end: TurnEnd | None = None) -> Outcome:
+        used = await used_by(self._engine.store, run_id)
         return Outcome(
             reason=reason,
-            output=end.output,
-            error=str(end.error) if end.error else "",
+            output=end.output if end else "",
+            error=str(end.error) if end and end.error else "",
             steps=used.steps,
             tokens=used.usage.tokens,
             cost=used.usage.total_cost,

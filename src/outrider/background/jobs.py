@@ -12,6 +12,7 @@ from outrider.app.archive.archive import Archive
 from outrider.app.archive.traces import stored_trace
 from outrider.app.workspace.worktrees import Worktree
 from outrider.background.database import QUEUE, VERSION, Database
+from outrider.background.endings.leavings import Leavings
 from outrider.background.endings.reports import Report, Reports
 from outrider.background.line.line import Line
 from outrider.background.roster import Roster
@@ -70,6 +71,7 @@ class Jobs:
         self._client = client
         self.store = store
         self._reports = Reports(database)
+        self._leavings = Leavings(database)
         self._line = Line(database)
         self._schedules = Schedules(database)
         self._afterwards = Afterwards(database)
@@ -122,6 +124,15 @@ class Jobs:
             raise SessionNotFoundError(f"there is no run {run_id}")
         return _run(found[0])
 
+    async def job(self, run_id: str) -> Job:
+        """What was asked for."""
+        (found,) = await self._client.list_workflows_async(workflow_ids=[run_id], load_output=False)
+        return _job(found)
+
+    async def is_left_open(self, run_id: str) -> bool:
+        """Whether a run is over and a worker still has to end what it left."""
+        return bool(await asyncio.to_thread(self._leavings.all, run_id))
+
     async def busy(self) -> bool:
         """Whether there is anything to do for a worker, now or at a time that is set: a run that waits for an answer is
         nothing to do until it has them all."""
@@ -130,7 +141,7 @@ class Jobs:
         )
         if found or any(not one.paused for one in await self.schedules()):
             return True
-        if await asyncio.to_thread(self._reports.notices.are_left):
+        if await asyncio.to_thread(self._reports.notices.are_left) or await asyncio.to_thread(self._leavings.all):
             return True
         return any([not await self.approvals(run_id) for run_id in await asyncio.to_thread(self.waiting.all)])
 
@@ -261,9 +272,13 @@ async def open_jobs(database: Database, store: Store) -> AsyncGenerator[Jobs, No
         await asyncio.to_thread(client.destroy)
 
 
-def _run(status: WorkflowStatus) -> Run:
+def _job(status: WorkflowStatus) -> Job:
     given: Any = status.input["args"][0] if status.input else {}
-    job = msgspec.convert(given, Job, strict=False)
+    return msgspec.convert(given, Job, strict=False)
+
+
+def _run(status: WorkflowStatus) -> Run:
+    job = _job(status)
     left: Any = status.output
     outcome = msgspec.convert(left, Outcome, strict=False) if left else None
     state, before = state_of(status.status, outcome), run_before(status.queue_name or "")

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Self
 
 import msgspec
@@ -14,6 +15,7 @@ from outrider.app.config.tables import BackgroundTable
 from outrider.app.engine import Engine
 from outrider.background.carrier import Carrier
 from outrider.background.database import Database, give_back, is_unordered
+from outrider.background.endings.leavings import Leavings
 from outrider.background.endings.reports import Reports
 from outrider.background.jobs import WORKFLOW, Jobs
 from outrider.background.line.line import Line, own_queue
@@ -49,6 +51,7 @@ class Worker:
         self._beat = beat
         self._line = Line(database)
         self._reports = Reports(database)
+        self._leavings = Leavings(database)
         self._carrier = Carrier(engine, ground or Ground(engine.store), self._reports, self._owns)
         self._store = engine.store
         self._roster = Roster(database)
@@ -69,6 +72,7 @@ class Worker:
             asyncio.create_task(self._again(self._beat, self._one_beat), name="the worker's heart"),
             asyncio.create_task(self._again(self._poll, self._take), name="the worker's hand"),
             asyncio.create_task(self._again(self._beat, self._tell), name="the worker's voice"),
+            asyncio.create_task(self._again(self._beat, self._settle), name="the worker's broom"),
         ]
         return self
 
@@ -132,6 +136,15 @@ class Worker:
 
     async def _tell(self) -> None:
         await self._reports.notices.tell(self._terms.webhooks)
+
+    async def _settle(self) -> None:
+        """Bring runs to their end that are over, and whose workers could not do it any more; one that cannot be is
+        found again."""
+        taken = await asyncio.to_thread(self._leavings.take, self.id, self._roster.names, self._carrier.carried)
+        for left in taken:
+            _log.warning("the run %s was left as it stood; it is brought to its end", short_id(left.run_id))
+            with suppress(OutriderError):
+                await self._carrier.settle(left.run_id, await self.jobs.job(left.run_id), left.reason)
 
     def _provider_of(self, agent: str) -> str:
         try:

@@ -1,4 +1,4 @@
-"""What a crash left open in the sessions of agents that were called: nobody goes on there, so all of it is ended."""
+"""What was left open in sessions where nobody goes on, like those of agents after a crash: all of it is ended."""
 
 from collections.abc import Sequence
 
@@ -18,16 +18,17 @@ async def end_below(store: Store, messages: Sequence[Message]) -> None:
     go_on = {call.metadata.get(LEFT_OPEN) for call in calls if not call.ended}
     for part in messages[-1].get_parts_by_type(SubtaskPart) if messages else ():
         if part.child_session_id is not None and part.child_session_id not in go_on:
-            await _end(store, part.child_session_id)
+            await end_session(store, part.child_session_id)
 
 
-async def _end(store: Store, session_id: str) -> None:
+async def end_session(store: Store, session_id: str, *, token: int | None = None) -> None:
+    """Also what waits for an answer, with its question; `token` is that of the session's owner, where it has one."""
     try:
         transcript = await store.load(session_id)
     except SessionNotFoundError:
         return
     if changed := repair(transcript, now_ms(), waits=False):
-        await store.append(session_id, changed)
+        await store.append(session_id, changed, token=token)
     for question in await store.approvals(session_id, only_open=True):
         await store.answer(question.id, "revoked")
     await end_below(store, transcript.messages)

@@ -56,13 +56,16 @@ def list_runs(arguments: Namespace) -> int:
 
 
 def cancel(arguments: Namespace) -> int:
-    async def work(jobs: "Jobs") -> "Run":
+    async def work(jobs: "Jobs") -> "tuple[Run, bool]":
         run = await named(jobs, arguments.run)
         if run.is_over:
             Console().say(f"It was {run.state} already.")
-        return await jobs.cancel(run.id)
+        return await jobs.cancel(run.id), await jobs.is_left_open(run.id)
 
-    return tell(arguments, [with_jobs(arguments, work)])
+    run, left_open = with_jobs(arguments, work)
+    if left_open:
+        ensure(arguments)
+    return tell(arguments, [run])
 
 
 def retry(arguments: Namespace) -> int:

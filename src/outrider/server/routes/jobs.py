@@ -103,7 +103,11 @@ async def follow_job(asked: Asked[FollowQuery, Nothing]) -> Stream:
 
 
 async def cancel_job(asked: Asked[Nothing, Nothing]) -> Run:
-    return await (await jobs_of(asked)).cancel(asked.path["run_id"])
+    jobs = await jobs_of(asked)
+    run = await jobs.cancel(asked.path["run_id"])
+    if await jobs.is_left_open(run.id):
+        await wake(asked)
+    return run
 
 
 async def retry_job(asked: Asked[Nothing, Nothing]) -> Run:

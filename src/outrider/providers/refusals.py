@@ -42,7 +42,6 @@ _NAMES: dict[str, type[ProviderError]] = {
     "model_context_window_exceeded": ContextOverflowError,
     "exceed_context_size_error": ContextOverflowError,
     "request_too_large": ContextOverflowError,
-    "string_above_max_length": ContextOverflowError,
     "content_filter": ContentFilterError,
     "content_filter_error": ContentFilterError,
     "content_policy_violation": ContentFilterError,
@@ -93,9 +92,11 @@ _STATUSES: dict[int, type[ProviderError]] = {
     404: NotFoundError,
     408: NetworkError,  # the server waited for us in vain
     409: ServerError,  # a lock on their side
+    410: NotFoundError,
     413: ContextOverflowError,
     425: ServerError,
     429: RateLimitError,
+    451: PermissionRefusedError,
     498: OverloadedError,  # Groq: flex capacity exceeded
     499: NetworkError,
     503: OverloadedError,
@@ -104,15 +105,21 @@ _STATUSES: dict[int, type[ProviderError]] = {
 
 # Texts and not patterns: compiling them takes 2 ms, and most programs are never refused anything.
 _TOO_LONG = (
-    r"(prompt|input|request|context|conversation|messages?)\b.{0,60}\btoo (long|large)"
+    r"(prompt|input|request|context|conversation|messages?)( (is|was|are))? too (long|large)"
     r"|(exceed\w*|longer than|larger than|greater than).{0,80}\bcontext\b"
-    r"|(maximum|max|model'?s?) context (length|window|size)"
-    r"|context (length|window|size) (is )?exceeded"
-    r"|token count.{0,40}exceeds the maximum"
+    r"|(maximum|max|model'?s?) (context|prompt|input) (length|window|size)"
+    r"|context (length|window|size)( is)? exceed|context\b.{0,12}\boverflow"
+    r"|token count.{0,40}exceeds the (maximum|limit)|exceed\w*.{0,20}\btoken limit"
     r"|reduce the length of (the|your) (messages|prompt|input)"
     r"|too many (input |prompt )?tokens\b"
-    r"|(input|prompt) tokens? (limit|exceed)"
+    r"|(inputs?|prompt) tokens?( length)? (limit|exceed)|inputs?` tokens.{0,40}must be <="
+    r"|(prompt|input)( length)?( \d+)? exceeds\b.{0,20}\b(max\w*|limit)|range of input length"
+    r"|(messages|input)(\[\d+\][\w.\[\]]*(content|text|output|arguments))?': string too long"
+    r"|max_tokens must be at least 1, got -"  # what is left of the context for the answer
 )
+# The same words of something in the prompt, which a shorter conversation would not mend.
+_PIECE_TOO_LONG = r"(prompt|input|request|conversation|messages?)\b.{0,60}\btoo (long|large)"
+_NOT_THE_PROMPT = r"max_\w*tokens|'\S*\.(id|name|description)'|\b(image|picture|pdf|page|audio|video|file)s?\b"
 # Larger than a whole minute's allowance: refused with 429 however long one waits.
 _OVER_ALLOWANCE = "request too large"
 _NO_MONEY = (
@@ -122,6 +129,11 @@ _NO_MONEY = (
     r"|(reached|exceeded|hit).{0,30}\b(monthly|weekly|spending|spend|usage|billing) (limits?|cap)\b"
     r"|plan and billing|payment required|prepayment|unpaid"
 )
+# Allowances that fill up again by themselves, whatever else is said of a quota.
+_FOR_A_WHILE = r"per[ _-]?(second|minute|min\b|hour)|(second|minute)s? quota"
+_TRY_AGAIN = r"(?:try again|retry)(?: your request)? (?:in|after) ((?:\d+(?:\.\d+)? ?[a-z]+\s?)+)"
+_SPAN = r"(\d+(?:\.\d+)?) ?(ms|milli|s|m|h)"
+_SECONDS = {"ms": 0.001, "milli": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _FILTERED = (
     r"content (management |filtering |usage )?(policy|filter)|filtered due to"
     r"|blocked by (our )?(content|safety)|(violat|flagged).{0,60}\b(policy|policies|moderation|safety)"
@@ -147,15 +159,16 @@ def refusal(
     retry_after: float | None = None,
 ) -> ProviderError:
     """The error to raise. `status` is None for an error inside a stream; `type` and `code` are the
-    provider's own. `retry_after` is a wait that the body asks for; otherwise the headers are read."""
+    provider's own. `retry_after` is a wait that the body asks for; otherwise the headers are read, then the words."""
     headers = headers or {}
-    wait = retry_after if retry_after is not None else asked_wait(headers)
     message = _words(message, status)
+    waits = (retry_after, asked_wait(headers), _worded_wait(message))
+    wait = next((wait for wait in waits if wait is not None), None)
     kind = _kind(message, _effective(status, code), [_name(code), _name(type)], wait)
     error = kind(message, status=status, type=type or _worded(code), retry_after=wait)
     if code is not None:
         error.details["code"] = code
-    should = headers.get("x-should-retry")
+    should = headers.get("x-should-retry", "").lower()
     if should in ("true", "false"):
         error.retryable = should == "true"
     return error
@@ -169,7 +182,7 @@ def asked_wait(headers: Mapping[str, str], now: float | None = None) -> float | 
     if milliseconds is not None:
         return milliseconds / 1000
     value = headers.get("retry-after")
-    seconds = _number(value)
+    seconds = _number(value.partition(",")[0]) if value else None  # twice, where two gateways stand in the way
     if seconds is not None or not value:
         return seconds
     until, sent = _date(value), _date(headers.get("date"))
@@ -199,11 +212,11 @@ def _kind(message: str, status: int | None, names: list[str], wait: float | None
 
 def _by_words(message: str, status: int | None, wait: float | None) -> type[ProviderError] | None:
     match status:
-        case 400 | 402 | 403 | 429 | None if wait is None and _says(message, _NO_MONEY):
+        case 400 | 402 | 403 | 429 | None if wait is None and _says_no_money(message):
             return QuotaExceededError
         case 429 if _says(message, _OVER_ALLOWANCE):
             return ContextOverflowError
-        case 400 | 413 | 422 | 500 | None if _says(message, _TOO_LONG):
+        case 400 | 413 | 422 | 500 | None if _says_too_long(message):
             return ContextOverflowError
         case 400 | 403 | 422 | None if _says(message, _FILTERED):
             return ContentFilterError
@@ -213,6 +226,16 @@ def _by_words(message: str, status: int | None, wait: float | None) -> type[Prov
             return NotFoundError
         case _:
             return None  # what a gateway's page says is about the gateway
+
+
+def _says_no_money(message: str) -> bool:
+    return _says(message, _NO_MONEY) and not _says(message, _FOR_A_WHILE)
+
+
+def _says_too_long(message: str) -> bool:
+    if _says(message, _TOO_LONG):
+        return True
+    return _says(message, _PIECE_TOO_LONG) and not _says(message, _NOT_THE_PROMPT)
 
 
 def _says(message: str, meaning: str) -> bool:
@@ -251,10 +274,22 @@ def _number(value: str | None) -> float | None:
     return number if 0 <= number < float("inf") else None
 
 
+def _worded_wait(message: str) -> float | None:
+    """The seconds of `Please try again in 6m0s.`"""
+    found = re.search(_TRY_AGAIN, message, re.IGNORECASE)
+    spans = re.findall(_SPAN, found[1].lower()) if found else []
+    return sum(float(number) * _SECONDS[unit] for number, unit in spans) if spans else None
+
+
 def _date(value: str | None) -> float | None:
+    """A time in one of the forms of HTTP, or in that of the newer standard; without a zone it is that of Greenwich."""
+    from datetime import UTC, datetime
     from email.utils import parsedate_to_datetime  # takes longer to load than all the rest of this
 
-    try:
-        return parsedate_to_datetime(value).timestamp() if value else None
-    except (ValueError, TypeError, OverflowError):
-        return None
+    for read in (parsedate_to_datetime, datetime.fromisoformat):
+        try:
+            found = read(value or "")
+            return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, TypeError, OverflowError):
+            continue
+    return None

@@ -51,6 +51,28 @@ def test_without_words_the_status_decides(status: int, expected: type[ProviderEr
          ContextOverflowError),
         (400, None, None, "prompt too long; exceeded max context length by 5 tokens", ContextOverflowError),
         (400, None, None, "input length and `max_tokens` exceed context limit: 9 + 8 > 10", ContextOverflowError),
+        (400, None, None, "This model's maximum prompt length is 8 but the request contains 9 tokens.",
+         ContextOverflowError),
+        (400, None, None, "Trying to keep the first 9 tokens when context the overflows.", ContextOverflowError),
+        (422, None, None, "`inputs` tokens + `max_new_tokens` must be <= 8. Given: 9 `inputs` tokens",
+         ContextOverflowError),
+        (400, None, None, "invalid params, context window exceeds limit", ContextOverflowError),
+        (400, None, None, "Your request exceeded model token limit: 8 (requested: 9)", ContextOverflowError),
+        (400, None, "1261", "Prompt exceeds max length", ContextOverflowError),
+        (400, None, None, "prompt token count of 9 exceeds the limit of 8", ContextOverflowError),
+        (400, None, None, "Range of input length should be [1, 8]", ContextOverflowError),
+        (400, None, None, "max_tokens must be at least 1, got -9", ContextOverflowError),
+        (400, None, "string_above_max_length", "Invalid 'messages[1].content': string too long. Expected 8",
+         ContextOverflowError),
+        (400, None, "string_above_max_length", "Invalid 'messages[1].tool_calls[0].id': string too long. Expected 40",
+         InvalidRequestError),
+        (400, None, None, "Invalid request: max_tokens too large", InvalidRequestError),
+        (400, None, None, "messages.0.content.1: the image is too large", InvalidRequestError),
+        (410, None, None, "gone", NotFoundError),
+        (451, None, None, "not here", PermissionRefusedError),
+        (429, None, None, "Quota exceeded for metric: requests per minute. Ask for more.", RateLimitError),
+        (429, None, None, "You exceeded your current quota, please check your plan. Please retry in 3.5s.",
+         RateLimitError),
         (429, "tokens", "rate_limit_exceeded", "Request too large for m on tokens per min (TPM): Limit 3, Requested 5",
          ContextOverflowError),
         (429, "tokens", "rate_limit_exceeded", "Rate limit reached for m on tokens per min", RateLimitError),
@@ -91,7 +113,24 @@ def test_exhausted_with_a_time_to_come_back_is_a_rate_limit():
     assert error.retry_after == 34
 
 
-@pytest.mark.parametrize(("said", "retryable"), [("true", True), ("false", False)])
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        ("Rate limit reached. Please try again in 20ms. Visit us.", 0.02),
+        ("Please try again in 6m0s.", 360),
+        ("Please try again in 1h2m3.5s.", 3723.5),
+        ("Please retry after 26 seconds.", 26),
+        ("Please retry your request in 2 minutes", 120),
+        ("Please try again later.", None),
+        ("Please try again in a while.", None),
+    ],
+)
+def test_the_wait_may_stand_in_the_words(words: str, seconds: float | None):
+    assert refusal(words, status=429).retry_after == (None if seconds is None else pytest.approx(seconds))
+    assert refusal(words, status=429, headers={"retry-after": "9"}).retry_after == 9
+
+
+@pytest.mark.parametrize(("said", "retryable"), [("true", True), ("false", False), ("False", False)])
 def test_the_provider_may_say_whether_asking_again_helps(said: str, retryable: bool):
     assert refusal("", status=500, headers={"x-should-retry": said}).retryable is retryable
 
@@ -117,6 +156,10 @@ def test_a_page_of_a_gateway_is_cut_to_a_readable_length():
         ({"retry-after": "Thu, 01 Jan 1970 00:00:00 GMT"}, None),
         ({"retry-after": "Thu, 01 Jan 2026 00:00:30 GMT", "date": "Thu, 01 Jan 2026 00:00:00 GMT"}, 30),
         ({"retry-after": "Thu, 99 Foo 2026 00:00:30 GMT"}, None),
+        ({"retry-after": "20, 20"}, 20),
+        ({"retry-after": "Thursday, 01-Jan-26 00:00:30 GMT", "date": "Thu, 01 Jan 2026 00:00:00 GMT"}, 30),
+        ({"retry-after": "Thu Jan  1 00:17:00 1970"}, 20),
+        ({"retry-after": "1970-01-01T00:17:00Z"}, 20),
     ],
 )
 def test_the_wait_is_read_in_every_form(headers: dict[str, str], seconds: float | None):

@@ -82,7 +82,7 @@ class AnthropicDecoder:
 
     def _seldom(self, event: Event) -> Iterator[Delta]:
         match event:
-            case BlockStart(index, fields):
+            case BlockStart(index, fields) if fields.get("type"):  # else its pieces tell what it is
                 yield from self._start(index, fields)
             case BlockStop(index):
                 yield from self._stop(index)
@@ -94,8 +94,8 @@ class AnthropicDecoder:
                 yield from self._count_tokens(usage)
             case MessageStop():
                 yield from self._finish()
-            case Failure(error):
-                raise error_in_answer(error)
+            case Failure(said=said):
+                raise error_in_answer(said)
             case OddDelta(index, fields):
                 yield from self._add_odd(index, fields)
             case _:  # a ping, or an event from a newer API

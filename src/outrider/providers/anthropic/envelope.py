@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
-import msgspec
-
 from outrider.errors import ProviderError
-from outrider.providers.anthropic.events import UNREADABLE
+from outrider.providers.reading import said_in, shown
 from outrider.providers.refusals import refusal
 
 
@@ -29,10 +27,7 @@ def error_in_answer(error: Any) -> ProviderError:
 
 
 def _envelope(body: bytes) -> dict[str, Any]:
-    try:
-        value = msgspec.json.decode(body)
-    except UNREADABLE:
-        return {"error": body.decode("utf-8", "replace")}
+    value = said_in(body)
     if isinstance(value, list) and value:  # Google's gateways wrap it in a list
         value = cast("list[Any]", value)[0]
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {"error": value}
@@ -47,11 +42,5 @@ def _said(envelope: dict[str, Any]) -> tuple[str | None, str]:
             kind = None
         case _:
             kind, message = None, ""
-    return (kind if isinstance(kind, str) else None), message if isinstance(message, str) else _shown(message)
-
-
-def _shown(value: Any) -> str:
-    try:
-        return msgspec.json.encode(value).decode() if value else ""
-    except RecursionError:
-        return ""
+    words = message if isinstance(message, str) else shown(message) if message else ""
+    return (kind if isinstance(kind, str) else None), words

@@ -5,7 +5,7 @@ from typing import Any, cast
 import msgspec
 
 from outrider.errors import MalformedAnswerError
-from outrider.providers.reading import mended_json
+from outrider.providers.reading import UNREADABLE, fitted, mended_json
 
 
 class Wired(msgspec.Struct, tag_field="type", gc=False):
@@ -91,7 +91,14 @@ class Ping(Wired, tag="ping", gc=False):
 
 
 class Failure(Wired, tag="error"):
+    """Some gateways put what there is to say beside the type, not into an `error`."""
+
     error: Any = None
+    message: Any = None
+
+    @property
+    def said(self) -> Any:
+        return self.error or self.message
 
 
 class OddDelta(msgspec.Struct, tag=False):
@@ -120,14 +127,19 @@ class WholeMessage(msgspec.Struct):
 Known = BlockDelta | BlockStart | BlockStop | MessageStart | MessageDelta | MessageStop | Ping | Failure
 Event = Known | OddDelta | Unknown
 
-# A value may also be nested deeper than Python can follow.
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-
 _known = msgspec.json.Decoder(Known)
 _whole = msgspec.json.Decoder(WholeMessage)
 _NAMES = {
     str(kind.__struct_config__.tag)
     for kind in (BlockDelta, BlockStart, BlockStop, MessageStart, MessageDelta, MessageStop, Ping, Failure)
+}
+
+_NEEDED = (_NAMES | {""}) - {"ping"}
+_PIECES = {
+    "text": "text_delta",
+    "partial_json": "input_json_delta",
+    "thinking": "thinking_delta",
+    "signature": "signature_delta",
 }
 
 
@@ -143,8 +155,10 @@ def read_whole(body: bytes) -> WholeMessage:
         return _whole.decode(body)
     except UNREADABLE:
         value = _loosely(body)
+    if isinstance(value, dict) and isinstance(text := cast("dict[str, Any]", value).get("content"), str):
+        value["content"] = [{"type": "text", "text": text}]
     try:
-        return msgspec.convert(value, WholeMessage, strict=False)
+        return fitted(value, lambda fields: msgspec.convert(fields, WholeMessage, strict=False))
     except (msgspec.ValidationError, RecursionError) as error:
         raise MalformedAnswerError(f"the answer is not a message: {error}") from error
 
@@ -161,23 +175,36 @@ def _loosely(data: bytes) -> Any:
 
 
 def _read_odd_event(name: str, data: bytes) -> Event:
-    if not data.strip() or data.strip() == b"[DONE]":  # some gateways end every stream in OpenAI's way
-        return Unknown()
-    value = _loosely(data)
-    if not isinstance(value, dict):
-        return Unknown()
-    fields = {"type": name} | cast("dict[str, Any]", value)
+    if (
+        data.strip()[:1] != b"{"
+    ):  # a sign of life, or the mark with which OpenAI ends streams, or an error in plain words
+        return Failure(data.decode("utf-8", "replace")) if name == "error" else Unknown()
     try:
-        return msgspec.convert(fields, Known, strict=False)
+        fields = {"type": name} | cast("dict[str, Any]", _loosely(data))
+    except MalformedAnswerError:
+        if name in _NEEDED:
+            raise
+        return Unknown()
+    delta = fields.get("delta")
+    if isinstance(delta, dict) and "type" not in delta:
+        fields["delta"] = {"type": _kind_of(cast("dict[str, Any]", delta)), **delta}
+    try:
+        return fitted(fields, lambda fields: msgspec.convert(fields, Known, strict=False))
     except (msgspec.ValidationError, RecursionError) as error:
         return _read_unknown(fields, error)
 
 
+def _kind_of(delta: dict[str, Any]) -> str:
+    """By the field that it has, where a delta does not say what it is."""
+    return next((kind for field, kind in _PIECES.items() if field in delta), "")
+
+
 def _read_unknown(fields: dict[str, Any], error: Exception) -> Event:
     kind = fields["type"]
-    delta = fields.get("delta")
-    if kind == "content_block_delta" and isinstance(delta, dict):
-        index = fields.get("index")
+    if kind == "content_block_delta":
+        index, delta = fields.get("index"), fields.get("delta")
+        if not isinstance(delta, dict):
+            return Unknown()
         return OddDelta(index if isinstance(index, int) else 0, cast("dict[str, Any]", delta))
     if kind in _NAMES:
         raise MalformedAnswerError(f"the provider sent a {kind} event that cannot be read: {error}") from error
@@ -190,5 +217,5 @@ def _without_nulls(value: Any) -> Any:
         items = cast("dict[str, Any]", value).items()
         return {name: _without_nulls(item) for name, item in items if item is not None}
     if isinstance(value, list):
-        return [_without_nulls(item) for item in cast("list[Any]", value)]
+        return [_without_nulls(item) for item in cast("list[Any]", value) if item is not None]
     return value

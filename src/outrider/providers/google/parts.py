@@ -5,7 +5,7 @@ A text with a thought signature is a part of its own, even an empty one: the sig
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -24,7 +24,6 @@ class PartReader:
     """Gives the deltas of the parts it reads to `emit`."""
 
     def __init__(self, emit: Callable[[Delta], object]) -> None:
-        self.calls = 0
         self._emit = emit
         self._next = 0
         self._text: int | None = None  # the text or thought that goes on
@@ -32,14 +31,19 @@ class PartReader:
         self._call: int | None = None  # the call whose arguments go on
         self._args = ArgsWriter()
         self._call_state: Fields = {}
+        self._call_ids: set[str] = set()
+
+    @property
+    def calls(self) -> int:
+        return len(self._call_ids)
 
     def read(self, part: Fields, response_id: str) -> None:
         text = part.get("text")
-        if text is not None and "thoughtSignature" not in part:
+        if type(text) is str and "thoughtSignature" not in part:
             if text:
                 self._write(text, thought=bool(part.get("thought")))
         elif "functionCall" in part:
-            self._read_call(part["functionCall"] or {}, _state(part), response_id)
+            self._read_call(_fields(part["functionCall"]), _state(part), response_id)
         elif part.keys() <= _TEXT_FIELDS:
             self._read_signed(part)
         else:
@@ -63,30 +67,40 @@ class PartReader:
             self._text = None
 
     def _read_signed(self, part: Fields) -> None:
-        state = _state(part)
+        state, thought = _state(part), bool(part.get("thought"))
+        text = _text(part.get("text"))
         if not state:
+            if text:
+                self._write(text, thought=thought)
             return
         self.end()
-        self._write(part.get("text") or "", thought=bool(part.get("thought")))
+        self._write(text, thought=thought)
         self._end_text(state)
 
     def _read_call(self, call: Fields, state: Fields, response_id: str) -> None:
         if call.get("name") or (self._call is None and call):  # a call without a name ends in error, not in silence
             self.end()
             self._call, self._args, self._call_state = self._take(), ArgsWriter(), state
-            call_id = call.get("id") or _made_up(response_id, self.calls)
-            self.calls += 1
-            self._emit(PartStart(self._call, "tool", call_id, call.get("name") or ""))
+            call_id = self._call_id(call.get("id"), response_id)
+            self._emit(PartStart(self._call, "tool", call_id, _text(call.get("name"))))
         if self._call is None:
             return  # the end of a call that has ended
         self._call_state |= state
         text = "".join(self._args.write(piece) for piece in call.get("partialArgs") or ())
         if call.get("args") is not None:
-            text += msgspec.json.encode(call["args"]).decode()
+            text += _text(call["args"])
         if text:
             self._emit(InputDelta(self._call, text))
         if not call.get("willContinue"):
             self._end_call()
+
+    def _call_id(self, given: Any, response_id: str) -> str:
+        """The call's id, or one made up where there is none or two calls got the same: results are paired by it."""
+        call_id = _text(given)
+        if not call_id or call_id in self._call_ids:
+            call_id = _made_up(response_id, len(self._call_ids))
+        self._call_ids.add(call_id)
+        return call_id
 
     def _end_call(self) -> None:
         if self._call is None:
@@ -100,8 +114,8 @@ class PartReader:
         """A file that the model made, or something of Google's own, which is kept and goes back whole."""
         self.end()
         index = self._take()
-        inline: Fields | None = part.get("inlineData")
-        file: Fields | None = inline or part.get("fileData")
+        inline = _fields(part.get("inlineData"))
+        file = inline or _fields(part.get("fileData"))
         if not file:
             self._emit(PartStart(index, "reasoning"))
             self._emit(PartEnd(index, {"part": part}))
@@ -115,6 +129,17 @@ class PartReader:
     def _take(self) -> int:
         self._next += 1
         return self._next - 1
+
+
+def _fields(value: Any) -> Fields:
+    return cast("Fields", value) if isinstance(value, dict) else {}
+
+
+def _text(value: Any) -> str:
+    """The text, also where something else stands in its place."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return msgspec.json.encode(value).decode()
 
 
 def _state(part: Fields) -> Fields:

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-import msgspec
-
 from outrider.errors import ProviderError
+from outrider.providers.reading import said_in, shown
 from outrider.providers.refusals import refusal
 from outrider.types.agents import Provider
 
@@ -41,28 +40,32 @@ def headers(provider: Provider) -> dict[str, str]:
 
 def refused(status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
     """What an answer with an error status means, in any of the shapes that servers give it."""
-    try:
-        said = msgspec.json.decode(body)
-    except msgspec.DecodeError:
-        said = body.decode(errors="replace")
-    return from_error(said, status=status, headers=headers)
+    return from_error(said_in(body), status=status, headers=headers)
 
 
 def from_error(said: Any, *, status: int | None = None, headers: Mapping[str, str] | None = None) -> ProviderError:
     """An error object, or whatever holds one; inside a stream there is no status."""
-    if isinstance(said, list) and said:
-        return from_error(cast("list[Any]", said)[0], status=status, headers=headers)
+    while (inner := _held(said)) is not None:
+        said = inner
     fields: dict[str, Any] = cast("dict[str, Any]", said) if isinstance(said, dict) else {"message": said}
-    for inner in (fields.get("error"), fields.get("errors")):
-        if inner and isinstance(inner, dict | list):
-            return from_error(inner, status=status, headers=headers)
     words = (fields.get(name) for name in ("error", "message", "detail"))
     message = next((word for word in words if isinstance(word, str)), None)
     kind, code = fields.get("type"), fields.get("code")
     return refusal(
-        message if message is not None else msgspec.json.encode(said).decode(),
+        message if message is not None else shown(said),
         status=status,
         type=kind if isinstance(kind, str) and kind != "error" else None,
         code=code if isinstance(code, str | int) else None,
         headers=headers,
     )
+
+
+def _held(said: Any) -> Any:
+    """The error that this only holds, or None."""
+    if isinstance(said, list):
+        return cast("list[Any]", said)[0] if said else None
+    fields: dict[str, Any] = cast("dict[str, Any]", said) if isinstance(said, dict) else {}
+    for inner in (fields.get("error"), fields.get("errors")):
+        if inner and isinstance(inner, dict | list):
+            return cast("Any", inner)
+    return None

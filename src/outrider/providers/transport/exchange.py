@@ -4,6 +4,7 @@ import msgspec
 
 from outrider.errors import InvalidRequestError, MalformedAnswerError, NetworkError, ProviderError
 from outrider.providers.provider import HttpCall, Wire
+from outrider.providers.reading import values_in
 from outrider.providers.transport.sse import EventReader
 from outrider.providers.transport.transport import HttpAnswer, Transport
 from outrider.types.request import Request
@@ -15,6 +16,7 @@ _ERROR_SECONDS = 10.0
 # After the end mark the body's own end is awaited a moment, so that the connection can be used again.
 _GOODBYE_SECONDS = 0.25
 _BLANK = b" \t\r\n\xef\xbb\xbf"
+_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
 
 class Exchange:
@@ -66,7 +68,7 @@ class Exchange:
         first = head[:1]
         if first and first in b"{[":
             return await self._whole(answer)
-        if first == b"<" or "html" in answer.headers.get("content-type", ""):
+        if first == b"<" or (first and "html" in answer.headers.get("content-type", "") and not _is_field(head)):
             raise _doomed("a web page came instead of an answer; is the address right?", "unexpected_content")
         if not first:
             return []
@@ -83,22 +85,46 @@ class Exchange:
         answer.progress()
         deltas: list[Delta] = []
         try:
-            deltas.extend(self._decoder.whole(b"".join(pieces)))
+            self._feed_whole(b"".join(pieces), deltas)
         except Exception as error:  # noqa: BLE001 - see _fail
             self._fail(error)
         return self._given(deltas)
+
+    def _feed_whole(self, body: bytes, deltas: list[Delta]) -> None:
+        try:
+            deltas.extend(self._decoder.whole(body))
+            return
+        except MalformedAnswerError:
+            values = values_in(body)
+            if not values or values == [body.strip()]:
+                raise
+        if len(values) == 1:  # something stood before or after it
+            deltas.extend(self._decoder.whole(values[0]))
+            return
+        for value in values:  # a stream whose events are bare JSON
+            deltas.extend(self._decoder.feed("", value))
+        deltas.extend(self._decoder.close())
 
     def _feed(self, chunk: bytes) -> list[Delta]:
         deltas: list[Delta] = []
         feed = self._decoder.feed
         try:
             for name, data in self._events.feed(chunk):
-                deltas.extend(feed(name, data))
+                try:
+                    deltas.extend(feed(name, data))
+                except MalformedAnswerError:
+                    self._feed_each(name, data, deltas)
                 if deltas and type(deltas[-1]) is Finish:
                     self._finish()
         except Exception as error:  # noqa: BLE001 - see _fail
             self._fail(error)
         return self._given(deltas)
+
+    def _feed_each(self, name: str, data: bytes, deltas: list[Delta]) -> None:
+        """Perhaps several events in the place of one, as without the blank lines between them."""
+        values = values_in(data)
+        for value in values if len(values) > 1 else [data]:
+            deltas.extend(self._decoder.feed(name, value))
 
     def _end(self, broken: NetworkError | None) -> list[Delta]:
         """The body is over. An answer that is whole all the same does not care how its connection ended."""
@@ -106,7 +132,7 @@ class Exchange:
         deltas: list[Delta] = []
         try:
             for name, data in self._events.close():
-                deltas.extend(self._decoder.feed(name, data))
+                self._feed_each(name, data, deltas)
             deltas.extend(self._decoder.close())
         except Exception as error:  # noqa: BLE001 - see _fail
             self._fail(broken or error)
@@ -138,6 +164,11 @@ class Exchange:
         self._bytes += len(chunk)
         if self._bytes > _ANSWER_BYTES:
             raise _doomed(f"the answer is larger than {_ANSWER_BYTES} bytes", "answer_too_large")
+
+
+def _is_field(head: bytes) -> bool:
+    """Whether it may be the beginning of an event."""
+    return head.startswith(_FIELDS) or any(field.startswith(head) for field in _FIELDS)
 
 
 async def _error_body(answer: HttpAnswer) -> bytes:

@@ -5,7 +5,7 @@ from outrider.errors import MalformedAnswerError
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 _NAMES = 64
 _BOM = b"\xef\xbb\xbf"
-_BRACE = 0x7B
+_BRACES, _CLOSERS = b"{[", b"}]"
 
 ServerEvent = tuple[str, bytes]
 """The event's name ("" when it has none) and its data, which is valid UTF-8."""
@@ -15,10 +15,10 @@ class EventReader:
     """Lines end in LF, CRLF or CR, also where a chunk ends between the two. Memory is bounded by one event.
 
     More tolerant than the standard in two ways that real gateways need: an event without its final blank line
-    counts when the stream ends, and a line that is a bare JSON object is an event of its own.
+    counts when the stream ends, and bare JSON, on one line or on several up to a blank one, is an event of its own.
     """
 
-    __slots__ = ("_after_cr", "_counted", "_data", "_limit", "_name", "_names", "_size", "_started", "_tail")
+    __slots__ = ("_after_cr", "_bare", "_counted", "_data", "_limit", "_name", "_names", "_size", "_started", "_tail")
 
     def __init__(self, limit: int = MAX_EVENT_BYTES) -> None:
         self._limit = limit
@@ -28,6 +28,7 @@ class EventReader:
         self._name = ""
         self._names: dict[bytes, str] = {}
         self._data: list[bytes] = []
+        self._bare = False  # whether the data is JSON without field names
         self._counted = self._size = 0
 
     def feed(self, chunk: bytes) -> list[ServerEvent]:
@@ -101,15 +102,26 @@ class EventReader:
             self._data.append(line[5:])
         elif line == b"data":
             self._data.append(b"")
-        elif line[0] == _BRACE:
-            events.append(("", _text(line)))
+        elif self._bare:
+            self._data.append(line)
+        elif line[0] in _BRACES:
+            self._read_bare(line, events)
         elif line[0] == 0 and (bare := line.lstrip(b"\0")):  # padding of a broken proxy
             events += self._read([bare])
+
+    def _read_bare(self, line: bytes, events: list[ServerEvent]) -> None:
+        """Gateways send errors like this, in the middle of a stream."""
+        if line.rstrip()[-1] in _CLOSERS:
+            events.append(("", _text(line)))
+        elif not self._data:
+            self._bare = True
+            self._data.append(line)
 
     def _take(self) -> bytes:
         data = self._data
         whole = data[0] if len(data) == 1 else b"\n".join(data)
         self._data = []
+        self._bare = False
         self._counted = self._size = 0
         return whole if whole.isascii() else _text(whole)
 

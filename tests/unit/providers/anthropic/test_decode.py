@@ -325,7 +325,7 @@ def test_an_error_inside_the_stream_is_typed(error: Any, kind: type[ProviderErro
 
 @pytest.mark.parametrize(
     "data",
-    [b'{"type":"content_block_delta","ind', b"<html>", b'{"type":"content_block_start","content_block":7}'],
+    [b'{"type":"content_block_delta","ind', b'{"type":"message_delta", delta'],
 )
 def test_an_event_that_cannot_be_read_is_an_error_and_no_crash(data: bytes) -> None:
     with pytest.raises(MalformedAnswerError):

@@ -235,4 +235,4 @@ def test_an_error_inside_a_stream_is_raised_in_its_own_words(wrap: Any):
 
 def test_what_cannot_be_read_is_malformed():
     with pytest.raises(MalformedAnswerError):
-        list(GeminiDecoder().feed("", b'{"candidates": 5}'))
+        list(GeminiDecoder().feed("", b'{"candidates": '))

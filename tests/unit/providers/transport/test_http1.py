@@ -34,11 +34,27 @@ def test_a_chunked_body_is_the_same_wherever_it_is_cut(size: int):
     assert body.ended
 
 
-@given(text=st.binary(max_size=3000), size=st.integers(1, 700), window=st.sampled_from(["gzip", "deflate"]))
-def test_a_packed_body_is_unpacked_wherever_it_is_cut(text: bytes, size: int, window: str):
-    packed = gzip.compress(text) if window == "gzip" else zlib.compress(text)
-    body = body_of(answered(content_encoding=window, content_length=str(len(packed))))
+PACKED = {
+    "gzip": gzip.compress,
+    "x-gzip": lambda text: gzip.compress(text[:20]) + gzip.compress(text[20:]) + b"\0\0",
+    "deflate": zlib.compress,
+    "Deflate": lambda text: zlib.compress(text, wbits=-15),
+}
+
+
+@given(text=st.binary(max_size=3000), size=st.integers(1, 700), packing=st.sampled_from(sorted(PACKED)))
+def test_a_packed_body_is_unpacked_wherever_it_is_cut(text: bytes, size: int, packing: str):
+    packed = PACKED[packing](text)
+    body = body_of(answered(content_encoding=packing, content_length=str(len(packed))))
     assert fed(body, packed, size) == text
+
+
+def test_a_small_body_that_unpacks_to_a_huge_one_is_not_unpacked():
+    packer = zlib.compressobj(wbits=31)
+    packed = b"".join([*(packer.compress(bytes(2**20)) for _ in range(65)), packer.flush()])
+    with pytest.raises(NetworkError, match="unpacks to more than") as caught:
+        body_of(answered(content_encoding="gzip", content_length=str(len(packed)))).feed(packed)
+    assert not caught.value.retryable
 
 
 def test_what_follows_the_end_of_a_body_is_kept_apart():

@@ -71,6 +71,13 @@ def test_a_line_that_is_a_json_object_is_an_event_of_its_own():
     assert read(b'data: a\n\n{"error": "boom"}\n') == [("", b"a"), ("", b'{"error": "boom"}')]
 
 
+def test_json_without_fields_is_one_event_up_to_a_blank_line():
+    bare = b'{\n  "error": {\n    "code": 503\n  }\n}'
+    for stream in (b"data: a\n\n" + bare, b"data: a\n\n" + bare + b"\n\ndata: b\n\n"):
+        assert one_by_one(stream)[:2] == read(stream)[:2] == [("", b"a"), ("", bare)]
+    assert read(bare + b"\n\ndata: b\n\n")[1:] == [("", b"b")]
+
+
 def test_zero_bytes_before_a_field_are_no_part_of_it():
     assert read(b"\0\n\0data: a\n\n\0\0") == [("", b"a")]
 

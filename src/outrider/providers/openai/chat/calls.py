@@ -1,12 +1,13 @@
 """Calls put together from the pieces in which servers stream them, however these are numbered and named."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 
 from outrider.providers.openai.chat.chunks import Call, Function
 from outrider.types.ids import new_id
+from outrider.types.request import ToolSpec
 from outrider.types.stream import Delta, InputDelta, PartEnd, PartStart
 
 UNNAMED = "unnamed"  # a name must be sent back with the call, and no tool has this one
@@ -20,21 +21,13 @@ class _Draft:
     def __init__(self, given_id: str, call_id: str) -> None:
         self.given_id = given_id
         self.id = call_id
-        self.name = ""
+        self.name = self.shown = ""  # what it is called, and what it was called when it was shown
         self.pieces: list[str] = []
         self.part: int | None = None
         self.custom = False
         self.state: dict[str, Any] = {}
 
-    def continues_with(self, given_id: str, name: str) -> bool:
-        """Whether a piece under this call's number belongs to it, or begins another call under the same number."""
-        if not name or not self.name or (given_id and given_id == self.given_id):
-            return True
-        if given_id and self.given_id:
-            return False
-        return not self._whole()
-
-    def _whole(self) -> bool:
+    def is_whole(self) -> bool:
         try:
             msgspec.json.decode("".join(self.pieces))
         except (msgspec.DecodeError, RecursionError):
@@ -43,10 +36,12 @@ class _Draft:
 
 
 class Calls:
-    """The calls of one answer, in order of appearance. `numbers` gives the indexes of parts that begin."""
+    """The calls of one answer, in order of appearance. `numbers` gives the indexes of parts that begin, and `offered`
+    are the tools that the model may know."""
 
-    def __init__(self, numbers: Iterator[int]) -> None:
+    def __init__(self, numbers: Iterator[int], offered: Iterable[ToolSpec] = ()) -> None:
         self._numbers = numbers
+        self._offered = offered
         self._drafts: list[_Draft] = []
         self._numbered: dict[int, _Draft] = {}
         self._ids: set[str] = set()
@@ -59,7 +54,8 @@ class Calls:
     def add(self, call: Call) -> list[Delta]:
         function, custom = _function(call)
         draft = self._draft(call.index, call.id or "", function.name or "")
-        draft.name = draft.name or function.name or ""
+        if function.name and function.name != draft.name:
+            draft.name = self._longer(draft.name, function.name) or draft.name
         if call.extra_content:
             draft.state["extra_content"] = call.extra_content
         if custom and not draft.custom:
@@ -88,12 +84,31 @@ class Calls:
 
     def _draft(self, number: int | None, given_id: str, name: str) -> _Draft:
         found = self._numbered.get(number) if number is not None else self._unnumbered(given_id, name)
-        if found is None or not found.continues_with(given_id, name):
+        if found is None or not self._goes_on(found, given_id, name):
             found = _Draft(given_id, self._unique(given_id))
             self._drafts.append(found)
         if number is not None:
             self._numbered[number] = found
         return found
+
+    def _goes_on(self, draft: _Draft, given_id: str, name: str) -> bool:
+        """Whether a piece under a call's number belongs to it, or begins another call under the same number."""
+        if not name or not draft.name or (given_id and given_id == draft.given_id):
+            return True
+        if given_id and draft.given_id:
+            return False
+        if draft.pieces:
+            return not draft.is_whole()
+        return name == draft.name or self._longer(draft.name, name) is not None
+
+    def _longer(self, known: str, piece: str) -> str | None:
+        """The name that another piece of it makes, in the few servers that cut names; None for any other name."""
+        if not known:
+            return piece
+        offered = {tool.name for tool in self._offered}
+        if known + piece in offered and piece not in offered:
+            return known + piece
+        return piece if piece.startswith(known) and piece in offered and known not in offered else None
 
     def _unnumbered(self, given_id: str, name: str) -> _Draft | None:
         """The call that a piece without a number goes on with: the one of its id, else the last one."""
@@ -111,11 +126,12 @@ class Calls:
     def _show(self, draft: _Draft, piece: str) -> list[Delta]:
         if piece:
             draft.pieces.append(piece)
-        if draft.part is not None:
+        if draft.part is not None and draft.shown == draft.name:
             return [InputDelta(draft.part, piece)] if piece else []
         if not draft.name:
             return []
-        draft.part, self._shown = next(self._numbers), True
+        draft.part, self._shown = next(self._numbers) if draft.part is None else draft.part, True
+        draft.shown = draft.name
         begun: list[Delta] = [PartStart(draft.part, "tool", draft.id, draft.name)]
         waiting = "".join(draft.pieces)
         return [*begun, InputDelta(draft.part, waiting)] if waiting else begun

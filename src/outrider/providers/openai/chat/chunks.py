@@ -4,13 +4,12 @@ from typing import Any
 
 import msgspec
 
-from outrider.errors import MalformedAnswerError, ProviderError
+from outrider.errors import ProviderError
 from outrider.providers.openai.chat.usage import Usage
 from outrider.providers.openai.endpoint import from_error
-from outrider.providers.reading import mended_json
+from outrider.providers.reading import UNREADABLE, decoded, mended_json
 
 ABSENT = msgspec.Raw()
-_SHOWN = 200
 
 
 class Function(msgspec.Struct):
@@ -92,15 +91,15 @@ class Chunk(msgspec.Struct):
         return self.choices[0].usage if self.choices else None
 
 
-_strict = msgspec.json.Decoder(Chunk)
-_loose = msgspec.json.Decoder(Chunk, strict=False)
+_strict = msgspec.json.Decoder(Chunk).decode
+_loose = msgspec.json.Decoder(Chunk, strict=False).decode  # numbers that came as text
 
 
 def read_chunk(data: bytes) -> Chunk:
     try:
-        return _strict.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _read_loosely(data)
+        return _strict(data)
+    except UNREADABLE:
+        return decoded(_loose, data)
 
 
 def error_in(data: bytes) -> ProviderError | None:
@@ -118,16 +117,3 @@ def error_in(data: bytes) -> ProviderError | None:
             return from_error(value)
         case _:
             return None
-
-
-def _read_loosely(data: bytes) -> Chunk:
-    """Numbers that came as text, and other damage that leaves no doubt about what was meant."""
-    try:
-        return _loose.decode(mended_json(data) or data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _malformed(data, error) from error
-
-
-def _malformed(data: bytes, error: Exception) -> MalformedAnswerError:
-    shown = data[:_SHOWN].decode(errors="replace")
-    return MalformedAnswerError(f"the answer is not what the API promises ({error}): {shown}")

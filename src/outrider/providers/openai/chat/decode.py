@@ -6,7 +6,7 @@ from typing import Any, assert_never
 
 import msgspec
 
-from outrider.errors import MalformedAnswerError, NetworkError, ProviderError
+from outrider.errors import MalformedAnswerError, NetworkError, OverloadedError, ProviderError, ServerError
 from outrider.providers.openai.chat.calls import Calls
 from outrider.providers.openai.chat.chunks import ABSENT, Audio, Choice, Chunk, Said, error_in, read_chunk
 from outrider.providers.openai.chat.content import Picture, Text, Thinking, blocks_of
@@ -14,6 +14,7 @@ from outrider.providers.openai.chat.details import text_of_details
 from outrider.providers.openai.chat.parts import Parts
 from outrider.providers.openai.chat.usage import tokens_of
 from outrider.providers.openai.endpoint import from_error
+from outrider.types.request import ToolSpec
 from outrider.types.stream import AnswerStart, Delta, Finish, FinishReason, UsageReport
 
 _FINISHES: dict[str, FinishReason] = {
@@ -30,6 +31,14 @@ _FINISHES: dict[str, FinishReason] = {
     "model_length": "length",
     "content_filter": "refusal",
     "refusal": "refusal",
+    "safety": "refusal",
+    "sensitive": "refusal",
+}
+# Words with which servers end an answer that they could not finish.
+_FAILURES: dict[str, type[ProviderError]] = {
+    "error": ServerError,
+    "network_error": NetworkError,
+    "insufficient_system_resource": OverloadedError,
 }
 
 
@@ -38,10 +47,10 @@ class ChatDecoder:
 
     Parts end with the stream, not with the finish reason: some servers send more after it."""
 
-    def __init__(self, audio_mime: str = "audio/wav") -> None:
+    def __init__(self, audio_mime: str = "audio/wav", offered: Iterable[ToolSpec] = ()) -> None:
         numbers = count()
         self._parts = Parts(numbers)
-        self._calls = Calls(numbers)
+        self._calls = Calls(numbers, offered)
         self._audio = Audio("", "", "")
         self._audio_mime = audio_mime
         self._citations: dict[str, msgspec.Raw] = {}
@@ -60,7 +69,7 @@ class ChatDecoder:
 
     def whole(self, body: bytes) -> Iterable[Delta]:
         yield from self.feed("", body.strip())
-        if self._finish is None and not self._parts.said and not self._calls:
+        if self._finish is None and not self._has_content:
             raise MalformedAnswerError("the answer holds neither a message nor a reason for having none")
         yield from self._end()
 
@@ -74,9 +83,11 @@ class ChatDecoder:
     def _read_other(self, event: str, data: bytes) -> Iterable[Delta]:
         """What is no object: the end, an error in plain words or in a list, or a sign of life."""
         if data == b"[DONE]":
-            return self._end()
+            return self._end() if self._finish is not None or self._has_content else self.close()
         if data[:1] == b"{":
             return self._read(data, is_error=event == "error")
+        if data[:5] == b"data:":  # written twice by a proxy
+            return self.feed(event, data[5:].strip())
         problem = error_in(data) if data[:1] == b"[" else None
         if event == "error":
             problem = problem or from_error(data.decode(errors="replace"))
@@ -87,7 +98,11 @@ class ChatDecoder:
         if chunk.choices is None or chunk.error is not None or is_error:
             self._problem = error_in(data)
         deltas = self._read_chunk(chunk)
-        return deltas if self._problem is None else self._fail(deltas, self._problem)
+        if self._problem is None:
+            return deltas
+        if chunk.x_groq is not None and chunk.x_groq.error:
+            self._problem = from_error(chunk.x_groq.error)
+        return self._fail(deltas, self._problem)
 
     def _read_chunk(self, chunk: Chunk) -> list[Delta]:
         deltas: list[Delta] = []
@@ -109,7 +124,9 @@ class ChatDecoder:
     def _read_choice(self, choice: Choice, deltas: list[Delta]) -> None:
         if choice.finish_reason is not None:
             self._finish = choice.finish_reason
-        if choice.error is not None:
+            if self._problem is None and self._finish in _FAILURES:
+                self._problem = _FAILURES[self._finish](f"the model's server ended the answer with {self._finish!r}")
+        if choice.error:
             self._problem = from_error(choice.error)
         said = choice.delta
         if choice.message is not None and not self._parts.said and not self._calls:
@@ -174,6 +191,10 @@ class ChatDecoder:
                 case _:
                     assert_never(block)
 
+    @property
+    def _has_content(self) -> bool:
+        return self._parts.said or bool(self._calls)
+
     def _end(self) -> list[Delta]:
         self._done = True
         cited = {name: value for name, raw in self._citations.items() if (value := msgspec.json.decode(raw))}
@@ -187,7 +208,7 @@ class ChatDecoder:
 
     def _reason(self) -> FinishReason:
         """What the server's word means; calls are calls and a refusal is one, whatever the word."""
-        named = _FINISHES.get(self._finish or "", "other")
+        named = _FINISHES.get((self._finish or "").lower(), "other")
         if self._parts.refused or named in ("length", "refusal"):
             return "refusal" if self._parts.refused else named
         if self._calls:
@@ -197,8 +218,8 @@ class ChatDecoder:
         return named if named != "tool_use" else "other"
 
     def _fail(self, deltas: list[Delta], problem: ProviderError) -> Iterator[Delta]:
-        """What arrived before the error is still told."""
+        """What arrived before the error is still told. While there is nothing, asking again may help."""
         yield from deltas
-        if self._finish is not None:
+        if self._finish is not None and self._has_content:
             yield from self._end()
         raise problem

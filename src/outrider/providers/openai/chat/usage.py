@@ -34,16 +34,20 @@ class Usage(msgspec.Struct):
     num_cached_tokens: Count = None  # Mistral
     cache_creation_input_tokens: Count = None  # gateways to Anthropic
     reasoning_tokens: Count = None  # Copilot
+    input_tokens: Count = None  # gateways that speak both of OpenAI's APIs
+    output_tokens: Count = None
 
     @property
     def says_something(self) -> bool:
-        return self.prompt_tokens is not None or self.completion_tokens is not None
+        counts = (self.prompt_tokens, self.completion_tokens, self.input_tokens, self.output_tokens)
+        return any([count is not None for count in counts])
 
 
 def tokens_of(usage: Usage) -> Tokens:
     """Disjoint counts. The API's prompt counts include what a cache gave, and its completion counts include
     reasoning; servers for which that cannot be true by their own numbers count them apart."""
-    prompt, completion = _whole(usage.prompt_tokens), _whole(usage.completion_tokens)
+    prompt = _whole(usage.prompt_tokens or usage.input_tokens)
+    completion = _whole(usage.completion_tokens or usage.output_tokens)
     read, written = _cache(usage)
     reasoning = _reasoning(usage)
     apart = reasoning > completion or (reasoning and _whole(usage.total_tokens) == prompt + completion + reasoning)

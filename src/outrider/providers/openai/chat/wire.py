@@ -35,7 +35,7 @@ class ChatWire:
 
     def decoder(self, request: Request) -> ChatDecoder:
         audio = request.settings.extra.get("audio", {})
-        return ChatDecoder(f"audio/{audio.get('format', 'wav')}")
+        return ChatDecoder(f"audio/{audio.get('format', 'wav')}", request.tools)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
         return refused(status, headers, body)

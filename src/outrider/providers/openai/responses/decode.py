@@ -77,6 +77,10 @@ class ResponsesDecoder:
     def on_text(self, event: Event) -> Iterable[Delta]:
         return self._item(event, MessageItem).write(event.content_index or 0, event.delta or "")
 
+    def on_all_text(self, event: Event) -> Iterable[Delta]:
+        piece = {"type": "output_text", "text": event.text}
+        return self._item(event, MessageItem).complete(event.content_index or 0, piece) if event.text else ()
+
     def on_refusal(self, event: Event) -> Iterable[Delta]:
         return self._item(event, MessageItem).refuse(event.content_index or 0, event.delta or "")
 
@@ -97,7 +101,9 @@ class ResponsesDecoder:
         return self._item(event, CallItem).write(event.delta or "")
 
     def on_all_arguments(self, event: Event) -> Iterable[Delta]:
-        return self._item(event, CallItem).complete(event.arguments) if isinstance(event.arguments, str) else ()
+        item = self._item(event, CallItem)
+        begun = item.start({"name": event.name, "id": event.item_id})
+        return (*begun, *item.complete(event.arguments or ""))
 
     def on_free_input(self, event: Event) -> Iterable[Delta]:
         return self._item(event, CustomCallItem).write(event.delta or "")
@@ -219,6 +225,7 @@ _KINDS: dict[str, ItemKind] = {
 }
 _REACTIONS: dict[str, Callable[[ResponsesDecoder, Event], Iterable[Delta]]] = {
     "response.output_text.delta": ResponsesDecoder.on_text,
+    "response.output_text.done": ResponsesDecoder.on_all_text,
     "response.reasoning_summary_text.delta": ResponsesDecoder.on_summary,
     "response.reasoning_text.delta": ResponsesDecoder.on_reasoning,
     "response.function_call_arguments.delta": ResponsesDecoder.on_arguments,
@@ -232,6 +239,7 @@ _REACTIONS: dict[str, Callable[[ResponsesDecoder, Event], Iterable[Delta]]] = {
     "response.queued": ResponsesDecoder.on_start,
     "response.in_progress": ResponsesDecoder.on_start,
     "response.completed": ResponsesDecoder.on_end,
+    "response.done": ResponsesDecoder.on_end,
     "response.incomplete": ResponsesDecoder.on_end,
     "response.failed": ResponsesDecoder.on_end,
     "response.cancelled": ResponsesDecoder.on_end,

@@ -44,8 +44,10 @@ class Event(msgspec.Struct):
     content_index: int | None = None
     summary_index: int | None = None
     item_id: str | None = None
-    delta: Any = None
-    arguments: Any = None
+    delta: str | None = None
+    text: str | None = None
+    name: str | None = None
+    arguments: str | None = None
     item: Fields | None = None
     part: Fields | None = None
     response: Response | None = None

@@ -4,7 +4,7 @@ What an end tells (the whole item) is compared by length with what has arrived, 
 """
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 
@@ -18,15 +18,23 @@ _CALL_FIELDS = {"type", "call_id", "name", "arguments", "input", "status"}
 
 
 class Indexes:
-    """Hands out the indexes of parts, in the order of first appearance."""
+    """Hands out the indexes of parts, in the order of first appearance, and the ids of calls, each only once."""
 
     def __init__(self) -> None:
         self._next = 0
+        self._call_ids: set[str] = set()
 
     def take(self) -> int:
         index = self._next
         self._next += 1
         return index
+
+    def call_id(self, given: Any) -> str:
+        call_id = _text(given)
+        if not call_id or call_id in self._call_ids:
+            call_id = f"call_{new_id()}"
+        self._call_ids.add(call_id)
+        return call_id
 
 
 class Item(Protocol):
@@ -67,14 +75,14 @@ class MessageItem:
     def complete(self, content: int, piece: Fields) -> Iterable[Delta]:
         """What `piece` holds beyond what has arrived."""
         refusal = piece.get("type") == "refusal"
-        text: str = piece.get("refusal" if refusal else "text") or ""
+        text = _text(piece.get("refusal" if refusal else "text"))
         rest = text[self._lengths.get(content, 0) :]
         if rest or content not in self._parts:
             yield from self.refuse(content, rest) if refusal else self.write(content, rest)
 
     def end(self, item: Fields) -> Iterable[Delta]:
         self.ended = True
-        pieces = in_order(self._parts, item.get("content") or [])
+        pieces = in_order(self._parts, item.get("content"))
         for content, piece in pieces.items():
             yield from self.complete(content, piece)
         own = {name: item[name] for name in ("id", "phase", "status") if item.get(name)}
@@ -116,8 +124,8 @@ class ReasoningItem:
         self.ended = True
         for kind in ("summary", "content"):
             seen = [number for found, number in self._lengths if found == kind]
-            for number, piece in in_order(seen, item.get(kind) or []).items():
-                text: str = piece.get("text") or ""
+            for number, piece in in_order(seen, item.get(kind)).items():
+                text = _text(piece.get("text"))
                 yield from self.write(kind, number, text[self._lengths.get((kind, number), 0) :])
         yield PartEnd(self._index, state={"item": item} if item else {})
 
@@ -139,8 +147,8 @@ class CallItem:
         if self._index is not None:
             return self._index, ()
         self._index = self._indexes.take()
-        call_id: str = item.get("call_id") or item.get("id") or f"call_{new_id()}"
-        return self._index, (PartStart(self._index, "tool", call_id, item.get("name") or ""),)
+        call_id = self._indexes.call_id(item.get("call_id") or item.get("id"))
+        return self._index, (PartStart(self._index, "tool", call_id, _text(item.get("name"))),)
 
     def write(self, text: str) -> tuple[Delta, ...]:
         if self._index is None or not text:
@@ -200,11 +208,18 @@ class OpaqueItem:
         yield PartEnd(index, {"item": rest}, mime, f"data:{mime};base64,{item['result']}")
 
 
-def in_order(seen: Iterable[int], pieces: list[Fields]) -> dict[int, Fields]:
+def in_order(seen: Iterable[int], pieces: Any) -> dict[int, Fields]:
     """The pieces of a whole item under the numbers that its events gave them: the first seen is the first, since
     some servers count from somewhere else. A piece that no event told of gets a number of its own."""
     numbers = list(seen)
-    return {numbers[at] if at < len(numbers) else -1 - at: piece for at, piece in enumerate(pieces)}
+    return {numbers[at] if at < len(numbers) else -1 - at: piece for at, piece in enumerate(_pieces(pieces))}
+
+
+def _pieces(pieces: Any) -> list[Fields]:
+    """What an item holds; servers with simpler models of it give plain text."""
+    listed = cast("list[Any]", pieces) if isinstance(pieces, list) else [pieces] if pieces else []
+    texts = [{"type": "output_text", "text": piece} if isinstance(piece, str) else piece for piece in listed]
+    return [piece for piece in texts if isinstance(piece, dict)]
 
 
 def _own_fields(item: Fields) -> Fields:

@@ -8,6 +8,9 @@ from outrider.providers.transport.http1.head import Head
 
 _LONGEST_LINE = 16 * 1024
 _PACKED = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+_HEADED = _PACKED["deflate"]
+_GZIP = b"\x1f\x8b"
+_LARGEST_PIECE = 64 * 1024 * 1024
 _BODILESS = (204, 304)
 
 
@@ -147,11 +150,14 @@ class Chunked:
 
 
 class Unpacked:
-    """A body that somebody compressed, although we never ask for it."""
+    """A body that somebody compressed, although we never ask for it. It may consist of several packed pieces, and what
+    is called deflate comes with or without a head."""
 
     def __init__(self, body: "Sized | Chunked | Open", window: int) -> None:
         self._body = body
+        self._window = window
         self._unpack = zlib.decompressobj(window)
+        self._held: bytes | None = b"" if window == _HEADED else None  # until it is known whether there is a head
 
     @property
     def ended(self) -> bool:
@@ -163,7 +169,7 @@ class Unpacked:
 
     def feed(self, data: bytes) -> bytes:
         try:
-            return self._unpack.decompress(self._body.feed(data))
+            return self._unpacked(self._body.feed(data))
         except zlib.error as error:
             raise NetworkError(f"the answer cannot be unpacked: {error}", type="encoding") from error
 
@@ -171,6 +177,33 @@ class Unpacked:
         self._body.close()
         if not self._unpack.eof:
             raise NetworkError("the connection broke: the packed answer has no end", type="disconnected")
+
+    def _unpacked(self, packed: bytes) -> bytes:
+        if self._held is not None:
+            packed = self._held + packed
+            if len(packed) < 2:
+                self._held = packed
+                return b""
+            self._held = None
+            if packed[0] & 0x0F != zlib.DEFLATED or int.from_bytes(packed[:2]) % 31:
+                self._unpack = zlib.decompressobj(-self._window)
+        pieces: list[bytes] = []
+        while packed:
+            if self._unpack.eof:
+                if not _GZIP.startswith(packed[:2]):
+                    break  # padding
+                self._unpack = zlib.decompressobj(self._window)
+            pieces.append(self._unpack.decompress(packed, _LARGEST_PIECE))
+            if self._unpack.unconsumed_tail:
+                raise _bomb()
+            packed = self._unpack.unused_data
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _bomb() -> NetworkError:
+    error = NetworkError(f"a piece of the answer unpacks to more than {_LARGEST_PIECE} bytes", type="encoding")
+    error.retryable = False
+    return error
 
 
 def _size(line: bytes) -> int:

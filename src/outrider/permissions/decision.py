@@ -3,6 +3,7 @@
 from typing import Literal, get_args
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 Effect = Literal["allow", "ask", "deny"]
 Mode = Literal["chat", "plan", "agent", "background"]
@@ -15,3 +16,8 @@ class Decision(Struct, frozen=True):
     effect: Effect
     reason: str
     rule: str | None = None
+
+    def __post_init__(self) -> None:
+        # A path in the reason may hold bytes that are no text, and a decision is stored.
+        if not self.reason.isascii():
+            force_setattr(self, "reason", self.reason.encode("utf-8", "backslashreplace").decode())

@@ -1,6 +1,5 @@
 """Says where a path leads, as the kernel would follow it: inside the workspace, outside, to something protected."""
 
-import ntpath
 import os
 import re
 import stat
@@ -15,9 +14,10 @@ from outrider.permissions.paths.windows import contain_on_windows
 
 Kind = Literal["inside", "outside", "protected", "reject"]
 MOST_LINKS = 40  # as the kernel
-LONGEST_PATH = 4096
+LONGEST_PATH = 4095  # bytes, as the kernel counts them without the NUL
 LONGEST_NAME = 255
-_URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://|^file:")
+_URL = re.compile(r"^[a-z][a-z0-9+.-]*://|^file:", re.IGNORECASE)
+_WINDOWS_ROOT = re.compile(r"^[A-Za-z]:[\\/]|^\\\\")
 # Doors of /proc that lead to wherever a process is; which process would walk through them is not known here.
 _DOORS = re.compile(r"^/proc/[^/]+(?:/task/[^/]+)?/(?:cwd|root)$")
 # These act on the name itself, never on what a link of that name points to.
@@ -54,9 +54,10 @@ def contain(
     """
     try:
         text = _checked(path, op)
-        if ntpath.splitdrive(os.fspath(root))[0] and os.sep == "/":
+        if _WINDOWS_ROOT.match(os.fspath(root)) and os.sep == "/":
             return _on_windows(text, os.fspath(root), os.fspath(cwd), op)
-        return _contain(text, [os.fspath(place) for place in (root, *extra_roots)], os.fspath(cwd), op)
+        extra = [os.fspath(place) for place in extra_roots if os.path.isdir(place)]  # noqa: PTH112
+        return _contain(text, [os.fspath(root), *extra], os.fspath(cwd), op)
     except _Refused as refused:
         return Containment("reject", None, str(refused))
 
@@ -77,12 +78,18 @@ def _checked(path: object, op: str) -> str:
         raise _Refused("an empty path, or one with a NUL")
     if _URL.match(path):
         raise _Refused("an address where a path is expected")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise _Refused("no file can have a name with half a character") from None
     return path
 
 
 def _contain(text: str, roots: list[str], cwd: str, op: str) -> Containment:
     real_roots = [_real_root(root) for root in roots]
     full = os.path.join(cwd, os.path.expanduser(text) if text.startswith("~") else text)  # noqa: PTH111, PTH118
+    if not full.startswith("/"):
+        full = os.path.join(Path.cwd(), full)  # noqa: PTH118
     walk = _Walk(follow_last=op not in _ON_THE_NAME)
     real = walk.resolve(full)
     home = next((root for root in real_roots if _below(real, root)), None)
@@ -178,16 +185,16 @@ def _in_git_folder(path: str, root: str) -> bool:
 
 def _refuse_unfit(full: str, real: str, home: str, op: str) -> None:
     """A file is read and written as a file; a pipe or device would block or do something else."""
-    if op not in {"read", "write", "create", "edit"}:
+    if op not in {"read", "write", "create", "edit", "search"}:
         return
     try:
         mode = Path(real).stat().st_mode
     except OSError:
         return
     if stat.S_ISDIR(mode):
-        if real != home:
+        if real != home and op != "search":
             raise _Refused("it is a folder")
-    elif full.endswith("/"):
+    elif full.endswith(("/", "/.")):
         raise _Refused("a file with a slash at its end")
     elif not stat.S_ISREG(mode):
         raise _Refused("it is not a regular file")

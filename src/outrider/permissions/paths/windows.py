@@ -8,6 +8,8 @@ from outrider.permissions.paths.protected import Access, protecting
 
 _NAMESPACE = re.compile(r"^[\\/]{2}|^\\\?\?\\|^\\\\[.?]\\")
 _DEVICES = re.compile(r"^(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)\s*(?:[.:].*)?$", re.IGNORECASE)
+_HOME = re.compile(r"^~(?:[\\/]|$)")
+_ONLY_DOTS = re.compile(r"^(?!\.{1,2}$)[. ]+$")
 _FORBIDDEN = re.compile(r'[<>"|?*\x00-\x1f]')
 
 
@@ -16,9 +18,13 @@ def contain_on_windows(
 ) -> tuple[Literal["inside", "outside", "protected", "reject"], str | None]:
     if _NAMESPACE.match(path) or _FORBIDDEN.search(path):
         return "reject", None
+    if _HOME.match(path):
+        return "outside", None
     drive, rest = ntpath.splitdrive(path)
     if (drive and not rest.startswith(("\\", "/"))) or ":" in rest:
         return "reject", None  # relative to a drive, or a stream of a file
+    if any(_ONLY_DOTS.match(part) for part in re.split(r"[\\/]", rest)):
+        return "reject", None  # dots and blanks at the end of a name are left out, and what remains is another name
     full = ntpath.normpath(ntpath.join(cwd, path))
     if any(_DEVICES.match(part) for part in full.split("\\")[1:]):
         return "reject", None

@@ -1,11 +1,13 @@
 """Answers of the shapes that servers give them against the promise of their API: what they say is read all the same."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
+from outrider.app.build import model_client
 from outrider.errors import NetworkError, OverloadedError, ProviderError, ServerError
 from outrider.providers.anthropic.wire import AnthropicWire
 from outrider.providers.assemble import Assembler
@@ -15,9 +17,10 @@ from outrider.providers.openai.chat.wire import ChatWire
 from outrider.providers.openai.responses.wire import ResponsesWire
 from outrider.providers.provider import Wire
 from outrider.providers.transport.retry import RetryPolicy
-from outrider.types.agents import Provider
+from outrider.types.agents import Provider, ProviderKind
 from outrider.types.parts import TextPart, ToolPart
 from tests.contracts.test_model_client import ANTHROPIC, CHAT, GOOGLE, REQUEST, RESPONSES, candidate, chat_delta
+from tests.fakes.http_server import Reply, serving
 from tests.fakes.player import Player
 
 Fields = dict[str, Any]
@@ -259,3 +262,22 @@ async def test_an_answer_that_a_server_gave_up_before_its_beginning_may_be_asked
 )  # fmt: skip
 def test_a_refusal_of_any_shape_is_an_error_by_its_status(name: str, body: bytes):
     assert type(WIRES[name]().error(500, {}, body)) is ServerError
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("anthropic", anthropic(a_delta(**HI)).removesuffix(stream({"type": "message_stop"}))),
+        ("openai", chat({"content": "Hi"}).removesuffix(b"data: [DONE]\n\n")),
+        ("google", google({"text": "Hi"})),
+    ],
+)
+async def test_a_stream_that_tells_its_end_and_stays_open_is_not_waited_for(kind: ProviderKind, body: bytes):
+    async with serving(Reply([body], after="keepalive_open")) as server, asyncio.timeout(30):  # idle is ten times that
+        client = model_client(Provider("p", kind, "k", server.url, options={"timeouts": {"closing": 0.05}}))
+        answer = Assembler("")
+        async for delta in client.stream(REQUEST):
+            answer.add(delta)
+        await client.aclose()
+    assert (text_of(answer), answer.finish) == ("Hi", "stop")
+    assert len(server.requests) == 1

@@ -15,6 +15,8 @@ KEY = "sk-plain-0123456789abcdef"
 
 
 class PlainDecoder:
+    closable = False
+
     def __init__(self) -> None:
         self._open = False
         self._done = False

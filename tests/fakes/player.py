@@ -17,6 +17,9 @@ class Played:
     def progress(self) -> None:
         pass
 
+    def settle(self) -> None:
+        pass
+
     def hurry(self, seconds: float) -> None:
         pass
 

@@ -43,7 +43,11 @@ class HttpCall(msgspec.Struct, frozen=True):
 
 
 class Decoder(Protocol):
-    """Reads one answer. Events are fed as they arrive; nothing that could be shown is held back."""
+    """Reads one answer. Events are fed as they arrive; nothing that could be shown is held back.
+
+    `closable` says that the answer would be whole if the stream ended now: all that may come is a count, or the end."""
+
+    closable: bool
 
     def feed(self, event: str, data: bytes) -> Iterable[Delta]:
         """One server-sent event: its name ("" when it has none) and its data. Raises ProviderError when the event

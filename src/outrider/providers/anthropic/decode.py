@@ -49,6 +49,7 @@ class AnthropicDecoder:
         self._call_ids: set[str] = set()
         self._usage = WireUsage()
         self._stop_reason: str | None = None
+        self.closable = False
 
     def feed(self, event: str, data: bytes) -> Iterable[Delta]:
         if self._done:
@@ -91,6 +92,7 @@ class AnthropicDecoder:
                 yield from self._count_tokens(message.usage)
             case MessageDelta(ending, usage):
                 self._stop_reason = ending.stop_reason or self._stop_reason
+                self.closable = self._stop_reason is not None
                 yield from self._count_tokens(usage)
             case MessageStop():
                 yield from self._finish()

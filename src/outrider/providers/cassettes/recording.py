@@ -102,6 +102,9 @@ class _RecordedAnswer:
     def progress(self) -> None:
         self._answer.progress()
 
+    def settle(self) -> None:
+        self._answer.settle()
+
     def hurry(self, seconds: float) -> None:
         self._answer.hurry(seconds)
 

@@ -153,6 +153,9 @@ class _ReplayedAnswer:
     def progress(self) -> None:
         pass
 
+    def settle(self) -> None:
+        pass
+
     def hurry(self, seconds: float) -> None:
         pass
 

@@ -59,6 +59,8 @@ class UnwiredWire:
 
 
 class _DeltaDecoder:
+    closable = False
+
     def __init__(self) -> None:
         self._whole = False
 

@@ -69,6 +69,7 @@ class GeminiDecoder:
         self._usage = _Usage()
         self._finish: str | int | None = None
         self._blocked: str | int | None = None
+        self.closable = False
 
     def feed(self, event: str, data: bytes) -> Iterable[Delta]:
         for chunk in _chunks(data):
@@ -124,6 +125,7 @@ class GeminiDecoder:
                 self._parts.read(part, self._response_id)
         if candidate.finish_reason is not None:
             self._finish = candidate.finish_reason
+            self.closable = True
 
     def _finished(self) -> Finish:
         raw = self._finish

@@ -34,6 +34,8 @@ _read_failure = msgspec.json.Decoder(_Failure).decode
 class PeerDecoder:
     """Events of a newer version that are not known here are passed over."""
 
+    closable = False
+
     def __init__(self, server: str = "") -> None:
         self._server = server
         self._started: set[int] = set()

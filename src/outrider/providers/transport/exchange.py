@@ -30,6 +30,7 @@ class Exchange:
         self._failure: ProviderError | None = None
         self._head: bytes | None = b""  # the beginning, until it tells what kind of answer this is
         self._bytes = 0
+        self._settled = False
         self._finished = False
         self._ended = False
 
@@ -118,6 +119,8 @@ class Exchange:
                     self._finish()
         except Exception as error:  # noqa: BLE001 - see _fail
             self._fail(error)
+        if self._decoder.closable and not self._settled:
+            self._settle()
         return self._given(deltas)
 
     def _feed_each(self, name: str, data: bytes, deltas: list[Delta]) -> None:
@@ -137,6 +140,11 @@ class Exchange:
         except Exception as error:  # noqa: BLE001 - see _fail
             self._fail(broken or error)
         return self._given(deltas)
+
+    def _settle(self) -> None:
+        self._settled = True
+        if self._answer is not None:
+            self._answer.settle()
 
     def _finish(self) -> None:
         if not self._finished and self._answer is not None:

@@ -132,6 +132,9 @@ class _Answer:
     def progress(self) -> None:
         self._watchdog.progress()
 
+    def settle(self) -> None:
+        self._watchdog.settle()
+
     def hurry(self, seconds: float) -> None:
         self._watchdog.hurry(seconds)
 

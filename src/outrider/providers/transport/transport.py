@@ -11,7 +11,8 @@ from outrider.providers.provider import HttpCall
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds of waiting for the provider; the time that a reader takes to read is not counted.
 
-    `idle` is silence between bytes; `quiet` is bytes (keep-alives) that say nothing of an answer.
+    `idle` is silence between bytes; `quiet` is bytes (keep-alives) that say nothing of an answer; `closing` is silence
+    of a server that has told how the answer ended and does not end the stream.
     """
 
     connect: float = 15.0
@@ -19,6 +20,7 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     idle: float = 300.0
     quiet: float = 900.0
     total: float = 3600.0
+    closing: float = 10.0
 
 
 class HttpAnswer(Protocol):
@@ -36,6 +38,10 @@ class HttpAnswer(Protocol):
 
     def progress(self) -> None:
         """The reader got something of the answer out of the bytes, not just a keep-alive."""
+        ...
+
+    def settle(self) -> None:
+        """The answer is whole as far as it came: from now on a shorter silence ends it."""
         ...
 
     def hurry(self, seconds: float) -> None:

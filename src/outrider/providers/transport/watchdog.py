@@ -38,6 +38,10 @@ class Watchdog:
         self._total += waited
         self._idle = self._next_idle
 
+    def settle(self) -> None:
+        self._idle = self._next_idle = min(self._next_idle, self._timeouts.closing)
+        self._look()
+
     def hurry(self, seconds: float) -> None:
         self._most = min(self._most, self._total + seconds)
         self._look()

@@ -59,6 +59,7 @@ class ChatDecoder:
         self._finish: str | None = None
         self._problem: ProviderError | None = None
         self._done = False
+        self.closable = False
 
     def feed(self, event: str, data: bytes) -> Iterable[Delta]:
         if self._done:
@@ -124,6 +125,7 @@ class ChatDecoder:
     def _read_choice(self, choice: Choice, deltas: list[Delta]) -> None:
         if choice.finish_reason is not None:
             self._finish = choice.finish_reason
+            self.closable = bool(self._finish)
             if self._problem is None and self._finish in _FAILURES:
                 self._problem = _FAILURES[self._finish](f"the model's server ended the answer with {self._finish!r}")
         if choice.error:

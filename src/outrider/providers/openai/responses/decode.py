@@ -27,6 +27,8 @@ ItemKind = type[MessageItem] | type[ReasoningItem] | type[CallItem] | type[Opaqu
 
 
 class ResponsesDecoder:
+    closable = False  # the end has an event of its own
+
     def __init__(self) -> None:
         self._indexes = Indexes()
         self._items: dict[int, Item] = {}

@@ -192,7 +192,10 @@ class Calls:
         return self._seat.comes_back and state.phase == "awaiting_approval"
 
     def _left(self, call: ToolPart) -> bool:
-        """Whether the agent that a call is about waits for an answer, and goes on when the session is opened again."""
+        """Whether a call, or the agent that it is about, waits for an answer, and goes on when all this is opened
+        again."""
+        if call.asks and self._seat.comes_back:
+            self._seat.left.add(call.call_id)
         return call.call_id in self._seat.left
 
     def _misrouted(self, name: str) -> str:

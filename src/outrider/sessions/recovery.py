@@ -1,6 +1,7 @@
 """What a crash left open is ended, once: calls as interrupted, unfinished answers as incomplete.
 
-The one exception: where a turn is to go on, calls of tools that are safe to repeat are put back, to be run again."""
+The exceptions: calls that only ask a person are put back, to be asked again; and where a turn is to go on, calls of
+tools that are safe to repeat are run again."""
 
 from collections.abc import Callable
 
@@ -35,10 +36,11 @@ def repair(
     """Change the transcript's messages, and give what has to be stored; a second time there is nothing to do.
 
     `describe` may add what is known about a running call's effects. A call that waits for an approval stays as it is,
-    since it is asked about again; without `waits` it ends too. With `repeats` the turn goes on at once, so calls of its
-    last answer that are safe to repeat are put back before their start.
+    since it is asked about again, and one that only asks a person is put back before its start; without `waits` both
+    end too. With `repeats` the turn goes on at once, so calls of its last answer that are safe to repeat are put back.
     """
-    changed: list[Kept] = _put_back(transcript.messages[-1]) if repeats and transcript.messages else []
+    last = transcript.messages[-1:]
+    changed: list[Kept] = [back for message in last for back in _put_back(message, waits=waits, repeats=repeats)]
     for message in transcript.messages:
         changed += _end_calls(message, at, describe, waits=waits, repeats=repeats)
         drafts = [part for part in message.parts if part.id in transcript.drafts]
@@ -51,16 +53,26 @@ def repair(
     return changed
 
 
-def _put_back(message: Message) -> list[Kept]:
+def _put_back(message: Message, *, waits: bool, repeats: bool) -> list[Kept]:
     changed: list[Kept] = []
     for position, part in enumerate(message.parts):
-        if isinstance(part, ToolPart) and isinstance(part.state, ToolRunning) and part.repeatable:
+        if (
+            isinstance(part, ToolPart)
+            and isinstance(part.state, ToolRunning)
+            and _goes_on(part, waits=waits, repeats=repeats)
+        ):
             times = part.metadata.get(REPEATED, 0) + 1
-            if times <= MOST_REPEATS or LEFT_OPEN in part.metadata:
-                back = replace(part, state=part.state.again(), metadata={**part.metadata, REPEATED: times})
-                message.parts[position] = back
-                changed.append(back)
+            back = replace(part, state=part.state.again(), metadata={**part.metadata, REPEATED: times})
+            message.parts[position] = back
+            changed.append(back)
     return changed
+
+
+def _goes_on(part: ToolPart, *, waits: bool, repeats: bool) -> bool:
+    if part.asks:
+        return waits
+    few = part.metadata.get(REPEATED, 0) < MOST_REPEATS
+    return repeats and part.repeatable and (few or LEFT_OPEN in part.metadata)
 
 
 def _end_calls(message: Message, at: int, describe: Describe, *, waits: bool, repeats: bool) -> list[Kept]:
@@ -89,7 +101,8 @@ def _end(part: ToolPart, at: int, describe: Describe) -> ToolPart:
 
 
 def _is_asked_about(part: ToolPart) -> bool:
-    return isinstance(part.state, ToolPending) and part.state.phase == "awaiting_approval"
+    """Also of one that asks somebody itself, and was put back."""
+    return isinstance(part.state, ToolPending) and (part.state.phase == "awaiting_approval" or part.asks)
 
 
 def _is_put_back(part: ToolPart) -> bool:

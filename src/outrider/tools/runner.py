@@ -17,6 +17,7 @@ from outrider.tools.truncation import OutputCap, Save, truncate
 from outrider.types.ids import now_ms
 from outrider.types.parts import ToolPart
 from outrider.types.tool_state import (
+    ASKS,
     LEFT_OPEN,
     REPEATABLE,
     ToolEnd,
@@ -205,9 +206,10 @@ class _Watched:
 
 def _marked(call: ToolPart, tool: Tool) -> ToolPart:
     """Kept with the call: whoever finds it open after a crash may not have its tool at hand."""
-    if not tool.options.repeatable or call.repeatable:
+    if call.repeatable or not (tool.options.repeatable or tool.options.asks):
         return call
-    return msgspec.structs.replace(call, metadata={**call.metadata, REPEATABLE: True})
+    marks = {REPEATABLE: True, ASKS: True} if tool.options.asks else {REPEATABLE: True}
+    return msgspec.structs.replace(call, metadata={**call.metadata, **marks})
 
 
 def _words(error: BaseException) -> str:

@@ -36,6 +36,7 @@ class ToolResult(msgspec.Struct, frozen=True):
 class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`read_only` tools run in plan mode; `parallel` ones beside others; calls of `repeatable` ones, which are safe to
     run twice, are run again when a turn goes on after a crash, and calls of all others are reported as interrupted;
+    `asks` ones only wait for a person's answer, and do so again when their session is opened after a restart;
     `delegates` ones wait for calls of other agents, and so take no place among those that run; `strict` ones ask the
     provider to hold the model to the schema; `plan` ones are offered in plan mode too, where only some calls pass.
     Models that know the parameters in `unsaid` may use them; the others are not told, since it is seldom worth it.
@@ -50,6 +51,7 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     preprocess_args: PreprocessArguments | None = None
     parallel: bool = True
     repeatable: bool = False
+    asks: bool = False
     delegates: bool = False
     plan: bool = False
     strict: bool = False

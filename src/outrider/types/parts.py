@@ -9,6 +9,7 @@ from msgspec.structs import force_setattr, replace
 
 from outrider.types.ids import new_id
 from outrider.types.tool_state import (
+    ASKS,
     REPEATABLE,
     Attachment,
     ToolCompleted,
@@ -155,6 +156,11 @@ class ToolPart(PartBase, frozen=True, tag_field="type", tag="tool"):
     def repeatable(self) -> bool:
         """Whether its tool said, when it began, that it is safe to run it twice."""
         return self.metadata.get(REPEATABLE) is True
+
+    @property
+    def asks(self) -> bool:
+        """Whether it does nothing but wait for a person's answer."""
+        return self.metadata.get(ASKS) is True
 
     def with_state(self, state: ToolState) -> "ToolPart":
         """The part after a move; repeating a move gives the part back, an illegal one raises."""

@@ -19,6 +19,7 @@ from outrider.types.validate import convert
 
 NO_OUTPUT = "(no output)"
 REPEATABLE = "repeatable"  # in a part's metadata, from the moment its call began
+ASKS = "asks"  # likewise: the call does nothing but wait for a person's answer
 LEFT_OPEN = "left_open"  # in a part's metadata: the session in which the agent that it called waits for an answer
 
 ToolPhase = Literal["streaming", "ready", "awaiting_approval"]

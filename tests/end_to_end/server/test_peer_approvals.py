@@ -177,7 +177,6 @@ async def test_the_page_of_the_asking_server_shows_and_answers_what_another_asks
         question = page.locator(".question")
         await question.get_by_text('"branch": "main"').wait_for()
         await question.get_by_text(f"at {away.url}").wait_for()
-        await page.reload()
         await question.get_by_role("button", name="Once").click()
         await page.get_by_text("it is pushed").first.wait_for()
         await question.wait_for(state="detached")

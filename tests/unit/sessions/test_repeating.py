@@ -8,7 +8,7 @@ from outrider.sessions.records import StoredSession, Transcript
 from outrider.sessions.recovery import MOST_REPEATS, repair
 from outrider.types.messages import Message
 from outrider.types.parts import ToolPart
-from outrider.types.tool_state import REPEATABLE, RunningTime, ToolError, ToolPending, ToolRunning
+from outrider.types.tool_state import ASKS, REPEATABLE, RunningTime, ToolError, ToolPending, ToolRunning
 
 
 def cut_off(*, repeatable: bool) -> ToolPart:
@@ -70,3 +70,23 @@ def test_a_call_of_an_earlier_answer_is_never_run_again():
     repair(transcript, 9, repeats=True)
     (ended,) = transcript.messages[0].get_parts_by_type(ToolPart)
     assert isinstance(ended.state, ToolError)
+
+
+def test_a_call_that_only_asks_a_person_is_put_back_wherever_somebody_can_be_asked():
+    asking = ToolPart(
+        call_id="one",
+        tool="question",
+        state=ToolRunning(input={"question": "Which?"}, time=RunningTime(5)),
+        metadata={REPEATABLE: True, ASKS: True},
+    )
+    transcript = found(asking)
+    for _ in range(MOST_REPEATS + 1):
+        repair(transcript, 9)
+        (state,) = calls(transcript)
+        assert state == ToolPending(input={"question": "Which?"}, phase="ready")
+        assert repair(transcript, 9) == []
+        (call,) = transcript.messages[-1].get_parts_by_type(ToolPart)
+        transcript.messages[-1].put_part(call.with_state(state.start(10)))
+    repair(transcript, 11, waits=False)
+    (ended,) = calls(transcript)
+    assert ended.reason == "interrupted"

@@ -27,8 +27,8 @@ class AskedQuestion(msgspec.Struct, frozen=True):
 
 class OpenQuestions:
     """The first answer counts. A SessionUpdatedEvent with `changes["question"]` tells of one that is asked, and with
-    `changes["settled"]`, its id, of one that needs no answer any more. None outlives the call that asks: a call that a
-    crash cut off is interrupted, and its model asks again if it still has to know. `bus` is for the engine, too."""
+    `changes["settled"]`, its id, of one that needs no answer any more. It is kept only in the call that asks, which
+    does so again, under another id, when its session is opened after a restart. `bus` is for the engine, too."""
 
     def __init__(self, bus: EventBus | None = None) -> None:
         self.bus = bus or EventBus()

@@ -49,7 +49,12 @@ def question_tool(ask: Ask | None) -> Tool:
         )
 
     return Tool(
-        question, description=prompt_beside(__file__), read_only=True, parallel=False, preprocess_args=_understood
+        question,
+        description=prompt_beside(__file__),
+        read_only=True,
+        parallel=False,
+        asks=True,
+        preprocess_args=_understood,
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 
 from outrider.app.remote.client import Client
+from outrider.app.remote.feeds.asked import OpenThere
 from outrider.app.remote.feeds.feed import Feed, Heard, Joined, Kept, Lost, Shown
 from outrider.app.remote.feeds.held import HeldSession
 from outrider.bus import EventBus
@@ -24,6 +25,7 @@ class Following:
     def __init__(self, client: Client, bus: EventBus) -> None:
         self._client = client
         self._bus = bus
+        self._asked = OpenThere(client, bus)
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def begin(self, held: HeldSession) -> None:
@@ -33,6 +35,7 @@ class Following:
 
     async def end(self, session_id: str) -> None:
         task = self._tasks.pop(session_id, None)
+        self._asked.forget(session_id)
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
@@ -108,6 +111,7 @@ class Following:
             case _:
                 pass
         for event in told:
+            self._asked.hear(held.session.id, event)
             self._bus.publish(event)
             if isinstance(event, AgentCalledEvent):
                 self._begin_child(event)
@@ -122,9 +126,11 @@ class Following:
             self._tasks[child].add_done_callback(lambda _: self._tasks.pop(child, None))
 
     async def _come_back(self, held: HeldSession) -> None:
-        """The end of a turn is only shown, and may have been missed: one that is not under way any more has ended."""
+        """The end of a turn is only shown, and may have been missed: one that is not under way any more has ended. So
+        are questions: those of a server that went away are asked again by the next one."""
         try:
             there = await held.look()
+            await self._asked.catch_up(held.session.id)
         except ServerAwayError:
             return  # the feed notices too, and comes back once more
         ended = held.in_turn and not there.busy

@@ -167,6 +167,7 @@ function connected(mine, yes) {
   const back = yes && mine.away;
   mine.away = !yes;
   if (back) cameBack(mine);
+  if (yes) askAgain(mine).catch(complain);
   drawBar();
   if (yes) calm();
 }
@@ -177,6 +178,15 @@ function cameBack(mine) {
   mine.questions?.reload().catch(complain);
   waiting(mine).catch(complain);
   listSessions();
+}
+
+// A question that waited when the server ended is asked again when somebody works in the session; what another program
+// works in is left to it.
+async function askAgain(mine) {
+  const asks = (part) => part.metadata?.asks && ["pending", "running"].includes(part.state.status);
+  if (!mine.transcript.messages.at(-1)?.parts.some(asks)) return;
+  await post(`/sessions/${mine.id}/open`, {}).catch((error) => (error.status === 409 ? null : Promise.reject(error)));
+  await mine.questions?.reload();
 }
 
 function drawBar() {

@@ -1,0 +1,62 @@
+"""A question that waited when its server ended is asked again on the page of the next one."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from outrider import Agent, Engine, Provider
+from outrider.app.inputs.questions import OpenQuestions
+from outrider.providers.scripted import call
+from outrider.server.app import application
+from outrider.server.extras import Extras
+from outrider.server.feeds.feed import Feeds
+from outrider.server.guards.address import Address
+from outrider.server.serve import Server, bound
+from outrider.sessions.sqlite_store import SqliteStore
+from outrider.tools.builtin.question import question_tool
+from tests.end_to_end.attach.serving import until
+from tests.end_to_end.server.serving import TOKEN
+from tests.end_to_end.server.test_page import browsing, pytestmark
+
+__all__ = ["pytestmark"]
+
+
+@asynccontextmanager
+async def asking(folder: Path, *script: Any) -> AsyncIterator[tuple[Engine, OpenQuestions, Address]]:
+    questions = OpenQuestions()
+    provider = Provider("scripted", "scripted", options={"script": list(script)})
+    listening, address = bound(Address())
+    async with AsyncExitStack() as opened:
+        store = await opened.enter_async_context(SqliteStore(folder / "sessions.db"))
+        agent = Agent("painter", "You paint.", "model-1", "scripted")
+        tools = [question_tool(questions.ask)]
+        engine = await opened.enter_async_context(Engine([agent], [provider], tools, store=store, bus=questions.bus))
+        feeds = Feeds(engine)
+        extras = Extras(questions=questions)
+        app = application(engine, feeds, address=address, token=TOKEN, version="0", extras=extras)
+        server = Server(app, address, feeds)
+        serving = asyncio.create_task(server.serve([listening]))
+        try:
+            yield engine, questions, address
+        finally:
+            server.should_exit = True
+            await serving
+
+
+async def test_a_question_comes_back_with_the_server(tmp_path: Path):
+    asks = call("question", question="Which colour?", options=["red", "blue"])
+    async with asking(tmp_path, asks) as (engine, questions, _):
+        session_id = await engine.create()
+        await engine.put(session_id, "paint it")
+        await until(questions.waiting)
+    async with (
+        asking(tmp_path, "Painted.") as (_, _, address),
+        browsing(SimpleNamespace(address=address)) as page,
+    ):
+        await page.goto(f"{address.url}/#/{session_id}")
+        await page.locator(".question").get_by_role("button", name="blue").click()
+        await page.get_by_text("Painted.").wait_for()
+        await page.locator(".question").wait_for(state="detached")

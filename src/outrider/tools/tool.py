@@ -198,10 +198,11 @@ def _options(name: str, options: dict[str, Any]) -> ToolOptions:
         raise ConfigurationError(f"tool {name}: {error}; the options are {known}") from error
 
 
-def named(tools: Iterable["Tool"]) -> dict[str, "Tool"]:
-    """Tools by name; two of one name cannot be told apart by a model."""
+def named(tools: "Iterable[Tool | Callable[..., Any]]") -> dict[str, "Tool"]:
+    """Tools by name, also from plain functions; two of one name cannot be told apart by a model."""
     by_name: dict[str, Tool] = {}
-    for tool in tools:
+    for given in tools:
+        tool = given if isinstance(given, Tool) else Tool(given)
         if tool.name in by_name:
             raise ConfigurationError(f"two tools are called {tool.name!r}")
         by_name[tool.name] = tool

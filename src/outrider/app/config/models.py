@@ -59,6 +59,11 @@ class Providers:
             raise ConfigurationError(
                 f"{self._source}: providers.{name}.kind: is missing; {', '.join(BUILT_IN.values())}"
             )
+        if table.base_url is not None and not table.base_url.startswith(("http://", "https://")):
+            raise ConfigurationError(
+                f"{self._source}: providers.{name}.base_url: {table.base_url!r} is no address that can be called; "
+                f"write http://… or https://…"
+            )
         usual_key, usual_address = found_in(self._environ, kind)
         address = table.base_url or usual_address
         return Provider(name, kind, self._key(table, kind, usual_key), address, table.headers, table.options)
@@ -70,6 +75,11 @@ class Providers:
         table = self._tables.get(provider.name, ProviderTable())
         names = table.api_key_env or " or ".join(variable_names(provider.kind))
         return f"the provider {provider.name!r} has no key: set {names}"
+
+    def keyless(self, name: str) -> str | None:
+        """The variable that a provider's key should come from and does not; it is then asked without one."""
+        variable = self._own[name].api_key_env if name in self._own else None
+        return variable if variable and not self._environ.get(variable, "").strip() else None
 
     def default_model(self) -> str:
         """Of the first provider that can be asked, the user's own first; "" if there is none."""

@@ -128,7 +128,12 @@ def read_settings(
         mcp=file.mcp,
         models=file.models,
         missing=missing,
-        notices=(*own.notices, *project.notices, *_checked(flags, file, environ, source)),
+        notices=(
+            *own.notices,
+            *project.notices,
+            *_checked(flags, file, environ, source),
+            *_keyless(agents, providers, source),
+        ),
     )
 
 
@@ -142,6 +147,12 @@ def _checked(flags: Flags, file: ConfigFile, environ: Mapping[str, str], source:
         from outrider.app.workspace.choice import users_servers
 
         yield from users_servers(file.mcp, source, environ).problems
+
+
+def _keyless(agents: tuple[Agent, ...], providers: Providers, source: str) -> Iterator[str]:
+    for name in dict.fromkeys(agent.provider for agent in agents):
+        if variable := providers.keyless(name):
+            yield f"{source}: providers.{name}.api_key_env: ${variable} is not set, so {name} is asked without a key"
 
 
 def _workspace(cwd: str | Path | None) -> Path:

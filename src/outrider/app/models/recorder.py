@@ -26,12 +26,12 @@ class Recorder:
 
     def __init__(
         self,
-        folder: Path,
+        folder: str | Path,
         providers: Mapping[str, Provider],
         clients: Mapping[str, ModelClient],
         secrets: Collection[str] = (),
     ) -> None:
-        self._folder = folder
+        self._folder = Path(folder)
         self._providers = providers
         self._clients = clients
         self._secrets = tuple(secrets)

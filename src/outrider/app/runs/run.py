@@ -1,8 +1,8 @@
 """`run`: agents at work on one message, from plain code, from async code, or as a stream."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from typing import Any, ParamSpec, TypeVar, cast
 
 from outrider.agents.ends import TurnEnd
 from outrider.agents.output_type import OutputType
@@ -21,6 +21,9 @@ from outrider.tracing.logger import EventLogger
 from outrider.types.agents import Agent, Limits, Mode, Provider
 from outrider.types.events import Event
 from outrider.types.tool_state import Attachment
+
+Taken = ParamSpec("Taken")
+Given = TypeVar("Given")
 
 
 async def async_run(  # noqa: PLR0913  they are what can be said about a run
@@ -48,7 +51,7 @@ async def async_run(  # noqa: PLR0913  they are what can be said about a run
     plan = RunPlan.of(
         entry,
         agents,
-        _tools(tools),
+        tools,
         providers,
         mode=mode,
         limits=limits,
@@ -68,22 +71,26 @@ async def async_run(  # noqa: PLR0913  they are what can be said about a run
     return result
 
 
-def run(entry: Agent | str, message: str, *args: Any, **options: Any) -> RunResult:
+def _taking_what(like: Callable[Taken, Any]) -> Callable[[Callable[..., Given]], Callable[Taken, Given]]:
+    """A function with the parameters of another one, for editors, type checkers and `help` too."""
+
+    def named(function: Callable[..., Given]) -> Callable[Taken, Given]:
+        function.__wrapped__ = like  # type: ignore[attr-defined]  where `inspect` finds the parameters
+        return cast("Callable[Taken, Given]", function)
+
+    return named
+
+
+@_taking_what(async_run)
+def run(*given: Any, **options: Any) -> RunResult:
     """`async_run` for plain code; it also works where an event loop already runs, as in a notebook."""
-    return in_plain_code(lambda: async_run(entry, message, *args, **options))
+    return in_plain_code(lambda: async_run(*given, **options))
 
 
+@_taking_what(async_run)
 async def async_run_stream(
-    entry: Agent | str,
-    message: str,
-    agents: Iterable[Agent] = (),
-    tools: Iterable[Tool | Callable[..., Any]] = (),
-    providers: Iterable[Provider] = (),
-    *,
-    bus: EventBus | None = None,
-    debug: bool = False,
-    **options: Any,
-) -> AsyncIterator[StreamEvent]:
+    *given: Any, bus: EventBus | None = None, debug: bool = False, **options: Any
+) -> AsyncGenerator[StreamEvent, None]:
     """What happens, as it happens; the last event is the entry agent's finish or error. Leaving early ends the run."""
     run_bus, translator = _bus(bus, debug=debug), Translator()
     queue: asyncio.Queue[StreamEvent | None] = asyncio.Queue()
@@ -93,7 +100,7 @@ async def async_run_stream(
             queue.put_nowait(translated)
 
     run_bus.subscribe_all(pass_on)
-    working = asyncio.create_task(async_run(entry, message, agents, tools, providers, bus=run_bus, **options))
+    working = asyncio.create_task(async_run(*given, bus=run_bus, **options))
     working.add_done_callback(lambda _: queue.put_nowait(None))
     try:
         told = False
@@ -117,10 +124,6 @@ def _bus(outer: EventBus | None, *, debug: bool) -> EventBus:
     if debug:
         EventLogger(verbose=True).attach(own)
     return own
-
-
-def _tools(tools: Iterable[Tool | Callable[..., Any]]) -> list[Tool]:
-    return [tool if isinstance(tool, Tool) else Tool(tool) for tool in tools]
 
 
 def _result(workshop: Workshop, end: TurnEnd, log: EventLog) -> RunResult:

@@ -1,9 +1,9 @@
 """Puts a run together: agents, models, tools, store, bus, budget; and takes it apart again."""
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
@@ -59,7 +59,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         cls,
         entry: Agent | str,
         agents: Iterable[Agent],
-        tools: Iterable[Tool],
+        tools: Iterable[Tool | Callable[..., Any]],
         providers: Iterable[Provider],
         **rest: Any,
     ) -> "RunPlan":
@@ -79,17 +79,22 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         return plan
 
     def _check(self) -> None:
+        _check_mode(self.mode, "the run")
         for agent in self.agents.values():
+            _check_mode(agent.mode, f"agent {agent.name!r}")
             if agent.provider not in self.providers:
-                known = ", ".join(self.providers) or "none was given"
-                raise ConfigurationError(
-                    f"agent {agent.name!r} wants the provider {agent.provider!r}; there is {known}"
-                )
+                known = f"there is {', '.join(self.providers)}" if self.providers else "no provider was given"
+                raise ConfigurationError(f"agent {agent.name!r} wants the provider {agent.provider!r}; {known}")
             for tool in agent.tools or ():
                 if tool not in self.tools and not self.more_tools:
                     raise ConfigurationError(f"agent {agent.name!r} wants the tool {tool!r}, which was not given")
         for taken in ({"call_agent", "finish"} & self.tools.keys()) | (self.agents.keys() & self.tools.keys()):
             raise ConfigurationError(f"the name {taken!r} is taken; give that tool another one")
+
+
+def _check_mode(mode: str | None, whose: str) -> None:
+    if mode is not None and mode not in get_args(Mode):
+        raise ConfigurationError(f"{whose} is in no mode {mode!r}; there are {', '.join(get_args(Mode))}")
 
 
 class Workshop:

@@ -88,7 +88,8 @@ def _call(tool: str, subject: str | None) -> tuple[str, str]:
         return tool, subject
     name, _, rest = tool.partition("(")
     if not rest.endswith(")"):
-        raise ConfigurationError(f"what shall {tool} be called with? Write: permissions explain {tool} SUBJECT")
+        wanted = f"shell '{tool}'" if " " in tool else f"{tool} SUBJECT"
+        raise ConfigurationError(f"which tool, and called with what? Write: outrider permissions explain {wanted}")
     return name, rest[:-1]
 
 

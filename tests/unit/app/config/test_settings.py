@@ -180,6 +180,10 @@ def test_the_user_s_own_prompt_takes_the_place_of_ours(home):
         ("[agents.a]\ninstructions_file = 'absent.md'", "absent.md cannot be read"),
         ("[agents.a]\nmodel = 'opneai/x'", "agents.a.model: there is no provider 'opneai'; did you mean openai"),
         ("[providers.p]\nbase_url = 'http://x'", "providers.p.kind: is missing"),
+        (
+            "[providers.p]\nkind = 'openai'\nbase_url = 'localhost:8080'",
+            "base_url: 'localhost:8080' is no address",
+        ),
         ("agent = 'outrid'", "there is no agent 'outrid'; did you mean outrider"),
     ],
 )
@@ -187,6 +191,14 @@ def test_a_mistake_is_named_by_file_and_key_and_what_was_expected(home, toml, wo
     with pytest.raises(ConfigurationError, match=words) as caught:
         settings(home, toml)
     assert "there is no agent" in words or str(home / "config.toml") in str(caught.value)
+
+
+def test_a_variable_that_should_hold_the_key_and_is_not_set_is_noticed_where_it_matters(home):
+    toml = 'model = "p/m"\n[providers.p]\nkind = "openai"\nbase_url = "http://x"\napi_key_env = "P_KEY"\n'
+    assert [notice for notice in settings(home, toml).notices if "$P_KEY is not set" in notice]
+    assert settings(home, toml, environ={"P_KEY": "k"}).notices == ()
+    other = toml.replace('"p/m"', '"q/m"') + '[providers.q]\nkind = "openai"\nbase_url = "http://y"\n'
+    assert settings(home, other).notices == ()
 
 
 def test_an_unknown_key_is_noticed_and_nothing_is_lost(home):

@@ -111,6 +111,7 @@ def read_settings(
         *(held(agent, rights) for agent in builder.build(project_agents(project.content, tables))),
     )
     reachable, missing = _needed(agents, providers)
+    noticed = (*own.notices, *project.notices, *_keyless(agents, providers, source))
     return Settings(
         folders=folders,
         workspace=workspace,
@@ -128,12 +129,7 @@ def read_settings(
         mcp=file.mcp,
         models=file.models,
         missing=missing,
-        notices=(
-            *own.notices,
-            *project.notices,
-            *_checked(flags, file, environ, source),
-            *_keyless(agents, providers, source),
-        ),
+        notices=(*noticed, *_checked(flags, file, environ, source)),
     )
 
 

@@ -105,7 +105,10 @@ class Carrier:
         return self._held.get(run_id) is engine and live is not None and not live.journal.lost.is_set()
 
     async def _ended(self, run_id: str, job: Job, outcome: Outcome) -> Outcome:
-        """Also the end of a run that was canceled is reported; done twice, it is the same report."""
+        """Also the end of a run that was canceled is reported; done twice, it is the same report. What another worker
+        works on by now is left alone, and so is the folder that it works in."""
+        if not await asyncio.to_thread(self._reports.is_ours, run_id):
+            return outcome
         changes = await self._ground.tidy(run_id, job)
         report = self._engine.discreet(Report(outcome=outcome, changes=changes))
         told = Told(job.webhook, self._engine.discreet(job.prompt))

@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypedDict, Unpack
 
 import msgspec
-from dbos import DBOSClient, EnqueueOptions, WorkflowStatus
+from dbos import DBOSClient, EnqueueOptions, WorkflowStatus, error
 
 from outrider.app.archive.archive import Archive
 from outrider.app.archive.traces import stored_trace
@@ -245,7 +245,8 @@ class Jobs:
             return run.is_over
         if await self.approvals(run_id):
             return False
-        await self._again(run)
+        with suppress(error.DBOSException):  # somebody else has done so in this moment
+            await self._again(run)
         return True
 
     async def _begin(self, session: StoredSession, prompt: str) -> None:

@@ -50,11 +50,11 @@ class Worker:
         self._poll = poll
         self._beat = beat
         self._line = Line(database)
-        self._reports = Reports(database)
+        self._roster = Roster(database)
+        self._reports = Reports(database, self._roster.me.id)
         self._leavings = Leavings(database)
         self._carrier = Carrier(engine, ground or Ground(engine.store), self._reports, self._owns)
         self._store = engine.store
-        self._roster = Roster(database)
         self._watch = Watch(patience)
 
     @property

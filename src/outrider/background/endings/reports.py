@@ -43,17 +43,26 @@ def notice_of(notice_id: str, told: Told, report: Report) -> Notice:
 
 
 class Reports:
-    """A table of them, one for each run: that of its last end, unless it goes on after it."""
+    """A table of them, one for each run: that of its last end, unless it goes on after it. With `worker_id` only those
+    of this worker's own runs are kept: one that was paused may have been given up, and its runs given to others."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, worker_id: str = "") -> None:
         self.notices = Notices(database)
         self._engine = database.engine
+        self._worker_id = worker_id
+        self._status = database.status_table
         self._table = f"{database.prefix}reports"
+
+    def is_ours(self, run_id: str) -> bool:
+        with self._engine.begin() as db:
+            return self._hold(db, run_id)
 
     def keep(self, run_id: str, report: Report, told: Told | None = None) -> None:
         """Together with what others are to be told of it, unless they were: several workers may come to the same end,
         and only a run that goes on comes to another."""
         with self._engine.begin() as db:
+            if not self._hold(db, run_id):
+                return
             if told is not None and told.url and not _is_same(self._of(db, run_id), report):
                 notice_id = f"{run_id}:{self.notices.count(db, run_id) + 1}"
                 self.notices.keep(db, notice_of(notice_id, told, report))
@@ -73,6 +82,16 @@ class Reports:
         """The run goes on: what was its end is none, and it will have another, even if that is like this one."""
         with self._engine.begin() as db:
             db.execute(sa.text(f"DELETE FROM {self._table} WHERE id = :id"), {"id": run_id})
+
+    def _hold(self, db: sa.Connection, run_id: str) -> bool:
+        """Whether the run is the worker's, and stays so until the end of the transaction."""
+        if not self._worker_id:
+            return True
+        statement = (
+            f"UPDATE {self._status} SET executor_id = executor_id"
+            " WHERE workflow_uuid = :id AND executor_id = :worker AND status NOT IN ('ENQUEUED', 'DELAYED')"
+        )
+        return bool(db.execute(sa.text(statement), {"id": run_id, "worker": self._worker_id}).rowcount)
 
     def _of(self, db: sa.Connection, run_id: str) -> Report | None:
         found = db.execute(sa.text(f"SELECT report FROM {self._table} WHERE id = :id"), {"id": run_id}).scalar()

@@ -68,15 +68,18 @@ class Ground:
             return None
         try:
             changes = await asyncio.to_thread(self._worktrees.commit, tree, f"{job.prompt}\n\nOutrider-Run: {run_id}")
-            if changes.commits:
-                return changes
-            await asyncio.to_thread(self._worktrees.remove, tree, branch=True)
+            if not changes.commits:
+                await self._forget(session, tree)
+                await asyncio.to_thread(self._worktrees.remove, tree, branch=True)
         except ProcessError as problem:
             _log.warning("the worktree %s stays as it is: %s", tree.path, problem)
             return None
-        metadata = {key: value for key, value in session.metadata.items() if key != KEY}
-        await self._store.update(run_id, SessionUpdate(workspace_directory=tree.workspace, metadata=metadata))
         return changes
+
+    async def _forget(self, session: StoredSession, tree: Worktree) -> None:
+        """Before it is removed: whoever is killed in between leaves one that is made anew, and none that is missed."""
+        metadata = {key: value for key, value in session.metadata.items() if key != KEY}
+        await self._store.update(session.id, SessionUpdate(workspace_directory=tree.workspace, metadata=metadata))
 
     def _fit(self, job: Job, workspace: str) -> dict[str, Any]:
         if workspace and not Path(workspace).is_dir():

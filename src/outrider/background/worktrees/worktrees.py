@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic, sleep
 
 import msgspec
 
@@ -31,8 +32,11 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Worktrees:
-    def __init__(self, folders: Folders) -> None:
+    """`patience` is how many seconds git may hold a lock before it is taken for dead."""
+
+    def __init__(self, folders: Folders, *, patience: float = 10.0) -> None:
         self._folders = folders
+        self._patience = patience
         self._place = folders.data.resolve() / FOLDER
         self._host = this_process().host
 
@@ -57,7 +61,9 @@ class Worktrees:
             own="",
             uncommitted=uncommitted(repository),
         )
-        return self._check_out(wanted)
+        tree = self._check_out(wanted)
+        # Whoever was killed while it made this one may have made the branch, from what was HEAD then.
+        return self._recorded(tree, base=git(tree.path, "rev-parse", "HEAD").strip())
 
     def again(self, run_id: str, lost: Worktree) -> Worktree:
         """Made anew: from its branch where the repository here has it, else from the commit that it began with."""
@@ -70,6 +76,7 @@ class Worktrees:
 
     def commit(self, tree: Worktree, message: str) -> Changes:
         """Commit what the run left lying about, so that its branch holds all of it, and tell what that is."""
+        self._unlock(tree)
         git(tree.path, "add", "--all")
         if uncommitted(tree.path):
             git(tree.path, *_AUTHOR, "commit", "--quiet", "--no-verify", "--message", message)
@@ -108,12 +115,26 @@ class Worktrees:
         else:
             git(wanted.repository, *words, "-b", wanted.branch, wanted.path, wanted.base)
         own = git(wanted.path, "rev-parse", "--path-format=absolute", "--git-dir").strip()
-        tree = msgspec.structs.replace(wanted, own=own, host=self._host)
-        record_of(Path(tree.path)).write_bytes(msgspec.json.encode(tree))
+        tree = self._recorded(wanted, own=own, host=self._host)
         self.open(tree)
         if self._trust(tree.repository).trusted:
             self._trust(tree.path).trust()
         return tree
+
+    def _recorded(self, tree: Worktree, **known: str) -> Worktree:
+        tree = msgspec.structs.replace(tree, **known)
+        record_of(Path(tree.path)).write_bytes(msgspec.json.encode(tree))
+        return tree
+
+    def _unlock(self, tree: Worktree) -> None:
+        """Only the run's own git works here. One that was killed with its worker leaves its locks behind; one that
+        goes on without it is waited for."""
+        own, until = Path(tree.own), monotonic() + self._patience
+        locks = (own / "index.lock", own / "HEAD.lock", Path(tree.common, "refs", "heads", f"{tree.branch}.lock"))
+        while any(lock.exists() for lock in locks) and monotonic() < until:
+            sleep(0.05)
+        for lock in locks:
+            lock.unlink(missing_ok=True)
 
     def open(self, tree: Worktree) -> None:
         """The folders of its branch, which git removes when it packs what is in them: a sandbox cannot let a command

@@ -7,9 +7,10 @@ import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
+from outrider.app.workspace.worktrees import Worktree
 from outrider.background.runs import Job
 from outrider.background.worktrees.ground import Ground, worktree_of
-from outrider.background.worktrees.worktrees import Worktrees
+from outrider.background.worktrees.worktrees import Changes, Worktrees
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import StoredSession
 from tests.unit.background.worktrees.repositories import folders_in, repository
@@ -59,6 +60,31 @@ async def test_a_run_without_changes_leaves_nothing_behind(store: MemoryStore, t
     after = await store.get("run-1")
     assert (after.workspace_directory, after.metadata) == (before.workspace_directory, before.metadata)
     assert not Path(tree.path).exists()
+
+
+class KilledError(Exception):
+    """Nobody expects it, as nobody expects to be killed."""
+
+
+class KilledAfterwards(Worktrees):
+    def remove(self, tree: Worktree, *, branch: bool = False) -> None:
+        super().remove(tree, branch=branch)
+        raise KilledError
+
+
+async def test_whoever_is_killed_while_a_worktree_is_removed_leaves_a_run_that_misses_nothing(
+    store: MemoryStore, tmp_path: Path
+):
+    ground = Ground(store, KilledAfterwards(folders_in(tmp_path)))
+    await ground.prepare("run-1", JOB)
+    with pytest.raises(KilledError):
+        await ground.tidy("run-1", JOB)
+    again = Ground(store, Worktrees(folders_in(tmp_path)))
+    await again.prepare("run-1", JOB)
+    assert await store.inbox("run-1") == [], "nothing was lost, so the model need not look again"
+    changes = await again.tidy("run-1", JOB)
+    assert changes == Changes()
+    assert worktree_of(await store.get("run-1")) is None
 
 
 async def test_who_wants_no_worktree_works_in_the_folder_itself(store: MemoryStore, tmp_path: Path):

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from outrider.app.workspace.project import find_project
 from outrider.app.workspace.trust import WorkspaceTrust
 from outrider.app.workspace.worktrees import worktree_at
-from outrider.background.worktrees.worktrees import Worktrees, uncommitted
+from outrider.background.worktrees.worktrees import Changes, Worktrees, uncommitted
 from outrider.types.ids import new_id
 from tests.unit.background.worktrees.repositories import folders_in, repository, run_git
 
@@ -135,3 +135,24 @@ def test_what_is_known_of_a_worktree_is_not_read_from_the_worktree(repo: Path, t
     assert worktree_at(tree.folder / "src", tmp_path / "own") == tree
     assert worktree_at(repo, tmp_path / "own") is None
     assert worktree_at(tmp_path / "own" / "worktrees" / "another", tmp_path / "own") is None
+
+
+def test_a_lock_that_a_killed_git_left_behind_keeps_nothing_from_being_committed(repo: Path, tmp_path: Path):
+    worktrees = Worktrees(folders_in(tmp_path), patience=0)
+    tree = worktrees.make(new_id(), "write", str(repo))
+    assert tree is not None
+    (tree.folder / "new.txt").write_text("new\n")
+    branch = Path(tree.common, "refs", "heads", tree.branch)
+    for lock in (Path(tree.own, "index.lock"), Path(tree.own, "HEAD.lock"), branch.with_name(f"{branch.name}.lock")):
+        lock.touch()
+    assert worktrees.commit(tree, "write").commits == 1
+
+
+def test_one_that_somebody_was_killed_over_begins_where_its_branch_does(repo: Path, worktrees: Worktrees):
+    run_id = new_id()
+    half = worktrees.make(run_id, "write", str(repo))
+    assert half is not None
+    run_git(repo, "commit", "--quiet", "--allow-empty", "--message", "meanwhile")
+    tree = worktrees.make(run_id, "write", str(repo))
+    assert tree == half
+    assert worktrees.changes(tree) == Changes()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from outrider.app.config.settings import Settings
 from outrider.app.engine import Engine
-from outrider.errors import ConfigurationError
+from outrider.errors import ConfigurationError, SessionNotFoundError
 
 if TYPE_CHECKING:
     from outrider.background.jobs import Jobs
@@ -39,6 +39,16 @@ class Background:
 
     async def wake(self) -> None:
         await asyncio.to_thread(self._wake)
+
+    async def has(self, session_id: str) -> bool:
+        """Whether a session is that of a run."""
+        if find_spec("dbos") is None:
+            return False
+        try:
+            await (await self.jobs()).show(session_id)
+        except SessionNotFoundError:
+            return False
+        return True
 
     async def answered(self) -> None:
         """A question that nobody here waits for: perhaps a run does, which no worker has held since."""

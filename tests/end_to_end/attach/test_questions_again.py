@@ -1,4 +1,4 @@
-"""A question of a model outlives its server: the next one asks it again, and its turn goes on with the answer."""
+"""What waits for an answer outlives its server: the next one asks again, and the turn goes on with the answer."""
 
 import asyncio
 
@@ -22,11 +22,11 @@ def heard_by(client: RemoteEngine) -> list[dict[str, str]]:
     return questions
 
 
-async def asked(client: RemoteEngine) -> str:
+async def until_there(client: RemoteEngine, path: str) -> list[dict[str, str]]:
     async with asyncio.timeout(SECONDS):
-        while not (found := await client.client.get("/api/questions")):
+        while not (found := await client.client.get(path)):
             await asyncio.sleep(0.02)
-    return found[0]["id"]
+    return found
 
 
 async def answer(client: RemoteEngine, question_id: str) -> None:
@@ -70,6 +70,25 @@ async def test_who_opens_the_session_later_is_asked_and_its_turn_goes_on(serving
     async with serving.client() as client:
         assert await client.client.get("/api/questions") == []
         await client.open(session_id)
-        await answer(client, await asked(client))
+        (question,) = await until_there(client, "/api/questions")
+        await answer(client, question["id"])
         await until(lambda: client.live[session_id].session.messages[-1].get_text_content() == "Painted.")
         assert outputs(client, session_id) == ["The user answered: blue"]
+
+
+async def test_a_call_that_was_asked_about_goes_on_with_an_answer_to_the_next_server(serving: Serving):
+    serving.script(call("shell", command="touch painted"))
+    await serving.begin()
+    async with serving.client() as client:
+        session_id = await client.create()
+        await client.client.post(f"/api/sessions/{session_id}/prompt", {"text": "paint it"})
+        await until_there(client, "/api/approvals")
+    await serving.kill()
+    serving.script("Painted.")
+    await serving.begin()
+    async with serving.client() as client:
+        (approval,) = await until_there(client, "/api/approvals")
+        await client.client.post(f"/api/approvals/{approval['id']}", {"allow": True})
+        await until((serving.workspace / "painted").exists)
+        await client.open(session_id)
+        await until(lambda: client.live[session_id].session.messages[-1].get_text_content() == "Painted.")

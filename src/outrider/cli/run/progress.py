@@ -10,6 +10,7 @@ from outrider.types.events import (
     Event,
     PartUpdatedEvent,
     RetryScheduledEvent,
+    ToolApprovalRequestedEvent,
 )
 from outrider.types.parts import ReasoningPart, ToolPart
 from outrider.types.tool_state import ToolError, ToolRunning
@@ -35,6 +36,8 @@ class Progress:
                 self._say(f"▸ {event.agent_name} asks {event.callee}: {event.message}")
             case RetryScheduledEvent():
                 self._say(f"▸ trying again in {event.delay_ms / 1000:.0f} s: {event.error}", "yellow")
+            case ToolApprovalRequestedEvent() if event.server:
+                self._say(f"▸ {event.tool_name} waits for somebody's answer {event.description}", "yellow")
             case ContextCompactionEvent():
                 self._say(f"▸ summed up: {event.tokens_before:,} → {event.tokens_after:,} tokens")
             case _:

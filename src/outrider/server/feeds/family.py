@@ -58,6 +58,16 @@ def asks(event: Event) -> bool:
             return False
 
 
+async def top_of(engine: Engine, session_id: str) -> str:
+    """The session for which, in the end, the agents in this one work."""
+    for _ in range(ABOVE):
+        parent = (await engine.store.get(session_id)).parent_id
+        if parent is None:
+            break
+        session_id = parent
+    return session_id
+
+
 async def is_below(engine: Engine, session_id: str, above: str) -> bool:
     """Whether a session is another one, or was opened by its agents; by what is stored, so also after a restart."""
     for _ in range(ABOVE):

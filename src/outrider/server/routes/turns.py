@@ -1,6 +1,7 @@
 """Turns: input that steers or waits, plans, and questions that wait for an answer."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Literal
 
 import msgspec
@@ -8,8 +9,9 @@ import msgspec
 from outrider.app.archive.archive import Approval
 from outrider.app.engine import TurnEnd
 from outrider.app.inputs.plans import Plan
+from outrider.errors import SessionInUseError
 from outrider.server.endpoint import Asked, Endpoint, Nothing
-from outrider.server.feeds.family import is_below
+from outrider.server.feeds.family import is_below, top_of
 from outrider.server.routes.sessions import ONE
 from outrider.types.codec import load_part
 from outrider.types.ids import new_id
@@ -146,14 +148,25 @@ async def list_approvals(asked: Asked[ApprovalsQuery, Nothing]) -> list[Approval
 
 async def answer_approval(asked: Asked[Nothing, Answer]) -> Approval:
     answer, wanted = asked.body, asked.path["approval_id"]
-    if not (
-        _is_among(await asked.engine.approvals(), wanted) or _is_among(await asked.engine.store.approvals(), wanted)
-    ):
+    waits = _is_among(await asked.engine.approvals(), wanted)
+    if not waits and not _is_among(await asked.engine.store.approvals(), wanted):
         raise LookupError(f"there is no question {wanted}")
     given = await asked.engine.answer(wanted, allow=answer.allow, scope=answer.scope, by=SENDER, words=answer.words)
-    if asked.background is not None and given.session_id not in asked.engine.live:
-        await asked.background.answered()
+    if waits:
+        await _go_on_with(asked, await top_of(asked.engine, given.session_id))
     return given
+
+
+async def _go_on_with(asked: Asked[Nothing, Answer], session_id: str) -> None:
+    """Where nobody here works in the session: a run is its workers', another program goes on by itself, and what a
+    server left when it ended goes on here."""
+    if session_id in asked.engine.live:
+        return
+    if asked.background is not None and await asked.background.has(session_id):
+        await asked.background.answered()
+        return
+    with suppress(SessionInUseError):
+        await asked.engine.open(session_id)
 
 
 def _is_among(approvals: Iterable[Approval], approval_id: str) -> bool:

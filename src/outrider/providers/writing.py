@@ -18,6 +18,7 @@ _TEXTUAL = (
     "application/x-yaml",
     "application/toml",
     "application/javascript",
+    "image/svg+xml",
 )
 
 
@@ -95,6 +96,25 @@ def plain_text(mime: str, url: str) -> str | None:
         return b64decode(payload, validate=True).decode()
     except (DamagedBase64, UnicodeDecodeError):
         return None
+
+
+def media_type(mime: str) -> str:
+    """The bare name of a media type, as vendors spell it."""
+    bare = mime.partition(";")[0].strip().lower()
+    return "image/jpeg" if bare == "image/jpg" else bare
+
+
+def can_be_fetched(url: str) -> bool:
+    """Whether a vendor could fetch it; a file of this machine it cannot."""
+    return url.startswith(("https:", "http:", "gs:"))
+
+
+def unseen(mime: str, url: str, name: str | None) -> str:
+    """Words for a file that an API would refuse, and with it the whole conversation."""
+    where = f" at {url}" if not url.startswith("data:") else ""
+    return (
+        f"({name or 'a file'} of type {mime or 'unknown'}{where} was attached, but this model cannot read such files)"
+    )
 
 
 def file_id(url: str) -> str | None:

@@ -3,6 +3,7 @@
 from typing import Any, cast
 
 from outrider.providers.anthropic.models import ModelTraits
+from outrider.providers.tool_schemas import parameters_of
 from outrider.types.request import ModelSettings, Request, ToolChoice, ToolSpec
 
 # Asked for when nobody knows the model's maximum: the refusal names it.
@@ -57,7 +58,7 @@ def _tool(spec: ToolSpec) -> dict[str, Any]:
     tool: dict[str, Any] = {"name": spec.name}
     if spec.description:
         tool["description"] = spec.description
-    tool["input_schema"] = spec.parameters if "type" in spec.parameters else {"type": "object", **spec.parameters}
+    tool["input_schema"] = parameters_of(spec)
     if spec.strict:
         tool["strict"] = True
     return tool

@@ -5,7 +5,16 @@ from typing import Any, assert_never
 
 from outrider.providers.google.parts import MADE_UP
 from outrider.providers.google.thinking import thinking
-from outrider.providers.writing import encoded_json, file_id, inline, plain_text
+from outrider.providers.tool_schemas import parameters_of
+from outrider.providers.writing import (
+    can_be_fetched,
+    encoded_json,
+    file_id,
+    inline,
+    media_type,
+    plain_text,
+    unseen,
+)
 from outrider.types.parts import FilePart, ModelPart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, Request, ToolChoice
 from outrider.types.tool_state import Attachment
@@ -16,6 +25,10 @@ Fields = dict[str, Any]
 _FOREIGN_CALL = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
 # What may stand inside a function response of Gemini 3; anything else, and all else before, stands beside it.
 _INSIDE_RESPONSE = ("image/", "application/pdf", "text/plain")
+
+_TAKEN = (
+    "image/png", "image/jpeg", "image/webp", "image/heic", "image/heif", "audio/", "video/", "text/", "application/pdf",
+)  # fmt: skip
 
 
 class ContentWriter:
@@ -58,8 +71,10 @@ class ContentWriter:
     def _response(self, part: ToolResultPart, beside: list[Attachment]) -> Fields:
         inside: list[Fields] = []
         for attachment in part.attachments:
-            if self._generation >= 3 and attachment.mime_type.startswith(_INSIDE_RESPONSE):
-                inside.append(_attachment(attachment))
+            written = _attachment(attachment)
+            is_file = "text" not in written
+            if self._generation >= 3 and is_file and attachment.mime_type.startswith(_INSIDE_RESPONSE):
+                inside.append(written)
             else:
                 beside.append(attachment)
         response: Fields = {
@@ -103,7 +118,7 @@ def head(request: Request, generation: float) -> Fields:
         fields["systemInstruction"] = {"parts": [{"text": request.system}]}
     if request.tools:
         declared = [
-            {"name": tool.name, "description": tool.description, "parametersJsonSchema": tool.parameters}
+            {"name": tool.name, "description": tool.description, "parametersJsonSchema": parameters_of(tool)}
             for tool in request.tools
         ]
         fields["tools"] = [{"functionDeclarations": declared}]
@@ -153,11 +168,13 @@ def _attachment(attachment: Attachment) -> Fields:
 
 
 def _file(mime: str, url: str, name: str | None) -> Fields:
-    content = inline(url)
-    if content is None:
+    content, mime = inline(url), media_type(mime)
+    if content is None and (file_id(url) or can_be_fetched(url)):
         return {"fileData": {"mimeType": mime, "fileUri": file_id(url) or url}}
     # As files, kinds of text outside text/* are refused.
     text = None if mime.startswith("text/") else plain_text(mime, url)
     if text is not None:
         return {"text": f'<file name="{name}">\n{text}\n</file>' if name else text}
+    if content is None or not mime.startswith(_TAKEN):
+        return {"text": unseen(mime, url, name)}
     return {"inlineData": {"mimeType": mime, "data": content}}

@@ -1,11 +1,20 @@
-"""Whether a JSON schema is one that can be enforced strictly; to ask it of any other is refused."""
+"""What OpenAI asks of a JSON schema, and more where it is to be enforced strictly."""
 
 from collections.abc import Iterator
 from typing import Any, cast
 
+from outrider.providers.tool_schemas import parameters_of
+from outrider.types.request import ToolSpec
+
 Schema = dict[str, Any]
 
 _UNKNOWN = ("allOf", "not", "if", "then", "else", "dependentRequired", "dependentSchemas", "patternProperties", "oneOf")
+
+
+def listed_parameters(tool: ToolSpec) -> Schema:
+    """The properties are named, even if there are none."""
+    parameters = parameters_of(tool)
+    return parameters if "properties" in parameters else {**parameters, "properties": {}}
 
 
 def is_strict(schema: Any) -> bool:

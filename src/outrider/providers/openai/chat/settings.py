@@ -5,7 +5,7 @@ from typing import Any, assert_never
 import msgspec
 
 from outrider.providers.openai.chat.dialects import Dialect, nearest_effort
-from outrider.providers.openai.schemas import is_strict
+from outrider.providers.openai.schemas import is_strict, listed_parameters
 from outrider.providers.writing import encoded_json
 from outrider.types.request import ModelSettings, OutputSchema, Request, ToolChoice, ToolSpec
 
@@ -82,9 +82,10 @@ def _written(tool: ToolSpec) -> msgspec.Raw:
 
 
 def _tool(tool: ToolSpec) -> Fields:
-    function: Fields = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    parameters = listed_parameters(tool)
+    function: Fields = {"name": tool.name, "description": tool.description, "parameters": parameters}
     if tool.strict:
-        function["strict"] = is_strict(tool.parameters)
+        function["strict"] = is_strict(parameters)
     return {"type": "function", "function": function}
 
 

@@ -5,8 +5,16 @@ from typing import Any, assert_never
 
 import msgspec
 
-from outrider.providers.openai.schemas import is_strict
-from outrider.providers.writing import encoded_json, file_id, inline, plain_text
+from outrider.providers.openai.schemas import is_strict, listed_parameters
+from outrider.providers.writing import (
+    can_be_fetched,
+    encoded_json,
+    file_id,
+    inline,
+    media_type,
+    plain_text,
+    unseen,
+)
 from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Request, ToolChoice, ToolSpec
 from outrider.types.tool_state import Attachment
@@ -17,6 +25,8 @@ Fields = dict[str, Any]
 ENCRYPTED, SUMMARY, CACHE_KEY = "reasoning.encrypted_content", "reasoning.summary", "prompt_cache_key"
 # These answer 400 when they are asked for encrypted reasoning, since they have none.
 _NEVER_REASON = ("gpt-3.5", "gpt-4", "chatgpt-4", "computer-use")
+
+_PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 class ItemWriter:
@@ -158,12 +168,13 @@ def _format(output: OutputSchema) -> Fields:
 
 def _tool(tool: ToolSpec) -> Fields:
     """`strict` is said in any case: here it would be on by default."""
+    parameters = listed_parameters(tool)
     return {
         "type": "function",
         "name": tool.name,
         "description": tool.description,
-        "parameters": tool.parameters,
-        "strict": tool.strict and is_strict(tool.parameters),
+        "parameters": parameters,
+        "strict": tool.strict and is_strict(parameters),
     }
 
 
@@ -214,14 +225,16 @@ def _attachment(attachment: Attachment) -> Fields:
 
 
 def _file(mime: str, url: str, name: str | None, detail: str = "auto") -> Fields:
-    uploaded = file_id(url)
+    uploaded, mime = file_id(url), media_type(mime)
+    if not uploaded and (text := plain_text(mime, url)) is not None:
+        return {"type": "input_text", "text": _titled(name, text)}
+    if not uploaded and not _is_taken(mime, url):
+        return {"type": "input_text", "text": unseen(mime, url, name)}
     if mime.startswith("image/"):
         where = {"file_id": uploaded} if uploaded else {"image_url": url}
         return {"type": "input_image", "detail": detail, **where}
     if uploaded:
         return {"type": "input_file", "file_id": uploaded}
-    if (text := plain_text(mime, url)) is not None:
-        return {"type": "input_text", "text": _titled(name, text)}
     content = inline(url)
     if content is None:
         return {"type": "input_file", "file_url": url}
@@ -230,6 +243,12 @@ def _file(mime: str, url: str, name: str | None, detail: str = "auto") -> Fields
         "filename": name or f"file.{mime.rpartition('/')[2]}",
         "file_data": f"data:{mime};base64,{content}",
     }
+
+
+def _is_taken(mime: str, url: str) -> bool:
+    if not url.startswith("data:"):
+        return can_be_fetched(url)
+    return mime in _PICTURES if mime.startswith("image/") else not mime.startswith(("audio/", "video/"))
 
 
 def _titled(name: str | None, text: str) -> str:

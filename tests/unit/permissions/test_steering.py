@@ -23,6 +23,29 @@ def judged(workspace: Path, command: str, **more: Any) -> str:
 
 
 @pytest.mark.parametrize(
+    ("hooks", "configuration"),
+    [
+        (".git/hooks", ""),
+        ("mine", "[core]\n\thooksPath = mine\n"),
+        ("mine", "[CORE] HOOKSPATH=mine # here\n"),
+        ("mine", '[core]\n\thooksPath = mi"ne"\n'),
+        ("mine", "[core]\n\thooksPath = mi\\\nne\n"),
+    ],
+)
+def test_a_hook_that_reading_would_start_asks(hooks: str, configuration: str, workspace: Path):
+    with (workspace / ".git" / "config").open("a") as file:
+        file.write(configuration)
+    folder = workspace / hooks
+    folder.mkdir(exist_ok=True)
+    (folder / "pre-commit").write_text("#!/bin/sh\n")
+    unusual = '"' in configuration or "\\" in configuration
+    assert judged(workspace, "git diff") == ("ask" if unusual else "allow")
+    (folder / "post-index-change").write_text("#!/bin/sh\n")
+    for command in ("git diff", "git describe --dirty", "cd src && git diff --stat"):
+        assert judged(workspace, command) == "ask"
+
+
+@pytest.mark.parametrize(
     "configuration",
     [
         "[core]\n\tfsmonitor = ./x",

@@ -14,7 +14,7 @@ _UNARY = names("""-b -c -d -e -f -g -h -k -L -n -N -O -G -p -r -s -S -t -u -w -x
 _BINARY = names("""= == != < > -eq -ne -lt -le -gt -ge -nt -ot -ef""")
 _INTEGER_TESTS = frozenset(["-eq", "-ne", "-lt", "-le", "-gt", "-ge"])
 _INTEGER = re.compile(r"^-?[0-9]+$")
-_SET = re.compile(r"^[-+][efu]*o?$")
+_SET = re.compile(r"^[-+][efuvx]*o?$")  # what -x prints before a command is PS4, which nobody may set
 _READ = program("-rs -d= -n= -N= -t= -u= -p=")
 _LIMITS = program("-HSacdfilmnpqrstuvx", "text")
 

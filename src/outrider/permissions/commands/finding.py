@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
 
 from msgspec import Struct
 
@@ -26,6 +27,11 @@ _NEGATIONS = frozenset({"!", "-not"})
 _TIMES = re.compile(r"^-newer[aBcm]t$")
 _FILES = re.compile(r"^-(?:newer|anewer|cnewer|samefile|newer[aBcm][aBcm])$")
 _BEFORE_PATHS = frozenset({"-H", "-P"})
+_PRINTED: dict[tuple[str, ...], Literal["whole", "lines"]] = {
+    ("-print0",): "whole",
+    ("-print",): "lines",
+    (): "lines",
+}
 FOUND = Arg(None, many=True, paths=True, shown="{}")
 
 
@@ -34,7 +40,8 @@ class Finding(Struct, frozen=True):
 
     runs: tuple[tuple[Arg, ...], ...] = ()
     names: tuple[str, ...] = ()  # patterns of which every found file matches one
-    prints_names: bool = False  # separated by NUL bytes, and nothing else
+    prints_names: Literal["", "whole", "lines"] = ""  # and nothing else; whole ones have NUL bytes in between
+    starts: tuple[str, ...] = (".",)
     links_below: tuple[str, ...] = ()  # folders below which links may be found too
 
 
@@ -50,8 +57,10 @@ def read_find(args: Sequence[Arg], place: Place) -> Finding:
     expression.read()
     names = () if expression.alternatives else tuple(expression.names)
     only_files = expression.only_files and not expression.alternatives
-    links_below = () if only_files else tuple(starts) or (".",)
-    return Finding(tuple(expression.runs), names, expression.prints == ["-print0"], links_below)
+    below = tuple(starts) or (".",)
+    return Finding(
+        tuple(expression.runs), names, _PRINTED.get(tuple(expression.prints), ""), below, () if only_files else below
+    )
 
 
 def _begins_expression(arg: Arg) -> bool:
@@ -130,7 +139,7 @@ _NOT_OPENING = names("ls stat file du basename dirname realpath readlink echo te
 def refuse_found(name: str, names: Sequence[str], links_below: Iterable[str], place: Place) -> None:
     """Refuses a program that would show secrets, or follow links out of the workspace, among what was found."""
     if name not in _NOT_OPENING:
-        place.refuse_links(links_below)
+        place.refuse_links(links_below, names)
     if name in _LOOKING:
         return
     if not names or any(matches_secret(pattern) or pattern in {"*", "*.*", ".*"} for pattern in names):

@@ -5,8 +5,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from msgspec import Struct
-
 from outrider.permissions.commands.builtins import BUILTINS, prove_double_bracket
 from outrider.permissions.commands.command import Command
 from outrider.permissions.commands.environment import refuse_exported, refuse_special
@@ -14,8 +12,8 @@ from outrider.permissions.commands.finding import FOUND, read_find, refuse_found
 from outrider.permissions.commands.flow import Flow
 from outrider.permissions.commands.redirects import refuse_redirect
 from outrider.permissions.commands.wrappers import OPAQUE, SHELLS, WRAPPERS, shell_text, unwrap_xargs
-from outrider.permissions.programs.known import TABLES, is_reader, program_name, prove_program
-from outrider.permissions.programs.outputs import keeps_names, prints_names
+from outrider.permissions.programs.known import is_reader, program_name, prove_program
+from outrider.permissions.programs.outputs import Found, kept_names, printed_names
 from outrider.permissions.programs.place import Place
 from outrider.permissions.shell.lexing import Redirect, Simple
 from outrider.permissions.shell.source import Unclear
@@ -47,13 +45,6 @@ _ONLY_BASH = (
 )
 _DUPLICATE = re.compile(r"[0-9]>&[0-9]")
 _OF_THE_SHELL = frozenset({"command", "builtin", "time"})
-
-
-class Found(Struct, frozen=True):
-    """What a command prints: names of files below the folder, separated by NUL bytes, or any text."""
-
-    names: tuple[str, ...] | None = None
-    links_below: tuple[str, ...] = ()  # folders in which the names may be those of links
 
 
 class Walker(Protocol):
@@ -203,10 +194,13 @@ class _Call:
             self.keep(inner[start:], (*wrappers, name), (), f"it stands behind {name}")
 
     def xargs(self, args: tuple[Arg, ...], wrappers: tuple[str, ...], barriers: tuple[str, ...]) -> Found:
-        argv, whole = unwrap_xargs(args)
-        contained = whole and self.stdin.names is not None
+        told, separator = unwrap_xargs(args)
+        contained = self.stdin.names is not None and separator == ("blank" if self.stdin.lines else "NUL")
+        if contained and self.stdin.lines:
+            self.place.refuse_unruly(self.stdin.below)
         given = FOUND if contained else Arg(None, many=True, shown="what xargs reads")
-        found = self.run((*argv, given), (*wrappers, "xargs"), barriers)
+        argv = told(given)
+        found = self.run(argv, (*wrappers, "xargs"), barriers)
         if self.stdin.names is not None:
             refuse_found(argv[0].text or "", self.stdin.names, self.stdin.links_below, self.place)
         return found
@@ -220,8 +214,9 @@ class _Call:
             if FOUND in argv[1:]:
                 refuse_found(argv[0].text or "", finding.names, finding.links_below, self.place)
         self.keep((Arg(("find",), shown="find"), *args), wrappers, barriers, None)
-        named = finding.prints_names and not finding.runs
-        return Found(finding.names, finding.links_below) if named else Found()
+        if finding.runs or not finding.prints_names:
+            return Found()
+        return Found(finding.names, finding.links_below, finding.prints_names == "lines", finding.starts)
 
     def shell(
         self, name: str, script: tuple[str, tuple[Arg, ...]], wrappers: tuple[str, ...], barriers: tuple[str, ...]
@@ -262,11 +257,7 @@ class _Call:
             BUILTINS[name](args, self.scope)
             return Found()
         prove_program(name, args, self.place)
-        if prints_names(name, args):
-            return Found((), (".",))
-        if name in TABLES and keeps_names(name, args):
-            return self.stdin
-        return Found()
+        return kept_names(name, args, self.stdin) if self.stdin.names is not None else printed_names(name, args)
 
     def change_folder(self, args: tuple[Arg, ...]) -> None:
         """Folders are followed as text, so a link on the way is refused: the shell and the kernel disagree there."""

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from outrider.permissions.commands.command import Script
 from outrider.permissions.commands.flow import KEYWORDS, SEPARATORS, Flow, join, with_background
-from outrider.permissions.commands.simple import Found, Judge
+from outrider.permissions.commands.simple import Judge
+from outrider.permissions.programs.outputs import Found
 from outrider.permissions.shell.lexing import read_simple, read_words
 from outrider.permissions.shell.source import Source, Unclear
 from outrider.permissions.shell.values import Arg, Known, Scope, expand

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from msgspec import Struct
 
@@ -12,6 +13,9 @@ from outrider.permissions.shell.values import Arg, literal
 
 _NUMBER = re.compile(r"^[0-9]+(?:\.[0-9]+)?[smhd]?$")
 _ASSIGNMENT = re.compile(r"^([A-Za-z_][A-Za-z0-9_]*)=(.*)$", re.DOTALL)
+
+
+Separator = Literal["NUL", "blank", "other"]
 
 
 class Wrapped(Struct, frozen=True):
@@ -60,8 +64,10 @@ def _plain(spec: Program) -> Callable[[Sequence[Arg]], Wrapped]:
 _TIMEOUT = program("-s= -k= -v --signal= --kill-after= --preserve-status --foreground --verbose")
 _ENV = program("-i0 -u= --ignore-environment --unset= --null")
 _LOOKUP = program("-pvV", "text")
-_XARGS = program("-0rtx -n= -P= -L= -s= -d= --null --no-run-if-empty --verbose --max-args= --max-procs= --max-lines= "
-                 "--delimiter= --exit")  # fmt: skip
+_XARGS = program(
+    "-0rtx -I= -n= -P= -L= -s= -d= --null --no-run-if-empty --verbose --max-args= --max-procs= --max-lines= "
+    "--delimiter= --exit"
+)
 _SHELL = program("-ceuf")
 
 
@@ -117,17 +123,32 @@ OTHER_SHELLS = frozenset({"zsh", "ksh", "mksh", "fish", "csh", "tcsh", "ash", "p
 RUNNERS = frozenset({*WRAPPERS, *OPAQUE, *SHELLS, *OTHER_SHELLS, "xargs", "find", "eval", "trap"})
 
 
-def unwrap_xargs(args: Sequence[Arg]) -> tuple[tuple[Arg, ...], bool]:
-    """What xargs runs, and whether it takes names apart at NUL bytes only."""
+def unwrap_xargs(args: Sequence[Arg]) -> tuple[Callable[[Arg], tuple[Arg, ...]], Separator]:
+    """What xargs runs, given what it reads, and where it takes that apart."""
     options, rest = _split(_XARGS, args)
     use = read_use(_XARGS, options)
-    whole = use.has("-0", "--null")
-    return rest or (literal("echo"),), whole
+    argv = rest or (literal("echo"),)
+    marks = use.values("-I")
+    separator = "NUL" if use.has("-0", "--null") else "blank"
+    if any(value.text != "\\n" for value in use.values("-d", "--delimiter")):
+        separator = "other"
+    if not marks:
+        return (lambda given: (*argv, given)), separator
+    mark = marks[-1].text
+    if not mark:
+        raise Unclear("what xargs replaces is unknown")
+    return (lambda given: tuple(_filled(arg, mark, given) for arg in argv)), separator
+
+
+def _filled(arg: Arg, mark: str, given: Arg) -> Arg:
+    if arg.text is None or mark not in arg.text:
+        return arg
+    return given if arg.text == mark else Arg(None, lead=arg.text.partition(mark)[0], shown=arg.shown)
 
 
 def shell_text(args: Sequence[Arg]) -> tuple[str, tuple[Arg, ...]] | None:
     """The script after `-c` and its arguments; None: this is no such call."""
-    if [arg.text for arg in args] == ["--version"]:
+    if args and args[0].text in {"--version", "-n"}:
         return None
     options, rest = _split(_SHELL, args)
     if not read_use(_SHELL, options).has("-c"):

@@ -1,5 +1,7 @@
 """Programs that tell about files and folders without opening them for writing."""
 
+from msgspec import structs
+
 from outrider.permissions.programs.place import Place
 from outrider.permissions.programs.table import Program, Use, program
 from outrider.permissions.shell.source import Unclear
@@ -47,11 +49,20 @@ def _archive(use: Use, _: Place) -> None:
 def _unzip(use: Use, _: Place) -> None:
     if not use.has("-l", "-v", "-Z", "-t", "-p", "-z"):
         raise Unclear("it would unpack files")
+    if any(arg.can_be_option() for arg in use.operands[1:]):
+        raise Unclear("an option behind the archive")
 
 
-def _gzip(use: Use, _: Place) -> None:
-    if not (use.has("-l", "--list", "-t", "--test") or use.has("-c", "--stdout", "--to-stdout")):
+def _packed(use: Use, _: Place) -> None:
+    """Listing and testing leave files alone, unless `-d` takes that back."""
+    looks = use.has("-l", "--list", "-t", "--test") and not use.has("-d", "--decompress")
+    if not looks and not use.has("-c", "--stdout", "--to-stdout", "--version", "--help"):
         raise Unclear("it would replace files")
+
+
+_PACKED = program(
+    f"-lvtcdkq --list --verbose --test --stdout --to-stdout --decompress --keep --quiet {_HELP}", check=_packed
+)
 
 
 FILES: dict[str, Program] = {
@@ -103,9 +114,12 @@ FILES: dict[str, Program] = {
     ),
     "unzip": program("-lvtpqZz1", check=_unzip, options_first=True),
     "zipinfo": program("-12lsmvhtTz", options_first=True),
-    "gzip": program("-lvtcdkq --list --verbose --test --stdout --to-stdout --decompress --keep --quiet", check=_gzip),
+    **dict.fromkeys(("gzip", "gunzip", "xz", "unxz", "bzip2", "bunzip2"), _PACKED),
     "getfacl": program("-acdeEstpn --access --default --omit-header --numeric", inert=True),
     "lsattr": program("-RVadlpv", inert=True),
     "namei": program("-xmolnv --modes --owners --long", inert=True),
     "cloc": program("--help --version", "none"),
 }
+_LOOKING = ("ls", "dir", "vdir", "stat", "du", "realpath", "readlink", "namei", "lsattr", "getfacl")
+FILES.update({name: structs.replace(FILES[name], opens=False) for name in _LOOKING})
+FILES["tar"] = structs.replace(FILES["tar"], bundled=True)

@@ -55,6 +55,8 @@ def reaches(name: str, words: Sequence[str], named: int) -> bool:
     spec, start = _spec_of(name, words)
     if spec is None:
         return name == "git" and named > 1
+    if spec.bundled and words[start].isalpha():
+        words = (*words[:start], f"-{words[start]}", *words[start + 1 :])
     if any(not _has_option(spec, word) for word in words[start:named] if word.startswith("-")):
         return True
     try:

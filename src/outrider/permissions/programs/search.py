@@ -2,8 +2,14 @@
 
 from outrider.permissions.paths.protected import matches_secret
 from outrider.permissions.programs.place import Place
-from outrider.permissions.programs.table import Program, Use, program
+from outrider.permissions.programs.table import Program, Use, files_of, program
 from outrider.permissions.shell.source import Unclear
+
+
+def _greps(use: Use, place: Place) -> None:
+    _selects_no_secret(use, place)
+    if use.has("-R", "--dereference-recursive"):
+        place.refuse_links([text for arg in files_of(_GREP, use) for text in arg.choices or ()] or ["."])
 
 
 def _selects_no_secret(use: Use, _: Place) -> None:
@@ -20,17 +26,18 @@ def refuse_secret_pattern(pattern: str) -> None:
 
 
 _GREP = program(
-    "-EFGPiyvwxcLlqsbHhnTZzoaIUru -e= -f=@ -A= -B= -C= -m= -D= -d= --extended-regexp --fixed-strings "
+    "-EFGPiyvwxcLlqsbHhnTZzoaIUruR -e= -f=@ -A= -B= -C= -m= -D= -d= --extended-regexp --fixed-strings "
     "--basic-regexp --perl-regexp --regexp= --file=@ --ignore-case --no-ignore-case --invert-match --word-regexp "
     "--line-regexp --count --color[=] --colour[=] --files-without-match --files-with-matches --max-count= "
     "--only-matching --quiet --silent --no-messages --byte-offset --with-filename --no-filename --label= "
     "--line-number --initial-tab --null --after-context= --before-context= --context= --group-separator= "
     "--no-group-separator --text --binary-files= --devices= --directories= --exclude= --exclude-from=@ "
-    "--exclude-dir= --include= --recursive --line-buffered --binary --null-data --help --version -V",
+    "--exclude-dir= --include= --recursive --dereference-recursive --line-buffered --binary --null-data --help "
+    "--version -V",
     "pattern, files",
     inert=True,
     numbers=True,
-    check=_selects_no_secret,
+    check=_greps,
 )
 
 

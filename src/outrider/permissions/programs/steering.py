@@ -1,6 +1,7 @@
 """Files of a workspace that change what an installed program does: configuration, hooks, wrappers of a repository."""
 
 import hashlib
+import os
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ _GITLINK = b"\x00\x00\xe0\x00"
 _MODES = frozenset({_GITLINK, b"\x00\x00\x81\xa4", b"\x00\x00\x81\xed", b"\x00\x00\xa0\x00", b"\x00\x00\x40\x00"})
 _SECTION = re.compile(r'^\s*\[\s*(?P<name>[A-Za-z0-9.-]+)\s*(?:"(?P<sub>(?:[^"\\]|\\.)*)")?\s*\](?P<rest>.*)$')
 _KEY = re.compile(r"^\s*(?P<key>[A-Za-z][A-Za-z0-9-]*)\s*(?:=|$|[#;])")
+_HOOKS_PATH = re.compile(r"^\s*(?:\[\s*core\s*\])?\s*hooksPath\s*=\s*(?P<path>[^#;]*)", re.IGNORECASE)
 # What a repository's own configuration may say without steering which program runs.
 _HARMLESS_SECTIONS = names("""user author committer branch color column advice init pull push gui status blame tag""")
 _HARMLESS_KEYS = names(
@@ -111,15 +113,30 @@ def _git(root: Path, cwd: Path, *, reads_only: bool) -> Iterator[Item]:
         if key := foreign_key(path, reads_only=reads_only):
             yield Item(path, f"it sets {key}, by which git can run something")
     yield from _nested(folder, cwd)
-    if not reads_only and (folder / "hooks").is_dir():
-        for hook in sorted((folder / "hooks").iterdir()):
-            if not hook.name.endswith(".sample") and hook.is_file():
-                yield Item(hook, "git runs it")
+    yield from _hooks(_common(folder) / "hooks", reads_only=reads_only)
+    for path in _configurations(folder):
+        for found in filter(None, map(_HOOKS_PATH.match, _lines(path))):
+            if set(found["path"]) & set('"\\'):
+                yield Item(path, "it says in an unusual way where its hooks are")
+            hooks = os.path.expanduser(found["path"].strip())  # noqa: PTH111
+            yield from _hooks(_worktree(cwd) / hooks, reads_only=reads_only)
+
+
+def _hooks(folder: Path, *, reads_only: bool) -> Iterator[Item]:
+    """Even `git diff` writes the index anew, and tells a hook, where it finds that nothing has changed but a time."""
+    for name in sorted(os.listdir(folder)) if folder.is_dir() and os.access(folder, os.R_OK) else ():  # noqa: PTH208
+        meant = name == "post-index-change" if reads_only else not name.endswith(".sample")
+        if meant and (folder / name).is_file():
+            yield Item(folder / name, "git runs it")
+
+
+def _worktree(cwd: Path) -> Path:
+    return next((place for place in (cwd, *cwd.parents) if (place / ".git").exists()), cwd)
 
 
 def _nested(folder: Path, cwd: Path) -> Iterator[Item]:
     """Repositories that the index names as parts of this one: git runs itself in them, under their configuration."""
-    home = next((place for place in (cwd, *cwd.parents) if (place / ".git").exists()), cwd)
+    home = _worktree(cwd)
     for name in _gitlinks(folder / "index"):
         if name is None:
             yield Item(folder / "index", "it names repositories inside this one in a way that is not understood")
@@ -155,16 +172,19 @@ def _gitlinks(index: Path) -> Iterator[str | None]:
 
 
 def _configurations(folder: Path) -> Iterator[Path]:
-    common = folder
-    pointer = folder / "commondir"
-    if pointer.is_file():
-        common = (folder / "".join(_lines(pointer)[:1]).strip()).resolve()
+    common = _common(folder)
     modules = common / "modules"
     for path in (common / "config", folder / "config", folder / "config.worktree"):
         if path.is_file():
             yield path
     if modules.is_dir():
         yield from sorted(modules.rglob("config"))[:50]
+
+
+def _common(folder: Path) -> Path:
+    """Where a linked worktree keeps what it shares with the others."""
+    pointer = folder / "commondir"
+    return (folder / "".join(_lines(pointer)[:1]).strip()).resolve() if pointer.is_file() else folder
 
 
 def git_folder(cwd: Path) -> Path | None:

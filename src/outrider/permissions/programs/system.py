@@ -32,6 +32,13 @@ def asked_for_its_version(use: Use, _: Place) -> None:
         raise Unclear("only asking for its version is known to be harmless")
 
 
+def checked_or_asked_for_its_version(use: Use, place: Place) -> None:
+    """With `-n` a shell only reads a script."""
+    asked_for_its_version(use, place)
+    if use.operands and not use.has("-n"):
+        raise Unclear("it would run a script")
+
+
 def _no_environment(use: Use, _: Place) -> None:
     if any(arg.text is None or "e" in arg.text for arg in use.operands):
         raise Unclear("it would show the environment of other processes")
@@ -40,6 +47,17 @@ def _no_environment(use: Use, _: Place) -> None:
 def asked_go_for_its_version(use: Use, _: Place) -> None:
     if [arg.text for arg in use.operands] != ["version"]:
         raise Unclear("only asking go for its version is known to be harmless")
+
+
+def _shows_network(use: Use, _: Place) -> None:
+    """`ip addr`, or with `show` whatever follows that."""
+    kind, verb = (*(arg.text for arg in use.operands[:2]), "show", "show")[:2]
+    if kind not in _NETWORK_PARTS or verb not in {"show", "list", "ls"}:
+        raise Unclear("only showing addresses, links and routes is known to be harmless")
+
+
+_IP_OPTIONS = names("-4 -6 -br -brief -c -color -d -details -h -human -j -json -o -oneline -p -pretty -s -stats -V")
+_NETWORK_PARTS = names("a addr address l link r route n neigh neighbour rule")
 
 
 def _version(options: str) -> Program:
@@ -113,6 +131,8 @@ SYSTEM: dict[str, Program] = {
         "none",
         check=_numeric,
     ),
+    "mount": program("-l --version --help", "none"),
+    "ip": structs.replace(program("", "text", check=_shows_network), words=_IP_OPTIONS),
     "locale": program("-akcm --all-locales --charmaps", "text", inert=True),
     "getconf": program("-a", "text", inert=True),
     "printenv": program(f"-0 --null {_HELP}", "text", inert=True),
@@ -135,9 +155,13 @@ SYSTEM: dict[str, Program] = {
     "dpkg": program("-lLsS --list --listfiles --status --search --print-architecture --version --help", "text"),
     "dpkg-query": program("-lLWsS -f= --list --show --showformat= --version", "text"),
     "rpm": _VERSION_ONLY,
-    "bash": _VERSION_ONLY,
+    **dict.fromkeys(
+        ("bash", "sh", "dash"), program("-n --version", check=checked_or_asked_for_its_version, options_first=True)
+    ),
     "node": _version("-vh --version --help"),
     "npm": _version("-v --version"),
+    "npx": _version("-v --version"),
+    **dict.fromkeys(("gcc", "g++", "cc", "c++", "clang", "clang++"), _version("-v --version")),
     "python": _version("-Vh --version --help"),
     "python3": _version("-Vh --version --help"),
     "perl": _version("-v --version"),
@@ -157,11 +181,11 @@ SYSTEM: dict[str, Program] = {
     "ssh": _version("-V"),
 }
 _ASKED_FOR_VERSIONS = names(
-    """gcc g++ cc c++ clang clang++ cpp ld as gdb cmake ninja meson autoconf automake pkg-config pip pip3 uv ruff
-    mypy black isort flake8 pylint poetry pipenv docker podman kubectl helm psql sqlite3 mysql
-    redis-server zsh dash fish vim nvim nano emacs deno bun tsc yq bzip2 xz zstd dotnet swift lua gh protoc bat
+    """cpp ld as gdb cmake ninja meson autoconf automake pkg-config pip pip3 uv ruff
+    mypy black isort flake8 pylint poetry pipenv docker podman helm psql sqlite3 mysql
+    redis-server zsh fish vim nvim nano emacs deno bun tsc yq zstd dotnet swift lua gh protoc bat
     eza shellcheck hadolint pandoc ffmpeg convert inkscape nginx git-lfs"""
 )
 SYSTEM.update(dict.fromkeys(_ASKED_FOR_VERSIONS, _VERSION_ONLY))
 # Programs that do something else as a rule: knowing their version says nothing about the rest of what they can do.
-VERSION_CHECKS = (asked_for_its_version, asked_go_for_its_version)
+VERSION_CHECKS = (asked_for_its_version, asked_go_for_its_version, checked_or_asked_for_its_version)

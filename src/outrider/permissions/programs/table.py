@@ -46,6 +46,8 @@ class Program(Struct, frozen=True):
     check: Callable[[Use, Place], None] | None = None
     words: frozenset[str] = frozenset()  # words like -version that are one option
     options_first: bool = False
+    opens: bool = True  # False: it tells about files without opening them
+    bundled: bool = False  # the first word holds options even without a dash, as in `tar tf`
 
 
 def program(
@@ -81,14 +83,15 @@ def prove(spec: Program, args: Sequence[Arg], place: Place) -> Use:
     for name, value in use.options:
         if value is not None and spec.options.get(name) == "file":
             place.check(value)
-    for arg in _files(spec, use):
-        place.check(arg)
+    for arg in files_of(spec, use):
+        place.check(arg, opens=spec.opens)
     if spec.check:
         spec.check(use, place)
     return use
 
 
-def _files(spec: Program, use: Use) -> Sequence[Arg]:
+def files_of(spec: Program, use: Use) -> Sequence[Arg]:
+    """The operands that are files."""
     match spec.operands:
         case "none":
             if use.operands:
@@ -104,10 +107,23 @@ def _files(spec: Program, use: Use) -> Sequence[Arg]:
 
 def read_use(spec: Program, args: Sequence[Arg]) -> Use:
     """Options and operands, as getopt would read them; an unknown, abbreviated or uncertain option is unclear."""
-    reading = _Reading(spec, list(args))
+    reading = _Reading(spec, _unbundled(spec, args) if spec.bundled else list(args))
     while reading.rest:
         reading.next()
     return Use(tuple(reading.options), tuple(reading.operands))
+
+
+def _unbundled(spec: Program, args: Sequence[Arg]) -> list[Arg]:
+    """`tfv x` as `-tv -f x`: the letters that take a value find theirs behind the word, in the same order."""
+    first = args[0].text if args else None
+    if first is None or not first.isalpha():
+        return list(args)
+    taking = [letter for letter in first if spec.options.get(f"-{letter}") in {"value", "file"}]
+    plain = "".join(letter for letter in first if letter not in taking)
+    if len(args) <= len(taking):
+        raise Unclear(f"{first} lacks a value")
+    values = [arg for letter, value in zip(taking, args[1:], strict=False) for arg in (literal(f"-{letter}"), value)]
+    return [*([literal(f"-{plain}")] if plain else []), *values, *args[1 + len(taking) :]]
 
 
 class _Reading:

@@ -133,6 +133,16 @@ TEXTS: dict[str, Program] = {
     "bzcat": program("-s", inert=True),
     "xzcat": program("-q", inert=True),
     "look": program("-adf -t=", "pattern, files", inert=True),
+    "pr": program("-adFmtTnv -h= -l= -o= -w= -W=", inert=True, numbers=True),
+    "tsort": program(_HELP, inert=True),
+    "bc": program("-lqsw --mathlib --quiet --standard --warn --help --version", inert=True),
+    "iconv": program("-f= -t= -cls --from-code= --to-code= --list --silent --help --version"),
+    "sdiff": program("-abBdEHilstWZ -I= -w= --ignore-case --width= --suppress-common-lines --left-column"),
+    "nm": program(
+        "-aABCDgnopPrsSuUvV -f= -t= --demangle --dynamic --defined-only --undefined-only", check=_no_option_files
+    ),
+    "size": program("-ABGdotxV", check=_no_option_files),
+    "readelf": program("-acdeghlnrsStuvVW --all --file-header --sections --symbols --wide", check=_no_option_files),
     # These write files by nature; what they are is known, so that no rule for "anything" reaches that.
     "split": program(_HELP, "none"),
     "csplit": program(_HELP, "none"),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TextIO
 
 from outrider.app.screen import for_terminal
+from outrider.errors import OutriderError
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 WIDE = 100  # columns where there is no terminal to ask
@@ -23,8 +24,10 @@ class Console:
         self._environ = environ
         self.out_is_terminal = self.out.isatty()
         self.err_is_terminal = self.err.isatty()
+        self.lost: OutriderError | None = None  # why data could not be written
         for stream in (self.out, self.err):
-            if reconfigure := getattr(stream, "reconfigure", None):
+            reconfigure = getattr(stream, "reconfigure", None)
+            if reconfigure and stream.errors != "backslashreplace":  # it writes what waits, and may fail again
                 reconfigure(errors="backslashreplace")
 
     @property
@@ -42,13 +45,24 @@ class Console:
 
     def write(self, text: str) -> None:
         """Data, as it comes; seen at once where somebody looks on."""
-        self.out.write(for_terminal(text) if self.out_is_terminal else text)
-        self.out.flush()
+        self._put(for_terminal(text) if self.out_is_terminal else text, at_once=True)
 
     def print(self, text: str = "", style: str = "") -> None:
         if self.out_is_terminal:
             text = self._painted(for_terminal(text), style)
-        self.out.write(f"{text}\n")
+        self._put(f"{text}\n")
+
+    def _put(self, text: str, *, at_once: bool = False) -> None:
+        """A reader that went away is no error of ours; a full disk is one that has to be said."""
+        try:
+            self.out.write(text)
+            if at_once:
+                self.out.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            self.lost = OutriderError(f"stdout cannot be written: {error.strerror or error}")
+            raise self.lost from error
 
     def say(self, text: str, style: str = "") -> None:
         """A word to the person in front of the terminal, or to a log."""

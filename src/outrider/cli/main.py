@@ -9,15 +9,14 @@ from outrider.cli import exits
 
 def main(argv: list[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else argv
+    _fill_in_streams()
     try:
-        code = _run(given)
-        sys.stdout.flush()
+        return _flushed(_run(given))
     except KeyboardInterrupt:
         return exits.INTERRUPTED
     except BrokenPipeError:
         _leave_quietly()
         return exits.DONE
-    return code
 
 
 def _run(given: list[str]) -> int:
@@ -38,7 +37,29 @@ def version() -> str:
     return sys.modules["outrider"].__version__
 
 
+def _fill_in_streams() -> None:
+    """Where somebody closed a stream, the next file that is opened would get its number, and what is printed."""
+    for number, name, way in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+            setattr(sys, name, os.fdopen(number, way, encoding="utf-8", closefd=False))
+
+
+def _flushed(code: int) -> int:
+    """The exit code once all that was printed has left; if it cannot, that is a failure too, and said if none was."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _leave_quietly()
+        if code == exits.DONE:
+            sys.stderr.write(f"outrider: stdout cannot be written: {error.strerror or error}\n")
+        return code or exits.FAILED
+    return code
+
+
 def _leave_quietly() -> None:
-    """Nobody reads any more, which is no error; nothing else must be written when the interpreter ends."""
+    """Nothing goes through any more; nothing else must be written when the interpreter ends."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())

@@ -2,7 +2,10 @@
 
 import asyncio
 import signal
+import sys
+from asyncio.subprocess import PIPE
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -76,6 +79,28 @@ async def test_a_reader_that_goes_away_is_no_error_and_the_work_is_done(program:
         assert await process.stderr.read() == b""
         assert len(server.requests) == 2
     assert "The end." in await kept(program)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no disk that is always full")
+async def test_a_full_disk_is_said_once_and_the_work_is_kept(program: Program):
+    async with answering(program, ["All of it is kept."]):
+        with Path("/dev/full").open("w") as full:
+            done = await ended(await program.start("run", "work", stdout=full))
+            listed = await ended(await program.start("sessions", "list", stdout=full))
+    words = "outrider: stdout cannot be written: No space left on device\n"
+    assert [(one.code, one.err) for one in (done, listed)] == [(1, words), (1, words)]
+    assert "All of it is kept." in await kept(program)
+
+
+async def test_streams_that_somebody_closed_are_nowhere(program: Program):
+    async with answering(program, ["Done.", "Done.", "Done."]):
+        for closing in (">&-", "2>&-", "<&- >&- 2>&-"):
+            shell = ["sh", "-c", f'"$0" -m outrider run work {closing}', sys.executable]
+            process = await asyncio.create_subprocess_exec(
+                *shell, cwd=program.workspace, env=program.environ, stdout=PIPE, stderr=PIPE
+            )
+            done = await ended(process)
+            assert (done.code, done.err) == (0, ""), closing
 
 
 async def test_a_list_that_nobody_reads_to_its_end_is_no_error(program: Program):

@@ -7,6 +7,7 @@ import msgspec
 from outrider.cli.console import Console
 from outrider.cli.run.result import VERSION, Begun, Result
 from outrider.cli.run.stream import Lines
+from outrider.errors import OutriderError
 from outrider.types.events import Event, LLMResponseEvent, PartDeltaEvent, PartUpdatedEvent
 from outrider.types.parts import TextPart
 
@@ -20,7 +21,7 @@ class Printer(Protocol):
 
 
 class Pipe:
-    """stdout, until nobody reads it any more; that is no error, and no reason to stop the work."""
+    """stdout, until nobody reads it any more or it is full; that is no reason to stop the work."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -31,7 +32,7 @@ class Pipe:
             return
         try:
             self._console.write(text)
-        except BrokenPipeError:
+        except (BrokenPipeError, OutriderError):
             self._open = False
 
 

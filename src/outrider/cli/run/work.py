@@ -52,6 +52,8 @@ class Work:
         result = Result(opened.begun, end, self._tally, took, heard.exit_code)
         printer.end(result)
         self._last_words(result)
+        if self._console.lost is not None:
+            raise self._console.lost
         return result.exit_code
 
     async def _opening(self) -> AbstractAsyncContextManager[Opened]:

@@ -28,7 +28,9 @@ from outrider.permissions.texts.redact import Redactor
 from outrider.providers.catalog import Catalog
 from outrider.providers.provider import ModelClient
 from outrider.sessions.session import Session
+from outrider.sessions.sqlite.owners import this_process
 from outrider.sessions.store import Store
+from outrider.sessions.waiting.leases import Holder
 from outrider.tools.builtin.task import task_tool
 from outrider.types.agents import Agent, Limits
 from outrider.types.ids import now_ms
@@ -76,6 +78,7 @@ class Staff:
         self._options = options
         self._store = store
         self._bus = bus
+        self._holder = Holder(store, this_process())
         self._desk = desk
         self._catalog = options.catalog or known_models()
         self._clients: dict[str, ModelClient] = {}
@@ -177,7 +180,7 @@ class Staff:
         built_in = toolbox.tools if toolbox else {}
         own = built_in.keys() - self.plan.tools.keys()
 
-        children = Children(self._store, self._bus, toolbox.tree if toolbox else None)
+        children = Children(self._store, self._bus, self._holder, toolbox.tree if toolbox else None)
         return Crew(
             agents=self.plan.agents,
             clients=self._recorder.clients(session.id) if self._recorder else self._clients,

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from outrider.agents.ends import TurnEnd
+from outrider.app.below.descendants import end_session
 from outrider.app.engine import Engine
-from outrider.background.endings.leavings import end_sessions
 from outrider.background.endings.reports import Report, Reports, Told
 from outrider.background.parking import only_waits
 from outrider.background.runs import EndReason, Job, Outcome
@@ -59,8 +59,8 @@ class Carrier:
     async def settle(self, run_id: str, job: Job, reason: EndReason) -> None:
         """Bring a run to its end that is over and that nobody carries."""
         try:
-            if await end_sessions(self._engine.store, run_id):
-                await self._ended(run_id, job, await self._outcome(run_id, reason))
+            await end_session(self._engine.store, run_id)
+            await self._ended(run_id, job, await self._outcome(run_id, reason))
         except SessionNotFoundError:  # it was deleted, and with it all that was open
             await asyncio.to_thread(self._reports.keep, run_id, Report(outcome=Outcome(reason=reason)))
 

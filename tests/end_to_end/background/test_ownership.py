@@ -16,9 +16,10 @@ from outrider.background.database import Database
 from outrider.background.endings.reports import Reports
 from outrider.background.jobs import open_jobs
 from outrider.background.runs import Job
+from outrider.background.used import family
 from outrider.background.worktrees.ground import Ground
 from outrider.sessions.sqlite_store import SqliteStore
-from outrider.types.parts import ToolResultPart
+from outrider.types.parts import ToolPart, ToolResultPart
 from outrider.types.request import Request
 from tests.turns.stories import agent, call, scripted
 
@@ -91,3 +92,33 @@ async def test_whose_run_it_is_takes_its_session_back_from_one_that_came_too_lat
     assert (outcome.reason, outcome.output) == ("completed", "done")
     calls = [call.state for m in (await two.store.load(run_id)).messages for call in m.parts if hasattr(call, "state")]
     assert [getattr(state, "reason", state.status) for state in calls] == ["interrupted", "completed"]
+
+
+async def test_an_agent_that_was_called_by_one_that_came_too_late_writes_nothing_either(two: Two):
+    """Its call was ended, as interrupted, by whoever took the run over; what it did since is nobody's to keep."""
+
+    def asks(request: Request) -> Any:
+        parts = [part for message in request.prompt for part in message.content]
+        if any(isinstance(part, ToolResultPart) for part in parts):
+            return "done"
+        if any("look" in getattr(part, "text", "") for part in parts):
+            return call("step", "below")
+        return call("call_agent", "above", agent_name="reviewer", message="look")
+
+    agents = [agent(), agent("reviewer", "You review.")]
+    run_id = await submitted(two)
+    async with Engine(agents, [scripted(asks)], [Tool(two.step)], store=two.store) as paused:
+        turn = asyncio.create_task(paused.go_on(run_id, take_over=True))
+        await asyncio.wait_for(two.begun.wait(), SECONDS)
+        async with Engine(agents, [scripted(asks)], [Tool(two.step)], store=two.store) as owner:
+            end = await asyncio.wait_for(owner.go_on(run_id, take_over=True), SECONDS)
+            _, child = [session_id async for session_id in family(two.store, run_id)]
+            before = [change async for change in two.store.changes(child, follow=False)]
+            two.taken.set()
+            await asyncio.wait_for(asyncio.wait([turn]), SECONDS)
+            after = [change async for change in two.store.changes(child, follow=False)]
+    assert end.output == "done"
+    assert after == before
+    (ended,) = [part for m in (await two.store.load(child)).messages for part in m.get_parts_by_type(ToolPart)]
+    assert getattr(ended.state, "reason", "") == "interrupted"
+    assert turn.cancelled() or turn.exception() or turn.result().reason != "completed"

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from outrider.errors import SessionNotFoundError
 from outrider.sessions.recovery import repair
+from outrider.sessions.sqlite.owners import this_process
 from outrider.sessions.store import Store
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message
@@ -21,14 +22,16 @@ async def end_below(store: Store, messages: Sequence[Message]) -> None:
             await end_session(store, part.child_session_id)
 
 
-async def end_session(store: Store, session_id: str, *, token: int | None = None) -> None:
-    """Also what waits for an answer, with its question; `token` is that of the session's owner, where it has one."""
+async def end_session(store: Store, session_id: str) -> None:
+    """Also what waits for an answer, with its question. Who owned the session until now cannot write it any more."""
     try:
-        transcript = await store.load(session_id)
+        lease = await store.acquire(session_id, this_process(), take_over=True)
     except SessionNotFoundError:
         return
+    transcript = await store.load(session_id)
     if changed := repair(transcript, now_ms(), waits=False):
-        await store.append(session_id, changed, token=token)
+        await store.append(session_id, changed, token=lease.token)
     for question in await store.approvals(session_id, only_open=True):
         await store.answer(question.id, "revoked")
     await end_below(store, transcript.messages)
+    await store.release(lease)

@@ -6,12 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 import sqlalchemy as sa
 
-from outrider.app.below.descendants import end_session
 from outrider.background.database import Database
 from outrider.background.runs import EndReason
-from outrider.errors import LeaseLostError
-from outrider.sessions.sqlite.owners import this_process
-from outrider.sessions.store import Store
 
 
 class Leaving(msgspec.Struct, frozen=True):
@@ -65,14 +61,3 @@ class Leavings:
         given = {"me": me, "id": one.run_id, "status": one.status, "worker": one.worker}
         with self._engine.begin() as db:
             return bool(db.execute(sa.text(statement), given).rowcount)
-
-
-async def end_sessions(store: Store, run_id: str) -> bool:
-    """End what stands open in a run's session and in those of its agents; False if somebody goes on with it."""
-    try:
-        lease = await store.acquire(run_id, this_process(), take_over=True)
-        await end_session(store, run_id, token=lease.token)
-        await store.release(lease)
-    except LeaseLostError:
-        return False
-    return True

@@ -51,7 +51,7 @@ async def serve(settings: Settings, options: ServeOptions, version: str, tell: C
     token = keep_token(settings.data / "server" / "token")
     listening, address = bound(wanted)
     async with AsyncExitStack() as opened:
-        questions = OpenQuestions()
+        questions = OpenQuestions(providers=settings.providers)
         engine = await opened.enter_async_context(_engine(settings, options, questions))
         feeds = Feeds(engine)
         routes = await opened.enter_async_context(_for_agents(engine, settings, version)) if options.mcp else ()

@@ -51,7 +51,7 @@ def engines(stack: AsyncExitStack, attach: Attach | None = None) -> OpenBridge:
     async def open_bridge(settings: Settings) -> Bridge:
         if attach is not None:
             return await stack.enter_async_context(attach(settings))
-        questions = OpenQuestions()
+        questions = OpenQuestions(providers=settings.providers)
         engine = standard_engine(
             settings, workspace=settings.workspace, attended=True, bus=questions.bus, ask=questions.ask
         )

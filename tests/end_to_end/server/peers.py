@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from outrider import Agent, Engine, Provider, Tool
+from outrider.app.inputs.questions import OpenQuestions
 from outrider.providers.scripted import call
 from outrider.server.app import application
+from outrider.server.extras import Extras
 from outrider.server.feeds.feed import Feeds
 from outrider.server.guards.address import Address
 from outrider.server.serve import Server, bound
 from outrider.sessions.sqlite_store import SqliteStore
+from outrider.tools.builtin.question import question_tool
 from outrider.types.parts import ToolResultPart
 from outrider.types.request import Request
 from tests.end_to_end.server.serving import TOKEN
@@ -40,7 +43,11 @@ def asking(agent: str, message: str = "your turn") -> Callable[[Request], Any]:
 async def peer(
     folder: Path, name: str, script: Script, *, at: Any = None, knows: dict[str, Address] | None = None, **options: Any
 ) -> AsyncIterator[tuple[Engine, Address]]:
-    """An engine whose own agent is called `name`, on a port; `knows` are agents of other servers."""
+    """An engine whose own agent is called `name`, on a port; `knows` are agents of other servers, `questions` those
+    that its models may ask."""
+    questions: OpenQuestions | None = options.pop("questions", None)
+    if questions is not None:
+        options |= {"bus": questions.bus, "tools": [question_tool(questions.ask)]}
     listening, address = at or bound(Address())
     tools: list[Tool] = options.pop("tools", [])
     delay = options.pop("delay", 0.0)
@@ -54,7 +61,9 @@ async def peer(
         await opened.enter_async_context(store)
         engine = await opened.enter_async_context(Engine(agents, providers, tools, store=store, **options))
         feeds = Feeds(engine)
-        server = Server(application(engine, feeds, address=address, token=TOKEN, version="0"), address, feeds)
+        extras = Extras(questions=questions)
+        app = application(engine, feeds, address=address, token=TOKEN, version="0", extras=extras)
+        server = Server(app, address, feeds)
         serving = asyncio.create_task(server.serve([listening]))
         try:
             yield engine, address

@@ -1,13 +1,12 @@
 """Questions about calls on other servers, where an agent works for one of ours: heard here, and answered there."""
 
 from collections.abc import Iterable
-from contextlib import aclosing
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from outrider.app.config.environment import filled_in, proxy_for
+from outrider.app.models.peers import peers_among, tell_peer
 from outrider.bus import EventBus
 from outrider.errors import NotFoundError
 from outrider.providers.reading import decoded
@@ -15,7 +14,6 @@ from outrider.sessions.records import Approval
 from outrider.types.agents import Provider
 from outrider.types.events import LoopCompletedEvent, ToolApprovalRequestedEvent, ToolApprovalResultEvent
 
-KIND = "outrider"
 _read = msgspec.json.Decoder(Approval).decode
 
 
@@ -25,7 +23,7 @@ class Abroad:
 
     def __init__(self, bus: EventBus, providers: Iterable[Provider]) -> None:
         self._bus = bus
-        self._peers = {_address(provider): provider for provider in map(_filled, providers) if provider.kind == KIND}
+        self._peers = peers_among(providers)
         self._open: dict[str, tuple[Approval, str]] = {}
         self._unsubscribe = self._listen() if self._peers else ()
 
@@ -44,13 +42,13 @@ class Abroad:
         """What the server says that holds now: an answer that was given there before counts."""
         asked, server = self._open[approval_id]
         try:
-            given = await _given(self._peers[server], approval_id, answer)
+            raw = await tell_peer(self._peers[server], f"/api/approvals/{approval_id}", answer)
         except NotFoundError:
             if approval_id in self._open:
                 self._drop(approval_id)
             raise
         self._open.pop(approval_id, None)
-        return replace(given, session_id=asked.session_id)
+        return replace(decoded(_read, raw), session_id=asked.session_id)
 
     def _listen(self) -> tuple[Any, ...]:
         return (
@@ -91,26 +89,3 @@ class Abroad:
                 approval_id=asked.id,
             )
         )
-
-
-async def _given(peer: Provider, approval_id: str, answer: dict[str, Any]) -> Approval:
-    from outrider.providers.outrider.wire import PeerWire  # by those who answer: most have no peers
-    from outrider.providers.transport.http import HttpClient
-
-    wire, pieces = PeerWire(peer), list[bytes]()
-    async with aclosing(HttpClient(proxy=proxy_for)) as http:
-        answered = await http.send(wire.answering(approval_id, answer))
-        while piece := await answered.read():
-            pieces.append(piece)
-    if answered.status >= 400:
-        raise wire.error(answered.status, answered.headers, b"".join(pieces))
-    return decoded(_read, b"".join(pieces))
-
-
-def _filled(provider: Provider) -> Provider:
-    return filled_in(provider) if provider.kind == KIND else provider
-
-
-def _address(provider: Provider) -> str:
-    """As the wire of such providers writes it."""
-    return (provider.base_url or "").rstrip("/")

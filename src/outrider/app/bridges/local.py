@@ -46,7 +46,7 @@ class LocalBridge:
         return self._questions.waiting(session_id)
 
     async def answer_question(self, question_id: str, answers: Sequence[str]) -> None:
-        self._questions.answer(question_id, answers)
+        await self._questions.give(question_id, answers)
 
     async def revoke(self, approval_id: str) -> None:
         await self.engine.desk.revoke(approval_id)

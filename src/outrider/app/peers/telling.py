@@ -14,6 +14,7 @@ from outrider.types.events import (
     MessageAddedEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
+    SessionUpdatedEvent,
     ToolApprovalRequestedEvent,
     ToolApprovalResultEvent,
     ToolExecutionCompletedEvent,
@@ -87,6 +88,8 @@ class Telling:
             case LLMRequestEvent() if own:
                 yield from self._on_the_way()
             case ToolApprovalRequestedEvent() | ToolApprovalResultEvent():
+                yield Happened(_without_place(event))
+            case SessionUpdatedEvent(changes={"question": _} | {"settled": _}):
                 yield Happened(_without_place(event))
             case PartDeltaEvent() | LoopCompletedEvent() if not own:
                 yield Happened(event)

@@ -7,7 +7,7 @@ import msgspec
 
 from outrider.errors import MalformedAnswerError, NetworkError, ProviderError
 from outrider.providers.reading import decoded
-from outrider.types.events import ToolApprovalRequestedEvent, event_from_dict
+from outrider.types.events import Event, SessionUpdatedEvent, ToolApprovalRequestedEvent, event_from_dict
 from outrider.types.stream import Delta, Finish, Happened, InputDelta, PartEnd, PartStart, ReasoningDelta, TextDelta
 
 FAILED = "Failed"
@@ -77,7 +77,16 @@ class PeerDecoder:
             event = event_from_dict(decoded(_read_heard, data).event)
         except ValueError:
             return  # of a kind that is not known here
-        if isinstance(event, ToolApprovalRequestedEvent):
-            where = f"at {self._server}: {event.description}"
-            event = msgspec.structs.replace(event, server=self._server, description=where)
-        yield Happened(event)
+        yield Happened(self._placed(event))
+
+    def _placed(self, event: Event) -> Event:
+        """What is asked says where, since that is where an answer goes."""
+        match event:
+            case ToolApprovalRequestedEvent():
+                where = f"at {self._server}: {event.description}"
+                return msgspec.structs.replace(event, server=self._server, description=where)
+            case SessionUpdatedEvent(changes={"question": {"agent": agent} as question}):
+                placed = {**question, "server": self._server, "agent": f"{agent} at {self._server}"}
+                return msgspec.structs.replace(event, changes={"question": placed})
+            case _:
+                return event

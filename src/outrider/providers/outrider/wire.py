@@ -56,10 +56,9 @@ class PeerWire:
         }
         return HttpCall(f"{self._address}/api/peer", self._headers, msgspec.json.encode(asked))
 
-    def answering(self, approval_id: str, answer: Mapping[str, Any]) -> HttpCall:
-        """The answer to a question about a call over there."""
-        url = f"{self._address}/api/approvals/{quote(approval_id, safe='')}"
-        return HttpCall(url, self._headers, msgspec.json.encode(answer))
+    def answering(self, path: str, answer: Mapping[str, Any]) -> HttpCall:
+        """A person's answer to what is asked over there."""
+        return HttpCall(f"{self._address}{quote(path)}", self._headers, msgspec.json.encode(answer))
 
     def decoder(self, request: Request) -> PeerDecoder:
         return PeerDecoder(self._address)

@@ -34,7 +34,7 @@ async def answer_question(asked: Asked[Nothing, Answers]) -> None:
     question_id = asked.path["question_id"]
     if asked.questions is None or all(one.id != question_id for one in asked.questions.waiting()):
         raise LookupError("no such question waits; somebody may have answered it")
-    asked.questions.answer(question_id, asked.body.answers)
+    await asked.questions.give(question_id, asked.body.answers)
 
 
 QUESTIONS = (

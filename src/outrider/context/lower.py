@@ -8,6 +8,8 @@ one result.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from msgspec.structs import replace
+
 from outrider.context.current import current
 from outrider.types.codec import AnyPart
 from outrider.types.messages import Message
@@ -31,6 +33,9 @@ NOT_FINISHED = (
     "Check before you repeat it."
 )
 OUTPUT_REMOVED = "(The output of this old call was removed to save space. Call the tool again if you need it.)"
+# Where vendors' own blocks, items and parts are kept word for word, and which of them are thoughts all the same.
+_OPAQUE = ("block", "item", "part")
+_THOUGHTS = ("thinking", "redacted_thinking", "reasoning")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -105,8 +110,8 @@ def _assistant_messages(message: Message, family: str, call_ids: CallIds) -> Ite
                 results.append(result)
             elif (visible := _visible(part, family)) is not None:
                 said.append(visible)
-        if _broke_off(message):
-            said = _without_trailing_reasoning(said)
+        if said and isinstance(said[-1], ReasoningPart):
+            said = _without_trailing_reasoning(said, broke_off=_broke_off(message))
         if said:
             yield ModelMessage("assistant", tuple(said))
         if results:
@@ -132,6 +137,8 @@ def _split(part: ToolPart, call_id: str) -> tuple[ToolUsePart, ToolResultPart]:
         result = ToolResultPart(tool_use_id=call_id, content=NOT_FINISHED, is_error=True, tool_name=name, id=part.id)
     elif isinstance(state, ToolCompleted) and state.time.compacted is not None:
         result = ToolResultPart(tool_use_id=call_id, content=OUTPUT_REMOVED, tool_name=name, id=part.id)
+    elif result.tool_name != name:
+        result = replace(result, tool_name=name)
     return use, result
 
 
@@ -168,12 +175,18 @@ def _broke_off(message: Message) -> bool:
     return message.error is not None or message.finish == "length"
 
 
-def _without_trailing_reasoning(parts: list[ModelPart]) -> list[ModelPart]:
-    """Vendors refuse reasoning that nothing follows, as an answer that broke off may leave it."""
+def _without_trailing_reasoning(parts: list[ModelPart], *, broke_off: bool) -> list[ModelPart]:
+    """Vendors refuse reasoning that nothing follows. What else they keep as reasoning, such as the work of their own
+    tools, may stand at the end of an answer that is whole."""
     end = len(parts)
-    while end and isinstance(parts[end - 1], ReasoningPart):
+    while end and isinstance(last := parts[end - 1], ReasoningPart) and (broke_off or _is_thought(last)):
         end -= 1
     return parts[:end]
+
+
+def _is_thought(part: ReasoningPart) -> bool:
+    kept = next((part.provider_state[name] for name in _OPAQUE if name in part.provider_state), None)
+    return kept is None or kept.get("type") in _THOUGHTS
 
 
 def _opening() -> ModelMessage:

@@ -206,6 +206,29 @@ def test_reasoning_at_the_end_of_an_answer_that_broke_off_is_left_out(fields):
     assert shown(lower(history, family="anthropic"))[1] == ("assistant", ["so far"])
 
 
+@pytest.mark.parametrize(
+    ("kept", "stays"),
+    [
+        ({"signature": "s"}, False),
+        ({"block": {"type": "redacted_thinking", "data": "x"}}, False),
+        ({"item": {"type": "reasoning", "encrypted_content": "x"}}, False),
+        ({"item": {"type": "web_search_call"}}, True),
+        ({"block": {"type": "server_tool_use"}}, True),
+        ({"part": {"codeExecutionResult": {}}}, True),
+    ],
+)
+def test_an_answer_does_not_end_with_a_thought(kept: dict[str, object], stays: bool):
+    last = ReasoningPart("hm", provider_state={"family": "x", **kept})
+    history = [user("go"), assistant("so far", last, finish="stop"), user("go on")]
+    assert len(lower(history, family="x")[1].content) == (2 if stays else 1)
+
+
+def test_a_result_names_its_tool_like_the_call_does():
+    history = [user("go"), assistant(ToolPart("1", "default api:read", RUNNING.complete("ok", 2)))]
+    use, result = (message.content[0] for message in lower(history, family="x")[1:])
+    assert (use.tool_name, result.tool_name) == ("default_api_read", "default_api_read")
+
+
 def test_what_was_said_after_a_result_stays_after_it():
     history = [
         user("go"),

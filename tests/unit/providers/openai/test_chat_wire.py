@@ -19,7 +19,7 @@ from outrider.errors import (
 from outrider.providers.openai.chat.wire import ChatWire
 from outrider.providers.provider import Learning, Wire
 from outrider.types.agents import Provider
-from outrider.types.parts import FilePart, TextPart, ToolResultPart, ToolUsePart
+from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Prompt, Request, ToolChoice, ToolSpec
 from outrider.types.tool_state import Attachment
 
@@ -332,6 +332,25 @@ def test_it_learns_from_a_refusal_what_a_server_knows(message: str, before: str,
     sent = json.loads(found.call(request).body)
     assert before not in sent
     assert after is None or sent[after] == 9
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        "'messages.1' : for 'role:assistant' this must be satisfied: property 'reasoning_content' is unsupported",
+        "body.messages.1.assistant.reasoning: Extra inputs are not permitted",
+    ],
+)
+def test_it_learns_that_a_server_does_not_want_reasoning_back(refusal: str):
+    thought = ReasoningPart("Hm.", provider_state={"family": "openai-chat/m", "field": "reasoning_content"})
+    said = [ModelMessage("user", (TextPart("Hi"),)), ModelMessage("assistant", (thought, TextPart("Ho")))]
+    found = ChatWire(Provider("p", "openai", "k", "http://127.0.0.1:1/v1"))
+    request = Request("m", Prompt(said))
+    assert b"Hm." in found.call(request).body
+    assert found.learn(request, InvalidRequestError(refusal))
+    assert b"Hm." not in found.call(request).body
+    assert not found.learn(request, InvalidRequestError(refusal))
+    assert not found.learn(Request("n", Prompt(said[:1])), InvalidRequestError(refusal))
 
 
 def test_it_learns_that_a_model_knows_no_developers():

@@ -57,6 +57,13 @@ def test_a_failed_call_says_so_in_its_text():
     assert items(user(result(content="Error: no", is_error=True)))[0]["output"] == "Error: no"
 
 
+def test_an_id_of_another_server_that_is_too_long_gets_a_shorter_name():
+    long = "x" * 65
+    call, answer = items(assistant(ToolUsePart(tool_id=long, tool_name="read")), user(result(tool_use_id=long)))
+    assert call["call_id"] == answer["call_id"]
+    assert len(call["call_id"]) < 64
+
+
 def test_a_result_with_files_is_a_list():
     files = (Attachment("image/png", data="QUJD"), Attachment("application/pdf", url="https://a.example/b.pdf"))
     assert items(user(result(attachments=files)))[0]["output"] == [

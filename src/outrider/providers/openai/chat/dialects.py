@@ -15,6 +15,7 @@ from outrider.types.request import ReasoningEffort
 # OpenAI's reasoning models: they know max_completion_tokens only, and developers instead of a system.
 _REASONING = re.compile(r"(o\d|gpt-([5-9]|\d\d))")
 _FAMILY = re.compile(r"gpt-oss|[a-z]+")
+_REPLAYED = r"\b(messages?|assistant)\b.{0,80}\breasoning(?!_effort)|\breasoning_(content|details)\b"
 _UNSUPPORTED = r"unsupported|not support|unrecognized|unknown|unexpected|extra|not (permitted|allowed)"
 _RANGE: tuple[ReasoningEffort, ...] = ("minimal", "low", "medium", "high", "xhigh", "max")
 
@@ -122,6 +123,8 @@ def after_refusal(dialect: Dialect, message: str) -> Dialect:
     if re.search(rf"\b{dialect.limit}\b", message):
         other = "max_tokens" if dialect.limit == "max_completion_tokens" else "max_completion_tokens"
         return replace(dialect, limit=other)
+    if dialect.replay != "never" and re.search(_REPLAYED, message):
+        return replace(dialect, replay="never", empty_reasoning=False)
     if "'developer'" in message or '"developer"' in message:
         return replace(dialect, system="system")
     return replace(

@@ -29,7 +29,7 @@ class MessageWriter:
     @property
     def form(self) -> str:
         """All that the bytes depend on besides the message."""
-        return f"{self._family}@{self._dialect.name}"
+        return f"{self._family}@{self._dialect.name}/{self._dialect.replay}"
 
     def write(self, message: ModelMessage) -> bytes:
         written = self._answer(message) if message.role == "assistant" else self._question(message)

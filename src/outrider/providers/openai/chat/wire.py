@@ -11,6 +11,7 @@ from outrider.providers.openai.endpoint import address, headers, refused
 from outrider.providers.provider import HttpCall
 from outrider.providers.writing import encoded_json, finished, opening
 from outrider.types.agents import Provider
+from outrider.types.parts import ReasoningPart
 from outrider.types.request import Request
 
 
@@ -41,12 +42,13 @@ class ChatWire:
         return refused(status, headers, body)
 
     def learn(self, request: Request, error: ProviderError) -> bool:
-        """Remembers which of two names a model's server wants, or that it does not know an optional field."""
+        """Remembers which of two names a model's server wants, or that it does not know an optional field, or does not
+        want to see a model's reasoning again."""
         if not isinstance(error, InvalidRequestError):
             return False
         before = self._spoken_to(request.model)
         tried, after = self._learnt[request.model], after_refusal(before, error.message)
-        if after in tried or (head(request, before), before.system) == (head(request, after), after.system):
+        if after in tried or not _differ(request, before, after):
             return False
         tried.append(after)
         return True
@@ -55,6 +57,13 @@ class ChatWire:
         if model not in self._learnt:
             self._learnt[model] = [for_model(self._dialect, model)]
         return self._learnt[model][-1]
+
+
+def _differ(request: Request, before: Dialect, after: Dialect) -> bool:
+    if (head(request, before), before.system) != (head(request, after), after.system):
+        return True
+    parts = (part for message in request.prompt for part in message.content)
+    return before.replay != after.replay and any(isinstance(part, ReasoningPart) for part in parts)
 
 
 def _first(request: Request, dialect: Dialect) -> bytes:

@@ -1,6 +1,7 @@
 """A request, written as the Responses API wants it: messages become items, one by one, each exactly once."""
 
 from collections.abc import Iterator, Set
+from hashlib import sha256
 from typing import Any, assert_never
 
 import msgspec
@@ -26,6 +27,7 @@ ENCRYPTED, SUMMARY, CACHE_KEY = "reasoning.encrypted_content", "reasoning.summar
 # These answer 400 when they are asked for encrypted reasoning, since they have none.
 _NEVER_REASON = ("gpt-3.5", "gpt-4", "chatgpt-4", "computer-use")
 
+_LONGEST_ID = 64
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
@@ -109,7 +111,7 @@ class ItemWriter:
             output = [{"type": "input_text", "text": text}] if text else []
             output.extend(map(_attachment, part.attachments))
         kind = "custom_tool_call_output" if part.tool_use_id in self._custom else "function_call_output"
-        return {"type": kind, "call_id": part.tool_use_id, "output": output}
+        return {"type": kind, "call_id": _call_id(part.tool_use_id), "output": output}
 
 
 def custom_calls(message: ModelMessage, family: str) -> bytes:
@@ -207,10 +209,17 @@ def _said(part: TextPart, own: Fields) -> Fields:
 
 def _call(part: ToolUsePart, own: Fields) -> Fields:
     rest = {name: value for name, value in own.items() if name != "custom"}
-    call: Fields = {"call_id": part.tool_id, "name": part.tool_name, **rest}
+    call: Fields = {"call_id": _call_id(part.tool_id), "name": part.tool_name, **rest}
     if own.get("custom"):
         return {"type": "custom_tool_call", **call, "input": part.tool_input.get("input", "")}
     return {"type": "function_call", **call, "arguments": encoded_json(part.tool_input).decode()}
+
+
+def _call_id(given: str) -> str:
+    """The id as it is, or a name for one of another server that is too long here."""
+    if len(given) <= _LONGEST_ID:
+        return given
+    return f"call_{sha256(given.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
 
 
 def _outcome(part: ToolResultPart) -> str:

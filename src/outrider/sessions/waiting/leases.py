@@ -1,6 +1,7 @@
 """Who holds sessions, with one beat for all of them, and what is written as long as one is held."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from outrider.bus import EventBus
@@ -10,6 +11,8 @@ from outrider.sessions.store import Store
 from outrider.types.events import ErrorEvent
 
 TOGETHER = 64
+
+_log = logging.getLogger("outrider.sessions")
 
 
 class Holder:
@@ -36,6 +39,11 @@ class Holder:
             self._timer.cancel()
             self._timer = None
 
+    def beat(self) -> None:
+        """One that takes long, as where the store is busy, is not followed by another at the same time."""
+        if self._beat is None or self._beat.done():
+            self._beat = asyncio.create_task(self._renew_all())
+
     def _wind(self, ttl_ms: int) -> None:
         loop = asyncio.get_running_loop()
         due = loop.time() + ttl_ms / 3000
@@ -46,17 +54,23 @@ class Holder:
         self._timer = loop.call_at(due, self._ring)
 
     def _ring(self) -> None:
-        """A beat that takes long, as where the store is busy, is not followed by another at the same time."""
         self._timer = None
         self._wind(min(lease.ttl_ms for lease in self._held.values()))
-        if self._beat is None or self._beat.done():
-            self._beat = asyncio.create_task(self._renew_all())
+        self.beat()
 
     async def _renew_all(self) -> None:
         held = list(self._held.items())
         for start in range(0, len(held), TOGETHER):
-            some = held[start : start + TOGETHER]
-            await asyncio.gather(*(holding.renew(lease) for holding, lease in some if holding in self._held))
+            await asyncio.gather(*(self._renew(holding, lease) for holding, lease in held[start : start + TOGETHER]))
+
+    async def _renew(self, holding: "Holding", lease: Lease) -> None:
+        """One that was let go of since the beat began is left alone: what was given back must not be taken back."""
+        if holding not in self._held:
+            return
+        try:
+            await holding.renew(lease)
+        except Exception:  # noqa: BLE001  a defect here must not cost the others their leases
+            _log.exception("session %s could not be held on to", lease.session_id)
 
 
 class Holding:

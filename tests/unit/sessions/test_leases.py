@@ -1,0 +1,121 @@
+"""All leases of an engine live by one beat: what was given back stays so, and nobody pays for another's trouble."""
+
+import asyncio
+import gc
+import logging
+import weakref
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from outrider.bus import EventBus
+from outrider.errors import StoreUnavailableError
+from outrider.sessions.journal import Journal, begin
+from outrider.sessions.memory_store import MemoryStore
+from outrider.sessions.records import Lease, Owner
+from outrider.sessions.session import Session
+from outrider.sessions.sqlite.owners import this_process
+from outrider.sessions.sqlite_store import SqliteStore
+from outrider.sessions.store import Store
+from outrider.sessions.waiting.leases import TOGETHER, Holder
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    async with MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "sessions.db") as opened:
+        yield opened
+
+
+class Quick(MemoryStore):
+    """Its leases are short, so that a beat comes soon. Some fail to be renewed, some take until they may go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.renewed: list[str] = []
+        self.errors: dict[str, Exception] = {}
+        self.gates: dict[str, asyncio.Event] = {}
+
+    async def acquire(self, session_id: str, owner: Owner, *, ttl_ms: int = 90, take_over: bool = False) -> Lease:
+        return await super().acquire(session_id, owner, ttl_ms=ttl_ms, take_over=take_over)
+
+    async def renew(self, lease: Lease) -> Lease:
+        if lease.session_id in self.errors:
+            raise self.errors[lease.session_id]
+        self.renewed.append(lease.session_id)
+        if lease.session_id in self.gates:
+            await self.gates[lease.session_id].wait()
+        return await super().renew(lease)
+
+
+async def held(store: Store, holder: Holder) -> Journal:
+    return await begin(Session(), store, EventBus(), holder=holder)
+
+
+async def nothing_under_way() -> None:
+    while len(asyncio.all_tasks()) > 1:
+        await asyncio.sleep(0)
+
+
+async def test_a_session_that_is_closed_as_the_beat_begins_is_free(store: Store):
+    holder = Holder(store, this_process())
+    for rounds in range(6):
+        journal = await held(store, holder)
+        holder.beat()
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        await journal.close()
+        await nothing_under_way()
+        assert await store.acquire(journal.session.id, replace(this_process(), pid=1))
+
+
+async def test_closing_waits_for_a_renewal_under_way():
+    store = Quick()
+    holder = Holder(store, this_process())
+    journal = await held(store, holder)
+    gate = store.gates[journal.session.id] = asyncio.Event()
+    holder.beat()
+    while not store.renewed:
+        await asyncio.sleep(0)
+    closing = asyncio.create_task(journal.close())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not closing.done()
+    gate.set()
+    await closing
+    assert await store.acquire(journal.session.id, replace(this_process(), pid=1))
+
+
+@pytest.mark.parametrize("error", [ValueError("a defect"), StoreUnavailableError("busy")])
+async def test_one_that_cannot_be_renewed_does_not_keep_others_from_it(
+    error: Exception, caplog: pytest.LogCaptureFixture
+):
+    store = Quick()
+    holder = Holder(store, this_process())
+    journals = [await held(store, holder) for _ in range(TOGETHER + 1)]
+    store.errors[journals[0].session.id] = error
+    with caplog.at_level(logging.CRITICAL, "outrider.sessions"):
+        while len(set(store.renewed)) < TOGETHER:  # those beside it, and those that come after
+            await asyncio.sleep(0.01)
+    for journal in journals:
+        await journal.close()
+
+
+async def test_leases_are_renewed_as_long_as_they_are_held_and_then_nothing_is_left():
+    store = Quick()
+    holder = Holder(store, this_process())
+    one, other = await held(store, holder), await held(store, holder)
+    while min(store.renewed.count(journal.session.id) for journal in (one, other)) < 2:
+        await asyncio.sleep(0.01)
+    await one.close()
+    seen = store.renewed.count(one.session.id), store.renewed.count(other.session.id)
+    while store.renewed.count(other.session.id) < seen[1] + 2:
+        await asyncio.sleep(0.01)
+    assert store.renewed.count(one.session.id) == seen[0]
+    await other.close()
+    await nothing_under_way()
+    left = weakref.ref(other)
+    del one, other
+    gc.collect()
+    assert left() is None

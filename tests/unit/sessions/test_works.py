@@ -93,6 +93,27 @@ async def test_a_caller_that_is_cancelled_leaves_at_once_and_the_work_goes_on(in
     assert not works
 
 
+async def test_what_one_work_waits_for_others_may_wait_for_too():
+    done: list[str] = []
+    gate: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    works = Works(in_place=True)
+
+    async def work(name: str) -> None:
+        done.append(f"{name} {await gate}")
+
+    first, second = (asyncio.create_task(works.do(work(name))) for name in ("first", "second"))
+    await asyncio.sleep(0)
+    plain = asyncio.create_task(work("plain"))
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait([first])
+    gate.set_result("waited")
+    await second
+    await plain
+    await works.settled()
+    assert sorted(done) == ["first waited", "plain waited", "second waited"]
+
+
 @PLACES
 async def test_a_cancellation_that_comes_with_the_answer_loses_neither(in_place: bool):
     done: list[object] = []

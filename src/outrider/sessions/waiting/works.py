@@ -68,7 +68,8 @@ class _StandIn(asyncio.Future[None]):
             return None
         stand_in = cls(loop=waits_for.get_loop())
         waits_for.add_done_callback(stand_in._wake)
-        stand_in._asyncio_future_blocking = True  # that is how a task is told what it waits for
+        # That is how a task is told what it waits for. What was told to us may be waited for by others as well.
+        waits_for._asyncio_future_blocking, stand_in._asyncio_future_blocking = False, True
         return stand_in
 
     def _wake(self, _: object) -> None:
@@ -83,6 +84,8 @@ async def _to_the_end(work: Coroutine[Any, Any, None], waits_for: Any) -> None:
 @coroutine
 def _rest(work: Coroutine[Any, Any, None], waits_for: Any) -> Generator[Any, Any, None]:
     """What is left of work that waits for something already."""
+    if waits_for is not None:
+        waits_for._asyncio_future_blocking = True  # told anew, to another task
     try:
         while True:
             try:

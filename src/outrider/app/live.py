@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Coroutine, Mapping
+from inspect import CORO_CREATED, getcoroutinestate
+from typing import Any, cast
 
 from msgspec import to_builtins
 
@@ -13,6 +14,7 @@ from outrider.agents.ends import TurnEnd, has_pending_calls, is_cut_off
 from outrider.agents.seating import take_seat
 from outrider.agents.turn import Turn
 from outrider.app.inputs.aborts import Ear
+from outrider.app.inputs.compactions import Wish
 from outrider.app.inputs.inbox import Inbox
 from outrider.app.inputs.plans import Answer, Plan, answer_id, answered, open_plan, require_same
 from outrider.app.staff import Staff
@@ -35,14 +37,7 @@ class LiveSession:
     """Input comes from the inbox only, whoever put it there. What is queued waits for the end of the turn; what steers
     is taken at the next safe moment."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        store: Store,
-        staff: Staff,
-        bus: EventBus,
-        ear: Ear,
-    ) -> None:
+    def __init__(self, journal: Journal, store: Store, staff: Staff, bus: EventBus, ear: Ear) -> None:
         self.journal = journal
         self.toolbox = staff.toolbox(journal.session)
         self._staff = staff
@@ -51,12 +46,13 @@ class LiveSession:
         self._seat: Seat | None = None
         self._worker: asyncio.Task[None] | None = None
         self.inbox = Inbox(journal, store, self._tell, self._notes)
-        self._compaction: asyncio.Future[CompactionPart | None] | None = None
+        self._compaction = Wish()
         self._wanted = False
         self._goes_on = False
         self.in_turn = False
         self.model: ModelRef | None = None
         self.whole = True  # all messages are at hand
+        self._closed = False
 
     @property
     def busy(self) -> bool:
@@ -105,34 +101,42 @@ class LiveSession:
 
     async def compact(self) -> CompactionPart | None:
         """Shorten the context before the next turn begins; None if there is nothing to shorten."""
-        wanted = self._compaction = self._compaction or asyncio.get_running_loop().create_future()
+        end = self._compaction.ask()
         self.wake()
-        await asyncio.wait([wanted])
-        return wanted.result()
+        await asyncio.wait([end])
+        return end.result()
 
     def wake(self) -> None:
-        """Look into the inbox once more, also if the worker is just about to stop."""
+        """Look into the inbox once more, also if the worker is just about to stop. What comes while the session is
+        closed is left to whoever opens it next."""
         self._wanted = True
-        if not self.busy:
+        if not self.busy and not self._closed:
             self._worker = asyncio.create_task(self._work())
 
     def go_on(self) -> "asyncio.Future[TurnEnd]":
         """Let the last turn go on, if it was cut off; the future is its end."""
         self._goes_on = True
         self.inbox.work_on(GOES_ON)
+        end = self.inbox.promise(GOES_ON)
         self.wake()
-        return self.inbox.promise(GOES_ON)
+        return end
 
     async def abort(self) -> None:
         """End the turn under way; what is queued stays queued until somebody wakes the session."""
-        if self._worker is not None and not self._worker.done():
-            self._worker.cancel()
-            await asyncio.wait([self._worker])
+        worker = self._worker
+        if worker is None or worker.done():
+            return
+        worker.cancel()
+        if getcoroutinestate(cast("Coroutine[Any, Any, None]", worker.get_coro())) == CORO_CREATED:
+            self._tell_end(TurnEnd("aborted"))  # it does not even begin
+        await asyncio.wait([worker])
 
     async def close(self) -> None:
+        self._closed = True
         if self._seat is not None:
             self._seat.leaving = True
         await self.abort()
+        self.inbox.leave(TurnEnd("aborted"))
         if self.toolbox is not None:
             await self.toolbox.aclose()
         await self.journal.close()
@@ -140,7 +144,8 @@ class LiveSession:
     async def _work(self) -> None:
         """Whoever waits for an input is told how it ended, also when the work was cut off."""
         end = TurnEnd("aborted")
-        self.journal.holding.when_lost = self._worker.cancel if self._worker else None  # nothing of ours may go on
+        worker = self._worker = asyncio.current_task()  # on loops that begin tasks at once nobody has noted it yet
+        self.journal.holding.when_lost = worker.cancel if worker else None  # nothing of ours may go on
         self._ear.open(self)
         try:
             while self._wanted:
@@ -155,8 +160,14 @@ class LiveSession:
         finally:
             self._ear.shut(self)
             self.journal.holding.when_lost = None
-            self.inbox.settle(end)
-            self._end_compaction(OutriderError("the compaction was aborted"))
+            self._tell_end(end)
+
+    def _tell_end(self, end: TurnEnd) -> None:
+        """To whoever waits for what was under way. Where nothing goes on by itself, also to whoever stands in line."""
+        self.inbox.settle(end)
+        if end.reason == "error" or self.journal.lost.is_set():
+            self.inbox.leave(end)
+        self._compaction.end(OutriderError("the compaction was aborted"))
 
     async def _work_off(self) -> None:
         await self._compact()
@@ -170,7 +181,7 @@ class LiveSession:
         """Something to do: calls that a restart left waiting, a turn that is to go on, or the next input."""
         goes_on, self._goes_on = self._goes_on, False
         if self._waits() or (goes_on and is_cut_off(self.journal.session.messages)):
-            await self.inbox.forget_aborts()
+            await self.inbox.without_aborts()
             return True
         return await self.inbox.take_next()
 
@@ -200,24 +211,14 @@ class LiveSession:
 
     async def _compact(self) -> None:
         """What was asked for, but not between a call that waits for an answer and its end."""
-        if self._compaction is None or self._waits():
+        if not self._compaction or self._waits():
             return
         seat = self._seated()
         compactor = Compactor(seat, seat.crew)
         try:
-            self._end_compaction(await compactor.compact(auto=False) if compactor.possible(auto=False) else None)
+            self._compaction.end(await compactor.compact(auto=False) if compactor.possible(auto=False) else None)
         except OutriderError as error:
-            self._end_compaction(error)
-
-    def _end_compaction(self, outcome: CompactionPart | OutriderError | None) -> None:
-        wanted, self._compaction = self._compaction, None
-        if wanted is None:
-            return
-        if isinstance(outcome, OutriderError):
-            wanted.set_exception(outcome)
-            wanted.exception()  # perhaps nobody waits any more
-        else:
-            wanted.set_result(outcome)
+            self._compaction.end(error)
 
     def _waits(self) -> bool:
         messages = self.journal.session.messages

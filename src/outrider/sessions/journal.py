@@ -153,6 +153,11 @@ class Journal(AbstractAsyncContextManager["Journal"]):
                 await self.holding.append(drafts, draft=True)
                 faults.reach("FP-mid-stream")
 
+    @property
+    def stuck(self) -> bool:
+        """Whether something waits that a full disk refused."""
+        return self._changes.stuck
+
     async def retry(self) -> bool:
         """Try again to keep what a full disk refused; says whether nothing waits any more."""
         await self._works.do(self._drain_in_order())

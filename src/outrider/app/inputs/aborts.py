@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
+from functools import partial
 from itertools import islice
 from typing import Protocol
 
@@ -18,6 +19,7 @@ from outrider.types.tool_state import ToolError
 ABORT = "abort"
 LOOK_SECONDS = 1.0  # between two looks of an engine that works
 AT_A_TIME = 64
+ROUND = 8  # looks at most until each has had its turn, so that it is heard in time
 PATIENCE_SECONDS = 10.0
 RECENT = 8  # messages; what a session ends with besides its last answer are notes
 
@@ -32,11 +34,12 @@ class AtWork(Protocol):
 
 class Ear:
     """Of an engine: somebody elsewhere may want a turn to end. What asks for it leaves the inbox when the turn has
-    ended, which is how the other one knows. One timer looks for all who work, and at so many of them at a time: it
-    costs a busy engine no more than a quiet one."""
+    ended, which is how the other one knows. One timer looks for all who work, at some of them at a time: it costs a
+    busy engine little more than a quiet one."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, every: float = LOOK_SECONDS) -> None:
         self._store = store
+        self._every = every
         self._at_work: dict[AtWork, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._looks: dict[AtWork, asyncio.Task[None]] = {}
@@ -44,7 +47,7 @@ class Ear:
     def open(self, session: AtWork) -> None:
         self._at_work[session] = None
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+            self._timer = asyncio.get_running_loop().call_later(self._every, self._look)
 
     def shut(self, session: AtWork) -> None:
         self._at_work.pop(session, None)
@@ -57,11 +60,13 @@ class Ear:
             await asyncio.wait(self._looks.values())
 
     def _look(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
-        for session in list(islice(self._at_work, AT_A_TIME)):
+        self._timer = asyncio.get_running_loop().call_later(self._every, self._look)
+        some = max(AT_A_TIME, -(-len(self._at_work) // ROUND))
+        for session in list(islice(self._at_work, some)):
             self._at_work[session] = self._at_work.pop(session)  # the next time others are first
             if session not in self._looks:
-                self._looks[session] = asyncio.create_task(self._obey(session))
+                look = self._looks[session] = asyncio.create_task(self._obey(session))
+                look.add_done_callback(partial(self._looked, session))  # it may have ended: some loops begin at once
 
     async def _obey(self, session: AtWork) -> None:
         try:
@@ -72,8 +77,9 @@ class Ear:
                     await session.journal.discard(item.id)
         except StoreError:
             return  # it is looked again
-        finally:
-            del self._looks[session]
+
+    def _looked(self, session: AtWork, _: object) -> None:
+        del self._looks[session]
 
 
 def asks_for_the_end(item: InboxItem) -> bool:

@@ -34,7 +34,11 @@ class Inbox:
         """Keep an input; one whose id is known comes back as it was first put. With it comes the end of its turn: of
         one that is long over, the last words."""
         end = self.promise(item.id)
-        kept = await self._store.put_inbox(item)
+        try:
+            kept = await self._store.put_inbox(item)
+        except BaseException:
+            self._forget(item.id, end)
+            raise
         if kept.message.id == item.message.id:
             self._tell(queued=item.id)
             if kept.message.get_text_content() != item.message.get_text_content():
@@ -56,21 +60,22 @@ class Inbox:
     async def take_next(self) -> bool:
         """Bring the next input into the transcript, with the notes before it, which ask for no turn."""
         async with self._taking:
-            for item in await self._store.inbox(self._journal.session.id):
-                if asks_for_the_end(item):
-                    await self._journal.discard(item.id)
-                    continue
+            if self._journal.stuck:
+                await self._journal.retry()  # what a full disk refused may be an input, which must not be taken twice
+            for item in await self.without_aborts():
                 message = await self._take(item)
                 if not is_note(message):
                     return True
                 self.settle(TurnEnd("completed"))
         return False
 
-    async def forget_aborts(self) -> None:
-        """Those that came too late for the turn that they meant."""
-        for item in await self._store.inbox(self._journal.session.id):
+    async def without_aborts(self) -> list[InboxItem]:
+        """What waits as a turn begins; aborts came too late for the one that they meant, wherever they stand."""
+        waiting = await self._store.inbox(self._journal.session.id)
+        for item in waiting:
             if asks_for_the_end(item):
                 await self._journal.discard(item.id)
+        return [item for item in waiting if not asks_for_the_end(item)]
 
     async def take_steering(self) -> list[Message]:
         async with self._taking:
@@ -93,6 +98,11 @@ class Inbox:
             self._settle(item_id, end)
         self._taken.clear()
 
+    def leave(self, end: TurnEnd) -> None:
+        """Nobody works here any more: what waits is left to whoever opens the session next."""
+        for name in list(self._ends):
+            self._settle(name, end)
+
     def last_words(self) -> str:
         messages = self._journal.session.messages
         return messages[-1].get_text_content() if messages else ""
@@ -105,12 +115,18 @@ class Inbox:
             await self._journal.update(SessionUpdate(mode=mode))
         if not session.messages:
             item.message.system = self._notes() or None
+        self._taken.append(item.id)  # also if that is cut off or fails: whoever waits for it is told
         message = await self._journal.take(item)
-        self._taken.append(item.id)
         self._tell(taken=item.id)
         if not session.title:
             await self._journal.update(SessionUpdate(title=title_of(message)))
         return message
+
+    def _forget(self, name: str, end: asyncio.Future[TurnEnd]) -> None:
+        """A promise that nobody got."""
+        others = [other for other in self._ends.pop(name, ()) if other is not end]
+        if others:
+            self._ends[name] = others
 
     def _settle(self, name: str, end: TurnEnd) -> None:
         for waiting in self._ends.pop(name, ()):

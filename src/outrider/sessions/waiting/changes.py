@@ -94,6 +94,10 @@ class Changes:
         return False
 
     @property
+    def stuck(self) -> bool:
+        return self._stuck and bool(self._waiting)
+
+    @property
     def holds_news(self) -> bool:
         return any(entry.news is not None for entry in self._waiting)
 

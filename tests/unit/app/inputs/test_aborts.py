@@ -1,18 +1,22 @@
 """A turn ends on the word of another process, which hears that it did, or who would have to end it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from outrider import Agent, Engine, OutriderError, Provider, SessionInUseError, Tool
-from outrider.app.inputs.aborts import abort_elsewhere
+from outrider.app.inputs.aborts import LOOK_SECONDS, PATIENCE_SECONDS, Ear, abort_elsewhere
+from outrider.bus import EventBus
 from outrider.errors import SessionNotFoundError
 from outrider.providers.scripted import call
+from outrider.sessions.journal import Journal, begin
 from outrider.sessions.memory_store import MemoryStore
-from outrider.sessions.records import Lease, Owner, StoredSession
+from outrider.sessions.records import InboxItem, Lease, Owner, StoredSession
+from outrider.sessions.session import Session
 from outrider.sessions.sqlite.owners import this_process
 from outrider.sessions.sqlite_store import SqliteStore
 from outrider.sessions.store import Store
@@ -91,6 +95,93 @@ async def test_what_waits_in_line_is_left_there_and_shows_no_abort():
             assert [item.message.get_text_content() for item in await other.queued(session_id)] == ["and then this"]
             await asyncio.sleep(0.01)
         await ending
+
+
+async def test_a_word_that_stands_behind_the_next_input_does_not_end_its_turn(store: Store):
+    began, gate = asyncio.Event(), asyncio.Event()
+
+    async def work() -> str:
+        """Work."""
+        began.set()
+        await gate.wait()
+        return "worked"
+
+    async with engine_on(store, [[call("work")], "one", "two"], Tool(work)) as owner:
+        session_id = await owner.create()
+        first = await owner.put(session_id, "go")
+        await began.wait()
+        second = await owner.put(session_id, "and then this")
+        ending = asyncio.create_task(abort_elsewhere(store, session_id))
+        while len(await store.inbox(session_id)) < 2:
+            await asyncio.sleep(0)
+        gate.set()  # before the owner has looked
+        assert (await first).output == "one"
+        assert (await second).output == "two"
+        await ending
+        assert not await store.inbox(session_id)
+
+
+class Looked(MemoryStore):
+    """Counts the looks into each inbox, and in how many rounds of the loop they came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks: Counter[str] = Counter()
+        self.rounds = 0
+        self._in_round = False
+
+    async def inbox(self, session_id: str) -> Sequence[InboxItem]:
+        self.looks[session_id] += 1
+        if not self._in_round:
+            self.rounds += 1
+            self._in_round = True
+            asyncio.get_running_loop().call_soon(self._end_round)
+        return await super().inbox(session_id)
+
+    def _end_round(self) -> None:
+        self._in_round = False
+
+
+@pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="this Python has no eager tasks")
+async def test_the_owner_hears_also_where_tasks_begin_at_once_as_in_terminal_applications():
+    loop, endless, store = asyncio.get_running_loop(), Endless(), Looked()
+    loop.set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009  not known to the oldest Python
+    try:
+        async with (
+            engine_on(store, [[call("work")]], endless.tool()) as owner,
+            engine_on(store, []) as other,
+        ):
+            session_id = await owner.create()
+            turn = asyncio.ensure_future(owner.prompt(session_id, "go"))
+            await endless.began.wait()
+            before = store.looks[session_id]
+            while store.looks[session_id] == before:
+                await asyncio.sleep(0.01)
+            await other.abort(session_id)
+            assert (await turn).reason == "aborted"
+    finally:
+        loop.set_task_factory(None)
+
+
+async def test_of_many_at_work_each_is_looked_at_before_patience_ends():
+    class Busy:
+        def __init__(self, journal: Journal) -> None:
+            self.journal = journal
+
+        async def abort(self) -> None:
+            raise AssertionError("nobody asked for it")
+
+    store = Looked()
+    ear = Ear(store, every=0.001)
+    busy = [Busy(await begin(Session(), store, EventBus())) for _ in range(1000)]
+    for session in busy:
+        ear.open(session)
+    while len(store.looks) < len(busy):
+        await asyncio.sleep(0)
+    assert store.rounds * LOOK_SECONDS < PATIENCE_SECONDS
+    for session in busy:
+        ear.shut(session)
+    await ear.close()
 
 
 async def test_an_owner_that_does_not_answer_is_named(store: Store):

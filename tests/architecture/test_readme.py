@@ -1,4 +1,4 @@
-"""Every Python block of the README runs as it stands, in a fresh interpreter."""
+"""Every Python block of the README and of the guides runs as it stands, in a fresh interpreter."""
 
 import re
 import subprocess
@@ -14,10 +14,10 @@ README = ROOT / "README.md"
 BLOCK = re.compile(r"(?P<skip><!-- no-run -->\s*\n)?^```python\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def snippets() -> list[object]:
-    text = README.read_text(encoding="utf-8") if README.exists() else ""
+def snippets(page: Path) -> list[object]:
+    text = page.read_text(encoding="utf-8") if page.exists() else ""
     return [
-        pytest.param(block["code"], id=f"line {text.count(chr(10), 0, block.start('code')) + 1}")
+        pytest.param(block["code"], id=f"{page.name}, line {text.count(chr(10), 0, block.start('code')) + 1}")
         for block in BLOCK.finditer(text)
         if not block["skip"]
     ]
@@ -25,11 +25,13 @@ def snippets() -> list[object]:
 
 def test_the_readme_has_an_example_that_can_be_run():
     assert README.exists(), "README.md is missing"
-    assert snippets(), "README.md has no ```python block without <!-- no-run -->"
+    assert snippets(README), "README.md has no ```python block without <!-- no-run -->"
 
 
-@pytest.mark.parametrize("code", snippets())
-def test_a_readme_example_runs(code: str, tmp_path: Path):
+@pytest.mark.parametrize(
+    "code", [*snippets(README), *(one for page in sorted(ROOT.glob("docs/*.md")) for one in snippets(page))]
+)
+def test_an_example_runs(code: str, tmp_path: Path):
     python = [sys.executable, "-W", "error", "-c", code]
     done = subprocess.run(python, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, f"{code}\n{done.stderr}"

@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, cast, get_args, get_origin
 
 import msgspec
 
@@ -119,12 +119,18 @@ def _unknown(table: Mapping[str, Any], kind: type[msgspec.Struct], source: str, 
     for key, value in table.items():
         if key not in fields:
             yield f"{source}: {where}{key} is not known and does not count{closest(key, fields)}"
-        elif key in _NAMED and not where:
-            for name, inner in _tables(value):
-                yield from _unknown(inner, _NAMED[key], source, f"{key}.{name}.")
         elif key not in _FREE and isinstance(value, dict):
-            for inner_kind in _structs(fields[key]):
-                yield from _unknown(cast("dict[str, Any]", value), inner_kind, source, f"{where}{key}.")
+            for inner, inner_kind, place in _inner(cast("dict[str, Any]", value), fields[key], f"{where}{key}."):
+                yield from _unknown(inner, inner_kind, source, place)
+
+
+def _inner(table: dict[str, Any], kind: Any, where: str) -> Iterator[tuple[dict[str, Any], type[msgspec.Struct], str]]:
+    """The tables in a table with what each may hold: itself, or those in it that people name themselves."""
+    for struct in _structs(kind):
+        if get_origin(kind) is dict:
+            yield from ((inner, struct, f"{where}{name}.") for name, inner in _tables(table))
+        else:
+            yield table, struct, where
 
 
 def _tables(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:

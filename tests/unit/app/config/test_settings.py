@@ -1,5 +1,6 @@
 """Settings from files, environment and flags: what counts, in which order, and what is said about mistakes."""
 
+import tomllib
 from decimal import Decimal
 from pathlib import Path
 
@@ -7,8 +8,10 @@ import pytest
 
 from outrider.app.config.models import DEFAULT_MODELS, NO_PROVIDER
 from outrider.app.config.settings import Flags, Settings, read_settings
+from outrider.app.config.tables import ConfigFile
 from outrider.errors import ConfigurationError
 from outrider.providers.catalog import Catalog
+from outrider.types.usage import Tokens
 
 KEY = {"ANTHROPIC_API_KEY": "sk-ant-secret"}
 
@@ -199,6 +202,26 @@ def test_a_variable_that_should_hold_the_key_and_is_not_set_is_noticed_where_it_
     assert settings(home, toml, environ={"P_KEY": "k"}).notices == ()
     other = toml.replace('"p/m"', '"q/m"') + '[providers.q]\nkind = "openai"\nbase_url = "http://y"\n'
     assert settings(home, other).notices == ()
+
+
+def test_everything_that_the_guide_shows_counts(home):
+    guide = (Path(__file__).parents[4] / "docs" / "configuration.md").read_text(encoding="utf-8")
+    toml = guide.partition("```toml\n")[2].partition("```")[0]
+    found = settings(home, toml, environ={**KEY, "HOME_SERVER_KEY": "k"})
+    assert (found.notices, found.missing) == ((), "")
+    assert (found.background.queues["runs"].at_once, found.retention.days) == (20, 90)
+    catalog = Catalog.from_config(found.models)
+    assert catalog.context_limit("openai", "qwen3", base_url="http://127.0.0.1:8080/v1") == 32768
+    assert catalog.cost_of("openai", "qwen3", Tokens(output=1_000_000)) == Decimal("0.6")
+    assert set(tomllib.loads(toml)) == set(ConfigFile.__struct_fields__), "the guide leaves something out"
+
+
+def test_a_name_that_people_choose_is_known_and_what_is_below_it_is_looked_at(home):
+    toml = "[background.queues.nightly]\nat_once = 2\nat_onse = 3\n[background]\nrun = 1\n"
+    assert [notice.partition(": ")[2] for notice in settings(home, toml).notices] == [
+        "background.queues.nightly.at_onse is not known and does not count; did you mean at_once?",
+        "background.run is not known and does not count; did you mean runs?",
+    ]
 
 
 def test_an_unknown_key_is_noticed_and_nothing_is_lost(home):

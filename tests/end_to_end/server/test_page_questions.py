@@ -1,4 +1,4 @@
-"""A question that waited when its server ended is asked again on the page of the next one."""
+"""What the page asks that is kept nowhere here: a question from before a restart, a call on another server."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,6 +22,19 @@ from tests.end_to_end.server.serving import TOKEN
 from tests.end_to_end.server.test_page import browsing, pytestmark
 
 __all__ = ["pytestmark"]
+
+
+# What a session of ours asks comes with its changes; what another server asks is told only.
+HEARD = """async () => {
+    const { Questions } = await import("/page/js/questions.js");
+    const questions = new Questions("mine", () => {});
+    const asked = { type: "ToolApprovalRequestedEvent", session_id: "mine", tool_name: "push", tool_input: {} };
+    questions.hear({ ...asked, approval_id: "kept" });
+    questions.hear({ ...asked, approval_id: "elsewhere", server: "http://there:1" });
+    const before = [...questions.approvals.keys()];
+    questions.hear({ type: "ToolApprovalResultEvent", session_id: "mine", approval_id: "elsewhere" });
+    return [before, [...questions.approvals.keys()]];
+}"""
 
 
 @asynccontextmanager
@@ -60,3 +73,4 @@ async def test_a_question_comes_back_with_the_server(tmp_path: Path):
         await page.locator(".question").get_by_role("button", name="blue").click()
         await page.get_by_text("Painted.").wait_for()
         await page.locator(".question").wait_for(state="detached")
+        assert await page.evaluate(HEARD) == [["elsewhere"], []]

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -159,27 +158,6 @@ async def test_the_function_that_approves_a_program_s_calls_is_asked_about_those
         [stored] = (await there.store.list()).sessions
         [done] = (await there.store.load(stored.id)).messages[1].get_parts_by_type(ToolPart)
         assert said in (getattr(done.state, "output", ""), getattr(done.state, "error", ""))
-
-
-async def test_the_page_of_the_asking_server_shows_and_answers_what_another_asks(tmp_path):
-    pages = pytest.importorskip("tests.end_to_end.server.test_page", reason="no browser can be driven")
-    if pages.CHROMIUM is None:
-        pytest.skip("no Chromium is installed here")
-    async with (
-        peer(tmp_path, "helper", PUSHING, tools=[push]) as (_, away),
-        peer(tmp_path, "front", [], knows={"helper": away}) as (here, address),
-        pages.browsing(SimpleNamespace(address=address)) as page,
-    ):
-        session_id = await here.create(agent="helper")
-        await page.goto(f"{address.url}/#/{session_id}")
-        await page.get_by_text("Nothing has been said yet.").wait_for()
-        await pages.say(page, "push it")
-        question = page.locator(".question")
-        await question.get_by_text('"branch": "main"').wait_for()
-        await question.get_by_text(f"at {away.url}").wait_for()
-        await question.get_by_role("button", name="Once").click()
-        await page.get_by_text("it is pushed").first.wait_for()
-        await question.wait_for(state="detached")
 
 
 async def test_two_programs_ask_where_somebody_waits(tmp_path):

@@ -31,7 +31,8 @@ _EXPECTED = set(
     python3 node npm gcc shuf expand base64 zcat gzip tar unzip less pager w who users uptime tty logname cal free
     lscpu lsblk vmstat pgrep pidof pstree ss netstat locale getconf factor numfmt whereis hexdump hd look ionice
     unexpand split csplit b2sum sha1sum sha224sum sha384sum sha512sum sum base32 bzcat xzcat getfacl lsattr namei
-    zipinfo envsubst gettext""".split()  # noqa: SIM905
+    zipinfo envsubst gettext pr tsort bc iconv nm size readelf sdiff gunzip xz unxz bzip2 bunzip2 ip mount
+    npx""".split()  # noqa: SIM905
 )
 _GIT_HELPERS = re.compile(r"/git-core/")
 

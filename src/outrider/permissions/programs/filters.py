@@ -96,7 +96,7 @@ def _divides(before: str) -> bool:
     """Whether a slash after this token divides; after a name, a number, `)` or `]` it does."""
     if before in _AWK_KEYWORDS or before == ") " or before[:1] in {'"', "/"}:
         raise Unclear("a slash in a program of awk that could begin a pattern")
-    return before[-1:] in {")", "]", "_"} or before[-1:].isalnum()
+    return before[:1].isdigit() or before[-1:] in {")", "]", "_"} or before[-1:].isalnum()
 
 
 def _pattern(text: str, at: int) -> str:

@@ -14,10 +14,12 @@ def _greps(use: Use, place: Place) -> None:
 
 def _selects_no_secret(use: Use, _: Place) -> None:
     """Searching everything is reading the workspace; a pattern that picks out a secret is reading the secret."""
-    for pattern in use.values("--include", "-g", "--glob", "--iglob"):
+    for pattern in use.values("--include", "-g", "--glob", "--iglob", "--type-add"):
         if pattern.text is None:
             raise Unclear("a pattern for file names that is unknown")
         refuse_secret_pattern(pattern.text)
+    for kind in use.values("--type-add"):
+        refuse_secret_pattern((kind.text or "").partition(":")[2])
 
 
 def refuse_secret_pattern(pattern: str) -> None:

@@ -37,6 +37,8 @@ def checked_or_asked_for_its_version(use: Use, place: Place) -> None:
     asked_for_its_version(use, place)
     if use.operands and not use.has("-n"):
         raise Unclear("it would run a script")
+    if any(choice.startswith("+") for arg in use.operands[:1] for choice in arg.choices or ()):
+        raise Unclear("with + an option is taken back")
 
 
 def _no_environment(use: Use, _: Place) -> None:

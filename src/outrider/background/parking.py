@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from outrider.app.engine import Engine
+from outrider.errors import SessionNotFoundError
 from outrider.sessions.store import Store
 from outrider.types.messages import Message
 from outrider.types.parts import SubtaskPart, ToolPart
@@ -27,10 +28,16 @@ async def _waits(store: Store, messages: Sequence[Message]) -> bool:
         return False
     running = sum(isinstance(state, ToolRunning) for state in states)
     children = [part.child_session_id for part in messages[-1].get_parts_by_type(SubtaskPart)] if running else []
-    waiting = [
-        child for child in children if child and await _waits(store, (await store.load(child, limit=1)).messages)
-    ]
+    waiting = [child for child in children if child and await _waits(store, await _last(store, child))]
     return len(waiting) == running
+
+
+async def _last(store: Store, session_id: str) -> Sequence[Message]:
+    """An agent is told of before its session is there, and begins with work."""
+    try:
+        return (await store.load(session_id, limit=1)).messages
+    except SessionNotFoundError:
+        return ()
 
 
 def _is_open(message: Message) -> bool:

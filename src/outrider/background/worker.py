@@ -56,6 +56,7 @@ class Worker:
         self._carrier = Carrier(engine, ground or Ground(engine.store), self._reports, self._owns)
         self._store = engine.store
         self._watch = Watch(patience)
+        self._given_up = False
 
     @property
     def id(self) -> str:
@@ -64,10 +65,10 @@ class Worker:
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         await asyncio.to_thread(self._database.prepare)
-        await asyncio.to_thread(self._roster.beat)
         self._client: DBOSClient = await asyncio.to_thread(self._database.client)
         self.jobs = Jobs(self._client, self._store, self._database)
         await asyncio.to_thread(self._launch)
+        await asyncio.to_thread(self._roster.beat)  # nobody gives up one that takes long to begin
         self._tasks = [
             asyncio.create_task(self._again(self._beat, self._one_beat), name="the worker's heart"),
             asyncio.create_task(self._again(self._poll, self._take), name="the worker's hand"),
@@ -130,6 +131,8 @@ class Worker:
                 await work()
             except (SQLAlchemyError, error.DBOSException, OutriderError) as problem:
                 _log.warning("this failed, and is tried again: %s", problem)
+            except Exception:  # noqa: BLE001  one whose heart stands still takes runs that the others take back, for ever
+                _log.exception("this failed, and is tried again")
 
     async def _take(self) -> None:
         await asyncio.to_thread(self._line.take, self.id, self._terms, self._provider_of)
@@ -153,7 +156,8 @@ class Worker:
             return ""  # the run will end with that error
 
     async def _one_beat(self) -> None:
-        if not await asyncio.to_thread(self._roster.beat):
+        self._given_up |= not await asyncio.to_thread(self._roster.beat)
+        if self._given_up:
             await self._begin_anew()
         beats = [*await asyncio.to_thread(self._roster.others), *await self._unknown()]
         for worker_id in self._watch.dead(beats):
@@ -173,6 +177,7 @@ class Worker:
         await asyncio.to_thread(self._open_queue)
         for run_id, engine in held.items():
             await self._carrier.drop(run_id, engine)
+        self._given_up = False
 
     async def _unknown(self) -> list[Beat]:
         """Who has runs without being on the roster: given up while it was paused, it took some before it noticed."""

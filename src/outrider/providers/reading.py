@@ -38,9 +38,9 @@ def decoded(read: Callable[[bytes], Decoded], data: bytes) -> Decoded:
 
 def mended_json(data: bytes) -> bytes | None:
     """JSON that a strict reader takes, or None where there is no saving it: bytes that are no UTF-8 and halves of
-    surrogate pairs are replaced, raw control characters in strings are kept, and what is no number is a word."""
+    surrogate pairs are replaced, raw control characters in strings are kept, and what is no number is null."""
     try:
-        value = json.loads(data.decode("utf-8", "replace"), strict=False, parse_constant=str)
+        value = json.loads(data.decode("utf-8", "replace"), strict=False, parse_constant=_no_number)
         text = json.dumps(value, ensure_ascii=False)
     except (ValueError, RecursionError):
         return None
@@ -89,6 +89,10 @@ def values_in(data: bytes) -> list[bytes]:
     except (ValueError, RecursionError):
         pass  # what follows is cut off
     return found
+
+
+def _no_number(_: str) -> None:
+    """NaN and the infinities, as JavaScript writes them."""
 
 
 def _mend(value: Any, problem: str) -> bool:

@@ -85,8 +85,9 @@ def test_a_reasoning_part_that_says_nothing_is_left_out_and_one_with_a_signature
 
 @pytest.mark.parametrize(
     ("raw", "value"),
-    [("", {}), ("  ", {}), ("{}", {}), ("null", {}), ('{"a": 1}', {"a": 1}), ('"{\\"a\\": 1}"', {"a": 1})],
-)
+    [("", {}), ("  ", {}), ("{}", {}), ("null", {}), ('{"a": 1}', {"a": 1}), ('"{\\"a\\": 1}"', {"a": 1}),
+     ('{"a": [' + "{}," * 200 + "{}]}", {"a": [{}] * 201}), ('{"a": "' + "[" * 200 + '"}', {"a": "[" * 200})],
+)  # fmt: skip
 def test_input_that_can_be_understood_is(raw, value):
     assert read_tool_input(raw) == (value, None)
 
@@ -103,6 +104,11 @@ def test_input_that_can_be_understood_is(raw, value):
         ('"text"', "got a string"),
         ("[" * 100_000, "not valid JSON"),
         ("\ud800", "not valid JSON"),
+        ('{"a": NaN}', "not valid JSON"),
+        ('{"a": 1e999}', "not valid JSON"),
+        ('{"a": "\\ud800"}', "not valid JSON"),
+        ('{"a":' * 400 + "1" + "}" * 400, "nested deeper"),
+        ('{"a":' + "[" * 400 + "]" * 400 + "}", "nested deeper"),
     ],
 )
 def test_damaged_input_becomes_words_that_the_model_can_act_on(raw, words):

@@ -59,14 +59,15 @@ class Reach:
         further = words[named:]
         if tells(name, words, named) or (named < 3 and (name, *words[1:3]) in _RUNNING_VERBS):
             return "the rule does not name what runs or writes something"
-        if further and named <= 1 and runs_anything(name):
+        if further and runs_anything(name) and all(word.startswith("-") for word in words[1:named]):
             return f"{name} runs whatever it is given; a rule must name the script"
         if further and not reaches(name, words, named):
             return f"{name} is known for reading; a rule must name the option that does more"
         if name == "git" and not all(is_harmless_key(key) for key in _configured(further, words[1])):
             return "git can run something by that setting; a rule must name it"
-        revisions = {"HEAD"} if name == "git" else set[str]()
-        given = {word for arg in command.argv[named:] for word in arg.choices or ()} - revisions
+        given = {word for arg in command.argv[named:] for word in arg.choices or ()}
+        if name == "git":  # a revision is no path, but one may follow it
+            given = given.union(filter(None, map(_after_revision, given))) - {"HEAD"}
         paths = [path for word in sorted(given) for path in paths_in(word)]
         for cwd in command.cwds:
             for path in paths:
@@ -112,6 +113,10 @@ class Reach:
 def _configured(words: Sequence[str], verb: str) -> list[str]:
     """The settings that a call of git would change."""
     return [word for word in words if "." in word and word[0] != "-"][:1] if verb == "config" else []
+
+
+def _after_revision(word: str) -> str:
+    return "" if "://" in word or " " in word else word.rpartition(":")[2]
 
 
 def _is_inside(folder: str, root: str) -> bool:

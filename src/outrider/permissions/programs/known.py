@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from outrider.permissions.programs.files import FILES
 from outrider.permissions.programs.filters import AWK, JQ, prove_awk, prove_jq
-from outrider.permissions.programs.git import git_table, prove_git
+from outrider.permissions.programs.git import git_table, prove_git, refuse_signatures
 from outrider.permissions.programs.place import Place
 from outrider.permissions.programs.search import SEARCH
 from outrider.permissions.programs.sed import SED, prove_sed
@@ -61,9 +61,10 @@ def reaches(name: str, words: Sequence[str], named: int) -> bool:
         return True
     try:
         use = read_use(spec, [literal(word) for word in words[start:]])
+        refuse_signatures(use)
     except Unclear:
         return False
-    return name == "git" and spec.operands == "text" and bool(use)
+    return name == "git" and spec.operands == "text"
 
 
 def _spec_of(name: str, words: Sequence[str]) -> tuple[Program | None, int]:

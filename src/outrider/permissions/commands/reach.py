@@ -67,7 +67,7 @@ class Reach:
             return "git can run something by that setting; a rule must name it"
         given = {word for arg in command.argv[named:] for word in arg.choices or ()}
         if name == "git":  # a revision is no path, but one may follow it
-            given = given.union(filter(None, map(_after_revision, given))) - {"HEAD"}
+            given = (given | {_after_revision(word) for word in given}) - {"HEAD"}
         paths = [path for word in sorted(given) for path in paths_in(word)]
         for cwd in command.cwds:
             for path in paths:

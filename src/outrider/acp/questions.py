@@ -71,6 +71,8 @@ class Questions:
             chosen = await self.choose(call, options)
         except OutriderError:
             return None
+        except ConnectionError:
+            return await _left_open()
         return (question.options[int(chosen)],) if chosen is not None and chosen != NO_ANSWER else None
 
     async def choose(self, call: ToolCallUpdate, options: Sequence[PermissionOption]) -> str | None:
@@ -101,6 +103,11 @@ class Questions:
         """The client gave up the turn. Once it has ended, the question is closed and nothing is left to end."""
         if any(found.id == asked.id for found in await self._engine.approvals(asked.session_id)):
             await self._engine.abort(self._session_id)
+
+
+async def _left_open() -> None:
+    """The editor went, and the program ends: until then nobody answers, and the next one is asked."""
+    await asyncio.Event().wait()
 
 
 def _options(asked: Asked) -> list[PermissionOption]:

@@ -211,6 +211,22 @@ async def test_a_question_that_was_open_when_the_editor_went_is_asked_again(desk
         assert (desk.workspace / "made.txt").exists()
 
 
+async def test_what_a_model_asked_when_the_editor_went_is_asked_again(desk: Desk):
+    desk.write_script([call("question", question="Tea or milk?", options=["tea", "milk"])])
+    async with desk.editor() as editor:
+        session_id = await desk.new(editor)
+        turn = asyncio.create_task(say(editor, session_id, "a drink"))
+        await editor.until(lambda: editor.asked)
+    with pytest.raises(ConnectionError):
+        await turn
+    desk.write_script("Milk it is.")
+    async with desk.editor() as editor:
+        editor.answers = ["1"]
+        await desk.load(editor, session_id)
+        await editor.until(lambda: "Milk it is." in editor.said())
+        assert "The user answered: milk" in editor.call()["content"][0].content.text
+
+
 async def test_a_model_asks_the_user_who_chooses_an_answer(desk: Desk):
     desk.write_script([call("question", question="Tea or milk?", options=["tea", "milk"])], "Milk it is.")
     async with desk.editor() as editor:

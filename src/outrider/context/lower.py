@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from outrider.context.current import current
+from outrider.context.results import GivenResults
 from outrider.types.codec import AnyPart
 from outrider.types.messages import Message
 from outrider.types.parts import (
@@ -41,14 +42,15 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 
 def lower(history: Sequence[Message], *, family: str) -> Prompt:
     """The prompt for a model of `family`: reasoning and other private state goes back only to those who wrote it."""
-    return Prompt(alternate(lowered_messages(current(history), family, CallIds())))
+    seen = current(history)
+    return Prompt(alternate(lowered_messages(seen, family, CallIds(GivenResults(seen)))))
 
 
 def lowered_messages(history: Iterable[Message], family: str, call_ids: "CallIds") -> Iterator[ModelMessage]:
     """Each message as one or more model messages; neighbours may still share a role."""
     for message in history:
         if message.role == "user":
-            if said := tuple(_user_parts(message, family)):
+            if said := tuple(_user_parts(message, family, call_ids.results)):
                 yield ModelMessage("user", said)
         else:
             yield from _assistant_messages(message, family, call_ids)
@@ -79,10 +81,11 @@ def tool_name(name: str) -> str:
 
 
 class CallIds:
-    """Call ids are unique in a prompt, whatever a provider or an import gave."""
+    """Call ids are unique in a prompt, whatever a provider or an import gave; `results` are those given by hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, results: GivenResults | None = None) -> None:
         self._seen: dict[str, int] = {}
+        self.results = results or GivenResults()
 
     def unique(self, call: ToolPart) -> str:
         call_id = call.call_id or call.id
@@ -105,7 +108,7 @@ def _assistant_messages(message: Message, family: str, call_ids: CallIds) -> Ite
         results: list[ModelPart] = []
         for part in step:
             if isinstance(part, ToolPart):
-                use, result = _split(part, call_ids.unique(part))
+                use, result = _split(part, call_ids.unique(part), call_ids.results)
                 said.append(use)
                 results.append(result)
             elif (visible := _visible(part, family)) is not None:
@@ -128,11 +131,13 @@ def _steps(parts: Iterable[AnyPart]) -> list[list[AnyPart]]:
     return steps
 
 
-def _split(part: ToolPart, call_id: str) -> tuple[ToolUsePart, ToolResultPart]:
+def _split(part: ToolPart, call_id: str, results: GivenResults) -> tuple[ToolUsePart, ToolResultPart]:
     """Both halves have the id of the part that they come from."""
     state, name = part.state, tool_name(part.tool)
     use = ToolUsePart(tool_id=call_id, tool_name=name, tool_input=state.input, metadata=part.metadata, id=part.id)
     result = tool_result(part, call_id)
+    if result is None and (given := results.take(part.call_id)) is not None:
+        result = replace(given, tool_use_id=call_id, tool_name=name, id=part.id)
     if result is None:
         result = ToolResultPart(tool_use_id=call_id, content=NOT_FINISHED, is_error=True, tool_name=name, id=part.id)
     elif isinstance(state, ToolCompleted) and state.time.compacted is not None:
@@ -155,7 +160,7 @@ def _visible(part: AnyPart, family: str) -> ModelPart | None:
             return None
 
 
-def _user_parts(message: Message, family: str) -> Iterator[ModelPart]:
+def _user_parts(message: Message, family: str, results: GivenResults) -> Iterator[ModelPart]:
     for part in message.parts:
         match part:
             case TextPart() if not part.ignored and part.text.strip():
@@ -167,6 +172,8 @@ def _user_parts(message: Message, family: str) -> Iterator[ModelPart]:
             case ToolPart():  # a command that the user ran
                 result = tool_result(part, part.call_id)
                 yield TextPart(f"(ran {part.tool})\n{result.content if result else NOT_FINISHED}", synthetic=True)
+            case ToolResultPart():
+                yield from filter(None, [results.left(part)])
             case _:
                 pass
 

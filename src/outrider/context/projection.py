@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from outrider.context.current import current, holds_compaction
 from outrider.context.lower import CallIds, alternate, lowered_messages
+from outrider.context.results import GivenResults, results_in
 from outrider.types.messages import Message
 from outrider.types.parts import ToolPart
 from outrider.types.request import ModelMessage, Prompt
@@ -24,8 +25,9 @@ class Projection:
         """The prompt for the history so far; the same object grows from turn to turn."""
         added = self._added(history) if self._continues(history) else None
         if added is None:
-            self._call_ids = CallIds()
-            messages = lowered_messages(current(history), self._family, self._call_ids)
+            seen = current(history)
+            self._call_ids = CallIds(GivenResults(seen))
+            messages = lowered_messages(seen, self._family, self._call_ids)
             self._prompt = Prompt(alternate(messages))
         else:
             for message in added:
@@ -36,7 +38,7 @@ class Projection:
     def _added(self, history: Sequence[Message]) -> list[ModelMessage] | None:
         """What the new messages append; None when appending is not enough."""
         new = history[self._seen :]
-        if any(map(holds_compaction, new)):
+        if any(map(holds_compaction, new)) or any(map(results_in, new)):
             return None
         added = list(alternate(lowered_messages(new, self._family, self._call_ids), opening=not self._prompt))
         merges = added and self._prompt and added[0].role == self._prompt[-1].role

@@ -23,6 +23,7 @@ from outrider import (
 )
 from outrider.context.lower import NOT_FINISHED, OPENING, OUTPUT_REMOVED
 from outrider.context.projection import Projection
+from outrider.context.results import ORPHAN
 from outrider.providers.pairing import anthropic_problems, google_problems, openai_problems, openai_responses_problems
 from outrider.types.parts import PartBase
 from tests.fakes.strategies import families
@@ -227,6 +228,18 @@ def test_a_result_names_its_tool_like_the_call_does():
     history = [user("go"), assistant(ToolPart("1", "default api:read", RUNNING.complete("ok", 2)))]
     use, result = (message.content[0] for message in lower(history, family="x")[1:])
     assert (use.tool_name, result.tool_name) == ("default_api_read", "default_api_read")
+
+
+def test_a_result_that_stands_in_a_users_message_goes_to_its_call():
+    call, other = ToolUsePart(tool_id="1", tool_name="read"), ToolUsePart(tool_id="2", tool_name="read")
+    answers = user("wait", ToolResultPart(tool_use_id="1", content="one"), ToolResultPart(tool_use_id="9", content="?"))
+    history = [user("go"), assistant(call, other), answers, user("more")]
+    assert shown(lower(history, family="x"))[2:] == [
+        ("user", ["result 1: one", f"error 2: {NOT_FINISHED}", "wait", ORPHAN.format(content="?"), "more"]),
+    ]
+    growing = Projection("x")
+    for length in range(1, len(history) + 1):
+        assert shown(growing.prompt(history[:length])) == shown(lower(history[:length], family="x"))
 
 
 def test_what_was_said_after_a_result_stays_after_it():

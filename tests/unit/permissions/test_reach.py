@@ -1,5 +1,6 @@
 """How far rules for the shell reach: allow rules stop at what they do not name, deny rules go through everything."""
 
+import subprocess
 import time
 from pathlib import Path
 
@@ -101,6 +102,13 @@ def test_a_rule_reaches_plain_uses_of_what_it_names(rule: str, command: str, wor
     assert found.effect == "allow", found
 
 
+def test_git_alone_is_judged_too(tmp_path: Path):
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    with (tmp_path / ".git" / "config").open("a") as file:
+        file.write("[core]\n\tfsmonitor = ./x\n")
+    assert decide("shell", {"command": "git"}, mode="agent", allow=["shell(git *)"], workspace=tmp_path).effect == "ask"
+
+
 @pytest.mark.parametrize("command", split(DENIED))
 def test_what_is_forbidden_stays_so_behind_whatever_runs_it(command: str, workspace: Path):
     deny = ["shell(rm *)"]
@@ -116,8 +124,11 @@ def test_a_forbidden_name_that_nothing_runs_hinders_nobody(command: str, workspa
     assert found.effect == "allow", found
 
 
-@pytest.mark.parametrize("unit", ["# a\n", "f(){ :;}\n", "ls &\n", "ls & # a\n", "x=1\n", "a|"])
+@pytest.mark.parametrize(
+    "unit", ["# a\n", "f(){ :;}\n", "ls &\n", "ls & # a\n", "x=1\n", "a|", "ssh x git push origin "]
+)
 def test_the_longest_command_line_is_judged_in_no_time(unit: str, workspace: Path):
     start = time.process_time()
-    decide("shell", {"command": (unit * 10_000)[:9_999]}, mode="plan", workspace=workspace)
+    deny = ["shell(git push origin x)"]
+    decide("shell", {"command": (unit * 10_000)[:9_999]}, mode="plan", deny=deny, workspace=workspace)
     assert time.process_time() - start < 10, "it took half a minute once, for a thousand comments"

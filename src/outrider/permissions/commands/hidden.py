@@ -87,13 +87,18 @@ def paths_in(word: str) -> Iterator[str]:
 
 def mentions(rule: Rule, text: str) -> bool:
     """Whether a text holds the words of a rule, one after the other, as words."""
-    return _as_words(rule.words).search(text) is not None
+    at = 0
+    for word in rule.words:
+        found = _as_word(word).search(text, at)
+        if not found:
+            return False
+        at = found.end()
+    return True
 
 
 @lru_cache(maxsize=256)
-def _as_words(words: tuple[str, ...]) -> re.Pattern[str]:
-    pieces = (rf"(?<![\w.-]){re.escape(word.rstrip('*') or word)}(?![\w.-])" for word in words)
-    return re.compile(".*?".join(pieces), re.DOTALL)
+def _as_word(word: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<![\w.-]){re.escape(word.rstrip('*') or word)}(?![\w.-])")
 
 
 def runs_its_words(name: str, words: Sequence[str]) -> bool:

@@ -63,8 +63,11 @@ class Reach:
             return f"{name} runs whatever it is given; a rule must name the script"
         if further and not reaches(name, words, named):
             return f"{name} is known for reading; a rule must name the option that does more"
-        if name == "git" and not all(is_harmless_key(key) for key in _configured(further, words[1])):
+        if name == "git" and "config" in words and not all(map(is_harmless_key, _keys(further))):
             return "git can run something by that setting; a rule must name it"
+        return self._leads_out(name, named, command)
+
+    def _leads_out(self, name: str, named: int, command: Command) -> str | None:
         given = {word for arg in command.argv[named:] for word in arg.choices or ()}
         if name == "git":  # a revision is no path, but one may follow it
             given = (given | {_after_revision(word) for word in given}) - {"HEAD"}
@@ -110,9 +113,9 @@ class Reach:
                 yield from steering(name, words[1:], root=Path(self.root), cwd=folder, reads_only=reads_only)
 
 
-def _configured(words: Sequence[str], verb: str) -> list[str]:
-    """The settings that a call of git would change."""
-    return [word for word in words if "." in word and word[0] != "-"][:1] if verb == "config" else []
+def _keys(words: Sequence[str]) -> list[str]:
+    """The setting that `git config` would change."""
+    return [word for word in words if "." in word and not word.startswith("-")][:1]
 
 
 def _after_revision(word: str) -> str:

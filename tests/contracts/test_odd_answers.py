@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from outrider.app.build import model_client
-from outrider.errors import NetworkError, OverloadedError, ProviderError, ServerError
+from outrider.errors import ContextOverflowError, NetworkError, OverloadedError, ProviderError, ServerError
 from outrider.providers.anthropic.wire import AnthropicWire
 from outrider.providers.assemble import Assembler
 from outrider.providers.client import WireClient
@@ -262,6 +262,12 @@ async def test_an_answer_that_a_server_gave_up_before_its_beginning_may_be_asked
 )  # fmt: skip
 def test_a_refusal_of_any_shape_is_an_error_by_its_status(name: str, body: bytes):
     assert type(WIRES[name]().error(500, {}, body)) is ServerError
+
+
+@pytest.mark.parametrize("name", WIRES)
+def test_a_refusal_may_come_as_an_event(name: str):
+    error = WIRES[name]().error(400, {}, b'event: error\ndata: {"error": {"message": "prompt is too long"}}\n\n')
+    assert (type(error), error.message) == (ContextOverflowError, "prompt is too long")
 
 
 @pytest.mark.parametrize(

@@ -48,9 +48,10 @@ def mended_json(data: bytes) -> bytes | None:
 
 
 def said_in(body: bytes) -> Any:
-    """What the body of a refusal says: the value of its JSON, or else its text."""
+    """What the body of a refusal says: the value of its JSON, also where it comes as an event, or else its text."""
     try:
-        return msgspec.json.decode(mended_json(body) or body)
+        framed = values_in(body) if body.lstrip().startswith((b"data:", b"event:")) else []
+        return msgspec.json.decode(framed[0] if framed else mended_json(body) or body)
     except UNREADABLE:
         return body.decode("utf-8", "replace")
 

@@ -157,14 +157,17 @@ def refusal(
     code: str | int | None = None,
     headers: Mapping[str, str] | None = None,
     retry_after: float | None = None,
+    below: str = "",
 ) -> ProviderError:
     """The error to raise. `status` is None for an error inside a stream; `type` and `code` are the
-    provider's own. `retry_after` is a wait that the body asks for; otherwise the headers are read, then the words."""
+    provider's own. `retry_after` is a wait that the body asks for; otherwise the headers are read, then the words.
+    `below` are the words of a provider behind this one, which may say more."""
     headers = headers or {}
     message = _words(message, status)
     waits = (retry_after, asked_wait(headers), _worded_wait(message))
     wait = next((wait for wait in waits if wait is not None), None)
-    kind = _kind(message, _effective(status, code), [_name(code), _name(type)], wait)
+    heard = f"{message}\n{below[:_MESSAGE_CHARACTERS]}" if below else message
+    kind = _kind(heard, _effective(status, code), [_name(code), _name(type)], wait)
     error = kind(message, status=status, type=type or _worded(code), retry_after=wait)
     if code is not None:
         error.details["code"] = code

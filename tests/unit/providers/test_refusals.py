@@ -107,6 +107,11 @@ def test_names_and_words_say_more_than_the_status(
     assert error.message == message
 
 
+def test_the_words_of_a_provider_behind_this_one_count():
+    error = refusal("Provider returned error", status=400, below="This model's maximum context length is 8 tokens.")
+    assert (type(error), error.message) == (ContextOverflowError, "Provider returned error")
+
+
 def test_exhausted_with_a_time_to_come_back_is_a_rate_limit():
     error = refusal("You exceeded your current quota", status=429, type="RESOURCE_EXHAUSTED", retry_after=34)
     assert type(error) is RateLimitError

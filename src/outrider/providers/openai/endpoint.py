@@ -57,7 +57,14 @@ def from_error(said: Any, *, status: int | None = None, headers: Mapping[str, st
         type=kind if isinstance(kind, str) and kind != "error" else None,
         code=code if isinstance(code, str | int) else None,
         headers=headers,
+        below=_below(fields.get("metadata")),
     )
+
+
+def _below(metadata: Any) -> str:
+    """What OpenRouter was told by the provider that it asked."""
+    raw: Any = cast("dict[str, Any]", metadata).get("raw") if isinstance(metadata, dict) else None
+    return raw if isinstance(raw, str) else shown(raw) if raw else ""
 
 
 def _held(said: Any) -> Any:

@@ -1,5 +1,6 @@
 """From the words of a command line to the command that they name, and from its failure to an exit code."""
 
+import os
 import sys
 from collections.abc import Callable
 
@@ -33,6 +34,19 @@ def reported(work: Callable[[], int]) -> int:
 
         Console().say(f"outrider: {error}")
         return code_of(error)
+    except FileNotFoundError:
+        if _is_somewhere():
+            raise
+        sys.stderr.write("outrider: the folder that you are in is gone. Go to another one, or name one with --cwd\n")
+        return exits.USAGE
+
+
+def _is_somewhere() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109  nothing is done with it
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def code_of(error: OutriderError) -> int:

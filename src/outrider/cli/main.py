@@ -38,11 +38,15 @@ def version() -> str:
 
 
 def _fill_in_streams() -> None:
-    """Where somebody closed a stream, the next file that is opened would get its number, and what is printed."""
+    """All three are there, and take everything. Where somebody closed one, the next file that is opened would get its
+    number, and what is printed."""
     for number, name, way in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
             setattr(sys, name, os.fdopen(number, way, encoding="utf-8", closefd=False))
+    for stream in (sys.stdout, sys.stderr):  # a terminal that takes less than we write gets the rest described
+        if reconfigure := getattr(stream, "reconfigure", None):
+            reconfigure(errors="backslashreplace")
 
 
 def _flushed(code: int) -> int:

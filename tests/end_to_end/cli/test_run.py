@@ -1,12 +1,15 @@
 """`outrider run`: prompts from anywhere, answers in three forms, and an exit code that says what happened."""
 
+import asyncio
 import base64
 import json
+import sys
+from asyncio.subprocess import PIPE
 from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.cli.program import Program, answering, call
+from tests.end_to_end.cli.program import Program, answering, call, ended
 from tests.fakes.vendors.vendor import Refusal, Stop
 
 READING = call("read", file_path="notes.txt")
@@ -83,6 +86,25 @@ async def test_a_prompt_comes_from_stdin_and_from_files(program: Program):
         assert (await program.run("run", "@task.md", "@me first of all")).code == 0
     texts = [server.vendor.texts(body)[0] for body in server.requests if len(server.vendor.texts(body)) == 1]
     assert texts == ["all of it\n", "review\n\na diff", "do this\n\n@me first of all"]
+
+
+async def test_a_locale_that_knows_no_utf_8_takes_nothing_away(program: Program):
+    program.extra = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    async with answering(program, ["ok ✓"]) as server:
+        done = await program.run("run", "grüße ✓")
+    assert (done.code, done.out) == (0, "ok \\u2713\n")
+    assert server.vendor.texts(server.requests[0]) == ["grüße ✓"]
+    assert (await program.run("serve", "--help")).code == 0
+
+
+async def test_a_folder_that_is_gone_is_said(program: Program):
+    script = 'mkdir gone && cd gone && rmdir "$PWD" && exec "$0" -m outrider "$@"'
+    for arguments in (["run", "hi"], ["undo"]):
+        process = await asyncio.create_subprocess_exec(
+            "sh", "-c", script, sys.executable, *arguments, cwd=program.workspace, env=program.environ, stderr=PIPE
+        )
+        done = await ended(process)
+        assert (done.code, done.err[:48]) == (2, "outrider: the folder that you are in is gone. Go"), arguments
 
 
 async def test_files_are_attached(program: Program):

@@ -26,13 +26,18 @@ def prompt_text(words: Sequence[str]) -> str:
     if not words:
         return "" if sys.stdin is None or sys.stdin.isatty() else _stdin()
     if all(not _is_read(word) for word in words):
-        return " ".join(words)
+        return " ".join(map(whole, words))
     return "\n\n".join(_said(word) for word in words)
 
 
 def said(text: str) -> str:
     """The text itself, or what the file holds that it names as @FILE."""
-    return _said(text) if text.startswith("@") else text
+    return _said(text) if text.startswith("@") else whole(text)
+
+
+def whole(word: str) -> str:
+    """Bytes of the command line that were no text where the locale takes less than UTF-8: they are read as UTF-8."""
+    return word.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def attached(file: str) -> FilePart:
@@ -46,7 +51,7 @@ def _said(word: str) -> str:
     if word == STDIN:
         return _stdin()
     if not _is_read(word):
-        return word
+        return whole(word)
     return _read(Path(word[1:]).expanduser()).decode("utf-8", "replace")
 
 

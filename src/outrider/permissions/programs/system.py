@@ -182,10 +182,11 @@ SYSTEM: dict[str, Program] = {
     "wget": _version("-V --version"),
     "ssh": _version("-V"),
 }
+# Not among them: flake8, poetry, dotnet and others that load parts of a workspace even to say their version.
 _ASKED_FOR_VERSIONS = names(
     """cpp ld as gdb cmake ninja meson autoconf automake pkg-config pip pip3 uv ruff
-    mypy black isort flake8 pylint poetry pipenv docker podman helm psql sqlite3 mysql
-    redis-server zsh fish vim nvim nano emacs deno bun tsc yq zstd dotnet swift lua gh protoc bat
+    mypy black isort pylint pipenv docker podman helm psql sqlite3 mysql
+    redis-server zsh fish vim nvim nano emacs deno bun tsc yq zstd swift lua gh protoc bat
     eza shellcheck hadolint pandoc ffmpeg convert inkscape nginx git-lfs"""
 )
 SYSTEM.update(dict.fromkeys(_ASKED_FOR_VERSIONS, _VERSION_ONLY))

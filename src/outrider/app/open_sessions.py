@@ -13,9 +13,7 @@ from outrider.bus import EventBus
 from outrider.errors import SessionInUseError
 from outrider.sessions.journal import Journal, begin, resume
 from outrider.sessions.session import Session
-from outrider.sessions.sqlite.owners import this_process
 from outrider.sessions.store import Store
-from outrider.sessions.waiting.leases import Holder
 from outrider.tools.aftermath import aftermath
 
 
@@ -26,12 +24,11 @@ class OpenSessions:
         self._staff = staff
         self._store = store
         self._bus = bus
-        self._holder = Holder(store, this_process())
         self._ear = Ear(store)
         self._titles = Titles(staff, self.live, store, bus) if staff.titles else None
 
     async def begin(self, session: Session) -> None:
-        self._add(await begin(session, self._store, self._bus, holder=self._holder))
+        self._add(await begin(session, self._store, self._bus, holder=self._staff.holder))
 
     async def at(self, session_id: str, *, take_over: bool = False, goes_on: bool = False) -> LiveSession:
         """The session, owned by this engine from now on; one that somebody else took over is opened anew. If its turn
@@ -61,10 +58,12 @@ class OpenSessions:
             await abort_elsewhere(self._store, session_id)
 
     async def close(self, session_id: str) -> None:
-        live = self.live.pop(session_id, None)
-        if live is not None:
-            await live.close()
-        await self._staff.leave(session_id)
+        """Whoever wants it meanwhile waits, and opens it anew: a second owner would fence off what is kept at last."""
+        async with self._opening.setdefault(session_id, asyncio.Lock()):
+            live = self.live.pop(session_id, None)
+            if live is not None:
+                await live.close()
+            await self._staff.leave(session_id)
 
     async def close_all(self) -> None:
         if self._titles is not None:
@@ -81,7 +80,7 @@ class OpenSessions:
             session_id,
             self._store,
             self._bus,
-            holder=self._holder,
+            holder=self._staff.holder,
             take_over=take_over,
             describe=lambda call: aftermath(call, workspace),
             repeats=repeats,

@@ -78,7 +78,7 @@ class Staff:
         self._options = options
         self._store = store
         self._bus = bus
-        self._holder = Holder(store, this_process())
+        self.holder = Holder(store, this_process())
         self._desk = desk
         self._catalog = options.catalog or known_models()
         self._clients: dict[str, ModelClient] = {}
@@ -180,7 +180,7 @@ class Staff:
         built_in = toolbox.tools if toolbox else {}
         own = built_in.keys() - self.plan.tools.keys()
 
-        children = Children(self._store, self._bus, self._holder, toolbox.tree if toolbox else None)
+        children = Children(self._store, self._bus, self.holder, toolbox.tree if toolbox else None)
         return Crew(
             agents=self.plan.agents,
             clients=self._recorder.clients(session.id) if self._recorder else self._clients,

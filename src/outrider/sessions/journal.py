@@ -154,9 +154,9 @@ class Journal(AbstractAsyncContextManager["Journal"]):
                 faults.reach("FP-mid-stream")
 
     @property
-    def stuck(self) -> bool:
-        """Whether something waits that a full disk refused."""
-        return self._changes.stuck
+    def takes_input(self) -> bool:
+        """Whether an inbox item is on its way: somebody waits for it, was cancelled then, or a full disk refused it."""
+        return self._changes.takes_input
 
     async def retry(self) -> bool:
         """Try again to keep what a full disk refused; says whether nothing waits any more."""

@@ -1,7 +1,7 @@
 """The input of an open session: kept when it comes, taken once, and whoever put it there hears how its turn ended."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -60,8 +60,6 @@ class Inbox:
     async def take_next(self) -> bool:
         """Bring the next input into the transcript, with the notes before it, which ask for no turn."""
         async with self._taking:
-            if self._journal.stuck:
-                await self._journal.retry()  # what a full disk refused may be an input, which must not be taken twice
             for item in await self.without_aborts():
                 message = await self._take(item)
                 if not is_note(message):
@@ -71,7 +69,7 @@ class Inbox:
 
     async def without_aborts(self) -> list[InboxItem]:
         """What waits as a turn begins; aborts came too late for the one that they meant, wherever they stand."""
-        waiting = await self._store.inbox(self._journal.session.id)
+        waiting = await self._waiting()
         for item in waiting:
             if asks_for_the_end(item):
                 await self._journal.discard(item.id)
@@ -79,13 +77,12 @@ class Inbox:
 
     async def take_steering(self) -> list[Message]:
         async with self._taking:
-            items = await self._store.inbox(self._journal.session.id)
-            return [await self._take(item) for item in items if item.delivery == "steer"]
+            return [await self._take(item) for item in await self._waiting() if item.delivery == "steer"]
 
     async def withdraw(self, item_id: str) -> bool:
         """Take back an input that waits; False if it was taken before, or never there."""
         async with self._taking:
-            if item_id not in {item.id for item in await self._store.inbox(self._journal.session.id)}:
+            if item_id not in {item.id for item in await self._waiting()}:
                 return False
             await self._journal.discard(item_id)
         self._tell(withdrawn=item_id)
@@ -106,6 +103,12 @@ class Inbox:
     def last_words(self) -> str:
         messages = self._journal.session.messages
         return messages[-1].get_text_content() if messages else ""
+
+    async def _waiting(self) -> Sequence[InboxItem]:
+        """Without those that are on their way already, as after an abort or from a full disk: none is taken twice."""
+        if self._journal.takes_input:
+            await self._journal.retry()
+        return await self._store.inbox(self._journal.session.id)
 
     async def _take(self, item: InboxItem) -> Message:
         """An input may bring a mode along, which holds before the input counts: a crash between them loses neither."""

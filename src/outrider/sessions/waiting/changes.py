@@ -94,8 +94,8 @@ class Changes:
         return False
 
     @property
-    def stuck(self) -> bool:
-        return self._stuck and bool(self._waiting)
+    def takes_input(self) -> bool:
+        return any(entry.takes for entry in self._waiting)
 
     @property
     def holds_news(self) -> bool:

@@ -13,7 +13,7 @@ from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import InboxItem, Kept
 from outrider.sessions.sqlite.owners import this_process
 from outrider.types.messages import Message
-from outrider.types.parts import TextPart
+from outrider.types.parts import TextPart, ToolPart
 
 
 class Trouble(MemoryStore):
@@ -25,6 +25,7 @@ class Trouble(MemoryStore):
         self.on_take: Exception | None = None
         self.on_look: Exception | None = None
         self.taken: Callable[[], Any] | None = None
+        self.taking: Callable[[], Any] | None = None
 
     async def put_inbox(self, item: InboxItem) -> InboxItem:
         if self.on_put is not None:
@@ -39,6 +40,8 @@ class Trouble(MemoryStore):
     async def append(self, session_id: str, values: Sequence[Kept], *, takes: Sequence[str] = (), **more: Any) -> int:
         if takes and self.on_take is not None:
             raise self.on_take
+        if takes and self.taking is not None:
+            await self.taking()
         seq = await super().append(session_id, values, takes=takes, **more)
         if takes and self.taken is not None:
             await self.taken()
@@ -72,6 +75,29 @@ async def test_an_input_that_is_put_again_while_it_is_taken_ends_with_its_turn()
         assert not again.done()
         go_on.set()
         assert (await first).output == (await again).output == "the answer"
+
+
+async def test_an_input_whose_taking_was_aborted_is_not_taken_once_more():
+    store = Trouble()
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        begun.set()
+        await go_on.wait()
+
+    store.taking = wait
+    async with engine_on(store, ["the answer"]) as engine:
+        session_id = await engine.create()
+        first = await engine.put(session_id, "hello")
+        await begun.wait()
+        await engine.abort(session_id)
+        assert (await first).reason == "aborted"
+        second = await engine.put(session_id, "and now?")
+        for _ in range(5):
+            await asyncio.sleep(0)
+        go_on.set()
+        assert (await second).output == "the answer"
+        assert said(engine, session_id) == ["hello", "and now?", "the answer"]
 
 
 async def test_one_who_stops_waiting_takes_the_end_from_nobody_else():
@@ -190,6 +216,25 @@ async def test_what_is_aborted_before_it_has_begun_has_ended_too():
         await live.abort()
         assert (await going_on).reason == "aborted"
         assert (await engine.prompt(session_id, "and now?")).output == "two"
+
+
+async def test_a_session_that_is_wanted_while_it_is_closed_is_opened_once_that_is_done():
+    store, endless = MemoryStore(), Endless()
+    async with engine_on(store, [[call("work")], "went on"], endless.tool()) as engine:
+        session_id = await engine.create()
+        first = await engine.put(session_id, "hello")
+        await endless.began.wait()
+        closing = asyncio.create_task(engine.close(session_id))
+        await asyncio.sleep(0)  # the turn is told to end, and has not ended yet
+        assert (await engine.prompt(session_id, "and now?")).output == "went on"
+        await closing
+        assert (await first).reason == "aborted"
+        [ended] = [part for message in (await store.load(session_id)).messages for part in calls_of(message)]
+        assert ended.state.reason == "canceled", "as whoever closed it has said, and not as if it had crashed"
+
+
+def calls_of(message: Message) -> list[Any]:
+    return list(message.get_parts_by_type(ToolPart))
 
 
 async def test_an_input_that_comes_while_the_session_is_closed_is_left_to_whoever_opens_it_next():

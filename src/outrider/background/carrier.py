@@ -59,8 +59,7 @@ class Carrier:
     async def settle(self, run_id: str, job: Job, reason: EndReason) -> None:
         """Bring a run to its end that is over and that nobody carries."""
         try:
-            await end_session(self._engine.store, run_id)
-            await self._ended(run_id, job, await self._outcome(run_id, reason))
+            await self._ended_unopened(run_id, job, await self._outcome(run_id, reason))
         except SessionNotFoundError:  # it was deleted, and with it all that was open
             await asyncio.to_thread(self._reports.keep, run_id, Report(outcome=Outcome(reason=reason)))
 
@@ -72,7 +71,7 @@ class Carrier:
             try:
                 engine = await opened.enter_async_context(self._engine_for(run_id, job))
             except OutriderError as problem:
-                return await self._ended(run_id, job, Outcome(reason="error", error=str(problem)))
+                return await self._ended_unopened(run_id, job, Outcome(reason="error", error=str(problem)))
             self._held[run_id] = engine
             try:
                 end, reason = await self._to_the_end(engine, run_id)
@@ -103,6 +102,12 @@ class Carrier:
         """Whether nobody else has taken the run over in the meantime."""
         live = engine.live.get(run_id)
         return self._held.get(run_id) is engine and live is not None and not live.journal.lost.is_set()
+
+    async def _ended_unopened(self, run_id: str, job: Job, outcome: Outcome) -> Outcome:
+        """What those before us left open in its session has no end yet."""
+        if await asyncio.to_thread(self._reports.is_ours, run_id):
+            await end_session(self._engine.store, run_id)
+        return await self._ended(run_id, job, outcome)
 
     async def _ended(self, run_id: str, job: Job, outcome: Outcome) -> Outcome:
         """Also the end of a run that was canceled is reported; done twice, it is the same report. What another worker

@@ -18,6 +18,7 @@ from outrider.background.jobs import open_jobs
 from outrider.background.runs import Job
 from outrider.background.used import family
 from outrider.background.worktrees.ground import Ground
+from outrider.sessions.records import SessionUpdate
 from outrider.sessions.sqlite_store import SqliteStore
 from outrider.types.parts import ToolPart, ToolResultPart
 from outrider.types.request import Request
@@ -92,6 +93,21 @@ async def test_whose_run_it_is_takes_its_session_back_from_one_that_came_too_lat
     assert (outcome.reason, outcome.output) == ("completed", "done")
     calls = [call.state for m in (await two.store.load(run_id)).messages for call in m.parts if hasattr(call, "state")]
     assert [getattr(state, "reason", state.status) for state in calls] == ["interrupted", "completed"]
+
+
+async def test_a_run_that_cannot_be_opened_where_it_goes_on_ends_with_all_that_was_open_in_it(two: Two):
+    run_id = await submitted(two)
+    async with Engine([agent()], [scripted(answer)], [Tool(two.step)], store=two.store) as killed:
+        turn = asyncio.create_task(killed.go_on(run_id, take_over=True))
+        await asyncio.wait_for(two.begun.wait(), SECONDS)
+        await two.store.update(run_id, SessionUpdate(workspace_directory="/nowhere/to/be/found"))
+        async with two.carrier(owns=True) as other:
+            outcome = await other.carry(run_id, JOB)
+        (left,) = [part for m in (await two.store.load(run_id)).messages for part in m.get_parts_by_type(ToolPart)]
+        turn.cancel()
+        await asyncio.wait([turn])
+    assert (outcome.reason, "is not on this machine" in outcome.error) == ("error", True)
+    assert getattr(left.state, "reason", "") == "interrupted"
 
 
 async def test_an_agent_that_was_called_by_one_that_came_too_late_writes_nothing_either(two: Two):

@@ -106,9 +106,10 @@ class Worktrees:
     def _check_out(self, wanted: Worktree) -> Worktree:
         make_private(self._folders.data)
         make_private(self._place)
-        with suppress(ProcessError):  # what a machine that broke down left behind half made
-            git(wanted.repository, "worktree", "remove", "--force", "--force", wanted.path)
         git(wanted.repository, "worktree", "prune")
+        for path in (wanted.path, *self._elsewhere(wanted)):
+            with suppress(ProcessError):  # half made, or of a worker that keeps its own elsewhere and is given up
+                git(wanted.repository, "worktree", "remove", "--force", "--force", path)
         words = ["worktree", "add", "--quiet"]
         if self._knows(wanted):
             git(wanted.repository, *words, wanted.path, wanted.branch)
@@ -145,6 +146,13 @@ class Worktrees:
 
     def _knows(self, tree: Worktree) -> bool:
         return bool(git(tree.repository, "branch", "--list", tree.branch).strip())
+
+    def _elsewhere(self, tree: Worktree) -> list[str]:
+        """Where else its branch is checked out, for it can be in one place only; not what people made of it."""
+        own, branch = Path(tree.path), f"branch refs/heads/{tree.branch}"
+        listed = git(tree.repository, "worktree", "list", "--porcelain", "-z").split("\0\0")
+        paths = [Path(one.lstrip("\0").partition("\0")[0].removeprefix("worktree ")) for one in listed if branch in one]
+        return [str(path) for path in paths if (path.parent.name, path.name) == (own.parent.name, own.name)]
 
     def _path(self, run_id: str) -> Path:
         return self._place / f"outrider-{short_id(run_id)}"

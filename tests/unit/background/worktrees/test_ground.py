@@ -13,7 +13,7 @@ from outrider.background.worktrees.ground import Ground, worktree_of
 from outrider.background.worktrees.worktrees import Changes, Worktrees
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import StoredSession
-from tests.unit.background.worktrees.repositories import folders_in, repository
+from tests.unit.background.worktrees.repositories import folders_in, repository, run_git
 
 JOB = Job(prompt="write", queue="runs")
 
@@ -46,6 +46,23 @@ async def test_a_run_that_goes_on_on_another_machine_gets_a_new_worktree_and_is_
     assert told.delivery == "steer"
     await ground.prepare("run-1", JOB)
     assert len(await store.inbox("run-1")) == 1
+
+
+async def test_a_run_that_goes_on_with_a_worker_whose_folders_are_others_takes_its_branch_along(
+    store: MemoryStore, tmp_path: Path
+):
+    await Ground(store, Worktrees(folders_in(tmp_path / "a"))).prepare("run-1", JOB)
+    first = worktree_of(await store.get("run-1"))
+    ground = Ground(store, Worktrees(folders_in(tmp_path / "b")))
+    await ground.prepare("run-1", JOB)
+    second = worktree_of(await store.get("run-1"))
+    assert first is not None
+    assert second is not None
+    assert (second.branch, second.path != first.path) == (first.branch, True)
+    assert not Path(first.path).exists(), "a branch is checked out in one place"
+    assert await ground.tidy("run-1", JOB) == Changes()
+    listed = run_git(tmp_path / "repo", "worktree", "list", "--porcelain")
+    assert listed.count("worktree ") == 1
 
 
 async def test_a_run_without_changes_leaves_nothing_behind(store: MemoryStore, tmp_path: Path):

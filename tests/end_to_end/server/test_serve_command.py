@@ -54,7 +54,7 @@ def test_it_says_where_it_is_and_serves_the_token_s_holder_until_it_is_ended(tmp
     [
         (("--host", "0.0.0.0"), "--expose"),
         (("--host", "0.0.0.0", "--expose"), "TLS"),
-        (("--port", "notaport"), "invalid int"),
+        (("--port", "notaport"), "is not a port"),
     ],
 )
 def test_what_would_let_others_in_is_refused(flags, words, tmp_path):

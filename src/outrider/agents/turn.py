@@ -78,7 +78,6 @@ class Turn:
 
     async def _to_the_end(self) -> TurnEnd:
         while True:
-            await self._take_input()
             answer = self._interrupted() or await self._answer()
             calls = answer.get_parts_by_type(ToolPart)
             if not all(call.ended for call in calls):
@@ -96,7 +95,9 @@ class Turn:
         return last if last is not None and has_pending_calls(last) else None
 
     async def _answer(self) -> Message:
-        """One answer of the model; a context that overflows is compacted, once, and the model asked again."""
+        """One answer of the model; a context that overflows is compacted, once, and the model asked again. Input comes
+        before it and never before calls that still wait: nobody would look at those again."""
+        await self._take_input()
         self._number = self._crew.budget.begin_turn()
         self._seat.tell(TurnStartedEvent, turn_number=self._number, max_turns=self._crew.budget.limits.turns)
         if self._compactor.due():

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         MalformedAnswerError,
         NetworkError,
         NotFoundError,
+        OutputMismatch,
         OutriderError,
         OverloadedError,
         PartValidationError,
@@ -200,6 +201,7 @@ __all__ = [
     "NetworkError",
     "NotFoundError",
     "OpenTelemetry",
+    "OutputMismatch",
     "OutputSchema",
     "OutriderError",
     "OverloadedError",
@@ -329,10 +331,10 @@ __getattr__, __dir__ = lazy_names(
         "outrider.errors": """
             AuthenticationError ConfigurationError ContentFilterError ContextOverflowError InvalidRequestError
             InvalidStateTransition LeaseLostError LimitReachedError ListenerOverflow MalformedAnswerError
-            NetworkError NotFoundError OutriderError OverloadedError PartValidationError PermissionRefusedError
-            ProviderError QuotaExceededError RateLimitError ServerError SessionInUseError SessionNotFoundError
-            StalledStreamError StorageFullError StoreDamagedError StoreError StoreUnavailableError StoreVersionError
-            ToolFailure
+            NetworkError NotFoundError OutputMismatch OutriderError OverloadedError PartValidationError
+            PermissionRefusedError ProviderError QuotaExceededError RateLimitError ServerError SessionInUseError
+            SessionNotFoundError StalledStreamError StorageFullError StoreDamagedError StoreError StoreUnavailableError
+            StoreVersionError ToolFailure
         """,
         "outrider.permissions": "Containment Decision",
         "outrider.sessions.session": "ForkPoint Session SessionTime",

@@ -4,6 +4,7 @@ OutriderError
 ├── PartValidationError       a part or message that may not be stored (also a ValueError)
 ├── InvalidStateTransition    a tool call was asked to make a move that its state does not have
 ├── ToolFailure               a tool's own way to say "this went wrong"; the model reads the text
+├── OutputMismatch            an answer that is no value of the wanted type, also after it was to be mended
 ├── ListenerOverflow          a listener of the event stream fell too far behind
 ├── ProviderError             a model API refused or broke; carries the provider's own words
 │   ├── AuthenticationError       401: the key is missing or wrong
@@ -71,6 +72,10 @@ class ToolFailure(OutriderError):
     def __init__(self, message: str, *, reason: Literal["failed", "timeout"] = "failed", **details: Any) -> None:
         super().__init__(message, **details)
         self.reason: Literal["failed", "timeout"] = reason
+
+
+class OutputMismatch(OutriderError):
+    """The text is not a value of the wanted type; the message tells the model why."""
 
 
 class ListenerOverflow(OutriderError):

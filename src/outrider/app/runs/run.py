@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
+import msgspec
+
 from outrider.agents.ends import TurnEnd
 from outrider.agents.output_type import OutputType
 from outrider.agents.terms.hooks import Hooks
@@ -56,7 +58,7 @@ async def async_run(  # noqa: PLR0913  they are what can be said about a run
         mode=mode,
         limits=limits,
         approve=approve,
-        output=None if output_type is None else OutputType(output_type),
+        output=None if output_type in (None, str) else OutputType(output_type),
         hooks=hooks or Hooks(),
     )
     run_bus, log = _bus(bus, debug=debug), EventLog()
@@ -128,7 +130,7 @@ def _bus(outer: EventBus | None, *, debug: bool) -> EventBus:
 
 def _result(workshop: Workshop, end: TurnEnd, log: EventLog) -> RunResult:
     return RunResult(
-        output=end.output if workshop.value is None else workshop.value,
+        output=end.output if workshop.value is msgspec.UNSET else workshop.value,
         messages=workshop.crew.forwards,
         event_log=log,
         session=workshop.journal.session,

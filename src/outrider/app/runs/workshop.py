@@ -10,7 +10,7 @@ import msgspec
 from outrider.agents.crew import Crew, Seat
 from outrider.agents.ends import TurnEnd
 from outrider.agents.limits import Budget
-from outrider.agents.output_type import REPAIRS, OutputMismatch, OutputType
+from outrider.agents.output_type import REPAIRS, OutputType
 from outrider.agents.seating import take_seat
 from outrider.agents.terms.hooks import Hooks
 from outrider.agents.turn import Turn
@@ -20,7 +20,7 @@ from outrider.app.config.secrets import redactor_for
 from outrider.app.models.connections import connected
 from outrider.app.models.tariff import CatalogTariff, known_models
 from outrider.bus import EventBus
-from outrider.errors import ConfigurationError, SessionNotFoundError
+from outrider.errors import ConfigurationError, OutputMismatch, SessionNotFoundError
 from outrider.permissions.texts.telling import MINDED, DiscreetTeller
 from outrider.providers.provider import ModelClient
 from outrider.sessions.journal import Journal, begin, resume
@@ -104,7 +104,7 @@ class Workshop:
         self._plan = plan
         self.crew = crew
         self.journal = journal
-        self.value: Any = None
+        self.value: Any = msgspec.UNSET
 
     async def work(self, message: str, attachments: Sequence[Attachment] = ()) -> TurnEnd:
         """Give the entry agent its message and let it work to its end."""
@@ -123,17 +123,17 @@ class Workshop:
         """The answer as the wanted type; the model may mend it, a few times."""
         for repairs_left in range(REPAIRS, -1, -1):
             if end.reason != "completed":
-                return end, None
+                return end, msgspec.UNSET
             try:
                 return end, output.read(end.output)
             except OutputMismatch as problem:
                 if not repairs_left:
-                    return TurnEnd("error", end.output, problem), None
+                    return TurnEnd("error", end.output, problem), msgspec.UNSET
                 words = TextPart(output.repair(problem), synthetic=True)
             await self.journal.add_message(Message("user", [words]))
             seat.finished = None
             end = await Turn(seat, self.crew).run()
-        return end, None
+        return end, msgspec.UNSET
 
 
 @asynccontextmanager

@@ -1,6 +1,7 @@
 """The contract of a tool, and `@Tool`, which makes one from any function."""
 
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Iterable
 from functools import cached_property
 from typing import Any, Literal, Self, overload
@@ -21,6 +22,7 @@ EvaluatePolicy = Callable[[Policy, dict[str, Any]], Policy]
 PreprocessArguments = Callable[[dict[str, Any]], dict[str, Any]]
 
 _STRICTNESS: dict[Policy, int] = {"allow": 0, "ask": 1, "deny": 2}
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")  # beyond this no API takes a name; some take less
 _threads = Threads()
 
 
@@ -85,6 +87,7 @@ class Tool:
         self.name = name or getattr(function, "__name__", type(function).__name__)
         self.description = summary_of(inspect.getdoc(function) or "") if description is None else description
         self.options = _options(self.name, options)
+        _require_sayable(self.name)
         self._parameters: dict[str, Any] | None = None
         self._spec: ToolSpec | None = None
         self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
@@ -188,6 +191,14 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "to_dict"):
         return value.to_dict()
     return str(value)
+
+
+def _require_sayable(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"no model can call a tool {name!r}: a name is made of letters from a to z, digits, _ and -. "
+            "Give it one: Tool(function, name=…)"
+        )
 
 
 def _options(name: str, options: dict[str, Any]) -> ToolOptions:

@@ -273,6 +273,12 @@ def test_arguments_are_prepared_before_anything_is_decided():
     assert given == {"path": " a "}
 
 
+@pytest.mark.parametrize("name", ["<lambda>", "a b", "größe", "a/b", "x" * 129])
+def test_a_name_that_every_api_refuses_is_refused_at_once(name: str):
+    with pytest.raises(ConfigurationError, match="no model can call a tool"):
+        Tool(lambda: "", name=name)
+
+
 def test_what_cannot_be_a_tool_is_refused_at_once():
     with pytest.raises(ConfigurationError, match="made from a function"):
         Tool(42)  # pyright: ignore[reportArgumentType, reportCallIssue]

@@ -19,6 +19,7 @@ from outrider import (
     ToolPart,
 )
 from outrider.events import (
+    ErrorEvent,
     LoopCompletedEvent,
     PartDeltaEvent,
     ToolApprovalRequestedEvent,
@@ -297,12 +298,40 @@ async def test_a_defect_ends_the_turn_as_an_error_and_the_session_goes_on(caplog
     def broken(_):
         raise KeyError("a defect")
 
+    told: list[ErrorEvent] = []
     async with engine([broken, "all is well"]) as held:
+        held.bus.subscribe(ErrorEvent, told.append)
         session = await held.create()
         end = await held.prompt(session, "go")
         assert (end.reason, end.error is not None and "a defect" in end.error.message) == ("error", True)
+        assert [(event.session_id, "a defect" in event.message) for event in told] == [(session, True)]
         assert (await held.prompt(session, "again")).output == "all is well"
     assert "a defect" in caplog.text
+
+
+async def test_an_engine_that_is_not_open_says_so():
+    held = engine(["never"])
+    with pytest.raises(ConfigurationError, match="async with"):
+        await held.create()
+
+
+async def test_a_mode_that_does_not_exist_is_refused():
+    async with engine(["never"]) as held:
+        with pytest.raises(ConfigurationError, match="there are chat, plan, agent, background"):
+            await held.create(mode="fast")  # pyright: ignore[reportArgumentType]
+        session = await held.create()
+        with pytest.raises(ConfigurationError, match="'fast'"):
+            await held.set_mode(session, "fast")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_half_a_character_in_an_input_is_replaced_and_nothing_lost(kind: str, tmp_path: Path):
+    """As names of files and broken pastes have it."""
+    opened = MemoryStore() if kind == "memory" else SqliteStore(tmp_path / "sessions.db")
+    async with opened as store, engine(["fine"], store=store) as held:
+        session = await held.create()
+        assert (await held.prompt(session, "caf\udce9")).output == "fine"
+        assert (await store.load(session)).messages[0].get_text_content() == "caf?"
 
 
 class SmallStore(MemoryStore):

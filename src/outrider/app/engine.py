@@ -1,7 +1,7 @@
 """The engine: sessions, agents, models and tools in one program. Every front end holds one of these, no more."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,7 +12,7 @@ from outrider.app.config.secrets import redactor_for
 from outrider.app.inputs.aborts import asks_for_the_end
 from outrider.app.inputs.plans import Plan
 from outrider.app.open_sessions import OpenSessions
-from outrider.app.runs.workshop import RunPlan, in_memory
+from outrider.app.runs.workshop import RunPlan, check_mode, in_memory
 from outrider.app.staff import EngineOptions, Staff
 from outrider.app.submitting import Submitting
 from outrider.app.undo.file_changes import FileChanges
@@ -42,7 +42,7 @@ class Engine(Submitting):
         self,
         agents: Sequence[Agent],
         providers: Sequence[Provider],
-        tools: Iterable[Tool] = (),
+        tools: Iterable[Tool | Callable[..., Any]] = (),
         *,
         store: Store | None = None,
         bus: EventBus | None = None,
@@ -92,6 +92,7 @@ class Engine(Submitting):
         workspace: str | Path | None = None,
     ) -> str:
         """A new session, owned by this engine; returns its id. Agent and mode are the first agent's unless named."""
+        check_mode(mode, "a session")
         chosen = self.staff.agent(agent or "")
         session = Session(
             title=title,
@@ -195,6 +196,7 @@ class Engine(Submitting):
         await self._sessions.abort(session_id)
 
     async def set_mode(self, session_id: str, mode: Mode) -> None:
+        check_mode(mode, "a session")
         await self._update(session_id, SessionUpdate(mode=mode))
 
     async def set_agent(self, session_id: str, agent: str) -> None:

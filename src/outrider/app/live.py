@@ -19,13 +19,13 @@ from outrider.app.inputs.inbox import Inbox
 from outrider.app.inputs.plans import Answer, Plan, answer_id, answered, open_plan, require_same
 from outrider.app.staff import Staff
 from outrider.bus import EventBus
-from outrider.errors import OutriderError
+from outrider.errors import LeaseLostError, OutriderError, StorageFullError
 from outrider.sessions.journal import Journal
 from outrider.sessions.records import InboxItem
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.types.agents import Agent
-from outrider.types.events import SessionUpdatedEvent
+from outrider.types.events import ErrorEvent, SessionUpdatedEvent
 from outrider.types.parts import CompactionPart, ModelRef
 
 GOES_ON = "the turn that was cut off"
@@ -152,11 +152,8 @@ class LiveSession:
                 self._wanted = False
                 await self._work_off()
             end = TurnEnd("completed", self.inbox.last_words())
-        except OutriderError as error:
-            end = TurnEnd("error", error=error)
         except Exception as error:  # noqa: BLE001  a defect must not look like an abort, nor end the engine
-            _log.exception("the work on session %s broke off", self.journal.session.id)
-            end = TurnEnd("error", error=OutriderError(f"{type(error).__name__}: {error}"))
+            end = TurnEnd("error", error=_as_ours(error, self.session.id))
         finally:
             self._ear.shut(self)
             self.journal.holding.when_lost = None
@@ -165,6 +162,9 @@ class LiveSession:
     def _tell_end(self, end: TurnEnd) -> None:
         """To whoever waits for what was under way. Where nothing goes on by itself, also to whoever stands in line."""
         self.inbox.settle(end)
+        if end.error is not None and not isinstance(end.error, StorageFullError | LeaseLostError):  # told before
+            error_type, message = type(end.error).__name__, end.error.message
+            self._bus.publish(ErrorEvent(session_id=self.session.id, error_type=error_type, message=message))
         if end.reason == "error" or self.journal.lost.is_set():
             self.inbox.leave(end)
         self._compaction.end(OutriderError("the compaction was aborted"))
@@ -229,3 +229,10 @@ class LiveSession:
 
     def _tell(self, **changes: Any) -> None:
         self._bus.publish(SessionUpdatedEvent(session_id=self.journal.session.id, changes=changes))
+
+
+def _as_ours(error: Exception, session_id: str) -> OutriderError:
+    if isinstance(error, OutriderError):
+        return error
+    _log.error("the work on session %s broke off", session_id, exc_info=error)
+    return OutriderError(f"{type(error).__name__}: {error}")

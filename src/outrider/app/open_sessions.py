@@ -10,7 +10,7 @@ from outrider.app.live import LiveSession
 from outrider.app.staff import Staff
 from outrider.app.watchers.titles import Titles
 from outrider.bus import EventBus
-from outrider.errors import SessionInUseError
+from outrider.errors import ConfigurationError, SessionInUseError
 from outrider.sessions.journal import Journal, begin, resume
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
@@ -28,11 +28,13 @@ class OpenSessions:
         self._titles = Titles(staff, self.live, store, bus) if staff.titles else None
 
     async def begin(self, session: Session) -> None:
+        self._require_open()
         self._add(await begin(session, self._store, self._bus, holder=self._staff.holder))
 
     async def at(self, session_id: str, *, take_over: bool = False, goes_on: bool = False) -> LiveSession:
         """The session, owned by this engine from now on; one that somebody else took over is opened anew. If its turn
         `goes_on`, calls that are safe to repeat do too; for everybody else they are interrupted like all others."""
+        self._require_open()
         if session_id in self.live and self.live[session_id].journal.lost.is_set():
             await self.close(session_id)
         if session_id in self.live:
@@ -94,3 +96,7 @@ class OpenSessions:
         live = LiveSession(journal, self._store, self._staff, self._bus, self._ear)
         self.live[journal.session.id] = live
         return live
+
+    def _require_open(self) -> None:
+        if not self._staff.is_open:
+            raise ConfigurationError("this engine is not open: it works inside `async with engine:`")

@@ -91,6 +91,7 @@ class Staff:
         self.undo = Undo(around.data, around.bus) if around else None
         self.terms: dict[str, Terms] = {}  # of sessions that work for agents of other processes
         self._opened = AsyncExitStack()
+        self.is_open = False
 
     def _recording(self, cassettes: Path | None) -> "Recorder | None":
         """What writes cassettes is loaded by those who want some."""
@@ -101,6 +102,7 @@ class Staff:
         return Recorder(cassettes, self.plan.providers, self._clients, self._redactor.known)
 
     async def open(self) -> None:
+        self.is_open = True
         wanted = {agent.provider for agent in self.plan.agents.values()}
         for name, provider in self.plan.providers.items():
             filled = filled_in(provider)
@@ -111,6 +113,7 @@ class Staff:
             self._clients[name] = client
 
     async def aclose(self) -> None:
+        self.is_open = False
         if self._recorder is not None:
             await self._recorder.aclose()
         if self.undo is not None:

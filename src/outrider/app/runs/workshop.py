@@ -79,9 +79,9 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
         return plan
 
     def _check(self) -> None:
-        _check_mode(self.mode, "the run")
+        check_mode(self.mode, "the run")
         for agent in self.agents.values():
-            _check_mode(agent.mode, f"agent {agent.name!r}")
+            check_mode(agent.mode, f"agent {agent.name!r}")
             if agent.provider not in self.providers:
                 known = f"there is {', '.join(self.providers)}" if self.providers else "no provider was given"
                 raise ConfigurationError(f"agent {agent.name!r} wants the provider {agent.provider!r}; {known}")
@@ -92,7 +92,7 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(f"the name {taken!r} is taken; give that tool another one")
 
 
-def _check_mode(mode: str | None, whose: str) -> None:
+def check_mode(mode: str | None, whose: str) -> None:
     if mode is not None and mode not in get_args(Mode):
         raise ConfigurationError(f"{whose} is in no mode {mode!r}; there are {', '.join(get_args(Mode))}")
 

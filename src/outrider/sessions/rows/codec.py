@@ -78,7 +78,7 @@ def message_row(message: Message) -> MessageRow:
 
 
 def part_row(part: AnyPart) -> PartRow:
-    body = _encode(part, _encode_part)
+    body = writable(part, _encode_part)
     if not isinstance(part, ToolPart):
         return PartRow(part.id, part.message_id, body)
     match part.state:
@@ -107,12 +107,12 @@ def _encode_part(part: AnyPart) -> bytes:
 def encode_message(message: Message) -> bytes:
     """The message without its parts, which have rows of their own."""
     try:
-        return _encode(stored_form(message), _encoder.encode)
+        return writable(stored_form(message), _encoder.encode)
     except msgspec.ValidationError as error:
         raise validation_error(error, "Message") from error
 
 
-def _encode(value: Any, encode: Callable[[Any], bytes]) -> bytes:
+def writable(value: Any, encode: Callable[[Any], bytes]) -> bytes:
     """JSON. Half a surrogate pair, which UTF-8 cannot hold, becomes a question mark rather than a lost row."""
     try:
         return encode(value)

@@ -18,7 +18,7 @@ from outrider.sessions.records import (
     StoredSession,
     Transcript,
 )
-from outrider.sessions.rows.codec import MessageRow, PartRow, read_message, read_part
+from outrider.sessions.rows.codec import MessageRow, PartRow, read_message, read_part, writable
 from outrider.types.codec import plain
 from outrider.types.messages import Message
 
@@ -66,7 +66,7 @@ def part_change(session_id: str, seq: int, stored: StoredPart) -> Change:
 
 
 def encode_record(value: InboxItem | Approval) -> bytes:
-    return msgspec.json.encode(plain(value))
+    return writable(plain(value), msgspec.json.encode)
 
 
 def inbox_item(body: bytes) -> InboxItem:

@@ -1,10 +1,10 @@
 """Opens files of the workspace so that a link swapped in after the decision cannot lead outside."""
 
 import contextlib
-import ctypes
 import errno
 import os
 import stat
+import struct
 import sys
 from collections.abc import Generator
 
@@ -23,10 +23,6 @@ class PathRefused(PermissionError):
     def __init__(self, containment: Containment) -> None:
         super().__init__(errno.EACCES, containment.reason or containment.kind)
         self.containment = containment
-
-
-class _How(ctypes.Structure):
-    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
 
 def open_to_read(path: str, *, root: str, cwd: str, allow_protected: bool = False) -> int:
@@ -102,10 +98,12 @@ def _openat2(folder: int, path: str, flags: int) -> int | None:
     """None where the kernel has no such call."""
     if sys.platform != "linux":
         return None
-    how = _How(flags, 0, _RESOLVE)
+    import ctypes  # by those who open a file: a short run opens none
+
+    how = struct.pack("=QQQ", flags, 0, _RESOLVE)
     call = ctypes.CDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long
-    result = call(_OPENAT2, folder, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how))
+    result = call(_OPENAT2, folder, os.fsencode(path), how, len(how))
     if result >= 0:
         return int(result)
     number = ctypes.get_errno()

@@ -110,7 +110,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         """As `put_part`, without waiting: it counts at once, and is kept in one write with what follows, or soon.
         Whoever writes next and waits hears of a failure."""
         message.put_part(part)
-        self._changes.add(Entry(self._final(part, message)), watched=False)
+        self._changes.add(Entry(self._final(part, message), synced=False), watched=False)
         self._drafts.wake()
 
     def keep_soon(self) -> None:

@@ -1,5 +1,6 @@
 """Full, broken, foreign and hostile disks: what was kept stays, what is wrong is said, nothing is made worse."""
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -253,6 +254,20 @@ async def test_sf_027_on_a_network_file_system_there_is_no_write_ahead_log(tmp_p
         await store.append(session.id, [said(session.id, "hello")])
         assert len(await store.search("hello")) == 1
         assert not Path(f"{path}-wal").exists()
+
+
+async def test_sf_027_without_a_log_a_write_waits_for_whoever_reads(tmp_path: Path):
+    path = tmp_path / "sessions.db"
+    async with SqliteStore(path, file_system=lambda _: "nfs4") as store:
+        await store.create(StoredSession())
+        reader = sqlite3.connect(path, isolation_level=None)
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM sessions").fetchone()
+        writing = asyncio.create_task(store.create(StoredSession(title="later")))
+        await asyncio.sleep(0.05)
+        assert not writing.done()
+        reader.close()
+        assert (await writing).title == "later"
 
 
 def test_the_file_system_of_a_path_is_known(tmp_path: Path):

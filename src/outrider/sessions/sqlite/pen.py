@@ -121,6 +121,10 @@ class Pen:
         if self._file is not None:
             db.execute("PRAGMA synchronous = NORMAL")
 
+    @property
+    def has_log(self) -> bool:
+        return self._file is not None
+
     def commit(self, orders: Sequence[Order]) -> None:
         """All orders in one transaction; one that fails is undone alone. Raises only if it cannot even begin."""
         self.db.execute("BEGIN IMMEDIATE")

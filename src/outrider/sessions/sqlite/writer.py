@@ -63,7 +63,7 @@ class Writer:
         order = Order(write, synced=synced)
         if self._home is None:
             self._home = _Home(self._path, self._log, order.loop)
-        if heavy or order.loop is not self._home.loop:
+        if heavy or order.loop is not self._home.loop or self._home.may_wait:
             self._hand_over([order])
         else:
             self._join(self._home, order)
@@ -231,6 +231,11 @@ class _Home:
         self._served = 0  # alone, since then
         self._pen = Pen(path, connect(path, patient=False), log)
         self._turnstile = Turnstile(path)
+
+    @property
+    def may_wait(self) -> bool:
+        """Without a log a commit waits for all who read."""
+        return not self._pen.has_log
 
     def has_time(self) -> bool:
         """For one that comes alone: a few times in a short while."""

@@ -34,6 +34,7 @@ class Calls:
             seat.tools,
             self._record,
             cap=crew.cap,
+            save=crew.save_output,
             draft=self._draft,
             around=self._around,
             after=self._hooked.after,

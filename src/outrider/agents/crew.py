@@ -20,7 +20,7 @@ from outrider.sessions.journal import Journal
 from outrider.sessions.session import Session
 from outrider.tools.context import ToolContext
 from outrider.tools.tool import Tool
-from outrider.tools.truncation import OutputCap
+from outrider.tools.truncation import OutputCap, Save
 from outrider.types.agents import Agent, AgentMessage, Mode
 from outrider.types.events import Event, PartUpdatedEvent
 from outrider.types.messages import Message
@@ -66,6 +66,10 @@ def unwatched(call: ToolPart, tool: Tool, seat: "Seat") -> AbstractAsyncContextM
     return nullcontext()
 
 
+def not_saved(output: str) -> None:
+    """Where no tool could read a file of it."""
+
+
 class Crew(msgspec.Struct, kw_only=True):
     """One run: its agents, the models and tools they have, their common budget and bus. `notes` tell every agent about
     the place it works in; `prompts` are the user's own, by name, in the place of ours; without `compacts` a context is
@@ -82,6 +86,7 @@ class Crew(msgspec.Struct, kw_only=True):
     reopen_journal: Callable[[str], Awaitable[Journal]] | None = None
     clock: Callable[[], int]
     cap: OutputCap = OutputCap()
+    save_output: Save = not_saved
     around: Around = unwatched
     forwards: list[AgentMessage] = []
     hooks: Hooks = Hooks()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from outrider.agents.crew import Crew, Seat, unwatched
+from outrider.agents.crew import Crew, Seat, not_saved, unwatched
 from outrider.agents.limits import Budget
 from outrider.agents.terms.hooks import Hooks
 from outrider.app.approvals.desk import Desk
@@ -201,6 +201,7 @@ class Staff:
             open_journal=children.begin,
             reopen_journal=children.resume,
             clock=now_ms,
+            save_output=toolbox.save_output if toolbox else not_saved,
             around=self.undo.watching(own) if self.undo else unwatched,
             hooks=options.hooks,
             task_tool=task_tool if toolbox else None,

@@ -91,8 +91,9 @@ class Toolbox:
         self._undo = undo
         self.tree = SessionTree(session)
         workspace = Path(session.workspace_directory or ".")
+        self._outputs = OutputFolder(around.data / "outputs", OutputLimits(), find_secrets)
         self.supervisor = Supervisor(
-            folder=OutputFolder(around.data / "outputs", OutputLimits(), find_secrets),
+            folder=self._outputs,
             bus=around.bus,
             environment=around.belongings.environment(workspace) if around.belongings else None,
             wrap=_confined(self.tree, workspace, around),
@@ -128,6 +129,10 @@ class Toolbox:
     def notes(self) -> str:
         """What agents are told about the workspace when a session begins in it."""
         return self.belongings.notes(self._workspace) if self.belongings else ""
+
+    def save_output(self, output: str) -> Path | None:
+        """Where the file tools find all of what was too long to be told."""
+        return self._outputs.keep("output", output)
 
     async def renew(self) -> bool:
         """Take over what MCP servers offer now; says whether that is anything else than before."""

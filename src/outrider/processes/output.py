@@ -87,6 +87,16 @@ class OutputFolder:
             return None
         return None
 
+    def keep(self, name: str, text: str) -> Path | None:
+        """A file with all of a text; None if it does not fit whole."""
+        content = text.encode("utf-8", "replace")
+        file = self.open(name)
+        if file is None:
+            return None
+        file.write(content)
+        file.close()
+        return file.path if file.size == len(content) else None
+
     def take(self, size: int) -> int:
         granted = min(size, self._left)
         self._left -= granted

@@ -90,8 +90,7 @@ async def abort_elsewhere(store: Store, session_id: str, *, patience: float = PA
     """Returns once its owner has ended the turn, and at once where nobody works on it. Raises SessionInUseError, which
     says who has it, where that one does not answer."""
     await _require_own_turn(store, session_id)
-    owned = await _in_use(store, session_id)
-    if owned is None or not await _is_under_way(store, session_id):
+    if not await _is_under_way(store, session_id) or (owned := await _in_use(store, session_id)) is None:
         return
     seq = (await store.get(session_id)).seq
     item = await store.put_inbox(_request(session_id))
@@ -115,7 +114,7 @@ async def _require_own_turn(store: Store, session_id: str) -> None:
     above = await store.get(session_id)
     while above.parent_id is not None:
         above = await store.get(above.parent_id)
-    if above.id != session_id and await _in_use(store, above.id) and await _is_under_way(store, session_id):
+    if above.id != session_id and await _is_under_way(store, session_id) and await _in_use(store, above.id):
         raise OutriderError(
             f"the agent in session {session_id} works for session {above.id}: end the turn there", session_id=above.id
         )

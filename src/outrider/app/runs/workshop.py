@@ -18,6 +18,7 @@ from outrider.app.approvals.gate import Approve, AskingGate, Judge, Rules, askin
 from outrider.app.config.environment import filled_in
 from outrider.app.config.secrets import redactor_for
 from outrider.app.models.connections import connected
+from outrider.app.models.peers import peers_among
 from outrider.app.models.tariff import CatalogTariff, known_models
 from outrider.bus import EventBus
 from outrider.errors import ConfigurationError, OutputMismatch, SessionNotFoundError
@@ -173,7 +174,7 @@ async def open_workshop(
 
 async def _relay(plan: RunPlan, bus: EventBus, opened: AsyncExitStack) -> None:
     """Loaded by those who have agents on other servers, and somebody to ask about their calls."""
-    if plan.approve is not None and any(provider.kind == "outrider" for provider in plan.providers.values()):
+    if plan.approve is not None and peers_among(plan.providers.values()):
         from outrider.app.approvals.relaying import relaying
 
         await opened.enter_async_context(relaying(bus, plan.providers.values(), plan.approve))

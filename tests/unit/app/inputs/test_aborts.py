@@ -4,7 +4,6 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,33 +21,13 @@ from outrider.sessions.sqlite_store import SqliteStore
 from outrider.sessions.store import Store
 from outrider.types.messages import Message, MessageTime
 from outrider.types.parts import TextPart, ToolPart
+from tests.unit.app.inputs.working import Endless, engine_on
 
 
 @pytest.fixture(params=["memory", "sqlite"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     async with MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "sessions.db") as opened:
         yield opened
-
-
-def engine_on(store: Store, script: list[Any], *tools: Tool) -> Engine:
-    provider = Provider("scripted", "scripted", options={"script": script})
-    return Engine([Agent("writer", "You write.", "model-1", "scripted")], [provider], tools, store=store)
-
-
-class Endless:
-    """A tool that runs until it is ended."""
-
-    def __init__(self) -> None:
-        self.began = asyncio.Event()
-
-    def tool(self) -> Tool:
-        async def work() -> str:
-            """Work."""
-            self.began.set()
-            await asyncio.Event().wait()
-            return "never"
-
-        return Tool(work)
 
 
 async def begun_by(store: Store, session_id: str, owner: Owner) -> Lease:

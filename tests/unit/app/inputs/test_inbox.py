@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from outrider import Agent, Engine, Provider, Tool
+from outrider import Engine, Tool
 from outrider.errors import StorageFullError, StoreError, StoreUnavailableError
 from outrider.providers.scripted import call
 from outrider.sessions.memory_store import MemoryStore
@@ -14,6 +14,7 @@ from outrider.sessions.records import InboxItem, Kept
 from outrider.sessions.sqlite.owners import this_process
 from outrider.types.messages import Message
 from outrider.types.parts import TextPart, ToolPart
+from tests.unit.app.inputs.working import Endless, engine_on
 
 
 class Trouble(MemoryStore):
@@ -46,11 +47,6 @@ class Trouble(MemoryStore):
         if takes and self.taken is not None:
             await self.taken()
         return seq
-
-
-def engine_on(store: MemoryStore, script: list[Any], *tools: Tool) -> Engine:
-    provider = Provider("scripted", "scripted", options={"script": script})
-    return Engine([Agent("writer", "You write.", "model-1", "scripted")], [provider], tools, store=store)
 
 
 def said(engine: Engine, session_id: str) -> list[str]:
@@ -165,22 +161,6 @@ async def test_who_stands_in_line_hears_that_the_store_is_away():
         assert [(await end).error for end in ends] == [store.on_look] * 2
         store.on_look = None
         assert len(await engine.queued(session_id)) == 2
-
-
-class Endless:
-    """A tool that runs until it is ended."""
-
-    def __init__(self) -> None:
-        self.began = asyncio.Event()
-
-    def tool(self) -> Tool:
-        async def work() -> str:
-            """Work."""
-            self.began.set()
-            await asyncio.Event().wait()
-            return "never"
-
-        return Tool(work)
 
 
 async def test_who_stands_in_line_when_the_session_is_closed_does_not_wait_for_ever():

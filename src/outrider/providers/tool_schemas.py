@@ -4,8 +4,8 @@ Servers of tools describe them in all of JSON schema, and one description that a
 it. So what is refused everywhere is said in other words, as loosely as it must be: the tool itself checks its input.
 """
 
-from collections.abc import Iterator
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, cast
 
 from outrider.types.request import ToolSpec
 
@@ -16,25 +16,31 @@ _CHOICES = ("allOf", "anyOf", "oneOf")
 _NOT_AT_THE_ROOT = (*_CHOICES, "enum", "not", "$ref")
 _NO_OBJECTS = (None, "string", "number", "integer", "boolean", "array", "null")  # Google's own word is OBJECT
 _VALUES = ("default", "const", "enum", "examples")  # no schemas, whatever they look like
-_remembered: dict[int, tuple[ToolSpec, Schema]] = {}
+Made = TypeVar("Made")
 
 
-def parameters_of(tool: ToolSpec) -> Schema:
+def once_for_each_tool(make: Callable[[ToolSpec], Made]) -> Callable[[ToolSpec], Made]:
     """Remembered by the very object: conversations offer the same tools again and again."""
-    known = _remembered.get(id(tool))
-    if known is None or known[0] is not tool:
-        if len(_remembered) >= _MOST_TOOLS:
-            _remembered.clear()
-        _remembered[id(tool)] = known = (tool, _understood(tool.parameters))
-    return known[1]
+    remembered: dict[int, tuple[ToolSpec, Made]] = {}
+
+    def made_of(tool: ToolSpec) -> Made:
+        known = remembered.get(id(tool))
+        if known is None or known[0] is not tool:
+            if len(remembered) >= _MOST_TOOLS:
+                remembered.clear()
+            remembered[id(tool)] = known = (tool, make(tool))
+        return known[1]
+
+    return made_of
 
 
-def _understood(schema: Schema) -> Schema:
+@once_for_each_tool
+def parameters_of(tool: ToolSpec) -> Schema:
     """What is no schema at all, or nested too deeply, is for the API to judge."""
     try:
-        return object_schema(schema)
+        return object_schema(tool.parameters)
     except (RecursionError, AttributeError, TypeError, ValueError):
-        return schema
+        return tool.parameters
 
 
 def object_schema(schema: Schema) -> Schema:

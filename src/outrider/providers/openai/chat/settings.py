@@ -6,13 +6,11 @@ import msgspec
 
 from outrider.providers.openai.chat.dialects import Dialect, nearest_effort
 from outrider.providers.openai.schemas import is_strict, listed_parameters
+from outrider.providers.tool_schemas import once_for_each_tool
 from outrider.providers.writing import encoded_json
 from outrider.types.request import ModelSettings, OutputSchema, Request, ToolChoice, ToolSpec
 
 Fields = dict[str, Any]
-
-_MOST_TOOLS = 1024
-_remembered: dict[int, tuple[ToolSpec, msgspec.Raw]] = {}
 
 _SCHEMA = "Answer with one JSON object, and nothing else, that follows this JSON schema:\n{schema}"
 
@@ -71,14 +69,9 @@ def _reasoning(settings: ModelSettings, dialect: Dialect) -> Fields:
             assert_never(dialect.reasoning)
 
 
+@once_for_each_tool
 def _written(tool: ToolSpec) -> msgspec.Raw:
-    """The tool's bytes, remembered by the very object: a conversation offers the same tools with every request."""
-    known = _remembered.get(id(tool))
-    if known is None or known[0] is not tool:
-        if len(_remembered) >= _MOST_TOOLS:
-            _remembered.clear()
-        _remembered[id(tool)] = known = (tool, msgspec.Raw(encoded_json(_tool(tool))))
-    return known[1]
+    return msgspec.Raw(encoded_json(_tool(tool)))
 
 
 def _tool(tool: ToolSpec) -> Fields:

@@ -21,14 +21,14 @@ FinishReason = Literal["stop", "tool_use", "length", "refusal", "other"]
 PartKind = Literal["text", "reasoning", "tool", "file"]
 
 
-class AnswerStart(msgspec.Struct, frozen=True, tag=True):
+class AnswerStart(msgspec.Struct, frozen=True, tag="AnswerStart"):
     """The provider's own name for the answer, and the model that really answers."""
 
     response_id: str = ""
     model: str = ""
 
 
-class PartStart(msgspec.Struct, frozen=True, tag=True):
+class PartStart(msgspec.Struct, frozen=True, tag="PartStart"):
     """`call_id` and `tool` are for calls; a provider that gives no id gets one made up by the decoder."""
 
     index: int
@@ -37,24 +37,24 @@ class PartStart(msgspec.Struct, frozen=True, tag=True):
     tool: str = ""
 
 
-class TextDelta(msgspec.Struct, frozen=True, tag=True):
+class TextDelta(msgspec.Struct, frozen=True, tag="TextDelta"):
     index: int
     text: str
 
 
-class ReasoningDelta(msgspec.Struct, frozen=True, tag=True):
+class ReasoningDelta(msgspec.Struct, frozen=True, tag="ReasoningDelta"):
     index: int
     text: str
 
 
-class InputDelta(msgspec.Struct, frozen=True, tag=True):
+class InputDelta(msgspec.Struct, frozen=True, tag="InputDelta"):
     """A piece of a call's input as the model writes it: JSON text, not yet whole."""
 
     index: int
     text: str
 
 
-class PartEnd(msgspec.Struct, frozen=True, tag=True):
+class PartEnd(msgspec.Struct, frozen=True, tag="PartEnd"):
     """The part is whole. `state` becomes a reasoning part's provider_state or goes into another part's metadata
     under the family's name; `url` and `mime` are for files that the model made."""
 
@@ -64,7 +64,7 @@ class PartEnd(msgspec.Struct, frozen=True, tag=True):
     url: str = ""
 
 
-class Retry(msgspec.Struct, frozen=True, tag=True):
+class Retry(msgspec.Struct, frozen=True, tag="Retry"):
     """The request failed before anything was shown, and is made again after `delay_ms`."""
 
     attempt: int
@@ -73,7 +73,7 @@ class Retry(msgspec.Struct, frozen=True, tag=True):
     max_attempts: int | None = None
 
 
-class UsageReport(msgspec.Struct, frozen=True, tag=True):
+class UsageReport(msgspec.Struct, frozen=True, tag="UsageReport"):
     """Counts so far; a later report replaces an earlier one. A peer also says what it cost, and how many answers of
     models it took: it asks several, and knows its prices."""
 
@@ -82,14 +82,14 @@ class UsageReport(msgspec.Struct, frozen=True, tag=True):
     turns: int = 1
 
 
-class Happened(msgspec.Struct, frozen=True, tag=True):
+class Happened(msgspec.Struct, frozen=True, tag="Happened"):
     """What an agent of another process did on the way to its answer: heard, and kept by its own process only. Without
     a session it was the one that answers, otherwise one that was called there."""
 
     event: Event
 
 
-class Finish(msgspec.Struct, frozen=True, tag=True):
+class Finish(msgspec.Struct, frozen=True, tag="Finish"):
     """`raw` is the provider's own word. `paused`: asked again with this answer, the provider goes on with it."""
 
     reason: FinishReason
@@ -109,6 +109,11 @@ Delta = (
     | Happened
     | Finish
 )
+
+
+def delta_tag(delta: "Delta | type[Delta]") -> str:
+    """The name under which a delta is stored and sent. It never changes, whatever its class is called."""
+    return str(delta.__struct_config__.tag)
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -8,11 +8,21 @@ import msgspec
 from outrider.errors import MalformedAnswerError, NetworkError, ProviderError
 from outrider.providers.reading import decoded
 from outrider.types.events import Event, SessionUpdatedEvent, ToolApprovalRequestedEvent, event_from_dict
-from outrider.types.stream import Delta, Finish, Happened, InputDelta, PartEnd, PartStart, ReasoningDelta, TextDelta
+from outrider.types.stream import (
+    Delta,
+    Finish,
+    Happened,
+    InputDelta,
+    PartEnd,
+    PartStart,
+    ReasoningDelta,
+    TextDelta,
+    delta_tag,
+)
 
 FAILED = "Failed"
 _READ: dict[str, msgspec.json.Decoder[Any]] = {
-    kind.__name__: msgspec.json.Decoder(kind) for kind in get_args(Delta) if kind is not Happened
+    delta_tag(kind): msgspec.json.Decoder(kind) for kind in get_args(Delta) if kind is not Happened
 }
 
 
@@ -45,7 +55,7 @@ class PeerDecoder:
         if event == FAILED:
             failure = decoded(_read_failure, data)
             raise ProviderError(failure.message or failure.reason.replace("_", " "), type=failure.reason)
-        if event == Happened.__name__:
+        if event == delta_tag(Happened):
             yield from self._heard(data)
         elif event in _READ:
             delta = decoded(_READ[event].decode, data)

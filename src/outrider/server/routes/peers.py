@@ -12,7 +12,7 @@ from outrider.app.peers.answering import Ended
 from outrider.server.endpoint import Asked, Endpoint, Nothing, Number, Stream
 from outrider.types.agents import Limits, Mode
 from outrider.types.codec import load_part
-from outrider.types.stream import Delta
+from outrider.types.stream import Delta, delta_tag
 
 _encode = msgspec.json.Encoder(enc_hook=lambda part: part.to_dict()).encode
 
@@ -50,7 +50,7 @@ async def ask_agent(asked: Asked[Nothing, PeerCall]) -> Stream:
 async def _framed(answer: AsyncGenerator[Delta | Ended, None]) -> AsyncGenerator[bytes, None]:
     async with aclosing(answer) as deltas:
         async for delta in deltas:
-            name = b"Failed" if isinstance(delta, Ended) else type(delta).__name__.encode()
+            name = b"Failed" if isinstance(delta, Ended) else delta_tag(delta).encode()
             yield b"event: %b\ndata: %b\n\n" % (name, _encode(delta))
 
 

@@ -19,7 +19,7 @@ help:  ## show this text
 	@echo
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-15s %s\n", $$1, $$2 }'
 	@echo
-	@echo 'One test:      make test PYTEST="tests/unit/test_bus.py -k order"'
+	@echo 'One test:      make test PYTEST="tests/unit/test_event_bus.py -k order"'
 	@echo 'Another Python: make test PYTHON=python3.12 VENV=.venv-3.12'
 
 run: $(STAMP)  ## open the agent with the embedded model, fetched once (1.1 GB; MODEL=small: 0.5 GB)

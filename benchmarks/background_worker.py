@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from outrider import Agent, Engine, Limits, Provider, Tool
-from outrider.app.config.tables import BackgroundTable
-from outrider.app.stores import store_at
 from outrider.background.database import Database
-from outrider.background.roster import Watch
+from outrider.background.heartbeat import Watch
 from outrider.background.worker import Worker
+from outrider.config.file import BackgroundTable
+from outrider.engine.factory import store_at
 from outrider.providers.scripted import call
 from outrider.sessions.store import Store
 from outrider.types.parts import ToolResultPart

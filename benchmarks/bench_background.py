@@ -14,10 +14,10 @@ from uuid import uuid4
 
 from benchmarks.background_worker import engine
 from benchmarks.figure import Figure
-from outrider.app.stores import store_at
 from outrider.background.database import Database
 from outrider.background.jobs import Jobs, open_jobs
-from outrider.background.runs import Run
+from outrider.background.records import Run
+from outrider.engine.factory import store_at
 
 STEPS, ROUNDS = 150, 3
 KILLS = 8

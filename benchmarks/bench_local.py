@@ -14,15 +14,14 @@ from pathlib import Path
 
 from benchmarks.figure import Figure
 from benchmarks.local_eval.shop import lay_out
-from outrider.app.config.folders import find_folders
-from outrider.app.local.compact import PRIMER
-from outrider.app.local.shelf import place_of
-from outrider.app.local.weights import KNOWN, Weights
+from outrider.config.paths import find_folders
+from outrider.models.local.tools import PRIMER
+from outrider.models.local.weights import KNOWN, Weights, place_of
 from outrider.providers.local.client import Asked, LocalClient
-from outrider.providers.local.names import NoNames
-from outrider.providers.local.runtimes.embedded import EmbeddedRuntime
-from outrider.providers.local.runtimes.loaded import LoadedModel
-from outrider.providers.local.runtimes.runtime import RuntimeLimits
+from outrider.providers.local.llama_cpp import EmbeddedRuntime
+from outrider.providers.local.model_pool import LoadedModel
+from outrider.providers.local.prompt import NoNames
+from outrider.providers.local.runtime import RuntimeLimits
 from outrider.types.parts import TextPart
 from outrider.types.request import ModelMessage, ModelSettings, Prompt, Request
 
@@ -33,9 +32,9 @@ SECONDS, SHARE = 3.0, 1.10
 START = """
 import asyncio, sys, time
 from pathlib import Path
-from outrider.app.config.settings import Flags, read_settings
-from outrider.app.standard import standard_engine
-from outrider.bus import EventBus
+from outrider.config.settings import Flags, read_settings
+from outrider.engine.factory import standard_engine
+from outrider.event_bus import EventBus
 from outrider.types.events import PartDeltaEvent
 async def main():
     bus, first = EventBus(), []

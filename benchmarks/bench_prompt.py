@@ -4,9 +4,9 @@ import time
 
 from benchmarks.figure import Figure
 from outrider import Message, ModelSettings, Provider, Request, TextPart, ToolPart, ToolPending, ToolSpec
-from outrider.context.projection import Projection
-from outrider.providers.anthropic.wire import AnthropicWire
-from outrider.providers.openai.chat.wire import ChatWire
+from outrider.context.lower import Projection
+from outrider.providers.anthropic.client import AnthropicWire
+from outrider.providers.openai.chat_client import ChatWire
 from outrider.providers.provider import Wire
 
 TURNS = 1_000

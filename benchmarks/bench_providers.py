@@ -17,14 +17,14 @@ import openai
 
 from benchmarks.figure import Figure
 from benchmarks.mock_server import PEERBENCH, mock_server
-from outrider.app.build import model_client
-from outrider.app.models.complete import async_complete
-from outrider.providers.assemble import Assembler
+from outrider.models.clients import model_client
+from outrider.models.complete import async_complete
+from outrider.providers.assembler import Assembler
 from outrider.providers.provider import ModelClient
 from outrider.types.agents import Provider, ProviderKind
+from outrider.types.deltas import TextDelta
 from outrider.types.parts import TextPart
 from outrider.types.request import ModelMessage, Prompt, Request
-from outrider.types.stream import TextDelta
 
 ROUNDS, TURNS, CHUNKS, ANSWERS = 5, 60, 20_000, 1_000
 KEY = "sk-bench"

@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 from benchmarks.figure import Figure
 from outrider.processes.launch import Launch
+from outrider.processes.sandbox import init_args as rights
+from outrider.processes.sandbox.defaults import usual_policy
 from outrider.processes.sandbox.detect import find_sandbox
 from outrider.processes.sandbox.landlock import Landlock
-from outrider.processes.sandbox.locks import rights
-from outrider.processes.sandbox.places import usual_policy
-from outrider.processes.sandbox.policy import Policy
-from outrider.processes.sandbox.sandbox import Sandbox
+from outrider.processes.sandbox.sandbox import Policy, Sandbox
 
 ROUNDS = 40
 MOST = 30.0  # milliseconds

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.figure import Figure
 from outrider.sessions.records import StoredSession
-from outrider.sessions.sqlite_store import SqliteStore
+from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.codec import encode_part
 from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message, MessageTime

@@ -13,10 +13,10 @@ from pathlib import Path
 from benchmarks.figure import Figure
 from outrider import Tool, ToolContext, ToolPart, ToolPending
 from outrider.tools.builtin.grep import grep_tool
-from outrider.tools.files.files import Files
 from outrider.tools.runner import Runner
-from outrider.tools.search.ripgrep import find_ripgrep
+from outrider.tools.search import find_ripgrep
 from outrider.tools.tool import named
+from outrider.tools.workspace_files import Files
 
 CALLS, ROUNDS = 2_000, 7
 PARALLEL = 1_000

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from benchmarks.figure import Figure
-from outrider.sessions.snapshots.snapshot import Snapshots
+from outrider.sessions.snapshots.snapshots import Snapshots
 
 FILES, FOLDERS, ROUNDS = 3_000, 60, 15
 IGNORED = "*.pyc\n__pycache__/\nbuild/\ndist/\n*.egg-info\nnode_modules/\n.venv/\n*.log\n/out\n*.so\n.cache\n"

@@ -23,15 +23,14 @@ from benchmarks.local_eval.repairs import Repair
 from benchmarks.local_eval.shop import FILES, lay_out
 from benchmarks.local_eval.station import STATION
 from outrider import Agent, Engine, EventBus, Limits, Provider, Rules
-from outrider.app.build import model_client
-from outrider.app.config.folders import find_folders
-from outrider.app.local.profile import local_profile
-from outrider.app.local.progress import ProgressLine
-from outrider.app.local.pull import pull_weights
-from outrider.app.toolbox import Surroundings, Toolbox
+from outrider.config.paths import find_folders
 from outrider.context.prompts import prompt_text
-from outrider.processes.sandbox.none import NoSandbox
-from outrider.providers.assemble import Assembler
+from outrider.engine.session_tools import SessionTools, ToolEnvironment
+from outrider.models.clients import model_client
+from outrider.models.local.download import ProgressLine, pull_weights
+from outrider.models.local.weights import local_profile
+from outrider.processes.sandbox.sandbox import NoSandbox
+from outrider.providers.assembler import Assembler
 from outrider.sessions.session import Session
 from outrider.types.parts import TextPart, ToolPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, Prompt, Request, ToolSpec
@@ -99,7 +98,7 @@ class Exam:
         self.workspace = lay_out(self.folder / "workspace", self.tasks.files)
         self.agent = local_profile(Agent("outrider", prompt_text("agent"), self.model, "local", limits=LIMITS))
         self.provider = Provider("local", "local", options={"threads": self.threads} if self.threads else {})
-        self.around = Surroundings(
+        self.around = ToolEnvironment(
             sandbox=NoSandbox("the tasks are our own", ""), data=self.folder / "data", home=self.folder, bus=self.bus
         )
 
@@ -129,7 +128,7 @@ class Exam:
                 yield repair.name, await asyncio.to_thread(passes, repair, workspace), steps
 
     async def _offered(self) -> tuple[ToolSpec, ...]:
-        toolbox = Toolbox(Session(workspace_directory=str(self.workspace)), self.around)
+        toolbox = SessionTools(Session(workspace_directory=str(self.workspace)), self.around)
         try:
             return tuple(tool.spec() for name, tool in toolbox.tools.items() if name in (self.agent.tools or ()))
         finally:

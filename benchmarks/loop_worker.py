@@ -22,7 +22,7 @@ worker: Any = importlib.import_module("worker")
 
 # What is measured is loaded after the path is set, as a worker of a peer does it.
 from outrider import Agent, Engine, EventBus, Limits, Provider, Tool, async_run, async_run_stream  # noqa: E402
-from outrider.sessions.sqlite_store import SqliteStore  # noqa: E402
+from outrider.sessions.sqlite.store import SqliteStore  # noqa: E402
 
 LIMITS = Limits(turns=2_000)
 IDLE_SECONDS = 12  # a lease is renewed every ten

@@ -12,11 +12,10 @@ import msgspec
 
 from outrider import Agent, Engine, Provider
 from outrider.server.app import application
-from outrider.server.feeds.feed import Feeds
-from outrider.server.guards.address import Address
-from outrider.server.guards.guard import Guard
-from outrider.server.serve import Server, bound
-from outrider.sessions.sqlite_store import SqliteStore
+from outrider.server.auth import Address, Guard
+from outrider.server.event_stream import Feeds
+from outrider.server.server import Server, bound
+from outrider.sessions.sqlite.store import SqliteStore
 
 TOKEN = "a-token-that-is-long-enough-for-a-server"
 

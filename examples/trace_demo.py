@@ -6,9 +6,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from outrider.bus import EventBus
+from outrider.event_bus import EventBus
 from outrider.tracing.event_log import EventLog
-from outrider.tracing.spans import Trace
+from outrider.tracing.trace import Trace
 from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,

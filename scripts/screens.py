@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 from textual.pilot import Pilot
 
-from outrider.app.config.folders import Folders
-from outrider.app.config.settings import Settings, read_settings
+from outrider.config.paths import Folders
+from outrider.config.settings import Settings, read_settings
 from outrider.tui.app import OutriderApp
-from outrider.tui.opening import Start, engines
+from outrider.tui.startup import Start, engines
 from outrider.types.agents import Agent, Provider
 
 ROOT = Path(__file__).parents[1]

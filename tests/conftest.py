@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.leaks import adopt_orphans, child_processes, hear_interrupts, leaked_processes, leaked_tasks
+from tests.fixtures.leaks import adopt_orphans, child_processes, hear_interrupts, leaked_processes, leaked_tasks
 
 ROOT = Path(__file__).parents[1]
 

@@ -2,32 +2,16 @@
 
 from typing import TYPE_CHECKING
 
-from outrider.lazy import lazy_names
+from outrider._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from outrider.agents.ends import TurnEnd
-    from outrider.agents.terms.hooks import HookedCall, HookedStop, Hooks
-    from outrider.app.approvals.gate import ApprovalRequest, Rules
-    from outrider.app.engine import Engine
-    from outrider.app.models.complete import async_complete, complete
-    from outrider.app.replay.comparison import Comparison, Course, compare
-    from outrider.app.replay.differences import (
-        AnswerDiffers,
-        CallsDiffer,
-        Replay,
-        ReplayedStep,
-        RequestDiffers,
-        ResultDiffers,
-        StepDiffers,
-    )
-    from outrider.app.replay.replay import replay
-    from outrider.app.replay.what_if import WhatIf, what_if
-    from outrider.app.runs.results import RunResult
-    from outrider.app.runs.run import async_run, async_run_stream, run
-    from outrider.app.runs.streaming import StreamEvent
-    from outrider.background.program import Background, RunHandle
-    from outrider.bus import EventBus, EventStream, get_event_bus
+    from outrider.agents.hooks import HookedCall, HookedStop, Hooks
+    from outrider.agents.turn_state import TurnEnd
+    from outrider.background.api import Background, RunHandle
     from outrider.context.lower import lower
+    from outrider.engine.approval_gate import ApprovalRequest, Rules
+    from outrider.engine.engine import Engine
+    from outrider.engine.run import RunResult, StreamEvent, async_run, async_run_stream, run
     from outrider.errors import (
         AuthenticationError,
         ConfigurationError,
@@ -60,15 +44,29 @@ if TYPE_CHECKING:
         StoreVersionError,
         ToolFailure,
     )
+    from outrider.event_bus import EventBus, EventStream, get_event_bus
+    from outrider.models.complete import async_complete, complete
     from outrider.permissions import Containment, Decision
+    from outrider.session_replay.comparison import Comparison, Course, compare
+    from outrider.session_replay.recorded_session import (
+        AnswerDiffers,
+        CallsDiffer,
+        Replay,
+        ReplayedStep,
+        RequestDiffers,
+        ResultDiffers,
+        StepDiffers,
+    )
+    from outrider.session_replay.replay import replay
+    from outrider.session_replay.what_if import WhatIf, what_if
     from outrider.sessions.session import ForkPoint, Session, SessionTime
     from outrider.sessions.store import Store
     from outrider.tools.context import Progress, ToolContext
     from outrider.tools.tool import Tool, ToolResult
+    from outrider.tracing.console import EventLogger
     from outrider.tracing.event_log import AgentEvent, EventLog
-    from outrider.tracing.logger import EventLogger
-    from outrider.tracing.otel.listener import OpenTelemetry
-    from outrider.tracing.spans import Span, Trace
+    from outrider.tracing.otel import OpenTelemetry
+    from outrider.tracing.trace import Span, Trace
     from outrider.types import (
         Agent,
         AgentMessage,
@@ -311,22 +309,20 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "outrider.agents.ends": "TurnEnd",
-        "outrider.agents.terms.hooks": "HookedCall HookedStop Hooks",
-        "outrider.app.approvals.gate": "ApprovalRequest Rules",
-        "outrider.app.engine": "Engine",
-        "outrider.app.models.complete": "async_complete complete",
-        "outrider.app.replay.comparison": "Comparison Course compare",
-        "outrider.app.replay.differences": """
+        "outrider.agents.turn_state": "TurnEnd",
+        "outrider.agents.hooks": "HookedCall HookedStop Hooks",
+        "outrider.engine.approval_gate": "ApprovalRequest Rules",
+        "outrider.engine.engine": "Engine",
+        "outrider.models.complete": "async_complete complete",
+        "outrider.session_replay.comparison": "Comparison Course compare",
+        "outrider.session_replay.recorded_session": """
             AnswerDiffers CallsDiffer Replay ReplayedStep RequestDiffers ResultDiffers StepDiffers
         """,
-        "outrider.app.replay.replay": "replay",
-        "outrider.app.replay.what_if": "WhatIf what_if",
-        "outrider.app.runs.results": "RunResult",
-        "outrider.app.runs.run": "async_run async_run_stream run",
-        "outrider.app.runs.streaming": "StreamEvent",
-        "outrider.background.program": "Background RunHandle",
-        "outrider.bus": "EventBus EventStream get_event_bus",
+        "outrider.session_replay.replay": "replay",
+        "outrider.session_replay.what_if": "WhatIf what_if",
+        "outrider.engine.run": "RunResult async_run async_run_stream run StreamEvent",
+        "outrider.background.api": "Background RunHandle",
+        "outrider.event_bus": "EventBus EventStream get_event_bus",
         "outrider.context.lower": "lower",
         "outrider.errors": """
             AuthenticationError ConfigurationError ContentFilterError ContextOverflowError InvalidRequestError
@@ -342,9 +338,9 @@ __getattr__, __dir__ = lazy_names(
         "outrider.tools.context": "Progress ToolContext",
         "outrider.tools.tool": "Tool ToolResult",
         "outrider.tracing.event_log": "AgentEvent EventLog",
-        "outrider.tracing.logger": "EventLogger",
-        "outrider.tracing.otel.listener": "OpenTelemetry",
-        "outrider.tracing.spans": "Span Trace",
+        "outrider.tracing.console": "EventLogger",
+        "outrider.tracing.otel": "OpenTelemetry",
+        "outrider.tracing.trace": "Span Trace",
         "outrider.types": """
             Agent AgentMessage AgentPart Answer Attachment CacheTokens CompactionPart EndedTime Event FilePart
             FileSource Limits Message MessageError MessagePath MessageTime ModelMessage ModelRef ModelSettings

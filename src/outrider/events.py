@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from outrider.bus import EventBus, get_event_bus
-from outrider.lazy import lazy_names
+from outrider._lazy import lazy_names
+from outrider.event_bus import EventBus, get_event_bus
 from outrider.types.events import (
     EVENT_TYPES,
     AgentCalledEvent,
@@ -39,9 +39,10 @@ from outrider.types.events import (
 )
 
 if TYPE_CHECKING:
+    from outrider.tracing.console import EventLogger
     from outrider.tracing.event_log import AgentEvent, EventLog
-    from outrider.tracing.logger import EventLogger
-    from outrider.tracing.spans import Span, Trace
+    from outrider.tracing.trace import Span, Trace
+
 
 __all__ = [
     "EVENT_TYPES",
@@ -88,7 +89,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "outrider.tracing.event_log": "AgentEvent EventLog",
-        "outrider.tracing.logger": "EventLogger",
-        "outrider.tracing.spans": "Span Trace",
+        "outrider.tracing.console": "EventLogger",
+        "outrider.tracing.trace": "Span Trace",
     },
 )

@@ -16,7 +16,7 @@ FRONT_ENDS = ("outrider.cli", "outrider.tui", "outrider.server", "outrider.acp")
 # Front ends hold an engine and read values; `background` is the layer between them and the engine.
 SEEN_BY_FRONT_ENDS = ("outrider.app", "outrider.background", "outrider.types", "outrider.errors")
 FACADES = ("outrider", "outrider.events")
-VENDOR_FREE = ("outrider.errors", "outrider.types", "outrider.bus", "outrider.context", "outrider.agents")
+VENDOR_FREE = ("outrider.errors", "outrider.types", "outrider.event_bus", "outrider.context", "outrider.agents")
 CORE_LIBRARIES = {"msgspec", "typing_extensions"}
 SHARED_BY_VENDORS = tuple(f"outrider.providers.{name}" for name in ("cassettes", "catalog", "stages", "transport"))
 SHARED_BY_TOOLS = tuple(f"outrider.tools.{name}" for name in ("files", "patches", "search", "text", "web"))

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.leaks import child_processes, leaked_processes, leaked_tasks
+from tests.fixtures.leaks import child_processes, leaked_processes, leaked_tasks
 
 needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="children are read from /proc")
 

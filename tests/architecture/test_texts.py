@@ -44,7 +44,7 @@ def test_no_test_uses_a_mocking_library():
         for name in imported_names(path)
         if any(name == library or name.startswith(f"{library}.") for library in MOCKING)
     ]
-    assert not mocking, f"write a fake in tests/fakes instead: {mocking}"
+    assert not mocking, f"write a fake in tests/fixtures instead: {mocking}"
 
 
 def test_no_text_names_a_path_of_one_machine_or_a_package_registry():

@@ -2,12 +2,16 @@
 
 import asyncio
 import os
+import signal
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import acp
+from acp.core import DEFAULT_STDIO_BUFFER_LIMIT_BYTES
 from acp.helpers import ContentBlock
 from acp.schema import (
     AcpMcpServer,
@@ -35,14 +39,11 @@ from acp.schema import (
     StopReason,
 )
 
-from outrider.acp.conversation import Conversation
-from outrider.acp.engines import Engines, Servers, SettingsOf
-from outrider.acp.failures import as_request_error, said_plainly
-from outrider.acp.telling.contents import parts_of
-from outrider.acp.telling.texts import valid
-from outrider.app.archive.archive import StoredSession, open_archive
-from outrider.app.archive.ends import TurnEnd
-from outrider.app.views.questions import Question, ToolContext
+from outrider.acp.engines import Engines, Servers, SettingsOf, as_request_error, said_plainly
+from outrider.acp.session import Conversation
+from outrider.acp.tool_calls import parts_of, valid
+from outrider.engine.archive import StoredSession, TurnEnd, open_archive
+from outrider.engine.frontend import Question, ToolContext
 from outrider.errors import ConfigurationError, SessionNotFoundError
 
 PAGE = 50
@@ -233,3 +234,37 @@ def _servers(given: Sequence[McpServer] | None) -> Servers:
             case AcpMcpServer():
                 raise ConfigurationError(f"the MCP server {server.name!r} cannot be reached through the client")
     return servers
+
+
+def serve_editor(settings_of: SettingsOf, version: str) -> None:
+    """Settings are read for each folder that the client names."""
+    _claim_streams()
+    with suppress(asyncio.CancelledError):  # a signal: what was said is kept
+        asyncio.run(_serve(settings_of, version))
+
+
+async def _serve(settings_of: SettingsOf, version: str) -> None:
+    reader, writer = await acp.stdio_streams(limit=DEFAULT_STDIO_BUFFER_LIMIT_BYTES)
+    sys.stdin, sys.stdout = sys.__stdin__, sys.stderr
+    loop, work = asyncio.get_running_loop(), asyncio.current_task()
+    assert work is not None
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, work.cancel)
+    async with asyncio.TaskGroup() as tasks:
+        agent = EditorAgent(settings_of, version, tasks)
+        try:
+            # Closing and resuming sessions are stable in the protocol, and not yet in the SDK.
+            await acp.run_agent(agent, writer, reader, use_unstable_protocol=True)  # type: ignore[arg-type]  an agent need not offer all
+        finally:
+            agent.close()
+
+
+def _claim_streams() -> None:
+    """Nobody else may write a word to stdout, nor read one from stdin: not a library, not a program that is started.
+    What the SDK finds as stdin and stdout are copies that belong to the protocol alone."""
+    heard, said = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    sys.stdin, sys.stdout = heard, said

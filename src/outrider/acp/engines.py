@@ -1,17 +1,20 @@
 """One engine for each folder that a client works in: settings, rules and servers belong to a folder."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import wraps
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
+from acp import RequestError
 
-from outrider.app.config.settings import Settings
-from outrider.app.engine import Engine
-from outrider.app.standard import standard_engine
-from outrider.app.views.questions import Ask
-from outrider.errors import ConfigurationError, OutriderError
+from outrider.acp.tool_calls import valid
+from outrider.config.settings import Settings
+from outrider.engine.engine import Engine
+from outrider.engine.factory import standard_engine
+from outrider.engine.frontend import Ask
+from outrider.errors import AuthenticationError, ConfigurationError, OutriderError, SessionNotFoundError
 
 SettingsOf = Callable[[Path], Settings]
 Servers = dict[str, dict[str, Any]]
@@ -60,3 +63,36 @@ class Engines:
                 raise
             del self._opened[key]
             opened.set_exception(error)
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def as_request_error(error: OutriderError) -> RequestError:
+    return RequestError(_code(error), valid(str(error)), {"type": type(error).__name__})
+
+
+def said_plainly(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """The engine's errors become the protocol's; others are ours, and the SDK tells them as such."""
+
+    @wraps(method)
+    async def whole(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await method(*args, **kwargs)
+        except OutriderError as error:
+            raise as_request_error(error) from error
+
+    return whole
+
+
+def _code(error: OutriderError) -> int:
+    match error:
+        case SessionNotFoundError():
+            return -32002  # resource not found
+        case ConfigurationError():
+            return -32602  # invalid params
+        case AuthenticationError():
+            return -32000  # authentication required
+        case _:
+            return -32603  # internal error

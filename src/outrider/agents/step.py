@@ -5,24 +5,12 @@ from contextlib import aclosing
 from decimal import Decimal
 from time import monotonic
 
-from outrider.agents.crew import Crew, Seat
-from outrider.agents.ends import PAUSED, has_pending_calls
+from outrider.agents.run_context import AgentContext, RunContext
+from outrider.agents.turn_state import PAUSED, has_pending_calls
 from outrider.errors import ProviderError
-from outrider.providers.assemble import AnswerPart, Assembler
-from outrider.sessions import faults
-from outrider.types.events import (
-    LLMRequestEvent,
-    LLMResponseEvent,
-    PartDeltaEvent,
-    PartUpdatedEvent,
-    RetryScheduledEvent,
-    ToolInputDeltaEvent,
-)
-from outrider.types.ids import new_id
-from outrider.types.messages import Message, MessageError, MessagePath, MessageTime
-from outrider.types.parts import ModelRef, RetryPart, RetryTime, StepFinishPart, StepStartPart, ToolPart
-from outrider.types.request import Request
-from outrider.types.stream import (
+from outrider.providers.assembler import AnswerPart, Assembler
+from outrider.sessions import failpoints as faults
+from outrider.types.deltas import (
     AnswerStart,
     Delta,
     Finish,
@@ -35,6 +23,18 @@ from outrider.types.stream import (
     TextDelta,
     UsageReport,
 )
+from outrider.types.events import (
+    LLMRequestEvent,
+    LLMResponseEvent,
+    PartDeltaEvent,
+    PartUpdatedEvent,
+    RetryScheduledEvent,
+    ToolInputDeltaEvent,
+)
+from outrider.types.ids import new_id
+from outrider.types.messages import Message, MessageError, MessagePath, MessageTime
+from outrider.types.parts import ModelRef, RetryPart, RetryTime, StepFinishPart, StepStartPart, ToolPart
+from outrider.types.request import Request
 from outrider.types.tool_state import ToolPending
 
 _WHOLE = ("stop", "tool_use")
@@ -46,7 +46,7 @@ _BROKE_OFF = "The answer broke off, so this call may not be whole. It was not ru
 class Step:
     """Carries one request to its answer, which is a message of the session from the first moment on."""
 
-    def __init__(self, seat: Seat, crew: Crew, request: Request) -> None:
+    def __init__(self, seat: AgentContext, crew: RunContext, request: Request) -> None:
         self._seat = seat
         self._crew = crew
         self._request = request
@@ -61,7 +61,7 @@ class Step:
         """The whole answer. An error or a cancellation is raised after everything that arrived is kept."""
         self._tell(LLMRequestEvent, message_count=len(self._request.prompt), has_tools=bool(self._request.tools))
         self._seat.journal.open_message(self.message)
-        faults.reach("FP-before-request")
+        faults.failpoint("FP-before-request")
         try:
             await self._read()
         except ProviderError as error:

@@ -9,16 +9,23 @@ Everything that happens is recorded by the journal before it counts, so that a t
 
 import asyncio
 from time import monotonic
+from typing import Any
 
-from outrider.agents.calls import Calls
-from outrider.agents.compact import Compactor
-from outrider.agents.crew import Crew, Seat
-from outrider.agents.endings.stopping import Stopping
-from outrider.agents.ends import TerminationReason, TurnEnd, TurnState, has_pending_calls
-from outrider.agents.hooking.hooked import Hooked
-from outrider.agents.requests import build_request
+import msgspec
+
+from outrider.agents.compaction import Compactor, build_request
+from outrider.agents.hook_runner import HookRunner
+from outrider.agents.run_context import AgentContext, RunContext
 from outrider.agents.step import Step
-from outrider.agents.terms.states import States
+from outrider.agents.tool_calls import ToolCallRunner
+from outrider.agents.turn_state import (
+    TerminationReason,
+    TurnEnd,
+    TurnState,
+    TurnStateTracker,
+    has_pending_calls,
+    is_paused,
+)
 from outrider.errors import ContextOverflowError, LimitReachedError, OutriderError
 from outrider.types.events import (
     BudgetExceededEvent,
@@ -30,19 +37,94 @@ from outrider.types.events import (
     TurnStartedEvent,
 )
 from outrider.types.messages import Message
-from outrider.types.parts import ToolPart
+from outrider.types.parts import ToolPart, tool_result
+
+SAME_CALL = 3
+CHANGING_CALL = 8  # a die is rolled again, a job is asked about again: the results say that something moves
+EMPTY_ANSWERS = 2
+
+
+class RepetitionDetector:
+    """Fed with each answer's calls, ended; says when the same calls came too often in a row: `SAME_CALL` times with
+    the same results, `CHANGING_CALL` times with any."""
+
+    def __init__(self) -> None:
+        self._calls = _Streak()
+        self._results = _Streak()
+        self._empty = 0
+
+    def same_calls(self, calls: list[ToolPart]) -> bool:
+        if not calls:
+            return False
+        asked = [_asked(call) for call in calls]
+        given = [words + _given(call) for words, call in zip(asked, calls, strict=True)]
+        times_asked, times_given = self._calls.add(sorted(asked)), self._results.add(sorted(given))
+        return times_given >= SAME_CALL or times_asked >= CHANGING_CALL
+
+    def empty_answers(self, *, empty: bool) -> bool:
+        self._empty = self._empty + 1 if empty else 0
+        return self._empty >= EMPTY_ANSWERS
+
+
+class _Streak:
+    def __init__(self) -> None:
+        self._last: Any = None
+        self._times = 0
+
+    def add(self, value: Any) -> int:
+        self._times = self._times + 1 if value == self._last else 1
+        self._last = value
+        return self._times
+
+
+def _asked(call: ToolPart) -> bytes:
+    return msgspec.json.encode((call.tool, call.state.input), order="sorted")
+
+
+def _given(call: ToolPart) -> bytes:
+    result = tool_result(call)
+    return result.content.encode("utf-8", "surrogatepass") if result else b""
+
+
+class StopPolicy:
+    def __init__(self, seat: AgentContext) -> None:
+        self._seat = seat
+        self._repetition = RepetitionDetector()
+
+    def after(self, answer: Message) -> TurnEnd | None:
+        """The end that this answer, with its calls ended, is; None as long as the model has to be asked again."""
+        calls = answer.get_parts_by_type(ToolPart)
+        return self._after_calls(calls) if calls else self._without_calls(answer)
+
+    def _after_calls(self, calls: list[ToolPart]) -> TurnEnd | None:
+        if self._seat.finished is not None:
+            return TurnEnd("completed", self._seat.finished)
+        if self._repetition.same_calls(calls):
+            return TurnEnd("repetition", f"The same call of {calls[0].tool} was made again and again.")
+        return None
+
+    def _without_calls(self, answer: Message) -> TurnEnd | None:
+        text = answer.get_text_content()
+        if is_paused(answer):
+            return None
+        if answer.finish == "refusal" or answer.finish == "length":
+            return TurnEnd(answer.finish, text)
+        if text.strip():
+            return TurnEnd("completed", text)
+        return TurnEnd("empty_answers") if self._repetition.empty_answers(empty=True) else None
+
 
 _STATES: dict[TerminationReason, TurnState] = {"error": "failed", "aborted": "aborted"}
 
 
 class Turn:
-    def __init__(self, seat: Seat, crew: Crew) -> None:
+    def __init__(self, seat: AgentContext, crew: RunContext) -> None:
         self._seat = seat
         self._crew = crew
-        self._states = seat.states = States(self._changed)
-        self._calls = Calls(seat, crew)
-        self._hooked = Hooked(seat, crew)
-        self._stopping = Stopping(seat)
+        self._states = seat.states = TurnStateTracker(self._changed)
+        self._calls = ToolCallRunner(seat, crew)
+        self._hooked = HookRunner(seat, crew)
+        self._stopping = StopPolicy(seat)
         self._compactor = Compactor(seat, crew)
         self._number = 0
 

@@ -8,25 +8,22 @@ from typing import Any, TypedDict, Unpack
 import msgspec
 from dbos import DBOSClient, EnqueueOptions, WorkflowStatus, error
 
-from outrider.app.archive.archive import Archive
-from outrider.app.archive.traces import stored_trace
-from outrider.app.workspace.worktrees import Worktree
 from outrider.background.database import QUEUE, VERSION, Database
-from outrider.background.endings.leavings import Leavings
-from outrider.background.endings.reports import Report, Reports
-from outrider.background.line.line import Line
-from outrider.background.roster import Roster
-from outrider.background.runs import Job, Outcome, Run, Terms, state_of
-from outrider.background.times.afterwards import Afterwards, queue_after, run_before
-from outrider.background.times.schedules import Schedule, Schedules, local_zone
-from outrider.background.used import family
-from outrider.background.waiting import Waiting
-from outrider.background.worktrees.ground import worktree_of
+from outrider.background.executor import family
+from outrider.background.heartbeat import WorkerRegistry
+from outrider.background.queue import DependentRuns, RunQueue, Waiting, queue_after, run_before
+from outrider.background.records import Job, Outcome, Run, Terms, state_of
+from outrider.background.reports import OrphanedRuns, Report, Reports
+from outrider.background.schedules import Schedule, Schedules, local_zone
+from outrider.background.worktrees import worktree_of
+from outrider.engine.archive import Archive
+from outrider.engine.session_trace import stored_trace
 from outrider.errors import OutriderError, SessionNotFoundError
+from outrider.project.sandbox import Worktree
 from outrider.sessions.records import Approval, InboxItem, StoredSession
 from outrider.sessions.sqlite.owners import is_alive
 from outrider.sessions.store import Store
-from outrider.tracing.spans import Trace
+from outrider.tracing.trace import Trace
 from outrider.types.agents import Limits, Mode
 from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message
@@ -71,12 +68,12 @@ class Jobs:
         self._client = client
         self.store = store
         self._reports = Reports(database)
-        self._leavings = Leavings(database)
-        self._line = Line(database)
+        self._leavings = OrphanedRuns(database)
+        self._line = RunQueue(database)
         self._schedules = Schedules(database)
-        self._afterwards = Afterwards(database)
+        self._afterwards = DependentRuns(database)
         self.waiting = Waiting(database)
-        self._roster = Roster(database)
+        self._roster = WorkerRegistry(database)
 
     async def submit(self, prompt: str, **order: Unpack[Order]) -> Run:
         """The same `run_id` submits the same run once."""

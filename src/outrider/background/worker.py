@@ -10,18 +10,17 @@ import msgspec
 from dbos import DBOS, DBOSClient, error
 from sqlalchemy.exc import SQLAlchemyError
 
-from outrider.app.archive.names import short_id
-from outrider.app.config.tables import BackgroundTable
-from outrider.app.engine import Engine
-from outrider.background.carrier import Carrier
 from outrider.background.database import Database, give_back, is_unordered
-from outrider.background.endings.leavings import Leavings
-from outrider.background.endings.reports import Reports
+from outrider.background.executor import RunExecutor
+from outrider.background.heartbeat import NOBODY, Heartbeat, Watch, WorkerRegistry
 from outrider.background.jobs import WORKFLOW, Jobs
-from outrider.background.line.line import Line, own_queue
-from outrider.background.roster import NOBODY, Beat, Roster, Watch
-from outrider.background.runs import Job, state_of
-from outrider.background.worktrees.ground import Ground
+from outrider.background.queue import RunQueue, own_queue
+from outrider.background.records import Job, state_of
+from outrider.background.reports import OrphanedRuns, Reports
+from outrider.background.worktrees import RunWorkspace
+from outrider.config.file import BackgroundTable
+from outrider.engine.archive import short_id
+from outrider.engine.engine import Engine
 from outrider.errors import ConfigurationError, OutriderError
 
 _log = logging.getLogger("outrider.worker")
@@ -42,18 +41,18 @@ class Worker:
         poll: float = 0.25,
         beat: float = 1.0,
         patience: float = 4.0,
-        ground: Ground | None = None,
+        ground: RunWorkspace | None = None,
     ) -> None:
         self._database = database
         self._engine = engine
         self._terms = terms
         self._poll = poll
         self._beat = beat
-        self._line = Line(database)
-        self._roster = Roster(database)
+        self._line = RunQueue(database)
+        self._roster = WorkerRegistry(database)
         self._reports = Reports(database, self._roster.me.id)
-        self._leavings = Leavings(database)
-        self._carrier = Carrier(engine, ground or Ground(engine.store), self._reports, self._owns)
+        self._leavings = OrphanedRuns(database)
+        self._carrier = RunExecutor(engine, ground or RunWorkspace(engine.store), self._reports, self._owns)
         self._store = engine.store
         self._watch = Watch(patience)
         self._given_up = False
@@ -179,14 +178,14 @@ class Worker:
             await self._carrier.drop(run_id, engine)
         self._given_up = False
 
-    async def _unknown(self) -> list[Beat]:
+    async def _unknown(self) -> list[Heartbeat]:
         """Who has runs without being on the roster: given up while it was paused, it took some before it noticed."""
         running = await self._client.list_workflows_async(
             name=WORKFLOW, status="PENDING", load_input=False, load_output=False
         )
         workers = {status.executor_id for status in running if status.executor_id}
         workers |= await asyncio.to_thread(self._line.takers)
-        return [Beat(worker_id, NOBODY, 0) for worker_id in workers - await asyncio.to_thread(self._roster.names)]
+        return [Heartbeat(worker_id, NOBODY, 0) for worker_id in workers - await asyncio.to_thread(self._roster.names)]
 
     def _bury(self, worker_id: str) -> None:
         """First the runs, then the worker's name: whoever dies in between leaves it for the next one to do."""

@@ -4,9 +4,9 @@ import os
 import sys
 from collections.abc import Callable
 
-from outrider.cli import exits
-from outrider.cli.commands import COMMANDS, command_named
+from outrider.cli import registry as exits
 from outrider.cli.parser import arguments_of, loaded
+from outrider.cli.registry import COMMANDS, command_named
 from outrider.errors import ConfigurationError, LimitReachedError, OutriderError, ProviderError
 
 
@@ -30,7 +30,7 @@ def reported(work: Callable[[], int]) -> int:
     try:
         return work()
     except OutriderError as error:
-        from outrider.cli.console import Console
+        from outrider.cli.output import Console
 
         Console().say(f"outrider: {error}")
         return code_of(error)

@@ -3,9 +3,8 @@
 import os
 import sys
 
-from outrider.cli.commands import COMMANDS
-from outrider.cli.options import add_conversation, add_server
-from outrider.cli.parser import Parser, loaded
+from outrider.cli.parser import Parser, add_conversation, add_server, loaded
+from outrider.cli.registry import COMMANDS
 from outrider.errors import ConfigurationError
 
 _BEGIN = """\
@@ -43,22 +42,22 @@ def top_parser() -> Parser:
 
 def interactive(given: list[str]) -> int:
     arguments = top_parser().parse_args(given)
-    from outrider.cli.settings import settings_of
+    from outrider.cli.setup import settings_of
 
     settings = settings_of(arguments)  # what is wrong with flags and files is said before the screen changes
     if settings.missing and not arguments.attach:
-        from outrider.app.local.servers import ways_to_a_model
+        from outrider.models.local.discovery import ways_to_a_model
 
         raise ConfigurationError(ways_to_a_model(settings.missing))
     _check_terminal()
     if not arguments.attach:
-        from outrider.app.config.folders import make_private
+        from outrider.config.paths import make_private
 
         make_private(settings.data)
     # By name: the two front ends do not know each other, and only one of them is loaded.
     run_tui = loaded("outrider.tui.app:run_tui")
     if arguments.attach:
-        return loaded("outrider.cli.attached.screen:open_screen")(arguments, run_tui)
+        return loaded("outrider.cli.commands.run_attached:open_screen")(arguments, run_tui)
     return run_tui(lambda: settings_of(arguments), session=arguments.session or "", resume=arguments.resume)
 
 

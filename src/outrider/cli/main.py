@@ -4,7 +4,7 @@ import gc
 import os
 import sys
 
-from outrider.cli import exits
+from outrider.cli import registry as exits
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from outrider.context.current import current
-from outrider.context.results import GivenResults
 from outrider.types.codec import AnyPart
 from outrider.types.messages import Message
 from outrider.types.parts import (
+    CompactionPart,
     FilePart,
     ModelPart,
     ReasoningPart,
@@ -27,6 +26,79 @@ from outrider.types.parts import (
 )
 from outrider.types.request import ModelMessage, Prompt
 from outrider.types.tool_state import ToolCompleted
+
+ORPHAN = "(result of a call that is not in this conversation)\n{content}"
+
+
+class GivenResults:
+    """Each is given to the first open call of its id that comes before it; what no call takes is told as text."""
+
+    def __init__(self, history: Iterable[Message] = ()) -> None:
+        self._given: dict[str, list[ToolResultPart]] = {}
+        for message in history:
+            for part in results_in(message):
+                self._given.setdefault(part.tool_use_id, []).append(part)
+
+    def take(self, call_id: str) -> ToolResultPart | None:
+        waiting = self._given.get(call_id)
+        return waiting.pop(0) if waiting else None
+
+    def left(self, part: ToolResultPart) -> TextPart | None:
+        """Words for a result that no call has taken."""
+        waiting = self._given.get(part.tool_use_id, ())
+        if not any(other is part for other in waiting):
+            return None
+        return TextPart(ORPHAN.format(content=part.content), synthetic=True, id=part.id)
+
+
+def results_in(message: Message) -> Sequence[ToolResultPart]:
+    return [part for part in message.parts if isinstance(part, ToolResultPart)] if message.role == "user" else ()
+
+
+SUMMARY = "Summary of the conversation so far; the messages it stands for were removed:\n\n{summary}"
+LARGE = 4_000  # characters of an old output that leave the prompt with a compaction
+
+
+def current(history: Sequence[Message]) -> list[Message]:
+    """The history with everything that a compaction stands for replaced by its summary."""
+    for position in range(len(history) - 1, -1, -1):
+        for part in history[position].parts:
+            if isinstance(part, CompactionPart) and part.summary:
+                return [_summary_message(part), *_tail(history, part, position), *history[position + 1 :]]
+    return list(history)
+
+
+def holds_compaction(message: Message) -> bool:
+    return any([isinstance(part, CompactionPart) for part in message.parts])
+
+
+def _summary_message(part: CompactionPart) -> Message:
+    return Message("user", [TextPart(SUMMARY.format(summary=part.summary), synthetic=True, id=part.id)])
+
+
+def _tail(history: Sequence[Message], part: CompactionPart, position: int) -> list[Message]:
+    """What came before the compaction and is not in its summary: from the named message on. Large outputs leave the
+    prompt too, but for those of the last answer, which the model may not have read yet."""
+    start = next((at for at in range(position) if history[at].id == part.tail_start_id), position)
+    last = max(start, position - 1)
+    return [*map(_lightened, history[start:last]), *history[last:position]]
+
+
+def _lightened(message: Message) -> Message:
+    if not any(_is_large(part) for part in message.parts):
+        return message
+    parts = [_without_output(part) if _is_large(part) else part for part in message.parts]
+    return replace(message, parts=parts)
+
+
+def _is_large(part: object) -> bool:
+    return isinstance(part, ToolPart) and isinstance(part.state, ToolCompleted) and len(part.state.output) > LARGE
+
+
+def _without_output(part: ToolPart) -> ToolPart:
+    state = part.state
+    return replace(part, state=state.compact(state.time.end)) if isinstance(state, ToolCompleted) else part
+
 
 OPENING = "(The conversation begins with the assistant.)"
 NOT_FINISHED = (
@@ -202,3 +274,51 @@ def _opening() -> ModelMessage:
 
 def _results_first(content: tuple[ModelPart, ...]) -> tuple[ModelPart, ...]:
     return tuple(sorted(content, key=lambda part: not isinstance(part, ToolResultPart)))
+
+
+class Projection:
+    """Equal to `lower(history)` at every moment. It appends where it can and starts a new prefix where it must:
+    after a compaction, or when the history is not a continuation of the one it has seen."""
+
+    def __init__(self, family: str) -> None:
+        self._family = family
+        self._prompt = Prompt()
+        self._call_ids = CallIds()
+        self._seen = 0
+        self._last: tuple[str, int] = ("", 0)
+
+    def prompt(self, history: Sequence[Message]) -> Prompt:
+        """The prompt for the history so far; the same object grows from turn to turn."""
+        added = self._added(history) if self._continues(history) else None
+        if added is None:
+            seen = current(history)
+            self._call_ids = CallIds(GivenResults(seen))
+            messages = lowered_messages(seen, self._family, self._call_ids)
+            self._prompt = Prompt(alternate(messages))
+        else:
+            for message in added:
+                self._prompt.append(message)
+        self._remember(history)
+        return self._prompt
+
+    def _added(self, history: Sequence[Message]) -> list[ModelMessage] | None:
+        """What the new messages append; None when appending is not enough."""
+        new = history[self._seen :]
+        if any(map(holds_compaction, new)) or any(map(results_in, new)):
+            return None
+        added = list(alternate(lowered_messages(new, self._family, self._call_ids), opening=not self._prompt))
+        merges = added and self._prompt and added[0].role == self._prompt[-1].role
+        return None if merges else added
+
+    def _continues(self, history: Sequence[Message]) -> bool:
+        return 0 < self._seen <= len(history) and _mark(history[self._seen - 1]) == self._last
+
+    def _remember(self, history: Sequence[Message]) -> None:
+        """A message with an open call is not settled: it is lowered again next time."""
+        settled = bool(history) and all([part.ended for part in history[-1].parts if isinstance(part, ToolPart)])
+        self._seen = len(history) if settled else 0
+        self._last = _mark(history[-1]) if settled else ("", 0)
+
+
+def _mark(message: Message) -> tuple[str, int]:
+    return message.id, len(message.parts)

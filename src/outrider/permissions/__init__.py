@@ -4,13 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from outrider.permissions.decision import Decision
-    from outrider.permissions.paths.contain import Containment, contain
+    from outrider.permissions.modes import Decision
+    from outrider.permissions.paths.containment import Containment, contain
     from outrider.permissions.policy import decide
 
 __all__ = ["Containment", "Decision", "contain", "decide"]
 
-_HOMES = {"Containment": "paths.contain", "Decision": "decision", "contain": "paths.contain", "decide": "policy"}
+_HOMES = {"Containment": "paths.containment", "Decision": "modes", "contain": "paths.containment", "decide": "policy"}
 
 
 def __getattr__(name: str) -> Any:

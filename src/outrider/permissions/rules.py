@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Struct
 
-from outrider.permissions.tools import canonical
+from outrider.permissions.modes import canonical
 
 _RULE = re.compile(r"^\s*(?P<tool>[A-Za-z0-9_.:*?/-]+)\s*(?:\((?P<pattern>.*)\))?\s*$", re.DOTALL)
 _URL = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -113,3 +113,33 @@ def match_host(pattern: str, url: str) -> bool:
         return False
     given = address.hostname.rstrip(".")
     return given.endswith(host[1:]) and given != host[2:] if host.startswith("*.") else given == host
+
+
+@lru_cache(maxsize=512)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    anchored = pattern.startswith("/") or "/" in pattern.rstrip("/")
+    parts = [part for part in pattern.split("/") if part not in {"", "."}]
+    body = "/".join(_part(part) for part in parts).replace("(?:.*/)?/", "(?:.*/)?").replace("/.*.*", "/.*")
+    start = "" if anchored else "(?:.*/)?"
+    # What is below a folder belongs to it.
+    return re.compile(f"^{start}{body}(?:/.*)?$", re.DOTALL)
+
+
+def _part(part: str) -> str:
+    if part == "**":
+        return "(?:.*/)?"
+    return "".join(_char(char) for char in part.replace("**", "*"))
+
+
+def _char(char: str) -> str:
+    return {"*": "[^/]*", "?": "[^/]"}.get(char, re.escape(char))
+
+
+def match_path(pattern: str, relative: str) -> bool:
+    """Whether a path, given below the workspace, matches."""
+    pattern = pattern.strip().removeprefix("./")
+    if pattern in {"*", "**", "/**", "/"}:
+        return True
+    if pattern.endswith("/**"):
+        pattern = pattern[:-3] + "/"
+    return _compiled(pattern).match(relative) is not None

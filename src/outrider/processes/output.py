@@ -3,8 +3,10 @@
 Memory and file are bounded, whatever is written: what fits neither is counted and forgotten.
 """
 
+import asyncio
 import contextlib
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -266,3 +268,78 @@ def _whole(raw: bytes | bytearray) -> int:
 def _beginning(raw: bytes) -> int:
     """Where the first whole letter begins."""
     return next((at for at, byte in enumerate(raw[:_LONGEST_LETTER]) if byte & 0xC0 != 0x80), 0)
+
+
+EVERY = 0.1  # seconds
+MOST = 8_192  # characters
+
+
+class Pacer:
+    """The first words are passed on at once, then a piece at most every `EVERY` seconds; of more than `MOST`
+    characters in one piece, the last ones and a note."""
+
+    def __init__(self, emit: Callable[[str], None]) -> None:
+        self._emit = emit
+        self._pending: deque[str] = deque()
+        self._size = 0
+        self._dropped = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def feed(self, text: str) -> None:
+        self._dropped += max(0, len(text) - MOST)
+        self._pending.append(text[-MOST:])
+        self._size += len(self._pending[-1])
+        while self._size - len(self._pending[0]) >= MOST:
+            forgotten = len(self._pending.popleft())
+            self._size -= forgotten
+            self._dropped += forgotten
+        if self._timer is None:
+            self._pass_on()
+
+    def flush(self) -> None:
+        """Pass on what is left; nothing may be fed afterwards."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        if self._pending:
+            self._emit(self._taken())
+
+    def _pass_on(self) -> None:
+        self._timer = None
+        if self._pending:
+            self._timer = asyncio.get_running_loop().call_later(EVERY, self._pass_on)
+            self._emit(self._taken())
+
+    def _taken(self) -> str:
+        note = f"[… {self._dropped:,} characters not shown …]\n" if self._dropped else ""
+        text = "".join(self._pending)
+        self._pending.clear()
+        self._size = self._dropped = 0
+        return note + text
+
+
+_ESCAPES = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # colours, moves of the cursor
+    r"|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"  # titles, links and other strings
+    r"|[ -/]*[0-~])"
+)
+_STRUCK_OVER = re.compile(r"[^\n\x08]\x08")
+_CONTROLS = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"} | {0x7F: 0x2421}
+
+
+def plain_text(text: str) -> str:
+    """Without colours; of a line that was written over and over, such as a progress bar, what stood there last. Other
+    control characters become visible signs (␀), so that text can be stored and sent anywhere."""
+    if "\x1b" in text:
+        text = _ESCAPES.sub("", text)
+    if "\r" in text:
+        text = "\n".join(map(_last_written, text.replace("\r\n", "\n").split("\n")))
+    if "\x08" in text:
+        text = _STRUCK_OVER.sub("", text)
+    return text.translate(_CONTROLS)
+
+
+def _last_written(line: str) -> str:
+    if "\r" not in line:
+        return line
+    return next((piece for piece in reversed(line.split("\r")) if piece.strip()), "")

@@ -7,7 +7,9 @@ Linux keeps every promise: whatever a command leaves behind stays under its keep
 
 import contextlib
 import errno
+import fcntl
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +21,6 @@ from outrider.errors import ConfigurationError
 if sys.platform == "win32":
     raise ConfigurationError("Outrider cannot run commands on Windows yet; use it inside WSL")
 
-import fcntl
-import resource
 
 LINUX = sys.platform == "linux"
 _CHILDREN_LISTED = os.access(f"/proc/self/task/{os.getpid()}/children", os.R_OK)

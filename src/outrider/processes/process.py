@@ -3,15 +3,184 @@
 import asyncio
 import codecs
 import contextlib
+import os
+import signal
 import socket
-from typing import Literal, Protocol
+from collections.abc import Callable
+from typing import Literal, Protocol, assert_never
+
+import msgspec
 
 from outrider.errors import ProcessError
-from outrider.processes.ending import Ending, ending_of
-from outrider.processes.guards.spawner import Spawner
+from outrider.processes import platform
 from outrider.processes.launch import Launch
 from outrider.processes.output import Output
-from outrider.processes.pipes import InputPipe, OutputPipe
+from outrider.processes.spawner import Spawner
+
+Cause = Literal["exited", "signaled", "memory", "killed", "timeout", "lost"]
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """`exit_code` is None when a signal ended the process; `signal` is the signal's name."""
+
+    cause: Cause
+    exit_code: int | None = None
+    signal: str | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.cause == "exited" and self.exit_code == 0
+
+    @property
+    def words(self) -> str:
+        match self.cause:
+            case "exited":
+                return f"exit code {self.exit_code}{_by_shell(self.exit_code or 0)}"
+            case "signaled":
+                return f"killed by {self.signal}"
+            case "memory":
+                return "killed (memory)"
+            case "killed":
+                return "killed"
+            case "timeout":
+                return "killed after its time limit"
+            case "lost":
+                return "lost: the process that watched over it was killed, and it with it"
+            case _:
+                assert_never(self.cause)
+
+
+def ending_of(code: int, *, out_of_memory: bool, because: Literal["killed", "timeout"] | None) -> Ending:
+    """`code` is negative for a signal; `because` says that the end was asked for, which explains any signal."""
+    killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)
+    cause: Cause = "signaled" if code < 0 else "exited"
+    if because is not None:
+        cause = because
+    elif killed and out_of_memory:
+        cause = "memory"
+    return Ending(cause, code if code >= 0 else None, signal_name(-code) if code < 0 else None)
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # real-time signals have numbers only
+        return f"signal {number}"
+
+
+def _by_shell(code: int) -> str:
+    """A shell says with 128 and more that a signal ended what it ran."""
+    name = signal_name(code - 128) if 128 < code < 192 else ""
+    return f" ({name})" if name.startswith("SIG") else ""
+
+
+CHUNK = 1 << 18
+
+
+class _End:
+    """A descriptor that is closed once, however often that is asked for."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.number: int | None = descriptor
+
+    def close(self) -> None:
+        if self.number is not None:
+            os.close(self.number)
+            self.number = None
+
+    def fileno(self) -> int:
+        if self.number is None:
+            raise ValueError("this end is closed")
+        return self.number
+
+
+class OutputPipe:
+    """Hands every piece that is written to `on_chunk`, from `listen` on; `b""` says that no writer is left."""
+
+    def __init__(self, on_chunk: Callable[[bytes], None]) -> None:
+        self._ours, self.theirs = map(_End, os.pipe())
+        os.set_blocking(self._ours.fileno(), False)
+        platform.enlarge_pipe(self._ours.fileno())
+        self._on_chunk = on_chunk
+        self._loop = asyncio.get_running_loop()
+
+    def listen(self) -> None:
+        if self._ours.number is not None:
+            self._loop.add_reader(self._ours.number, self._read)
+
+    @property
+    def is_open(self) -> bool:
+        return self._ours.number is not None
+
+    def drain(self) -> None:
+        """Read what lies in the pipe now, and not what a flood puts there meanwhile."""
+        for _ in range(2 * platform.PIPE_BYTES // CHUNK):
+            self._read()
+
+    def close(self) -> None:
+        if self._ours.number is not None:
+            self._loop.remove_reader(self._ours.number)
+        self._ours.close()
+        self.theirs.close()
+
+    def _read(self) -> None:
+        if self._ours.number is None:
+            return
+        try:
+            chunk = os.read(self._ours.number, CHUNK)
+        except BlockingIOError:
+            return
+        if not chunk:
+            self.close()
+        self._on_chunk(chunk)
+
+
+class InputPipe:
+    """`silent`: there is nothing to read, as from an empty file."""
+
+    def __init__(self, *, silent: bool) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._turn = asyncio.Lock()
+        self._woken: asyncio.Future[None] = self._loop.create_future()
+        if silent:
+            self.theirs, self._ours = _End(os.open(os.devnull, os.O_RDONLY)), None
+            return
+        self.theirs, self._ours = map(_End, os.pipe())
+        os.set_blocking(self._ours.fileno(), False)
+
+    async def write(self, text: str) -> None:
+        """Waits while the process does not read."""
+        if self._ours is None:
+            raise ProcessError("the process takes no input: it was started without")
+        async with self._turn:
+            left = memoryview(text.encode("utf-8", "surrogateescape"))
+            while left:
+                if self._ours.number is None:
+                    raise ProcessError("the process takes no more input")
+                try:
+                    left = left[os.write(self._ours.number, left) :]
+                except BlockingIOError:
+                    await self._until_writable(self._ours)
+                except BrokenPipeError:
+                    self.close()
+
+    def close(self) -> None:
+        self.theirs.close()
+        if self._ours is not None and self._ours.number is not None:
+            self._loop.remove_writer(self._ours.number)
+            self._ours.close()
+            if not self._woken.done():
+                self._woken.set_result(None)
+
+    async def _until_writable(self, end: _End) -> None:
+        self._woken = woken = self._loop.create_future()
+        self._loop.add_writer(end.fileno(), lambda: woken.done() or woken.set_result(None))
+        try:
+            await woken
+        finally:
+            if end.number is not None:
+                self._loop.remove_writer(end.number)
+
 
 DRAIN = 0.2  # seconds that output is still read after the end, if something left behind keeps the pipe open
 LEFTOVER_GRACE = 0.1

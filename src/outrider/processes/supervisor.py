@@ -2,22 +2,234 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import msgspec
 
-from outrider.bus import EventBus
 from outrider.errors import ProcessError
-from outrider.processes.environment import child_environment
-from outrider.processes.guards.spawner import Spawner
-from outrider.processes.launch import Launch, ResourceLimits, Wrap, argv_of, unwrapped
-from outrider.processes.output import Output, OutputFolder, OutputLimits, OutputSlice
-from outrider.processes.roster import Roster
-from outrider.processes.supervised import OnOutput, Outcome, ProcessStatus, Supervised
+from outrider.event_bus import EventBus
+from outrider.processes.launch import (
+    Launch,
+    ResourceLimits,
+    Wrap,
+    argv_of,
+    child_environment,
+    nothing_to_say,
+    unwrapped,
+)
+from outrider.processes.output import Output, OutputFolder, OutputLimits, OutputSlice, OutputText, Pacer
+from outrider.processes.process import Asked, Ending, Process
+from outrider.processes.spawner import Spawner
+from outrider.types.events import Event, ProcessExitedEvent, ProcessOutputEvent, ProcessStartedEvent
+from outrider.types.ids import now_ms
+
+OnOutput = Callable[[str], object]
+Publish = Callable[[Event], None]
+
+UNKILLABLE = 12.0  # seconds; by then a keeper has given up on what the kernel does not let end
+
+_log = logging.getLogger("outrider.processes")
+
+
+class ProcessStatus(msgspec.Struct, frozen=True):
+    """`ending` is None while the command runs; `alive` tells whether anything of it is, such as a daemon."""
+
+    id: str
+    command: str
+    session_id: str
+    pid: int | None
+    started_at: int
+    backgrounded: bool
+    alive: bool
+    output_size: int
+    ending: Ending | None = None
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a command gave so far; `ending` is None while it goes on."""
+
+    process_id: str
+    output: OutputText
+    duration_ms: int
+    ending: Ending | None = None
+    note: str = ""  # what whoever reads the output must know besides
+
+    @property
+    def exit_code(self) -> int | None:
+        return self.ending.exit_code if self.ending else None
+
+    @property
+    def text(self) -> str:
+        return str(self.output)
+
+
+class Supervised:
+    """`released` is set when the caller that waits for the command should wait no more."""
+
+    def __init__(self, process_id: str, session_id: str, command: str, output: Output, publish: Publish | None) -> None:
+        self.id = process_id
+        self.session_id = session_id
+        self.command = command
+        self.backgrounded = False
+        self.released = asyncio.Event()
+        self.on_output: OnOutput | None = None
+        self.afterwards: Callable[[], str] = nothing_to_say
+        self.note = ""
+        self.process = Process(output, self)
+        self._publish = publish
+        self._pacer = Pacer(self._publish_output) if publish else None
+        self._started_at = now_ms()
+        self._begin = time.monotonic()
+        self._end: float | None = None
+        self._read_to = 0
+
+    @property
+    def is_alive(self) -> bool:
+        return not self.process.gone.is_set()
+
+    @property
+    def wants_text(self) -> bool:
+        return self.on_output is not None or self._pacer is not None
+
+    def to_background(self) -> None:
+        """Its caller need not wait, and what it leaves behind may live."""
+        self.backgrounded = self.process.may_leave = True
+        self.on_output = None
+        self.released.set()
+
+    def to_foreground(self, on_output: OnOutput | None) -> None:
+        self.backgrounded = self.process.may_leave = False
+        self.on_output = on_output
+        if self.process.exited.is_set():
+            self.process.end(0)
+        if self.is_alive:
+            self.released.clear()
+
+    async def end(self, grace: float, because: Asked) -> None:
+        """Returns when nothing of it is alive."""
+        self.process.end(grace, because)
+        try:
+            async with asyncio.timeout(grace + UNKILLABLE):
+                await self.process.gone.wait()
+        except TimeoutError:
+            self.process.abandon()
+
+    def started(self, pid: int) -> None:
+        self._tell(ProcessStartedEvent, command=self.command, pid=pid)
+
+    def wrote(self, text: str) -> None:
+        if self._pacer is not None:
+            self._pacer.feed(text)
+        if self.on_output is None:
+            return
+        try:
+            self.on_output(text)
+        except Exception:  # noqa: BLE001  what a listener does wrong stays with the listener
+            _log.exception("a listener failed on the output of %s", self.id)
+            self.on_output = None
+
+    def exited(self, ending: Ending) -> None:
+        self._end = time.monotonic()
+        if self._pacer is not None:
+            self._pacer.flush()
+        self._tell(ProcessExitedEvent, exit_code=ending.exit_code, signal=ending.signal)
+
+    def gone(self) -> None:
+        try:
+            self.note = self.afterwards()
+        except OSError as error:
+            self.note = f"what it left behind could not be looked at: {error}"
+        self.released.set()
+
+    def read(self, offset: int | None, most: int) -> OutputSlice:
+        """From a place on, or from where the last reading ended."""
+        place = self._read_to if offset is None else offset
+        piece = self.process.output.read(place, most, complete=self.process.exited.is_set())
+        self._read_to = piece.end
+        return piece
+
+    def status(self) -> ProcessStatus:
+        return ProcessStatus(
+            id=self.id,
+            command=self.command,
+            session_id=self.session_id,
+            pid=self.process.pid,
+            started_at=self._started_at,
+            backgrounded=self.backgrounded,
+            alive=self.is_alive,
+            output_size=self.process.output.size,
+            ending=self.process.ending,
+        )
+
+    def outcome(self) -> Outcome:
+        seconds = (self._end or time.monotonic()) - self._begin
+        return Outcome(self.id, self.process.output.text(), round(seconds * 1000), self.process.ending, self.note)
+
+    def _publish_output(self, text: str) -> None:
+        self._tell(ProcessOutputEvent, output=text)
+
+    def _tell(self, event: Callable[..., Event], **fields: Any) -> None:
+        if self._publish is not None:
+            self._publish(event(process_id=self.id, session_id=self.session_id, call_id=self.id, **fields))
+
+
+class ProcessTable:
+    def __init__(self, remembered: int) -> None:
+        self._remembered = remembered
+        self._known: dict[str, Supervised] = {}
+
+    def __iter__(self) -> Iterator[Supervised]:
+        """Oldest first."""
+        return iter(list(self._known.values()))
+
+    def find(self, process_id: str) -> Supervised | None:
+        return self._known.get(process_id)
+
+    def get(self, process_id: str) -> Supervised:
+        found = self.find(process_id)
+        if found is None:
+            known = ", ".join(self._known) or "none"
+            raise ProcessError(f"there is no process {process_id!r}; known are: {known}")
+        return found
+
+    def free_id(self, wanted: str) -> str:
+        """Calls of different sessions may have one id; a process that is alive keeps its own."""
+        name, number = wanted, 1
+        while (found := self.find(name)) is not None and found.is_alive:
+            number += 1
+            name = f"{wanted}-{number}"
+        return name
+
+    def add(self, process: Supervised) -> None:
+        before = self._known.pop(process.id, None)
+        if before is not None:
+            before.process.output.close()
+        self._known[process.id] = process
+        self._forget_oldest()
+
+    def forget(self, process: Supervised) -> None:
+        if self._known.get(process.id) is process:
+            del self._known[process.id]
+        process.process.output.close()
+
+    def forget_all(self) -> None:
+        for process in self:
+            self.forget(process)
+
+    def _forget_oldest(self) -> None:
+        """Of what has ended, only processes in the background can still be asked for."""
+        ended = [process for process in self if not process.is_alive]
+        kept = [process for process in ended if process.backgrounded][-self._remembered :]
+        for process in ended:
+            if process not in kept:
+                self.forget(process)
+
 
 GRACE = 5.0  # seconds between asking a process to end and making it
 GRACE_AT_CLOSE = 1.0
@@ -67,7 +279,7 @@ class Supervisor:
         self._limits = limits or ProcessLimits()
         self._resources = resources or ResourceLimits()
         self._spawner = Spawner()
-        self._known = Roster(self._limits.remembered)
+        self._known = ProcessTable(self._limits.remembered)
         self._turns = asyncio.Semaphore(self._limits.foreground)
         self._closed = False
 

@@ -10,8 +10,8 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from outrider.errors import ProviderError
+from outrider.types.deltas import Delta
 from outrider.types.request import Request
-from outrider.types.stream import Delta
 
 
 class ModelClient(Protocol):

@@ -7,12 +7,9 @@ from typing import Any, cast
 import msgspec
 
 from outrider.errors import ConfigurationError, InvalidRequestError, ProviderError
-from outrider.providers.pairing import RULES, check
+from outrider.providers.message_rules import RULES, check
 from outrider.types.agents import Provider
-from outrider.types.ids import new_id
-from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolPart, ToolUsePart
-from outrider.types.request import Prompt, Request
-from outrider.types.stream import (
+from outrider.types.deltas import (
     AnswerStart,
     Delta,
     Finish,
@@ -24,6 +21,9 @@ from outrider.types.stream import (
     TextDelta,
     UsageReport,
 )
+from outrider.types.ids import new_id
+from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolPart, ToolUsePart
+from outrider.types.request import Prompt, Request
 from outrider.types.tool_state import ToolPending
 from outrider.types.usage import Tokens
 

@@ -1,39 +1,55 @@
 """The application: the table of routes, the page, the description, all behind the guard."""
 
+from pathlib import Path
+
 import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
-from outrider.app.engine import Engine
-from outrider.app.peers.answering import Peers
-from outrider.server.answers import answering, refusal
-from outrider.server.endpoint import Endpoint
-from outrider.server.extras import Extras
-from outrider.server.feeds.feed import Feeds
-from outrider.server.guards.address import Address
-from outrider.server.guards.guard import Guard
+from outrider.engine.engine import Engine
+from outrider.remote.agent_server import Peers
+from outrider.server.auth import Address, Guard
+from outrider.server.event_stream import Feeds
 from outrider.server.openapi import describe
-from outrider.server.page_files import page_routes
-from outrider.server.routes.by_hand import BY_HAND
-from outrider.server.routes.catalogue import CATALOGUE
-from outrider.server.routes.files import FILES
-from outrider.server.routes.jobs import JOBS
-from outrider.server.routes.opening import OPENING
-from outrider.server.routes.peers import PEERS
-from outrider.server.routes.questions import QUESTIONS
-from outrider.server.routes.rights import RIGHTS
-from outrider.server.routes.schedules import SCHEDULES
-from outrider.server.routes.sessions import SESSIONS
-from outrider.server.routes.turns import TURNS
-from outrider.server.routes.work import WORK
+from outrider.server.routes.info import CATALOGUE, PEERS, RIGHTS
+from outrider.server.routes.jobs import JOBS, SCHEDULES
+from outrider.server.routes.sessions import OPENING, SESSIONS
+from outrider.server.routes.tools import BY_HAND, FILES, WORK
+from outrider.server.routes.turns import QUESTIONS, TURNS
+from outrider.server.routing import Endpoint, answering, refusal
+from outrider.server.state import ServerState
+
+_FOLDER = Path(__file__).parent / "page"
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+
+def page_routes() -> list[Route]:
+    files = sorted(path for path in _FOLDER.rglob("*") if path.suffix in _TYPES)
+    routes = [_serving(f"/page/{path.relative_to(_FOLDER).as_posix()}", path) for path in files]
+    return [_serving("/", _FOLDER / "index.html"), *routes]
+
+
+def _serving(address: str, path: Path) -> Route:
+    content, media_type = path.read_bytes(), _TYPES[path.suffix]
+
+    async def answer(_: Request) -> Response:
+        return Response(content, media_type=media_type, headers={"cache-control": "no-cache"})
+
+    return Route(address, answer, methods=["GET"])
+
 
 DESCRIPTION = "/api/openapi.json"
 ENDPOINTS: tuple[Endpoint, ...] = (
     *SESSIONS, *OPENING, *TURNS, *QUESTIONS, *FILES, *WORK, *BY_HAND, *CATALOGUE, *RIGHTS, *PEERS, *JOBS, *SCHEDULES,
 )  # fmt: skip
-_NONE = Extras()
+_NONE = ServerState()
 
 
 def application(
@@ -43,7 +59,7 @@ def application(
     address: Address,
     token: str,
     version: str,
-    extras: Extras = _NONE,
+    extras: ServerState = _NONE,
 ) -> Guard:
     """`engine` is open, and stays its owner's to close, as what the extras hold does."""
     routes = [*all_routes(version), *extras.routes]

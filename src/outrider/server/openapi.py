@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import msgspec
 
-from outrider.server.endpoint import Endpoint, Nothing
+from outrider.server.routing import Endpoint, Nothing
 
 REFERENCES = "#/components/schemas/{name}"
 ERROR = {

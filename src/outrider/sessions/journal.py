@@ -7,17 +7,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from outrider.bus import EventBus
 from outrider.errors import InvalidStateTransition, LeaseLostError, StorageFullError, StoreError
-from outrider.sessions import faults
+from outrider.event_bus import EventBus
+from outrider.sessions import failpoints as faults
+from outrider.sessions.leases import LeaseOwner, SessionLease
 from outrider.sessions.records import InboxItem, Lease, SessionUpdate, StoredSession
 from outrider.sessions.recovery import Describe, repair
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
-from outrider.sessions.waiting.changes import Changes, Entry
-from outrider.sessions.waiting.drafts import Drafts
-from outrider.sessions.waiting.leases import Holder, Holding
-from outrider.sessions.waiting.works import Works
+from outrider.sessions.write_queue import PendingChange, PendingChanges, ShieldedTasks
 from outrider.types.codec import AnyPart
 from outrider.types.events import (
     ErrorEvent,
@@ -31,6 +29,55 @@ from outrider.types.events import (
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message, MessageTime
 from outrider.types.parts import CompactionPart, ToolPart
+
+# A little less than the law's 250 ms and 4 KiB, since storing takes its time as well.
+FLUSH_SECONDS = 0.2
+FLUSH_CHARACTERS = 3072
+
+
+class DraftBuffer:
+    """`due` is called when what was shown has to be kept now."""
+
+    def __init__(self, due: Callable[[], object]) -> None:
+        self._due = due
+        self._parts: dict[str, Callable[[], AnyPart]] = {}
+        self._characters = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def add(self, part_id: str, characters: int, current: Callable[[], AnyPart]) -> None:
+        """More of a part was shown; `current` gives the part so far."""
+        self._parts[part_id] = current
+        self._characters += characters
+        if self._characters >= FLUSH_CHARACTERS:
+            self._ring()
+        else:
+            self.wake()
+
+    def wake(self) -> None:
+        """Something was shown: see to it that it is kept in time."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._ring)
+
+    def drop(self, part_id: str) -> None:
+        """The part is final."""
+        self._parts.pop(part_id, None)
+
+    def take(self) -> list[AnyPart]:
+        parts, self._parts, self._characters = self._parts, {}, 0
+        return [current() for current in parts.values()]
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _ring(self) -> None:
+        self.stop()
+        self._characters = 0
+        self._due()
 
 
 class Journal(AbstractAsyncContextManager["Journal"]):
@@ -46,28 +93,28 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         store: Store,
         bus: EventBus,
         *,
-        held: tuple[Holder, Lease] | None = None,
+        held: tuple[LeaseOwner, Lease] | None = None,
         clock: Callable[[], int] = now_ms,
     ) -> None:
         self.session = session
-        self.holding = Holding(session.id, store, bus, self.retry, held)
+        self.holding = SessionLease(session.id, store, bus, self.retry, held)
         self.lost = self.holding.lost
         self._store = store
         self._bus = bus
         self._clock = clock
         self._order = asyncio.Lock()
-        self._changes = Changes(self.holding.append, self._apply)
-        self._drafts = Drafts(self._flush_soon)
+        self._changes = PendingChanges(self.holding.append, self._apply)
+        self._drafts = DraftBuffer(self._flush_soon)
         self._keeps_soon = False
-        self._works = Works(in_place=store.prompt)
+        self._works = ShieldedTasks(in_place=store.prompt)
 
     async def add_message(self, message: Message, *, takes: Sequence[str] = ()) -> Message:
         """`takes` are the inbox items that this message came from: those have reached the disk before."""
         message.join(self.session.id)
         message.time = message.time or MessageTime(self._clock())
-        await self._record(Entry(message, takes=takes, synced=not takes))
+        await self._record(PendingChange(message, takes=takes, synced=not takes))
         if any(isinstance(part, CompactionPart) for part in message.parts):
-            faults.reach("FP-mid-compaction")
+            faults.failpoint("FP-mid-compaction")
         return message
 
     def open_message(self, message: Message) -> Message:
@@ -86,11 +133,11 @@ class Journal(AbstractAsyncContextManager["Journal"]):
 
     async def discard(self, item_id: str) -> None:
         """Take an inbox item that is not wanted any more, so that nobody else does."""
-        await self._record(Entry(takes=[item_id]))
+        await self._record(PendingChange(takes=[item_id]))
 
     async def put_message(self, message: Message) -> None:
         """Keep what became known about a message: how it finished, what it used. Its parts have their own way."""
-        await self._record(Entry() if self._changes.holds(message) else Entry(head=message))
+        await self._record(PendingChange() if self._changes.holds(message) else PendingChange(head=message))
 
     def put_message_soon(self, message: Message) -> None:
         """As `put_message`, without waiting: where something is kept next anyway."""
@@ -102,7 +149,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         something happens of which a machine that comes back must know, it is to be `synced`."""
         part = _moved(part, message)
         _reach_call(part, "FP-before-record-call", "FP-after-effect-before-result")
-        await self._record(Entry(self._final(part, message), into=message, synced=synced))
+        await self._record(PendingChange(self._final(part, message), into=message, synced=synced))
         _reach_call(part, "FP-after-record-call", "FP-after-result")
         return part
 
@@ -110,7 +157,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         """As `put_part`, without waiting: it counts at once, and is kept in one write with what follows, or soon.
         Whoever writes next and waits hears of a failure."""
         message.put_part(part)
-        self._changes.add(Entry(self._final(part, message), synced=False), watched=False)
+        self._changes.add(PendingChange(self._final(part, message), synced=False), watched=False)
         self._drafts.wake()
 
     def keep_soon(self) -> None:
@@ -151,7 +198,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
             await self._changes.drain()
             if drafts := self._drafts.take():
                 await self.holding.append(drafts, draft=True)
-                faults.reach("FP-mid-stream")
+                faults.failpoint("FP-mid-stream")
 
     @property
     def takes_input(self) -> bool:
@@ -184,7 +231,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         self._drafts.drop(part.id)
         return part
 
-    def _apply(self, entry: Entry, seq: int) -> None:
+    def _apply(self, entry: PendingChange, seq: int) -> None:
         """What is kept counts from now on, and is told."""
         if entry.news is not None:
             self._bus.publish(entry.news)
@@ -196,7 +243,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
             self._drafts.drop(entry.value.id)  # of what a thread told while it was written
             self._tell(PartUpdatedEvent(part=entry.value, seq=seq))
 
-    async def _record(self, entry: Entry) -> None:
+    async def _record(self, entry: PendingChange) -> None:
         """A caller that is cancelled does not tear a change apart: it is kept, applied and told, or none of it."""
         self._changes.add(entry)
         await self._works.do(self._drain_in_order())
@@ -228,7 +275,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         self._bus.publish(event if event.session_id else replace(event, session_id=self.session.id))
 
 
-async def begin(session: Session, store: Store, bus: EventBus, *, holder: Holder | None = None) -> Journal:
+async def begin(session: Session, store: Store, bus: EventBus, *, holder: LeaseOwner | None = None) -> Journal:
     """Keep a new session, and write for it."""
     await store.create(StoredSession.of(session))
     held = (holder, await holder.acquire(session.id)) if holder else None
@@ -240,7 +287,7 @@ async def resume(
     store: Store,
     bus: EventBus,
     *,
-    holder: Holder | None = None,
+    holder: LeaseOwner | None = None,
     take_over: bool = False,
     describe: Describe = lambda _: "",
     repeats: bool = False,
@@ -289,4 +336,4 @@ def _has_ended(message: Message, part: AnyPart) -> bool:
 
 def _reach_call(part: AnyPart, running: str, ended: str) -> None:
     if isinstance(part, ToolPart) and part.state.status != "pending":
-        faults.reach(ended if part.ended else running)
+        faults.failpoint(ended if part.ended else running)

@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from outrider.sessions.records import Kept, Transcript
+from outrider.errors import SessionInUseError, SessionNotFoundError
+from outrider.sessions.records import Kept, SessionFilter, Transcript
+from outrider.sessions.store import Store
 from outrider.types.messages import Message, MessageError, MessageTime
 from outrider.types.parts import ToolPart
 from outrider.types.tool_state import LEFT_OPEN, ToolPending, ToolRunning
@@ -112,3 +114,24 @@ def _is_put_back(part: ToolPart) -> bool:
 def _output_so_far(state: ToolRunning) -> str:
     output = state.metadata.get("output")
     return f"Its output until then:\n{output}" if isinstance(output, str) and output else ""
+
+
+PAGE = 100
+
+
+async def forget(store: Store, *, inactive_since: int, limit: int = 10_000) -> int:
+    """Delete at most `limit` sessions without activity since then; those that somebody owns stay. Says how many."""
+    old = SessionFilter(active_before=inactive_since, roots=True)
+    forgotten, after = 0, None
+    while forgotten < limit:
+        page = await store.list(old, limit=min(PAGE, limit - forgotten), after=after)
+        for session in page.sessions:
+            try:
+                await store.delete(session.id)
+            except (SessionInUseError, SessionNotFoundError):
+                continue
+            forgotten += 1
+        after = page.next
+        if after is None:
+            break
+    return forgotten

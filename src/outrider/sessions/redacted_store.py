@@ -3,7 +3,7 @@
 from collections.abc import Coroutine, Sequence
 from typing import Any, cast
 
-from outrider.permissions.texts.redact import Redactor
+from outrider.permissions.redaction.redactor import Redactor
 from outrider.sessions.records import Approval, InboxItem, Kept, SessionUpdate, StoredSession
 from outrider.sessions.store import Store
 

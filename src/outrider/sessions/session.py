@@ -6,9 +6,9 @@ from typing import Any, Self, cast
 
 import msgspec
 
-from outrider.bus import EventBus
 from outrider.errors import PartValidationError
-from outrider.sessions.api_format import read_api_messages, result_parts, settle, write_api_messages
+from outrider.event_bus import EventBus
+from outrider.sessions.anthropic_format import read_api_messages, result_parts, settle, write_api_messages
 from outrider.types.agents import Mode
 from outrider.types.codec import AnyPart
 from outrider.types.events import MessageAddedEvent

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from outrider.testing.recorded import RecordedProviders
-    from outrider.testing.replayed import ReplayedAgents
+    from outrider.testing.recording import RecordedProviders
+    from outrider.testing.replay import ReplayedAgents
+
 
 _MARKER = (
     "outrider_cassette(ignore=[…], secrets=[…]): fields of requests that may differ, texts to hide in the cassette"
@@ -33,7 +34,7 @@ def outrider_cassette(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
     """Providers whose traffic is on a cassette of this test: `cassettes/MODULE.TEST.jsonl` beside its file.
 
     Recorded with --outrider-record; otherwise played, and nothing but this machine can be reached."""
-    from outrider.testing.recorded import RecordedProviders
+    from outrider.testing.recording import RecordedProviders
 
     recording = _is_recording(request, monkeypatch)
     marker = request.node.get_closest_marker("outrider_cassette")
@@ -45,14 +46,14 @@ def outrider_cassette(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
 def outrider_replay(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> "Iterator[ReplayedAgents]":
     """Agents whose sessions are recorded with --outrider-record (`cassettes/MODULE.TEST.session.json` and `.jsonl`
     beside the test's file); otherwise they run again offline, and everything that goes otherwise is known."""
-    from outrider.testing.replayed import ReplayedAgents
+    from outrider.testing.replay import ReplayedAgents
 
     yield ReplayedAgents(_folder(request), _name(request), recording=_is_recording(request, monkeypatch))
 
 
 def _is_recording(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """If not, nothing but this machine can be reached."""
-    from outrider.testing.network import refuse_network
+    from outrider.testing.recording import refuse_network
 
     recording = bool(request.config.getoption("--outrider-record"))
     if not recording:

@@ -5,15 +5,16 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from difflib import get_close_matches
+from hashlib import sha256
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from outrider.errors import ToolFailure
-from outrider.tools.arguments import InvalidArguments
 from outrider.tools.context import Progress, ToolContext
+from outrider.tools.schema import InvalidArguments
 from outrider.tools.tool import Tool, ToolResult
-from outrider.tools.truncation import OutputCap, Save, truncate
 from outrider.types.ids import now_ms
 from outrider.types.parts import ToolPart
 from outrider.types.tool_state import (
@@ -26,6 +27,55 @@ from outrider.types.tool_state import (
     ToolPending,
     ToolRunning,
 )
+
+Save = Callable[[str], Path | None]
+
+
+class OutputCap(msgspec.Struct, frozen=True):
+    """How much of an output a model gets to see at once."""
+
+    characters: int = 30_000
+    lines: int = 2_000
+
+
+class Truncated(msgspec.Struct, frozen=True):
+    text: str
+    path: Path | None = None
+    characters: int = 0
+    lines: int = 0
+
+
+def truncate(text: str, cap: OutputCap, save: Save) -> Truncated | None:
+    """None when the text fits. `save` keeps the whole text and says where, or None if it could not."""
+    lines = text.count("\n") + 1
+    if len(text) <= cap.characters and lines <= cap.lines:
+        return None
+    path = save(text)
+    head, tail = _ends(text, cap)
+    left_out = len(text) - len(head) - len(tail)
+    where = f"the whole output is in {path}; read or search it there" if path else "the rest could not be kept"
+    note = f"[… {left_out:,} of {len(text):,} characters ({lines:,} lines) left out: {where} …]"
+    return Truncated(f"{head.rstrip()}\n\n{note}\n\n{tail.lstrip()}", path, len(text), lines)
+
+
+def _ends(text: str, cap: OutputCap) -> tuple[str, str]:
+    """Half of the room for each end, cut at line breaks where one is near."""
+    room = cap.characters // 2
+    head, tail = text[:room], text[-room:]
+    head = "\n".join(head.split("\n")[: cap.lines // 2])
+    tail = "\n".join(tail.split("\n")[-(cap.lines // 2) :])
+    return _to_line_end(head), _from_line_start(tail)
+
+
+def _to_line_end(text: str) -> str:
+    cut = text.rfind("\n")
+    return text[:cut] if cut > len(text) * 0.8 else text
+
+
+def _from_line_start(text: str) -> str:
+    cut = text.find("\n")
+    return text[cut + 1 :] if 0 <= cut < len(text) * 0.2 else text
+
 
 PARTIAL = 4_000  # characters of a call's output that are kept when it ends early
 
@@ -215,3 +265,29 @@ def _marked(call: ToolPart, tool: Tool) -> ToolPart:
 def _words(error: BaseException) -> str:
     text = str(error).strip()
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+NAMES = ("file_path", "path", "filename")
+LARGEST = 64 * 1024 * 1024
+
+
+def describe_touched_files(call: ToolPart, workspace: Path) -> str:
+    """One line for each file of the workspace that stands in the call's input; "" when there is none."""
+    named = [value for name, value in call.state.input.items() if name in NAMES and isinstance(value, str)]
+    return "\n".join(line for line in (_now(workspace, path) for path in named) if line)
+
+
+def _now(workspace: Path, path: str) -> str:
+    """Only what lies in the workspace is looked at: a path is the model's word."""
+    try:
+        place = (workspace / path).resolve()
+        if not place.is_relative_to(workspace.resolve()):
+            return ""
+        if not place.exists():
+            return f"{path} does not exist now."
+        if not place.is_file() or place.stat().st_size > LARGEST:
+            return ""
+        content = place.read_bytes()
+    except (OSError, ValueError):
+        return ""
+    return f"{path} now has {len(content):,} bytes, sha256 {sha256(content).hexdigest()}."

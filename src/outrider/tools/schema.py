@@ -3,17 +3,18 @@
 import inspect
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from enum import Enum
 from functools import lru_cache
 from pathlib import PurePath
 from types import FunctionType
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, cast, get_args, get_origin
 from weakref import WeakKeyDictionary
 
 import msgspec
+from msgspec.structs import fields
 
-from outrider.errors import ConfigurationError
+from outrider.errors import ConfigurationError, ToolFailure
 from outrider.tools.context import ToolContext
 from outrider.types.validate import is_object
 
@@ -189,3 +190,132 @@ def _name(function: Callable[..., Any]) -> str:
 def plain_value(value: Any) -> Any:
     """A default as JSON, for messages."""
     return value.value if isinstance(value, Enum) else value
+
+
+Schema = dict[str, Any]
+
+_REF = "#/$defs/"
+
+
+def compact_schema(schema: Schema, unsaid: Collection[str] = ()) -> Schema:
+    """The same parameters in fewer words. What may be left out need not be allowed to be null, and a default that is
+    nothing is what one expects. Nested types stand where they are used, unless they hold themselves."""
+    said = {name: hint for name, hint in schema.get("properties", {}).items() if name not in unsaid}
+    schema = {**schema, "properties": said}
+    definitions: Schema = schema.get("$defs", {})
+    short = _short({name: value for name, value in schema.items() if name != "$defs"}, definitions, ())
+    left = {name: _short(value, definitions, (name,)) for name, value in definitions.items() if _holds(short, name)}
+    return short | ({"$defs": left} if left else {})
+
+
+def _short(schema: Any, definitions: Schema, inside: tuple[str, ...]) -> Any:
+    if isinstance(schema, list):
+        return [_short(item, definitions, inside) for item in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return int(schema) if isinstance(schema, float) and schema.is_integer() else schema
+    found = cast("Schema", schema)
+    name = str(found.get("$ref", "")).removeprefix(_REF)
+    if name in definitions and name not in inside and not _holds(definitions[name], name):
+        rest = {key: value for key, value in found.items() if key != "$ref"}
+        return _short({**definitions[name], **rest}, definitions, (*inside, name))
+    kept = {key: value for key, value in found.items() if not _goes_without_saying(key, value)}
+    required = kept.get("required", ())
+    if isinstance(kept.get("properties"), dict):
+        properties = cast("Schema", kept["properties"])
+        kept["properties"] = {
+            one: _short(hint if one in required else _without_null(hint), definitions, inside)
+            for one, hint in properties.items()
+        }
+    return {key: value if key == "properties" else _short(value, definitions, inside) for key, value in kept.items()}
+
+
+def _goes_without_saying(key: str, value: Any) -> bool:
+    match key:
+        case "additionalProperties":
+            return value is False
+        case "required" | "default":
+            return not value
+        case "title":
+            return isinstance(value, str)
+        case _:
+            return False
+
+
+def _without_null(hint: Schema) -> Schema:
+    choices = [choice for choice in hint.get("anyOf", ()) if choice != {"type": "null"}]
+    if not choices:
+        return hint
+    rest = {key: value for key, value in hint.items() if key != "anyOf"}
+    return {**rest, **choices[0]} if len(choices) == 1 else {**rest, "anyOf": choices}
+
+
+def _holds(schema: Any, name: str) -> bool:
+    """Whether a schema refers to a definition anywhere."""
+    if isinstance(schema, list):
+        return any(_holds(item, name) for item in cast("list[Any]", schema))
+    if not isinstance(schema, dict):
+        return False
+    found = cast("Schema", schema)
+    return found.get("$ref") == _REF + name or any(_holds(value, name) for value in found.values())
+
+
+_SHOWN = 120
+
+
+def read_arguments(tool: str, signature: Signature, given: dict[str, Any]) -> dict[str, Any]:
+    """The keyword arguments for the function. All that is wrong is reported at once, argument by argument."""
+    try:
+        values = msgspec.structs.asdict(read_value(signature.arguments, given))
+    except (ValueError, TypeError, RecursionError) as error:  # also pydantic's, which is a ValueError
+        problems = list(_problems(tool, signature, given)) or [_why(error)]
+        raise InvalidArguments(f"Invalid arguments for {tool}: {'; '.join(problems)}. Nothing was run.") from error
+    if signature.takes_more:
+        values.update((name, value) for name, value in given.items() if name not in values)
+    return values
+
+
+def _problems(tool: str, signature: Signature, given: dict[str, Any]) -> Iterator[str]:
+    known = {field.name: field for field in fields(signature.arguments)}
+    for name, field in known.items():
+        if name not in given:
+            if field.required:
+                yield f"`{name}` is missing"
+            continue
+        try:
+            read_value(field.type, given[name])
+        except (ValueError, TypeError, RecursionError) as error:
+            yield f"`{name}`: {_why(error)}; got {_shown(given[name])}"
+    if not signature.takes_more:
+        for name in given.keys() - known.keys():
+            yield f"`{name}` is not an argument of {tool}; it takes {_listed(known)}"
+
+
+class InvalidArguments(ToolFailure):
+    """The call never ran: its input does not fit the tool's parameters."""
+
+
+def _why(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    if isinstance(error, msgspec.ValidationError):
+        text = text.replace("`$.", "`").replace("`$[", "`[").replace(" - at `$`", "").replace(" - at `", " at `")
+    return text[:1].lower() + text[1:]
+
+
+def _shown(value: object) -> str:
+    """A value in so many words as help, with its JSON type."""
+    kinds: dict[type, str] = {
+        str: "a string",
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+        list: "an array",
+        dict: "an object",
+    }
+    if value is None:
+        return "null"
+    text = repr(value)
+    return f"{kinds.get(type(value), 'something else')} ({text if len(text) <= _SHOWN else text[:_SHOWN] + '…'})"
+
+
+def _listed(names: dict[str, Any]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "no arguments"

@@ -2,17 +2,16 @@
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, Self, overload
 
 import msgspec
 
 from outrider.errors import ConfigurationError, ToolFailure
-from outrider.tools.arguments import read_arguments
 from outrider.tools.context import ToolContext
-from outrider.tools.schema import Signature, signature_of, summary_of
-from outrider.tools.terse import terse
+from outrider.tools.schema import Signature, compact_schema, read_arguments, signature_of, summary_of
 from outrider.tools.threads import Threads
 from outrider.types.request import ToolSpec
 from outrider.types.tool_state import Attachment
@@ -129,7 +128,7 @@ class Tool:
         """As it is offered to a model. A schema that was given, or that a provider must hold it to, stays as it is."""
         if self._spec is None or self._spec.description != self.description:
             kept = self._parameters is not None or self.options.strict
-            parameters = self.parameters if kept else terse(self.parameters, self.options.unsaid)
+            parameters = self.parameters if kept else compact_schema(self.parameters, self.options.unsaid)
             self._spec = ToolSpec(self.name, self.description, parameters, self.options.strict)
         return self._spec
 
@@ -218,3 +217,25 @@ def named(tools: "Iterable[Tool | Callable[..., Any]]") -> dict[str, "Tool"]:
             raise ConfigurationError(f"two tools are called {tool.name!r}")
         by_name[tool.name] = tool
     return by_name
+
+
+def prompt_beside(module: str, **words: str) -> str:
+    """`words` fill in what is known only when the tool is made, such as the names of agents."""
+    text = Path(module).with_suffix(".md").read_text(encoding="utf-8").strip()
+    for name, value in words.items():
+        text = text.replace("{" + name + "}", value)
+    return text
+
+
+def argument_aliases(
+    names: Mapping[str, str], *, drop: frozenset[str] = frozenset()
+) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """For `preprocess_args`: an argument that has our name already wins over one to be renamed."""
+
+    def rename(arguments: dict[str, Any]) -> dict[str, Any]:
+        for other, ours in names.items():
+            if other in arguments and ours not in arguments:
+                arguments[ours] = arguments.pop(other)
+        return {name: value for name, value in arguments.items() if name not in drop}
+
+    return rename

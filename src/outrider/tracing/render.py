@@ -6,7 +6,7 @@ from decimal import Decimal
 from itertools import islice
 from typing import Protocol
 
-from outrider.tracing.format import can_encode, cost_text, duration_text, encodable, fit, one_line, width_of
+from outrider.tracing.event_record import can_encode, cost_text, duration_text, encodable, fit, one_line, width_of
 from outrider.tracing.span import Span, SpanStatus
 
 _GAP = 2

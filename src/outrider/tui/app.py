@@ -14,26 +14,21 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Static
 
-from outrider.app.config.settings import Settings
+from outrider.config.settings import Settings
 from outrider.errors import OutriderError
-from outrider.tui.asking.asking import Asking
-from outrider.tui.commands import choices, sessions
-from outrider.tui.commands.table import CHOICES, find
-from outrider.tui.composer.completions import Completions
-from outrider.tui.composer.composer import Composer
-from outrider.tui.composer.files import FileNames
-from outrider.tui.composer.history import History
-from outrider.tui.composer.old_terminals import tell_alt_enter_from_enter
-from outrider.tui.drawing import FRAME, Drawing
-from outrider.tui.helm import Helm
-from outrider.tui.listening import Listener
-from outrider.tui.looks import Looks
-from outrider.tui.opening import Attach, OpenBridge, Start, ask_about_trust, engines, first_session, notices_of
-from outrider.tui.rendering.palette import DARK, LIGHT, name_of, theme
-from outrider.tui.scene import Scene
-from outrider.tui.widgets.footers import ActivityLine, StatusLine, WaitingLines
-from outrider.tui.widgets.frame import Frame
+from outrider.tui import commands as choices
+from outrider.tui import commands as sessions
+from outrider.tui.commands import CHOICES, find
+from outrider.tui.completion import Completions, FileNames
+from outrider.tui.composer import Composer, History, tell_alt_enter_from_enter
+from outrider.tui.controller import SessionController
+from outrider.tui.dialogs import DialogQueue
+from outrider.tui.event_listener import Listener
+from outrider.tui.screen import FRAME, Drawing, TuiScreen
+from outrider.tui.startup import Attach, OpenBridge, Start, ask_about_trust, engines, first_session, notices_of
+from outrider.tui.theme import DARK, LIGHT, ThemePreference, name_of, theme
 from outrider.tui.widgets.side_panel import SidePanel
+from outrider.tui.widgets.status import ActivityLine, Frame, StatusLine, WaitingLines
 from outrider.tui.widgets.transcript import Transcript
 from outrider.tui.widgets.welcome import Welcome
 
@@ -99,10 +94,10 @@ class OutriderApp(App[int]):
         self._start = start
         self._open_bridge = open_bridge
         self._settings = start.settings()
-        looks = Looks(self._settings.data / "terminal.json")
+        looks = ThemePreference(self._settings.data / "terminal.json")
         self.theme = name_of(looks.palette)
         self._drawing = Drawing(self)
-        self.scene = Scene(self, self._drawing, looks)
+        self.scene = TuiScreen(self, self._drawing, looks)
         self._unfolded = False
         self._asked_to_quit = 0.0
 
@@ -116,7 +111,7 @@ class OutriderApp(App[int]):
             yield SidePanel()
         yield WaitingLines()
         yield ActivityLine()
-        yield Asking()
+        yield DialogQueue()
         with Frame():
             yield Static("›", id="prompt", markup=False)
             yield Composer(completions, history, CHOICES)
@@ -149,14 +144,14 @@ class OutriderApp(App[int]):
     async def _begin(self) -> None:
         if self._settings.missing:
             return
-        answer = "" if self._start.attach else await ask_about_trust(self._settings, self.scene.one(Asking))
+        answer = "" if self._start.attach else await ask_about_trust(self._settings, self.scene.one(DialogQueue))
         if answer == "quit":
             self.scene.leave()
             return
         if answer == "trust":
             self._settings = self._start.settings()
-        helm = self.scene.opened = Helm(await self._open_bridge(self._settings))
-        listener = Listener(self.scene, self.scene.one(Asking), self.work_on)
+        helm = self.scene.opened = SessionController(await self._open_bridge(self._settings))
+        listener = Listener(self.scene, self.scene.one(DialogQueue), self.work_on)
         self.scene.ask_open = listener.ask_open
         self.run_worker(listener.run(), group="listener")
         composer = self.scene.one(Composer)
@@ -201,7 +196,7 @@ class OutriderApp(App[int]):
         self.scene.one(Transcript).scroll_end(animate=False)
         await self.scene.helm.say(text, queue=queue, changed=self.scene.redraw)
 
-    def on_asking_changed(self, event: Asking.Changed) -> None:
+    def on_asking_changed(self, event: DialogQueue.Changed) -> None:
         self.scene.one(Frame).display = not event.open
         if self.scene.opened is not None:
             self.scene.helm.conversation.activity.asking = event.open

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from outrider.lazy import lazy_names
+from outrider._lazy import lazy_names
 
 if TYPE_CHECKING:
     from outrider.types.agents import Agent, AgentMessage, Limits, Provider
-    from outrider.types.blocks import part_from_anthropic
+    from outrider.types.anthropic_blocks import part_from_anthropic
     from outrider.types.codec import (
         UnknownPart,
         decode_part,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         register_part_type,
         validate_part,
     )
+    from outrider.types.deltas import Answer
     from outrider.types.events import Event
     from outrider.types.ids import new_id
     from outrider.types.messages import Message, MessageError, MessagePath, MessageTime
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
         ToolUsePart,
     )
     from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Prompt, Request, ToolChoice, ToolSpec
-    from outrider.types.stream import Answer
     from outrider.types.tool_state import (
         Attachment,
         EndedTime,
@@ -157,7 +157,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "outrider.types.agents": "Agent AgentMessage Limits Provider",
-        "outrider.types.blocks": "part_from_anthropic",
+        "outrider.types.anthropic_blocks": "part_from_anthropic",
         "outrider.types.codec": """
             UnknownPart decode_part decode_parts encode_part encode_parts is_agent_part is_compaction_part
             is_file_part is_patch_part is_reasoning_part is_retry_part is_snapshot_part is_step_finish_part
@@ -173,7 +173,7 @@ __getattr__, __dir__ = lazy_names(
             TextPart TextRange ToolPart ToolResultPart ToolUsePart
         """,
         "outrider.types.request": "ModelMessage ModelSettings OutputSchema Prompt Request ToolChoice ToolSpec",
-        "outrider.types.stream": "Answer",
+        "outrider.types.deltas": "Answer",
         "outrider.types.tool_state": """
             Attachment EndedTime RunningTime ToolCompleted ToolError ToolPending ToolRunning ToolState
         """,

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self, TypeVar, get_args
 import msgspec
 
 from outrider.errors import PartValidationError
-from outrider.types.blocks import content_blocks, part_from_anthropic
+from outrider.types.anthropic_blocks import content_blocks, part_from_anthropic
 from outrider.types.codec import AnyPart, adopt, load_part, plain
 from outrider.types.ids import is_id, new_id
 from outrider.types.parts import ModelRef, PartBase, TextPart, ToolPart, ToolUsePart

@@ -12,13 +12,10 @@ pytest.importorskip("acp", reason="the extra `acp` is not installed")
 import acp
 from acp.schema import AgentMessageChunk, AgentThoughtChunk, ToolCallProgress, ToolCallStart, UserMessageChunk
 
-from outrider.acp.telling.calls import shown
-from outrider.acp.telling.contents import parts_of
-from outrider.acp.telling.diffs import changes_of
-from outrider.acp.telling.texts import fenced, plain, valid
-from outrider.acp.telling.updates import Telling, plan_of_text
+from outrider.acp.tool_calls import changes_of, fenced, parts_of, plain, shown, valid
+from outrider.acp.updates import Telling, plan_of_text
 from outrider.errors import ConfigurationError
-from outrider.tools.text.difference import difference
+from outrider.tools.text.diff import difference
 from outrider.types.events import (
     AgentCalledEvent,
     DeltasDroppedEvent,

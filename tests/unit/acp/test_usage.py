@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("acp", reason="the extra `acp` is not installed")
 
 from outrider import Agent, Engine, Provider
-from outrider.acp.telling.usage import Spending
+from outrider.acp.updates import Spending
 from outrider.types.events import LLMResponseEvent
 
 

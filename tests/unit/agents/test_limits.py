@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider import LimitReachedError, Limits, Tokens
-from outrider.agents.limits import SMALLEST_ANSWER, Budget, Price
+from outrider.agents.budget import SMALLEST_ANSWER, Budget, Price
 
 CHEAP = Price(Decimal("0.000001"), Decimal("0.000005"))
 

@@ -1,6 +1,6 @@
 """An agent that goes round in circles is noticed; one that gets something new each time is not taken for one."""
 
-from outrider.agents.endings.repetition import CHANGING_CALL, Repetition
+from outrider.agents.turn import CHANGING_CALL, RepetitionDetector
 from outrider.types.parts import ToolPart
 from outrider.types.tool_state import EndedTime, ToolCompleted, ToolError
 
@@ -14,7 +14,7 @@ def failed(error: str) -> ToolPart:
 
 
 def times(answers: list[list[ToolPart]]) -> list[bool]:
-    repetition = Repetition()
+    repetition = RepetitionDetector()
     return [repetition.same_calls(calls) for calls in answers]
 
 

@@ -12,17 +12,17 @@ import pytest
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
 from outrider.background.database import Database
-from outrider.background.following.follow import until_left_alone
+from outrider.background.follow import until_left_alone
+from outrider.background.heartbeat import WorkerRegistry
 from outrider.background.jobs import STARTING, Jobs, open_jobs
-from outrider.background.roster import Roster
-from outrider.background.runs import Run, RunState
+from outrider.background.records import Run, RunState
 from outrider.sessions.memory_store import MemoryStore
 from outrider.types.ids import now_ms
 
 BEAT = """
 import sys
 from outrider.background.database import Database
-from outrider.background.roster import Roster
+from outrider.background.heartbeat import Roster
 Roster(Database(sys.argv[1])).beat()
 """
 
@@ -47,7 +47,7 @@ async def test_a_run_that_should_go_on_and_has_no_worker_is_left_alone(place: tu
     assert await jobs.left_alone([*others, *stuck]) == stuck
     subprocess.run([sys.executable, "-c", BEAT, str(database.url)], check=True)
     assert await jobs.left_alone(stuck) == stuck, "a worker that died on this machine is none"
-    Roster(database).beat()
+    WorkerRegistry(database).beat()
     assert not await jobs.left_alone(stuck)
 
 

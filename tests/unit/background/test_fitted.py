@@ -6,12 +6,11 @@ import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
-from outrider.app.workspace.project import find_project
-from outrider.app.workspace.trust import WorkspaceTrust
-from outrider.background.runs import Job, Terms
-from outrider.background.standard import fitted_by
+from outrider.background.factory import fitted_by
+from outrider.background.records import Job, Terms
 from outrider.errors import ConfigurationError
-from tests.fakes.standard import Place
+from outrider.project.trust import WorkspaceTrust, find_project
+from tests.fixtures.standard import Place
 
 
 def test_the_words_of_an_order_and_the_rules_of_its_workspace_hold(tmp_path: Path):

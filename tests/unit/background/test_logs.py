@@ -10,7 +10,7 @@ pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since 
 from dbos import error
 
 from outrider.background.database import is_unordered
-from outrider.background.resident.log import NAME, write_down
+from outrider.background.local_worker import NAME, write_down
 
 
 def record(raised: BaseException) -> logging.LogRecord:

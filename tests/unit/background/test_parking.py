@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
-from outrider.background.parking import only_waits
+from outrider.background.executor import only_waits
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import Approval, StoredSession
 from outrider.types.messages import Message

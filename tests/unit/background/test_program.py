@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
 from outrider import Background, ConfigurationError, Engine
-from tests.turns.stories import agent, scripted
+from tests.scenario.stories import agent, scripted
 
 
 async def test_a_run_that_nobody_works_on_yet_is_submitted_found_again_and_canceled(tmp_path: Path):

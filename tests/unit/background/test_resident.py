@@ -10,15 +10,12 @@ import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
-from outrider.background.resident.idling import until_idle
-from outrider.background.resident.log import LARGEST, bound
-from outrider.background.resident.post import Post, differs
-from outrider.background.resident.starting import terms_of
+from outrider.background.local_worker import LARGEST, WorkerLock, bound, differs, terms_of, until_idle
 
 HOLD = """
 import sys
 from pathlib import Path
-from outrider.background.resident.post import Post
+from outrider.background.local_worker import Post
 post = Post(Path(sys.argv[1]))
 print(post.take(), flush=True)
 sys.stdin.read()
@@ -36,7 +33,7 @@ class FewJobs:
 
 
 def test_a_post_is_held_by_one_process_and_free_when_that_is_killed(tmp_path: Path):
-    post = Post(tmp_path)
+    post = WorkerLock(tmp_path)
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
@@ -55,7 +52,7 @@ def test_a_post_is_held_by_one_process_and_free_when_that_is_killed(tmp_path: Pa
 
 def test_whoever_would_start_a_worker_otherwise_can_tell_and_reads_no_key(tmp_path: Path):
     environ = {"OPENAI_API_KEY": "a secret", "OUTRIDER_HOME": "/here", "LANG": "C"}
-    post = Post(tmp_path, terms_of(environ, "1.0"))
+    post = WorkerLock(tmp_path, terms_of(environ, "1.0"))
     assert post.take()
     holding = post.holder()
     assert holding is not None
@@ -65,14 +62,14 @@ def test_whoever_would_start_a_worker_otherwise_can_tell_and_reads_no_key(tmp_pa
     assert differs(holding, terms_of(environ, "1.1"))
     assert b"a secret" not in (tmp_path / "worker.lock").read_bytes()
     post.leave()
-    plain = Post(tmp_path)
+    plain = WorkerLock(tmp_path)
     assert plain.take()
     assert not differs(plain.holder() or holding, terms_of({}, "2.0")), "a worker that was started by hand is as wanted"
     plain.leave()
 
 
 async def test_a_worker_leaves_its_post_before_it_looks_a_last_time_and_stays_if_there_is_something(tmp_path: Path):
-    post = Post(tmp_path)
+    post = WorkerLock(tmp_path)
     assert post.take()
     jobs: Any = FewJobs(False, True)
     await until_idle(jobs, post, seconds=0.01, look=0.02)
@@ -93,7 +90,7 @@ def test_a_log_that_is_too_long_is_begun_anew_and_written_on(tmp_path: Path):
 
 
 async def test_a_worker_whose_post_was_taken_in_between_does_not_stay(tmp_path: Path):
-    post, next_one = Post(tmp_path), Post(tmp_path)
+    post, next_one = WorkerLock(tmp_path), WorkerLock(tmp_path)
     assert post.take()
 
     class Meanwhile(FewJobs):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from outrider.cli.jobs.ringing import desktop_notice
+from outrider.cli.commands.jobs_follow import desktop_notice
 
 
 def test_a_desktop_gets_a_notice_and_a_server_none(tmp_path: Path):

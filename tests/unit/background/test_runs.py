@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
 from outrider.background.database import Database, JsonSerializer
-from outrider.background.runs import Outcome, state_of
+from outrider.background.records import Outcome, state_of
 from outrider.errors import ConfigurationError
 
 

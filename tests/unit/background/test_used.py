@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
-from outrider.background.used import Used, limits_left, used_by
+from outrider.background.executor import RunUsage, limits_left, used_by
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import StoredSession
 from outrider.types.agents import Limits
@@ -57,7 +57,7 @@ async def test_the_agents_that_a_run_called_count_and_time_counts_once():
 
 
 def test_what_a_run_has_used_is_taken_from_its_limits():
-    used = Used(1, Usage(Tokens(input=30, output=10), Decimal("0.4")), 45.0)
+    used = RunUsage(1, Usage(Tokens(input=30, output=10), Decimal("0.4")), 45.0)
     left = limits_left(Limits(turns=3, seconds=60, tokens=100, cost=Decimal(1)), used)
     assert (left.turns, left.seconds, left.tokens, left.cost) == (2, 15, 60, Decimal("0.6"))
     assert limits_left(Limits(turns=None), used) == Limits(turns=None)

@@ -11,7 +11,7 @@ from outrider import Engine
 from outrider.background.database import Database
 from outrider.background.worker import Worker
 from outrider.sessions.memory_store import MemoryStore
-from tests.turns.stories import agent, scripted
+from tests.scenario.stories import agent, scripted
 
 SECONDS = 30
 

@@ -6,9 +6,8 @@ import sys
 
 import pytest
 
-from outrider.background.following.called import Called
-from outrider.cli.jobs.outputs import GAP, RunningOutputs, news
-from outrider.cli.jobs.printing import TextPrinter
+from outrider.background.follow import Called
+from outrider.cli.commands.jobs_follow import GAP, RunningOutputs, TextPrinter, news
 from outrider.sessions.records import Change, PartChange
 from outrider.types.parts import TextPart, ToolPart
 from outrider.types.tool_state import ToolPending, ToolRunning

@@ -11,7 +11,7 @@ import pytest
 
 HANGS = """
 import asyncio, threading
-from outrider.cli.run.interrupts import interrupts
+from outrider.cli.commands.run import interrupts
 
 async def main():
     with interrupts() as heard:
@@ -26,7 +26,7 @@ WORKER = """
 import asyncio, sys
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from outrider.background import standard
+from outrider.background import factory as standard
 from outrider.cli.main import main
 
 @asynccontextmanager

@@ -4,8 +4,8 @@ import io
 
 from msgspec.structs import replace
 
-from outrider.cli.console import Console
-from outrider.cli.run.progress import Progress, telling
+from outrider.cli.commands.run_output import Progress, telling
+from outrider.cli.output import Console
 from outrider.types.events import ToolApprovalRequestedEvent
 
 

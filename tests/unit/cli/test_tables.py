@@ -2,7 +2,7 @@
 
 import pytest
 
-from outrider.cli.tables import bar, columns, table
+from outrider.cli.output import bar, columns, table
 
 HEADS = ("id", "folder", "title")
 ROWS = [("0fab25f1", "/somewhere/far/away/in/a/deep/folder", "a title of many words"), ("1234abcd", "/x", "漢字" * 20)]

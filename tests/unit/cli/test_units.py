@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from outrider.app.config.folders import Folders
-from outrider.cli.jobs.units import Unit, unit_for
+from outrider.cli.commands.worker import Unit, unit_for
+from outrider.config.paths import Folders
 
 COMMAND = ["/opt/my tools/python", "-m", "outrider", "worker", "--database", 'postgresql://me:100%$"@db/x']
 

@@ -1,10 +1,8 @@
 """What a compaction keeps, what leaves the prompt with it, and how large the prompt is then."""
 
 from outrider import CompactionPart, Message, TextPart, Tokens, ToolPart, ToolPending
-from outrider.context.budget import estimated_tokens
-from outrider.context.compaction import PINNED, pinned, since_last_compaction, tail_start
-from outrider.context.current import LARGE, current
-from outrider.context.lower import OUTPUT_REMOVED, lower
+from outrider.context.compaction import PINNED, estimated_tokens, pinned, since_last_compaction, tail_start
+from outrider.context.lower import LARGE, OUTPUT_REMOVED, current, lower
 
 LONG = "x" * (LARGE + 1)
 

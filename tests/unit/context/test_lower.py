@@ -21,12 +21,15 @@ from outrider import (
     ToolUsePart,
     lower,
 )
-from outrider.context.lower import NOT_FINISHED, OPENING, OUTPUT_REMOVED
-from outrider.context.projection import Projection
-from outrider.context.results import ORPHAN
-from outrider.providers.pairing import anthropic_problems, google_problems, openai_problems, openai_responses_problems
+from outrider.context.lower import NOT_FINISHED, OPENING, ORPHAN, OUTPUT_REMOVED, Projection
+from outrider.providers.message_rules import (
+    anthropic_problems,
+    google_problems,
+    openai_problems,
+    openai_responses_problems,
+)
 from outrider.types.parts import PartBase
-from tests.fakes.strategies import families
+from tests.fixtures.strategies import families
 
 RUNNING = ToolPending({"path": "a"}, phase="ready").start(1)
 

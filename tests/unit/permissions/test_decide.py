@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from outrider.permissions import Decision, decide
-from outrider.permissions.decision import MODES
+from outrider.permissions.modes import MODES
 
 
 @pytest.fixture
@@ -341,12 +341,12 @@ def test_so_many_files_are_looked_at_and_no_more(
     most: int, effect: str, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """The workspace has three entries: a folder and two files."""
-    monkeypatch.setattr("outrider.permissions.paths.links.MOST", most)
+    monkeypatch.setattr("outrider.permissions.paths.containment.MOST", most)
     assert judged(workspace, "shell", {"command": "find . -name '*.py' -exec cat {} +"}, "plan") == effect
 
 
 def test_more_files_than_can_be_looked_at_may_hold_such_a_link(workspace: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("outrider.permissions.paths.links.MOST", 3)
+    monkeypatch.setattr("outrider.permissions.paths.containment.MOST", 3)
     assert judged(workspace, "shell", {"command": "find . -name '*.py' -exec cat {} +"}, "plan") == "deny"
     assert judged(workspace, "shell", {"command": "find . -type f -name '*.py' -exec cat {} +"}, "plan") == "allow"
 

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from outrider.permissions import decide
-from outrider.permissions.backtest import PastCall, backtest, past_calls, summary
-from outrider.permissions.explain import explain
-from outrider.permissions.offers import offer_for, offered_rules
+from outrider.permissions.explain import PastCall, backtest, explain, past_calls, summary
 from outrider.permissions.policy import Policy
+from outrider.permissions.rule_suggestions import offer_for, offered_rules
 from outrider.types.messages import Message
 from outrider.types.parts import TextPart, ToolPart
 from outrider.types.tool_state import ToolPending

@@ -8,7 +8,7 @@ from urllib.parse import quote, quote_plus
 import msgspec
 import pytest
 
-from outrider.permissions.texts.redact import HIDDEN, Redactor, hide_patterns, is_secret_name, secret_values
+from outrider.permissions.redaction.redactor import HIDDEN, Redactor, hide_patterns, is_secret_name, secret_values
 from outrider.types.codec import UnknownPart
 
 LONG = "a1B2" * 10

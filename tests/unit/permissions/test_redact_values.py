@@ -2,7 +2,7 @@
 
 import msgspec
 
-from outrider.permissions.texts.redact import HIDDEN, Redactor
+from outrider.permissions.redaction.redactor import HIDDEN, Redactor
 from outrider.types.parts import TextPart
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from outrider.permissions import decide
-from outrider.permissions.paths.patterns import match_path
-from outrider.permissions.rules import match_words, parse_rule
+from outrider.permissions.rules import match_path, match_words, parse_rule
 
 
 @pytest.mark.parametrize(

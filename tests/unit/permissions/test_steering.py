@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outrider.permissions import decide
-from outrider.permissions.programs.steering import foreign_key, git_folder
+from outrider.permissions.programs.workspace_config import foreign_key, git_folder
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from outrider.bus import EventBus
-from outrider.permissions.texts.redact import HIDDEN, Redactor
-from outrider.permissions.texts.telling import MINDED, DiscreetTeller
+from outrider.event_bus import EventBus
+from outrider.permissions.redaction.event_filter import FILTERED_EVENTS, RedactingEventFilter
+from outrider.permissions.redaction.redactor import HIDDEN, Redactor
 from outrider.types.events import (
     ErrorEvent,
     Event,
@@ -21,7 +21,7 @@ from outrider.types.events import (
     ToolOutputEvent,
 )
 from outrider.types.parts import TextPart
-from tests.sinks.canaries import canaries
+from tests.security.canaries import canaries
 
 KNOWN = "correct horse battery"
 CONTEXTS = [
@@ -50,7 +50,7 @@ def delta(text: str, part: str = "p") -> PartDeltaEvent:
     return PartDeltaEvent(message_id="m", part_id=part, delta=text, session_id="s")
 
 
-def told(teller: DiscreetTeller, events: Iterable[Event]) -> list[Event]:
+def told(teller: RedactingEventFilter, events: Iterable[Event]) -> list[Event]:
     return [heard for event in events for heard in teller(event)]
 
 
@@ -68,7 +68,7 @@ def test_a_secret_in_pieces_is_hidden_and_everything_else_is_told(secret: str):
     dice = random.Random(secret)
     for context in CONTEXTS:
         text = "some words before it " + context.format(secret) + " and more words after it."
-        teller = DiscreetTeller(Redactor([KNOWN]))
+        teller = RedactingEventFilter(Redactor([KNOWN]))
         heard = put_together(told(teller, [*map(delta, pieces(text, dice)), ended()]))
         private = secret.rpartition(":")[2]
         assert not any(private[at : at + 12] in heard for at in range(len(private) - 11)), (context, heard)
@@ -91,18 +91,18 @@ def test_a_secret_in_pieces_is_hidden_and_everything_else_is_told(secret: str):
 def test_text_without_a_secret_is_told_as_it_is_however_it_is_cut(text: str):
     dice = random.Random(text)
     for _ in range(10):
-        teller = DiscreetTeller(Redactor([KNOWN]))
+        teller = RedactingEventFilter(Redactor([KNOWN]))
         assert put_together(told(teller, [*map(delta, pieces(text, dice)), ended()])) == text
 
 
 def test_plain_pieces_are_not_held_back():
-    teller = DiscreetTeller(Redactor([KNOWN]))
+    teller = RedactingEventFilter(Redactor([KNOWN]))
     for word in ("Plain", " words", " leave", " at", " once."):
         assert [event.delta for event in teller(delta(word)) if isinstance(event, PartDeltaEvent)] == [word]
 
 
 def test_each_stream_has_a_text_of_its_own():
-    teller = DiscreetTeller(Redactor())
+    teller = RedactingEventFilter(Redactor())
     events = [delta("ghp_abcdef", "one"), delta("ghp_ghijkl", "two"), delta(" x", "one"), delta(" y", "two")]
     heard = [(event.part_id, event.delta) for event in told(teller, events) if isinstance(event, PartDeltaEvent)]
     assert heard == [("one", "ghp_abcdef x"), ("two", "ghp_ghijkl y")]
@@ -134,7 +134,7 @@ def test_each_stream_has_a_text_of_its_own():
     ],
 )
 def test_what_was_held_back_follows_before_the_end(piece, end: Event):
-    teller = DiscreetTeller(Redactor())
+    teller = RedactingEventFilter(Redactor())
     assert told(teller, [piece("a ghp_")]) != []
     *rest, last = told(teller, [piece("short"), end])
     assert last == end
@@ -143,20 +143,20 @@ def test_what_was_held_back_follows_before_the_end(piece, end: Event):
 
 
 def test_a_stream_that_never_ends_is_not_held_for_ever():
-    teller = DiscreetTeller(Redactor())
+    teller = RedactingEventFilter(Redactor())
     heard = put_together(told(teller, [delta("ab" * 100) for _ in range(200)]))
     assert len(heard) > 20_000
 
 
 def test_the_streams_that_are_remembered_are_bounded():
-    teller = DiscreetTeller(Redactor())
+    teller = RedactingEventFilter(Redactor())
     for number in range(5_000):
         told(teller, [delta("ghp_", f"part {number}")])
     assert len(teller._streams) <= 4_096
 
 
 def test_whole_values_are_redacted():
-    teller = DiscreetTeller(Redactor([KNOWN]))
+    teller = RedactingEventFilter(Redactor([KNOWN]))
     (event,) = teller(ErrorEvent(error_type="E", message=f"no: {KNOWN}", session_id="s"))
     assert event == ErrorEvent(error_type="E", message=f"no: {HIDDEN}", session_id="s", timestamp=event.timestamp)
     same = ErrorEvent(error_type="E", message="nothing", session_id="s")
@@ -166,7 +166,7 @@ def test_whole_values_are_redacted():
 def test_a_bus_tells_through_it_until_that_is_ended():
     bus, heard = EventBus(), list[Event]()
     bus.subscribe_all(heard.append)
-    end = bus.tell_through(DiscreetTeller(Redactor([KNOWN])))
+    end = bus.tell_through(RedactingEventFilter(Redactor([KNOWN])))
     bus.publish(ErrorEvent(error_type="E", message=KNOWN))
     end()
     bus.publish(ErrorEvent(error_type="E", message=KNOWN))
@@ -176,7 +176,7 @@ def test_a_bus_tells_through_it_until_that_is_ended():
 def test_what_is_held_back_is_told_at_the_end_though_nobody_listens_to_ends():
     bus, heard = EventBus(), list[ToolOutputEvent]()
     bus.subscribe(ToolOutputEvent, heard.append)
-    bus.tell_through(DiscreetTeller(Redactor([KNOWN])), MINDED)
+    bus.tell_through(RedactingEventFilter(Redactor([KNOWN])), FILTERED_EVENTS)
     bus.publish(ToolOutputEvent(tool_name="t", call_id="c", output="say correct ho", session_id="s"))
     bus.publish(ToolExecutionCompletedEvent(tool_name="t", call_id="c", session_id="s"))
     assert [event.output for event in heard] == ["say ", "correct ho"]
@@ -185,7 +185,7 @@ def test_what_is_held_back_is_told_at_the_end_though_nobody_listens_to_ends():
 def test_who_comes_in_the_middle_of_a_secret_does_not_hear_the_rest_of_it():
     bus, heard = EventBus(), list[PartDeltaEvent]()
     bus.subscribe(ErrorEvent, lambda _: None)
-    bus.tell_through(DiscreetTeller(Redactor([KNOWN])), MINDED)
+    bus.tell_through(RedactingEventFilter(Redactor([KNOWN])), FILTERED_EVENTS)
     bus.publish(delta("say correct ho", "p"))
     bus.subscribe(PartDeltaEvent, heard.append)
     bus.publish(delta("rse battery, and more", "p"))
@@ -206,7 +206,7 @@ def test_an_event_that_cannot_be_made_safe_is_not_told_and_hurts_nobody(caplog: 
 
 
 def test_many_threads_may_tell_at_once():
-    teller = DiscreetTeller(Redactor([KNOWN]))
+    teller = RedactingEventFilter(Redactor([KNOWN]))
     heard: dict[int, str] = {}
 
     def tell(number: int) -> None:

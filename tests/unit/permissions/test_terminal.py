@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.permissions.texts.terminal import for_terminal, shows_everything, spelled_out
-from tests.sinks.payloads import PAYLOADS, harmless
+from outrider.permissions.redaction.terminal import for_terminal, shows_everything, spelled_out
+from tests.security.payloads import PAYLOADS, harmless
 
 
 def test_there_are_more_than_five_hundred_payloads():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from outrider.permissions.texts.redact import Redactor
+from outrider.permissions.redaction.redactor import Redactor
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from outrider.bus import EventBus
 from outrider.errors import ProcessError
+from outrider.event_bus import EventBus
 from outrider.processes import supervisor as supervising
 from outrider.processes.launch import Launch, ResourceLimits
 from outrider.processes.supervisor import ProcessLimits, Supervisor
 from outrider.types.events import Event, ProcessExitedEvent, ProcessOutputEvent, ProcessStartedEvent
-from tests.fakes.living import is_alive, number_in, until_there, wait_until_dead
-from tests.leaks import child_processes
+from tests.fixtures.leaks import child_processes
+from tests.fixtures.living import is_alive, number_in, until_there, wait_until_dead
 
 
 @pytest.fixture

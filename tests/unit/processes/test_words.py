@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import ProcessError
-from outrider.processes.ending import ending_of
-from outrider.processes.environment import child_environment
-from outrider.processes.launch import Launch, ResourceLimits, argv_of, find_bash
-from outrider.processes.plain_text import plain_text
+from outrider.processes.launch import Launch, ResourceLimits, argv_of, child_environment, find_bash
+from outrider.processes.output import plain_text
+from outrider.processes.process import ending_of
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider import FilePart, ReasoningPart, TextPart, Tokens, ToolPart
-from outrider.providers.assemble import Assembler, fold
-from outrider.providers.stages.split import SplitStage
-from outrider.providers.tool_input import read_tool_input
-from outrider.types.stream import (
+from outrider.providers.assembler import Assembler, fold
+from outrider.providers.response_json import read_tool_input
+from outrider.providers.stream_filters.base import SplitStage
+from outrider.types.deltas import (
     AnswerStart,
     Delta,
     Finish,
@@ -22,7 +22,7 @@ from outrider.types.stream import (
     TextDelta,
     UsageReport,
 )
-from tests.fakes.strategies import objects
+from tests.fixtures.strategies import objects
 
 
 def test_deltas_become_the_parts_of_an_answer_in_order():

@@ -23,19 +23,19 @@ from outrider.errors import (
     StalledStreamError,
 )
 from outrider.providers.client import WireClient
-from outrider.providers.stages.think_tags import think_tags
-from outrider.providers.transport.http import HttpClient
+from outrider.providers.stream_filters.think_tags import think_tags
+from outrider.providers.transport.http_client import HttpClient
 from outrider.providers.transport.rate_limit import RateLimit, RateLimiter
 from outrider.providers.transport.retry import RetryPolicy
 from outrider.providers.transport.transport import Timeouts
+from outrider.types.deltas import AnswerStart, Delta, ReasoningDelta, Retry, TextDelta, UsageReport
 from outrider.types.request import Request
-from outrider.types.stream import AnswerStart, Delta, ReasoningDelta, Retry, TextDelta, UsageReport
-from tests.fakes.http_server import Pause, Reply, Server, serving, unused_port
-from tests.fakes.plain_wire import KEY, PlainWire, plain_request, words
+from tests.fixtures.http_server import Pause, Reply, Server, serving, unused_port
+from tests.fixtures.plain_wire import KEY, PlainWire, plain_request, words
 
 QUICK = RetryPolicy(attempts=3, first_window=0.01)
 SHORT = Timeouts(first_byte=1, idle=1, quiet=2, total=10)  # for servers that fall silent
-CERTIFICATE = Path(__file__).parents[2] / "fakes" / "self_signed.pem"
+CERTIFICATE = Path(__file__).parents[2] / "fixtures" / "self_signed.pem"
 GOOD = Reply([words("Hello", "world", "[END]")])
 
 

@@ -14,10 +14,10 @@ from outrider.errors import (
     ProviderError,
     QuotaExceededError,
 )
-from outrider.providers.fallback import Candidate, FallbackClient
+from outrider.providers.client import Candidate, FallbackClient
+from outrider.types.deltas import AnswerStart, Delta, Finish, PartEnd, PartStart, TextDelta
 from outrider.types.request import Request
-from outrider.types.stream import AnswerStart, Delta, Finish, PartEnd, PartStart, TextDelta
-from tests.fakes.plain_wire import plain_request
+from tests.fixtures.plain_wire import plain_request
 
 
 class FakeClient:

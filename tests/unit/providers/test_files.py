@@ -2,10 +2,10 @@
 
 import pytest
 
-from outrider.providers.anthropic.wire import AnthropicWire
-from outrider.providers.google.wire import GoogleWire
-from outrider.providers.openai.chat.wire import ChatWire
-from outrider.providers.openai.responses.wire import ResponsesWire
+from outrider.providers.anthropic.client import AnthropicWire
+from outrider.providers.google.client import GoogleWire
+from outrider.providers.openai.chat_client import ChatWire
+from outrider.providers.openai.responses_client import ResponsesWire
 from outrider.providers.provider import Wire
 from outrider.types.agents import Provider
 from outrider.types.parts import FilePart, ToolResultPart, ToolUsePart

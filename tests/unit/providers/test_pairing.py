@@ -3,7 +3,7 @@
 import pytest
 
 from outrider.errors import InvalidRequestError
-from outrider.providers.pairing import RULES, check
+from outrider.providers.message_rules import RULES, check
 from outrider.types.parts import ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage
 

@@ -16,7 +16,7 @@ from outrider.errors import (
     RateLimitError,
     ServerError,
 )
-from outrider.providers.refusals import asked_wait, refusal
+from outrider.providers.error_mapping import asked_wait, refusal
 
 
 @pytest.mark.parametrize(

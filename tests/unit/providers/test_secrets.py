@@ -1,7 +1,7 @@
 """A key that comes back in a provider's words does not get further."""
 
+from outrider.providers.error_mapping import secrets_of, without_secrets
 from outrider.providers.provider import HttpCall
-from outrider.providers.secrets import secrets_of, without_secrets
 
 
 def call(url: str = "https://x.test/v1", **headers: str) -> HttpCall:

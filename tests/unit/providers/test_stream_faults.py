@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from outrider.app.build import fallback_client, model_client
 from outrider.errors import (
     ContextOverflowError,
     InvalidRequestError,
@@ -28,16 +27,17 @@ from outrider.errors import (
     ServerError,
     StalledStreamError,
 )
-from outrider.providers.assemble import Assembler
+from outrider.models.clients import fallback_client, model_client
+from outrider.providers.assembler import Assembler
 from outrider.providers.provider import ModelClient
 from outrider.providers.transport.transport import Timeouts
 from outrider.types.agents import Provider, ProviderKind
+from outrider.types.deltas import Retry
 from outrider.types.parts import ReasoningPart, TextPart, ToolPart
 from outrider.types.request import ModelMessage, Prompt, Request
-from outrider.types.stream import Retry
 from outrider.types.tool_state import ToolPending
 from tests.conftest import ROOT
-from tests.fakes.http_server import Reply, Server, serving, unused_port
+from tests.fixtures.http_server import Reply, Server, serving, unused_port
 
 CORPUS = Path(os.environ.get("OUTRIDER_SHARED") or ROOT.parent / "shared") / "corpora" / "stream_faults.jsonl"
 KEY = "sk-test-SECRET1234567890"

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from outrider.providers.anthropic.wire import AnthropicWire
-from outrider.providers.google.wire import GoogleWire
-from outrider.providers.openai.chat.wire import ChatWire
-from outrider.providers.openai.responses.wire import ResponsesWire
+from outrider.providers.anthropic.client import AnthropicWire
+from outrider.providers.google.client import GoogleWire
+from outrider.providers.openai.chat_client import ChatWire
+from outrider.providers.openai.responses_client import ResponsesWire
 from outrider.providers.provider import Wire
-from outrider.providers.tool_schemas import object_schema, parameters_of
+from outrider.providers.request_body import object_schema, parameters_of
 from outrider.types.agents import Provider
 from outrider.types.parts import TextPart
 from outrider.types.request import ModelMessage, Prompt, Request, ToolSpec

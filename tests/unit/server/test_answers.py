@@ -6,11 +6,9 @@ from typing import Any
 
 from starlette.requests import Request
 
-from outrider.app.remote.place import place_of
-from outrider.app.remote.refusals import refused
 from outrider.errors import ServerAwayError
-from outrider.server.answers import answering
-from outrider.server.endpoint import Endpoint
+from outrider.remote.client import place_of, refused
+from outrider.server.routing import Endpoint, answering
 
 
 async def test_who_waits_for_an_answer_when_the_server_ends_is_told_to_come_back():

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from outrider.sessions.records import StoredSession
-from outrider.sessions.sqlite import doctor
-from outrider.sessions.sqlite_store import SqliteStore
+from outrider.sessions.sqlite import recovery as doctor
+from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message, MessageTime
 from outrider.types.parts import TextPart

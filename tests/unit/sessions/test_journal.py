@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from outrider.bus import EventBus
 from outrider.errors import InvalidStateTransition, LeaseLostError, StorageFullError
-from outrider.sessions.journal import Journal, begin, resume
+from outrider.event_bus import EventBus
+from outrider.sessions.journal import FLUSH_SECONDS, Journal, begin, resume
+from outrider.sessions.leases import LeaseOwner
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import InboxItem, Kept, SessionUpdate
 from outrider.sessions.session import Session
 from outrider.sessions.sqlite.owners import this_process
-from outrider.sessions.waiting.drafts import FLUSH_SECONDS
-from outrider.sessions.waiting.leases import Holder
 from outrider.types.events import ErrorEvent, Event, PartDeltaEvent, PartUpdatedEvent
 from outrider.types.messages import Message, text_message
 from outrider.types.parts import TextPart, ToolPart
@@ -182,9 +181,9 @@ async def test_sf_040_on_a_full_disk_changes_wait_in_order_and_are_kept_when_the
 
 
 async def test_sf_021_an_owner_that_was_replaced_cannot_write_and_is_told(store: SmallStore, bus: EventBus):
-    journal = await begin(Session(), store, bus, holder=Holder(store, this_process()))
+    journal = await begin(Session(), store, bus, holder=LeaseOwner(store, this_process()))
     message = await answer(journal)
-    other = await resume(journal.session.id, store, bus, holder=Holder(store, this_process()), take_over=True)
+    other = await resume(journal.session.id, store, bus, holder=LeaseOwner(store, this_process()), take_over=True)
     with pytest.raises(LeaseLostError):
         await journal.put_part(TextPart("late"), message)
     assert journal.lost.is_set()
@@ -198,7 +197,7 @@ async def test_a_lease_is_renewed_while_the_journal_is_open(store: SmallStore, b
     session = Session()
     await begin(session, store, bus)
     lease = await store.acquire(session.id, this_process(), ttl_ms=60)
-    async with Journal(session, store, bus, held=(Holder(store, this_process()), lease)) as journal:
+    async with Journal(session, store, bus, held=(LeaseOwner(store, this_process()), lease)) as journal:
         until = store._shelves[session.id].expires
         while store._shelves[session.id].expires == until:
             await asyncio.sleep(0.005)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from outrider.bus import EventBus
 from outrider.errors import PartValidationError, StorageFullError
+from outrider.event_bus import EventBus
 from outrider.sessions.journal import Journal, begin
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import Kept

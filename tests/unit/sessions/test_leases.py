@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from outrider.bus import EventBus
 from outrider.errors import StoreUnavailableError
+from outrider.event_bus import EventBus
 from outrider.sessions.journal import Journal, begin
+from outrider.sessions.leases import TOGETHER, LeaseOwner
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import Lease, Owner
 from outrider.sessions.session import Session
 from outrider.sessions.sqlite.owners import this_process
-from outrider.sessions.sqlite_store import SqliteStore
+from outrider.sessions.sqlite.store import SqliteStore
 from outrider.sessions.store import Store
-from outrider.sessions.waiting.leases import TOGETHER, Holder
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -49,7 +49,7 @@ class Quick(MemoryStore):
         return await super().renew(lease)
 
 
-async def held(store: Store, holder: Holder) -> Journal:
+async def held(store: Store, holder: LeaseOwner) -> Journal:
     return await begin(Session(), store, EventBus(), holder=holder)
 
 
@@ -59,7 +59,7 @@ async def nothing_under_way() -> None:
 
 
 async def test_a_session_that_is_closed_as_the_beat_begins_is_free(store: Store):
-    holder = Holder(store, this_process())
+    holder = LeaseOwner(store, this_process())
     for rounds in range(6):
         journal = await held(store, holder)
         holder.beat()
@@ -72,7 +72,7 @@ async def test_a_session_that_is_closed_as_the_beat_begins_is_free(store: Store)
 
 async def test_closing_waits_for_a_renewal_under_way():
     store = Quick()
-    holder = Holder(store, this_process())
+    holder = LeaseOwner(store, this_process())
     journal = await held(store, holder)
     gate = store.gates[journal.session.id] = asyncio.Event()
     holder.beat()
@@ -92,7 +92,7 @@ async def test_one_that_cannot_be_renewed_does_not_keep_others_from_it(
     error: Exception, caplog: pytest.LogCaptureFixture
 ):
     store = Quick()
-    holder = Holder(store, this_process())
+    holder = LeaseOwner(store, this_process())
     journals = [await held(store, holder) for _ in range(TOGETHER + 1)]
     store.errors[journals[0].session.id] = error
     with caplog.at_level(logging.CRITICAL, "outrider.sessions"):
@@ -104,7 +104,7 @@ async def test_one_that_cannot_be_renewed_does_not_keep_others_from_it(
 
 async def test_leases_are_renewed_as_long_as_they_are_held_and_then_nothing_is_left():
     store = Quick()
-    holder = Holder(store, this_process())
+    holder = LeaseOwner(store, this_process())
     one, other = await held(store, holder), await held(store, holder)
     while min(store.renewed.count(journal.session.id) for journal in (one, other)) < 2:
         await asyncio.sleep(0.01)

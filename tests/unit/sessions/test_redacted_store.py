@@ -1,6 +1,6 @@
 """A redacted store keeps no secrets, and is otherwise the store behind it."""
 
-from outrider.permissions.texts.redact import HIDDEN, Redactor
+from outrider.permissions.redaction.redactor import HIDDEN, Redactor
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import InboxItem, SessionUpdate, StoredSession
 from outrider.sessions.redacted_store import RedactedStore, redacted

@@ -7,10 +7,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from outrider.errors import PartValidationError, StoreError, StoreUnavailableError
+from outrider.sessions import export as remote
+from outrider.sessions.export import export_session
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import StoredSession
-from outrider.sessions.transfer import remote
-from outrider.sessions.transfer.exports import export_session
 
 
 class Server(ThreadingHTTPServer):

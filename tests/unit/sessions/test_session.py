@@ -26,7 +26,7 @@ from outrider import (
 )
 from outrider.events import MessageAddedEvent
 from outrider.types.ids import is_id
-from tests.fakes import strategies
+from tests.fixtures import strategies
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QUJD"}}
 

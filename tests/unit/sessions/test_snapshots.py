@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import ConfigurationError, StorageFullError, StoreError
-from outrider.permissions.paths.ignore import Rules, parse, unfinished
-from outrider.sessions.snapshots.changes import Caller, ChangeSet, Origin
+from outrider.permissions.paths.gitignore import Rules, parse, unfinished
+from outrider.sessions.snapshots.changes import Caller, ChangeSet, Origin, sessions_in, shed
 from outrider.sessions.snapshots.images import Limits
-from outrider.sessions.snapshots.snapshot import Snapshots
-from outrider.sessions.snapshots.tidying import sessions_in, shed
-from outrider.sessions.snapshots.undoing import FileAction
+from outrider.sessions.snapshots.restore import FileAction
+from outrider.sessions.snapshots.snapshots import Snapshots
 
 Limited = Callable[[Limits], Snapshots]
 

@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import PartValidationError, StoreError, StoreVersionError
+from outrider.sessions.export import export_session, import_session
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import StoredSession, Transcript
 from outrider.sessions.session import SessionTime
-from outrider.sessions.sqlite_store import SqliteStore
-from outrider.sessions.transfer.exports import export_session, import_session
-from outrider.sessions.transfer.markup import code, prose, visible
-from outrider.sessions.transfer.page import share
+from outrider.sessions.share_page import code, prose, share, visible
+from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.codec import UnknownPart
 from outrider.types.ids import new_id
 from outrider.types.messages import Message, MessageTime

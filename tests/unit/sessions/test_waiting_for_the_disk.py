@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from outrider.sessions.sqlite import pen
+from outrider.sessions.sqlite import writer as pen
 from outrider.sessions.sqlite.files import file_system
-from outrider.sessions.sqlite.opening import open_file
+from outrider.sessions.sqlite.recovery import open_file
 from outrider.sessions.sqlite.writer import Writer
 
 

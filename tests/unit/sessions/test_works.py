@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from outrider.sessions.waiting.works import Works
+from outrider.sessions.write_queue import ShieldedTasks
 
 PLACES = pytest.mark.parametrize("in_place", [True, False])
 
@@ -18,7 +18,7 @@ async def test_work_runs_in_the_task_of_its_caller_also_while_it_waits():
         await asyncio.sleep(0)
         tasks.append(asyncio.current_task())
 
-    await Works(in_place=True).do(work())
+    await ShieldedTasks(in_place=True).do(work())
     assert tasks == [asyncio.current_task()] * 2
 
 
@@ -33,7 +33,7 @@ async def test_work_that_waits_gets_what_it_waited_for(in_place: bool):
         done.append("ended")
 
     asyncio.get_running_loop().call_later(0.001, gate.set_result, "waited")
-    await Works(in_place=in_place).do(work())
+    await ShieldedTasks(in_place=in_place).do(work())
     assert done == ["waited", "ended"]
 
 
@@ -45,7 +45,7 @@ async def test_what_goes_wrong_is_raised_to_the_caller(in_place: bool, waits: bo
             await asyncio.sleep(0.001)
         raise ValueError("oh")
 
-    works = Works(in_place=in_place)
+    works = ShieldedTasks(in_place=in_place)
     with pytest.raises(ValueError, match="oh"):
         await works.do(work())
     await asyncio.sleep(0)
@@ -64,7 +64,7 @@ async def test_what_it_waits_for_may_fail_and_the_work_can_deal_with_it(in_place
             done.append(str(error))
 
     asyncio.get_running_loop().call_later(0.001, gate.set_exception, ValueError("no"))
-    await Works(in_place=in_place).do(work())
+    await ShieldedTasks(in_place=in_place).do(work())
     assert done == ["no"]
 
 
@@ -72,7 +72,7 @@ async def test_what_it_waits_for_may_fail_and_the_work_can_deal_with_it(in_place
 async def test_a_caller_that_is_cancelled_leaves_at_once_and_the_work_goes_on(in_place: bool):
     done: list[object] = []
     gate = asyncio.get_running_loop().create_future()
-    works = Works(in_place=in_place)
+    works = ShieldedTasks(in_place=in_place)
 
     async def work() -> None:
         done.append(await gate)
@@ -96,7 +96,7 @@ async def test_a_caller_that_is_cancelled_leaves_at_once_and_the_work_goes_on(in
 async def test_what_one_work_waits_for_others_may_wait_for_too():
     done: list[str] = []
     gate: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    works = Works(in_place=True)
+    works = ShieldedTasks(in_place=True)
 
     async def work(name: str) -> None:
         done.append(f"{name} {await gate}")
@@ -118,7 +118,7 @@ async def test_what_one_work_waits_for_others_may_wait_for_too():
 async def test_a_cancellation_that_comes_with_the_answer_loses_neither(in_place: bool):
     done: list[object] = []
     gate = asyncio.get_running_loop().create_future()
-    works = Works(in_place=in_place)
+    works = ShieldedTasks(in_place=in_place)
 
     async def work() -> None:
         done.append(await gate)
@@ -143,7 +143,7 @@ async def test_a_rest_that_is_cancelled_too_lets_the_work_clean_up():
             await asyncio.sleep(0)
             done.append("clean")
 
-    caller = asyncio.create_task(Works(in_place=True).do(work()))
+    caller = asyncio.create_task(ShieldedTasks(in_place=True).do(work()))
     await asyncio.sleep(0.01)
     before = asyncio.all_tasks()
     caller.cancel()

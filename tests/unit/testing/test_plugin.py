@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.http_server import Reply, serving
+from tests.fixtures.http_server import Reply, serving
 
 KEY = "sk-" + "made-up-for-this-test-" * 2
 USER_TEST = """
 import socket
 import pytest
-from outrider.app.models.complete import complete
+from outrider.models.complete import complete
 
 pytestmark = pytest.mark.outrider_cassette(secrets=["swordfish"])
 

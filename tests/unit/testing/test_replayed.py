@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from outrider.providers.scripted import call
-from tests.fakes.vendors.serving import VENDORS, speaking
+from tests.fixtures.vendors.serving import VENDORS, speaking
 from tests.unit.testing.test_plugin import run_pytest
 
 USER_TEST = '''

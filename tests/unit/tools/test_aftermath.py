@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.tools.aftermath import aftermath
+from outrider.tools.runner import describe_touched_files
 from outrider.types.parts import ToolPart
 from outrider.types.tool_state import ToolPending
 
@@ -17,17 +17,17 @@ def call(**given: object) -> ToolPart:
 
 def test_a_file_is_named_with_its_size_and_hash(tmp_path: Path):
     (tmp_path / "a.txt").write_text("abc")
-    told = aftermath(call(file_path="a.txt", content="abc"), tmp_path)
+    told = describe_touched_files(call(file_path="a.txt", content="abc"), tmp_path)
     assert told == f"a.txt now has 3 bytes, sha256 {sha256(b'abc').hexdigest()}."
 
 
 def test_a_file_that_is_not_there_is_said_not_to_be(tmp_path: Path):
-    assert aftermath(call(path="b.txt"), tmp_path) == "b.txt does not exist now."
+    assert describe_touched_files(call(path="b.txt"), tmp_path) == "b.txt does not exist now."
 
 
 @pytest.mark.parametrize("path", ["/etc/hostname", "../x", "link", "pipe", ".", "nul\0", 7])
 def test_what_is_outside_or_no_plain_file_is_not_looked_at(path: object, tmp_path: Path):
     (tmp_path / "link").symlink_to("/etc/hostname")
     os.mkfifo(tmp_path / "pipe")
-    assert aftermath(call(file_path=path), tmp_path) == ""
-    assert aftermath(call(command="rm x"), tmp_path) == ""
+    assert describe_touched_files(call(file_path=path), tmp_path) == ""
+    assert describe_touched_files(call(command="rm x"), tmp_path) == ""

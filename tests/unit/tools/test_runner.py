@@ -19,9 +19,8 @@ from outrider import (
     ToolPending,
     ToolResult,
 )
-from outrider.tools.runner import Runner
+from outrider.tools.runner import OutputCap, Runner
 from outrider.tools.tool import named
-from outrider.tools.truncation import OutputCap
 from outrider.types.tool_state import ToolRunning
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from outrider import Tool
-from outrider.tools.terse import terse
+from outrider.tools.schema import compact_schema
 
 
 class Step(msgspec.Struct):
@@ -74,7 +74,7 @@ def test_a_null_that_must_be_given_and_an_object_that_takes_more_stay():
         "required": ["name"],
         "additionalProperties": True,
     }
-    assert terse(schema) == schema
+    assert compact_schema(schema) == schema
 
 
 def test_a_schema_that_is_held_to_strictly_or_was_given_stays_as_it_is():

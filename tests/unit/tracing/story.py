@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from outrider.bus import EventBus
+from outrider.event_bus import EventBus
 from outrider.tracing.event_log import AgentEvent, EventLog
-from outrider.tracing.spans import Span, Trace
+from outrider.tracing.trace import Span, Trace
 from outrider.types.events import Event
 
 

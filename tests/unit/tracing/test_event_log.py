@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.bus import EventBus
-from outrider.tracing.agent_event import EVENT_KINDS, ITEM_LIMIT, TEXT_LIMIT
+from outrider.event_bus import EventBus
 from outrider.tracing.event_log import AgentEvent, EventLog
+from outrider.tracing.event_record import EVENT_KINDS, ITEM_LIMIT, TEXT_LIMIT
 from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,

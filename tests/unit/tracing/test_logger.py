@@ -7,8 +7,8 @@ import sys
 import pytest
 from rich.console import Console
 
-from outrider.bus import EventBus
-from outrider.tracing.logger import EventLogger
+from outrider.event_bus import EventBus
+from outrider.tracing.console import EventLogger
 from outrider.types.events import (
     EVENT_TYPES,
     AgentCalledEvent,
@@ -201,5 +201,5 @@ def test_a_plain_file_is_written_to_without_rich():
 def test_importing_the_logger_does_not_load_rich():
     import subprocess
 
-    code = "import sys, outrider.tracing.logger, outrider.tracing.spans; sys.exit('rich' in sys.modules)"
+    code = "import sys, outrider.tracing.console, outrider.tracing.trace; sys.exit('rich' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

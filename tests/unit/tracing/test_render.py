@@ -5,10 +5,10 @@ from decimal import Decimal
 
 import pytest
 
-from outrider.tracing.format import cost_text, duration_text, fit, one_line, visible, width_of
+from outrider.tracing.event_record import cost_text, duration_text, fit, one_line, visible, width_of
 from outrider.tracing.render import draw
 from outrider.tracing.span import Span
-from outrider.tracing.spans import Trace
+from outrider.tracing.trace import Trace
 from outrider.types.events import (
     ErrorEvent,
     LLMResponseEvent,

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from outrider.tracing import html_timeline as timeline
 from outrider.tracing.event_log import AgentEvent, EventLog
-from outrider.tracing.pages import timeline
-from outrider.tracing.spans import Trace
+from outrider.tracing.trace import Trace
 from outrider.types.events import ErrorEvent, LLMResponseEvent, LoopCompletedEvent, ToolExecutionCompletedEvent
 from tests.unit.tracing.story import called, returned, trace_of
 

@@ -9,9 +9,9 @@ from itertools import permutations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.tracing.agent_event import EVENT_KINDS
 from outrider.tracing.event_log import AgentEvent, EventLog
-from outrider.tracing.spans import Trace
+from outrider.tracing.event_record import EVENT_KINDS
+from outrider.tracing.trace import Trace
 from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,

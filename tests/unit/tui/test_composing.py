@@ -2,11 +2,9 @@
 
 from pathlib import Path
 
-from outrider.tui.commands.table import CHOICES, find
-from outrider.tui.composer.completion import complete, matching
-from outrider.tui.composer.history import History
-from outrider.tui.composer.mentions import attachments, dropped_path
-from outrider.tui.composer.pastes import Pastes
+from outrider.tui.commands import CHOICES, find
+from outrider.tui.completion import attachments, complete, dropped_path, matching
+from outrider.tui.composer import History, Pastes
 
 PNG = bytes.fromhex("89504e470d0a1a0a")
 FILES = ["README.md", "src/cart.py", "src/long name.py", "tests/test_cart.py"]

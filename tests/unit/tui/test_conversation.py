@@ -2,8 +2,8 @@
 
 from decimal import Decimal
 
-from outrider.tui.conversation.conversation import Conversation
-from outrider.tui.conversation.entries import Call, Note, Ran, Said, Thought, Written
+from outrider.tui.conversation import Conversation
+from outrider.tui.entries import AssistantEntry, CommandEntry, NoticeEntry, ReasoningEntry, ToolCallEntry, UserEntry
 from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,
@@ -41,7 +41,7 @@ def test_text_grows_with_its_deltas_and_ends_with_its_full_value():
     for piece in ("all ", "of it"):
         conversation.hear(delta(part.id, piece))
     (entry,) = conversation.entries
-    assert isinstance(entry, Written)
+    assert isinstance(entry, AssistantEntry)
     assert entry.text == "all of it"
     conversation.hear(updated(part))
     assert entry.text == part.text
@@ -56,7 +56,7 @@ def test_reasoning_is_an_entry_of_its_own_with_its_time():
     now[0] = 4.0
     conversation.hear(updated(part))
     (entry,) = conversation.entries
-    assert isinstance(entry, Thought)
+    assert isinstance(entry, ReasoningEntry)
     assert entry.seconds == 4.0
 
 
@@ -66,7 +66,7 @@ def test_a_call_is_followed_through_the_six_words():
     seen = []
     conversation.hear(updated(part))
     (entry,) = conversation.entries
-    assert isinstance(entry, Call)
+    assert isinstance(entry, ToolCallEntry)
     seen.append(entry.part.display_status)
     conversation.hear(ToolInputDeltaEvent(session_id=SESSION, message_id="m1", part_id=part.id, delta='{"command": "l'))
     assert entry.raw == '{"command": "l'
@@ -89,7 +89,7 @@ def test_live_output_is_bounded():
             ToolOutputEvent(session_id=SESSION, call_id="c1", tool_name="shell", output=f"line {number}\n")
         )
     (entry,) = conversation.entries
-    assert isinstance(entry, Call)
+    assert isinstance(entry, ToolCallEntry)
     assert list(entry.live)[-2:] == ["line 4999", ""]
     assert len(entry.live) <= 400
 
@@ -100,7 +100,7 @@ def test_what_the_user_says_is_taken_from_the_session_that_the_event_names():
     conversation.hear(MessageAddedEvent(session_id=SESSION, role="user", message_id=message.id))
     conversation.hear(MessageAddedEvent(session_id=SESSION, role="user", message_id=message.id))
     (entry,) = conversation.entries
-    assert isinstance(entry, Said)
+    assert isinstance(entry, UserEntry)
     assert entry.text == "hello"
 
 
@@ -147,7 +147,7 @@ def test_an_error_is_said_once():
     for _ in range(2):
         conversation.hear(ErrorEvent(session_id=SESSION, error_type="ProviderError", message="overloaded"))
     (entry,) = conversation.entries
-    assert isinstance(entry, Note)
+    assert isinstance(entry, NoticeEntry)
     assert entry.text == "ProviderError: overloaded"
 
 
@@ -158,5 +158,11 @@ def test_stored_messages_read_like_live_ones_and_older_ones_go_to_the_top():
     conversation = Conversation(SESSION)
     conversation.load([second])
     assert conversation.prepend([first]) == 2
-    assert [type(entry) for entry in conversation.entries] == [Ran, Said, Thought, Written, Call]
+    assert [type(entry) for entry in conversation.entries] == [
+        CommandEntry,
+        UserEntry,
+        ReasoningEntry,
+        AssistantEntry,
+        ToolCallEntry,
+    ]
     assert conversation.prepend([first]) == 0

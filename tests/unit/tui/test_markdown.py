@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.tui.rendering.markdown import Flow, markdown
-from outrider.tui.rendering.palette import DARK
+from outrider.tui.theme import DARK
 
 DOCUMENT = """# Title
 

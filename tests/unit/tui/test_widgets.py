@@ -11,19 +11,16 @@ from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import Static
 
-from outrider.app.views.questions import AskedQuestion
-from outrider.tui.asking import panel as panels
-from outrider.tui.asking.approval import ApprovalPanel, Asked
-from outrider.tui.asking.asking import Asking
-from outrider.tui.asking.questions import ChoicePanel, QuestionPanel
-from outrider.tui.commands.table import CHOICES
-from outrider.tui.composer.completions import Completions
-from outrider.tui.composer.composer import Composer
-from outrider.tui.composer.history import History
-from outrider.tui.conversation.beside import Beside, ChildAgent, ChildProcess, Todo
-from outrider.tui.conversation.entries import Call, Entry, Note, Said, Written
-from outrider.tui.rendering.palette import DARK, LIGHT, theme
-from outrider.tui.widgets.picker import Item, Picker
+from outrider.engine.frontend import AskedQuestion
+from outrider.tui import dialogs as panels
+from outrider.tui.commands import CHOICES
+from outrider.tui.completion import Completions
+from outrider.tui.composer import Composer, History
+from outrider.tui.conversation import ChildAgent, ChildProcess, SideActivity, Todo
+from outrider.tui.dialogs import ApprovalPanel, ApprovalView, ChoicePanel, DialogQueue, QuestionPanel
+from outrider.tui.entries import AssistantEntry, Entry, NoticeEntry, ToolCallEntry, UserEntry
+from outrider.tui.theme import DARK, LIGHT, theme
+from outrider.tui.widgets.modals import Item, Picker
 from outrider.tui.widgets.side_panel import side_lines
 from outrider.tui.widgets.transcript import Transcript
 from outrider.types.parts import ToolPart
@@ -49,7 +46,7 @@ def shown(transcript: Transcript) -> list[str]:
 
 
 def words(number: int) -> list[Entry]:
-    return [Written(f"w{n}", f"m{n}", f"paragraph {n}", open=False) for n in range(number)]
+    return [AssistantEntry(f"w{n}", f"m{n}", f"paragraph {n}", open=False) for n in range(number)]
 
 
 async def laid_out(pilot: Pilot[None], true: Callable[[], bool]) -> None:
@@ -72,7 +69,7 @@ async def test_the_transcript_stays_at_its_end_and_leaves_those_alone_who_scroll
         transcript.scroll_to(y=40, animate=False, immediate=True)
         await pilot.pause()
         before = shown(transcript)
-        transcript.show([*entries, Written("new", "m", "more", open=False)])
+        transcript.show([*entries, AssistantEntry("new", "m", "more", open=False)])
         await pilot.pause()
         assert shown(transcript) == before
 
@@ -115,7 +112,7 @@ async def test_a_click_unfolds_what_is_long():
     async with Stage(transcript).run_test(size=(60, 60)) as pilot:
         transcript.display = True
         await pilot.pause()
-        transcript.show([Call(part)])
+        transcript.show([ToolCallEntry(part)])
         await pilot.pause()
         assert "… 32 lines above" in "\n".join(shown(transcript))
         assert "row 39" in "\n".join(shown(transcript))
@@ -128,10 +125,10 @@ async def test_a_click_unfolds_what_is_long():
 async def test_no_line_is_wider_than_the_screen(width):
     transcript = Transcript()
     entries: list[Entry] = [
-        Said("s", "a long sentence of a person " * 5),
-        Written("w", "", "`" + "x" * 200 + "`\n\n| a | b |\n|---|---|\n| " + "long " * 20 + " | y |", open=False),
-        Note("n", "something went wrong " * 8, "bad"),
-        Call(ToolPart(call_id="c", tool="edit", state=ToolCompleted(
+        UserEntry("s", "a long sentence of a person " * 5),
+        AssistantEntry("w", "", "`" + "x" * 200 + "`\n\n| a | b |\n|---|---|\n| " + "long " * 9 + " | y |", open=False),
+        NoticeEntry("n", "something went wrong " * 8, "bad"),
+        ToolCallEntry(ToolPart(call_id="c", tool="edit", state=ToolCompleted(
             {"file_path": "a/very/long/path/" * 5}, "ok", EndedTime(0, 9000),
             metadata={"diff": "--- a\n+++ a\n@@ -1 +1 @@\n-" + "o" * 150 + "\n+" + "n" * 150, "added": 1, "removed": 1},
         ))),
@@ -147,13 +144,15 @@ async def test_no_line_is_wider_than_the_screen(width):
 
 async def test_a_key_that_was_meant_for_something_else_does_not_answer(monkeypatch: pytest.MonkeyPatch):
     answers: list[tuple[str, str]] = []
-    asking = Asking()
+    asking = DialogQueue()
 
     async def taken(answer: str, said: str) -> None:
         answers.append((answer, said))
 
     async with Stage(asking).run_test(size=(80, 30)) as pilot:
-        await asking.put(ApprovalPanel(Asked("a1", "shell", {"command": "ls"}, "why", ("shell(ls)",), True)), taken)
+        await asking.put(
+            ApprovalPanel(ApprovalView("a1", "shell", {"command": "ls"}, "why", ("shell(ls)",), True)), taken
+        )
         monkeypatch.setattr(panels, "ARMED_AFTER", 3600.0)
         await pilot.press(*"yes, always")
         assert answers == []
@@ -167,7 +166,7 @@ async def test_a_key_that_was_meant_for_something_else_does_not_answer(monkeypat
 async def test_questions_wait_for_their_turn_and_one_answered_elsewhere_goes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
     answers: list[str] = []
-    asking = Asking()
+    asking = DialogQueue()
 
     def taking(name: str) -> Any:
         async def taken(answer: str, _: str) -> None:
@@ -177,7 +176,7 @@ async def test_questions_wait_for_their_turn_and_one_answered_elsewhere_goes(mon
 
     async with Stage(asking).run_test(size=(80, 30)) as pilot:
         for name in ("one", "two", "three"):
-            await asking.put(ApprovalPanel(Asked(name, "shell", {"command": name}, "why")), taking(name))
+            await asking.put(ApprovalPanel(ApprovalView(name, "shell", {"command": name}, "why")), taking(name))
         await asking.drop_approvals("two")
         await pilot.pause()
         await pilot.press("n")
@@ -191,7 +190,7 @@ async def test_questions_wait_for_their_turn_and_one_answered_elsewhere_goes(mon
 async def test_several_answers_may_be_chosen_where_the_question_allows_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
     asked = AskedQuestion("q", "s", "Which?", ("red", "blue", "green"), multiple=True)
-    asking, panel = Asking(), QuestionPanel(asked)
+    asking, panel = DialogQueue(), QuestionPanel(asked)
     async with Stage(asking).run_test(size=(80, 30)) as pilot:
         waiting = pilot.app.run_worker(asking.ask(panel))
         await pilot.pause()
@@ -232,7 +231,7 @@ async def test_keys_that_come_at_once_do_not_take_what_was_offered_for_less():
 
 
 def test_the_side_panel_tells_the_state_of_everything_that_runs():
-    beside = Beside(lambda: 0.0)
+    beside = SideActivity(lambda: 0.0)
     beside.todos = (Todo("find it", "completed"), Todo("mend it", "in_progress"))
     beside.agents["s2"] = ChildAgent("c1", "reviewer", "look", "s2", 0.0, "asking", "shell")
     beside.processes["p1"] = ChildProcess("p1", "npm start\x1b[2J", 0.0, backgrounded=True)
@@ -244,13 +243,13 @@ def test_the_side_panel_tells_the_state_of_everything_that_runs():
 
 async def test_leaving_a_session_answers_no_call_and_lets_nobody_wait_for_a_choice():
     answers: list[str] = []
-    asking = Asking()
+    asking = DialogQueue()
 
     async def taken(answer: str, _: str) -> None:
         answers.append(answer)
 
     async with Stage(asking).run_test(size=(80, 30)) as pilot:
-        await asking.put(ApprovalPanel(Asked("a1", "shell", {"command": "ls"}, "why")), taken)
+        await asking.put(ApprovalPanel(ApprovalView("a1", "shell", {"command": "ls"}, "why")), taken)
         choice = pilot.app.run_worker(asking.ask(ChoicePanel("Sure?", "Really?", (panels.Key("y", "yes", "yes"),))))
         await pilot.pause()
         await asking.leave()

@@ -34,7 +34,7 @@ from outrider import (
     validate_part,
 )
 from outrider import types as outrider_types
-from tests.fakes import strategies
+from tests.fixtures import strategies
 
 SAMPLE = {"type": "holo", "id": new_id(), "session_id": new_id(), "message_id": new_id(), "angle": [1, {"x": None}]}
 

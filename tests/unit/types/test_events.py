@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from outrider import TextPart
 from outrider import events as public
 from outrider.types.events import EVENT_TYPES, Event, PartUpdatedEvent, event_from_dict
-from tests.fakes import strategies
+from tests.fixtures import strategies
 
 DESIGNED = {
     "LoopStartedEvent": {"session_id": "s", "user_message": "hi"},

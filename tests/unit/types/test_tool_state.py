@@ -21,7 +21,7 @@ from outrider import (
     validate_part,
 )
 from outrider.types.tool_state import TOOL_STATES, VALID_TRANSITIONS, move
-from tests.fakes import strategies
+from tests.fixtures import strategies
 
 PENDING = ToolPending(input={"path": "a"}, raw='{"path": "a"}', phase="ready")
 RUNNING = PENDING.start(1_000, title="read a")

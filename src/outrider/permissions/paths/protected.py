@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
-from outrider.permissions.texts.names import names
+from outrider.permissions.redaction.secret_patterns import names
 
 Access = Literal["read", "write"]
 

@@ -5,10 +5,9 @@ import re
 from collections.abc import Sequence
 
 from outrider.permissions.paths.protected import protecting
-from outrider.permissions.programs.place import Place
-from outrider.permissions.programs.table import Program, Use, program, prove, read_use
-from outrider.permissions.shell.source import Unclear
-from outrider.permissions.shell.values import Arg, literal
+from outrider.permissions.programs.table import Place, Program, Use, program, prove, read_use
+from outrider.permissions.shell.expansion import Arg, literal
+from outrider.permissions.shell.parser import Unclear
 
 _IMPLY_LISTING = ("--contains", "--no-contains", "--merged", "--no-merged", "--points-at")
 _CONFIGURING_VERBS = frozenset({"set", "unset", "edit", "rename-section", "remove-section"})

@@ -3,10 +3,9 @@
 import re
 from collections.abc import Sequence
 
-from outrider.permissions.programs.place import Place
-from outrider.permissions.programs.table import program, read_use
-from outrider.permissions.shell.source import Unclear
-from outrider.permissions.shell.values import Arg
+from outrider.permissions.programs.table import Place, program, read_use
+from outrider.permissions.shell.expansion import Arg
+from outrider.permissions.shell.parser import Unclear
 
 SED = program(
     "-nErsuz -e= -l= --quiet --silent --regexp-extended --expression= --line-length= --separate --unbuffered "

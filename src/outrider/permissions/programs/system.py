@@ -2,10 +2,9 @@
 
 from msgspec import structs
 
-from outrider.permissions.programs.place import Place
-from outrider.permissions.programs.table import Program, Use, program
-from outrider.permissions.shell.source import Unclear
-from outrider.permissions.texts.names import names
+from outrider.permissions.programs.table import Place, Program, Use, program
+from outrider.permissions.redaction.secret_patterns import names
+from outrider.permissions.shell.parser import Unclear
 
 _HELP = "--help --version"
 

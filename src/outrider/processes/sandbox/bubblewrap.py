@@ -9,11 +9,30 @@ import msgspec
 
 from outrider.errors import ConfigurationError
 from outrider.processes.launch import Launch
-from outrider.processes.sandbox.locks.order import DOOR_PORT, Locks, outer_environment, runtime, warden_argv
-from outrider.processes.sandbox.locks.rights import DEVICES, READING, WRITING, Grants, ruleset, version
-from outrider.processes.sandbox.locks.seccomp import Freedom, filter_for, machine
-from outrider.processes.sandbox.policy import Access, Hosts, Policy
-from outrider.processes.sandbox.zones import Zones, access_above, is_within, parent_of, zones_of
+from outrider.processes.sandbox.init_args import (
+    DEVICES,
+    DOOR_PORT,
+    READING,
+    WRITING,
+    Grants,
+    Locks,
+    outer_environment,
+    ruleset,
+    runtime,
+    version,
+    warden_argv,
+)
+from outrider.processes.sandbox.sandbox import (
+    Access,
+    Hosts,
+    Policy,
+    Zones,
+    access_above,
+    is_within,
+    parent_of,
+    zones_of,
+)
+from outrider.processes.sandbox.seccomp import Freedom, filter_for, machine
 
 NAMESPACES = ("--unshare-user-try", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
 BEHAVIOUR = ("--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL")

@@ -11,12 +11,11 @@ from pathlib import Path
 
 from outrider.errors import ConfigurationError
 from outrider.processes.launch import Launch
+from outrider.processes.sandbox import init_args as rights
+from outrider.processes.sandbox import seccomp
 from outrider.processes.sandbox.bubblewrap import Bubblewrap
 from outrider.processes.sandbox.landlock import Landlock
-from outrider.processes.sandbox.locks import rights, seccomp
-from outrider.processes.sandbox.none import NoSandbox
-from outrider.processes.sandbox.policy import Policy
-from outrider.processes.sandbox.sandbox import Sandbox
+from outrider.processes.sandbox.sandbox import NoSandbox, Policy, Sandbox
 
 SYSTEM_FOLDERS = ("/usr/bin", "/bin", "/usr/local/bin", "/run/current-system/sw/bin")
 PATIENCE = 10.0

@@ -8,11 +8,19 @@ import msgspec
 
 from outrider.errors import ConfigurationError
 from outrider.processes.launch import Launch
-from outrider.processes.sandbox.locks.order import Locks, outer_environment, runtime, warden_argv
-from outrider.processes.sandbox.locks.rights import DEVICES, READING, WRITING, ruleset, version
-from outrider.processes.sandbox.locks.seccomp import Freedom, filter_for, machine
-from outrider.processes.sandbox.policy import Access, Hosts, Policy
-from outrider.processes.sandbox.zones import Zones, access_above, is_within, zones_of
+from outrider.processes.sandbox.init_args import (
+    DEVICES,
+    READING,
+    WRITING,
+    Locks,
+    outer_environment,
+    ruleset,
+    runtime,
+    version,
+    warden_argv,
+)
+from outrider.processes.sandbox.sandbox import Access, Hosts, Policy, Zones, access_above, is_within, zones_of
+from outrider.processes.sandbox.seccomp import Freedom, filter_for, machine
 
 _PLAIN_DEVICES = "null zero full random urandom tty ptmx pts"
 _NEVER_SHOWN: Zones = dict.fromkeys(("/dev", "/run", "/tmp", "/var/tmp"), "hidden")

@@ -6,8 +6,8 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 import msgspec
 
 from outrider.providers.cassettes.cassette import RecordedCall, RecordedChunk, whole
+from outrider.providers.error_mapping import HIDDEN, is_secret, without_secrets
 from outrider.providers.provider import HttpCall
-from outrider.providers.secrets import HIDDEN, is_secret, without_secrets
 
 _SENT_HEADERS = {"accept", "content-type", "anthropic-version", "anthropic-beta", "openai-beta"}
 _RECEIVED_HEADERS = {

@@ -1,23 +1,73 @@
 """A request, written as Gemini wants it: messages become contents, one by one, each exactly once."""
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, assert_never
 
-from outrider.providers.google.parts import MADE_UP
-from outrider.providers.google.thinking import thinking
-from outrider.providers.tool_schemas import parameters_of
-from outrider.providers.writing import (
+from outrider.providers.google.decode import MADE_UP
+from outrider.providers.request_body import (
     can_be_fetched,
     encoded_json,
     file_id,
     inline,
     media_type,
+    parameters_of,
     plain_text,
     unseen,
 )
 from outrider.types.parts import FilePart, ModelPart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
-from outrider.types.request import ModelMessage, ModelSettings, Request, ToolChoice
+from outrider.types.request import ModelMessage, ModelSettings, ReasoningEffort, Request, ToolChoice
 from outrider.types.tool_state import Attachment
+
+_BUDGETS: dict[ReasoningEffort, int] = {
+    "minimal": 512,
+    "low": 1024,
+    "medium": 8192,
+    "high": 24576,
+    "xhigh": 24576,
+    "max": 24576,
+}
+_LEVELS: dict[ReasoningEffort, str] = {
+    "minimal": "minimal",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "high",
+    "max": "high",
+}
+
+
+def generation_of(model: str) -> float:
+    """`gemini-2.5-flash` is 2.5. The latest, whatever it is, has levels; any other name that does not tell is 2.5."""
+    found = re.search(r"gemini-(\d+(?:\.\d+)?)", model)
+    if found:
+        return float(found[1])
+    return 3.1 if model.endswith("-latest") else 2.5
+
+
+def thinking(settings: ModelSettings, model: str, generation: float) -> dict[str, Any] | None:
+    """A budget that is given counts in any case (0 turns thinking off where a model allows it). Without `reasoning`
+    a model does as it is used to, and its thoughts are not shown."""
+    budget = settings.reasoning_budget
+    if not settings.reasoning:
+        return {"thinkingBudget": 0} if budget == 0 else None
+    shown: dict[str, Any] = {"includeThoughts": True}
+    if budget is not None:
+        return shown | {"thinkingBudget": budget}
+    if generation < 3:
+        return shown | {"thinkingBudget": _BUDGETS[settings.reasoning_effort]}
+    return shown | {"thinkingLevel": _level(settings.reasoning_effort, model, generation)}
+
+
+def _level(effort: ReasoningEffort, model: str, generation: float) -> str:
+    """The larger models know no minimal level, and the first of them only two."""
+    level = _LEVELS[effort]
+    if "pro" not in model:
+        return level
+    if level == "minimal":
+        return "low"
+    return "high" if level == "medium" and generation < 3.1 else level
+
 
 Fields = dict[str, Any]
 

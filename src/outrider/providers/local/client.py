@@ -3,22 +3,78 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
+from pathlib import PurePath
 from typing import Any, Protocol
 
 import msgspec
 
 from outrider.errors import NotFoundError, OutriderError, ProviderError
-from outrider.providers.local.answer import AnswerReader
-from outrider.providers.local.chunks import read_chunks
-from outrider.providers.local.names import FileNames, NoNames
-from outrider.providers.local.offers import offers
-from outrider.providers.local.primer import Primer
-from outrider.providers.local.runtimes.loaded import LoadedModel
-from outrider.providers.local.schema import CallSchema, grammar, output_schema
-from outrider.providers.local.tool_text import beginning_of
-from outrider.providers.local.transcript import Transcript
+from outrider.providers.local.constrained_output import AnswerReader, CallSchema, grammar, offers, output_schema
+from outrider.providers.local.model_pool import LoadedModel
+from outrider.providers.local.prompt import CompactToolPrompt, FileNames, NoNames, Transcript, beginning_of
+from outrider.providers.local.runtime import refusal
+from outrider.types.deltas import AnswerStart, Delta, Finish, FinishReason, UsageReport
 from outrider.types.request import ModelSettings, Request
-from outrider.types.stream import Delta
+from outrider.types.usage import CacheTokens, Tokens
+
+_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
+
+
+class Piece(msgspec.Struct):
+    content: str | None = None
+
+
+class Choice(msgspec.Struct):
+    delta: Piece = msgspec.field(default_factory=Piece)
+    finish_reason: str | None = None
+
+
+class PromptDetails(msgspec.Struct):
+    cached_tokens: int = 0
+
+
+class Used(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: PromptDetails = msgspec.field(default_factory=PromptDetails)
+
+    def tokens(self) -> Tokens:
+        cached = self.prompt_tokens_details.cached_tokens
+        return Tokens(self.prompt_tokens - cached, self.completion_tokens, cache=CacheTokens(read=cached))
+
+
+class Chunk(msgspec.Struct):
+    id: str = ""
+    model: str = ""
+    choices: list[Choice] = []
+    usage: Used | None = None
+    error: dict[str, Any] | None = None
+
+
+_decoder = msgspec.json.Decoder(Chunk)
+
+
+async def read_chunks(chunks: AsyncGenerator[str, None], reader: AnswerReader) -> AsyncGenerator[Delta, None]:
+    """Raises ProviderError for a refusal. The answer ends with what it used and how it ended."""
+    started, raw, tokens = False, "", Tokens()
+    async for text in chunks:
+        chunk = _decoder.decode(text)
+        if chunk.error is not None:
+            raise refusal(chunk.error)
+        if not started:
+            started = True
+            yield AnswerStart(chunk.id, PurePath(chunk.model).stem)
+        for choice in chunk.choices:
+            for delta in reader.feed(choice.delta.content or ""):
+                yield delta
+            raw = choice.finish_reason or raw
+        tokens = chunk.usage.tokens() if chunk.usage else tokens
+    reason = _REASONS.get(raw, "other")
+    for delta in reader.end(whole=reason == "stop"):
+        yield delta
+    yield UsageReport(tokens)
+    yield Finish("tool_use" if reader.called and reason == "stop" else reason, raw)
+
 
 LARGEST_ANSWER = 2048  # tokens; a small model that finds no end would go on to the end of its context
 
@@ -38,7 +94,7 @@ class LocalClient:
         self,
         name: str,
         models: Models,
-        primer: Primer,
+        primer: CompactToolPrompt,
         names: FileNames = NoNames(),  # noqa: B008  it has no state
     ) -> None:
         self.name = name
@@ -85,7 +141,7 @@ class LocalClient:
 class Asked:
     """A request as the runtime takes it, and how its answer is read."""
 
-    def __init__(self, request: Request, primer: Primer, names: FileNames) -> None:
+    def __init__(self, request: Request, primer: CompactToolPrompt, names: FileNames) -> None:
         self._primer = primer
         self._schema = CallSchema(request.tools, primer)
         self.beginning = beginning_of(request.system or "", request.tools, primer)

@@ -4,11 +4,11 @@ import msgspec
 
 from outrider.errors import InvalidRequestError, MalformedAnswerError, NetworkError, ProviderError
 from outrider.providers.provider import HttpCall, Wire
-from outrider.providers.reading import values_in
+from outrider.providers.response_json import values_in
 from outrider.providers.transport.sse import EventReader
 from outrider.providers.transport.transport import HttpAnswer, Transport
+from outrider.types.deltas import Delta, Finish
 from outrider.types.request import Request
-from outrider.types.stream import Delta, Finish
 
 _ERROR_BYTES = 256 * 1024
 _ANSWER_BYTES = 256 * 1024 * 1024

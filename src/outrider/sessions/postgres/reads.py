@@ -7,11 +7,20 @@ from psycopg.rows import dict_row
 
 from outrider.sessions.postgres.schema import Connection
 from outrider.sessions.records import Change, SessionChange, SessionFilter, SessionPage, Transcript
-from outrider.sessions.rows.blobs import join, names_in
-from outrider.sessions.rows.codec import MessageRow, PartRow
-from outrider.sessions.rows.rules import no_message, no_session
-from outrider.sessions.rows.sessions import after_mark, conditions, page_of, read_session
-from outrider.sessions.rows.transcript import StoredPart, assemble, message_change, part_change, record_change
+from outrider.sessions.rows.codec import MessageRow, PartRow, join, names_in
+from outrider.sessions.rows.rows import (
+    StoredPart,
+    after_mark,
+    assemble,
+    conditions,
+    message_change,
+    no_message,
+    no_session,
+    page_of,
+    part_change,
+    read_session,
+    record_change,
+)
 
 CHANGES = 500
 Row = dict[str, Any]

@@ -8,13 +8,19 @@ from outrider.errors import PartValidationError, StoreError
 from outrider.sessions.postgres.reads import Row, fetch, session_row
 from outrider.sessions.postgres.schema import Connection
 from outrider.sessions.records import Lease, SessionUpdate, StoredSession
-from outrider.sessions.rows import words
-from outrider.sessions.rows.blobs import split
-from outrider.sessions.rows.codec import MessageRow, PartRow, in_place, read_part
+from outrider.sessions.rows import search_terms as words
+from outrider.sessions.rows.codec import MessageRow, PartRow, in_place, read_part, split
 from outrider.sessions.rows.codec import Row as AnyRow
-from outrider.sessions.rows.rules import check_token, in_use, no_message, no_session
-from outrider.sessions.rows.sessions import columns_of, read_session
-from outrider.sessions.rows.transcript import encode_record, inbox_item
+from outrider.sessions.rows.rows import (
+    check_token,
+    columns_of,
+    encode_record,
+    in_use,
+    inbox_item,
+    no_message,
+    no_session,
+    read_session,
+)
 from outrider.sessions.session import SessionTime
 
 LEXEMES, LEXEME_CHARACTERS = 20_000, 200

@@ -1,19 +1,124 @@
 """Messages and parts as stored bytes, and back: what is unknown is kept, what is damaged is reported."""
 
+import hashlib
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
+from functools import cache
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 import msgspec
 
 from outrider.errors import PartValidationError
 from outrider.sessions.records import Damaged, Kept
-from outrider.sessions.rows.blobs import walk
-from outrider.sessions.rows.forms import stored_form
 from outrider.types.codec import AnyPart, UnknownPart, check_part, decode_part, encode_part, plain, validate_part
 from outrider.types.messages import Message, Role
 from outrider.types.parts import PartBase, ToolPart
-from outrider.types.tool_state import ToolCompleted, ToolError
+from outrider.types.tool_state import ToolCompleted, ToolError, ToolState
 from outrider.types.validate import convert, validation_error
+
+# Session and message are the row's (and would be wrong in a fork); parts have rows of their own.
+_KNOWN = frozenset({"session_id", "message_id", "parts"})
+_STATES = get_args(ToolState)
+_STRUCT = type(msgspec.Struct)
+
+
+def stored_form(value: msgspec.Struct) -> msgspec.Struct:
+    """The value in the shape in which it is written. Raises msgspec.ValidationError where a field has a wrong type."""
+    return msgspec.convert(value, _form_of(value.__class__), from_attributes=True)
+
+
+@cache
+def _form_of(kind: type[msgspec.Struct], *, brief: bool = True) -> type[msgspec.Struct]:
+    """A class of the same fields; a brief one leaves out those that hold what they hold when nothing was said. Whatever
+    is read into it is looked at, down to the smallest value: who made the value may not have cared."""
+    config = kind.__struct_config__
+    return msgspec.defstruct(
+        kind.__name__,
+        [_field(field) for field in msgspec.structs.fields(kind) if not brief or field.name not in _KNOWN],
+        kw_only=True,
+        omit_defaults=brief,
+        tag_field=config.tag_field,
+        tag=config.tag,
+    )
+
+
+def _field(field: msgspec.structs.FieldInfo) -> tuple[str, Any] | tuple[str, Any, Any]:
+    """An id is made up anew each time, and so always says something."""
+    kind = _formed(field.type)
+    if field.required or field.name == "id":
+        return (field.name, kind)
+    if field.default is not msgspec.NODEFAULT:
+        return (field.name, kind, msgspec.field(default=field.default))
+    return (field.name, kind, msgspec.field(default_factory=field.default_factory))
+
+
+def _formed(kind: Any) -> Any:
+    """States of calls are brief as well; smaller values are written whole."""
+    generic: Any = get_origin(kind)
+    if generic in (Union, UnionType):
+        return Union[tuple(map(_formed, get_args(kind)))]  # noqa: UP007  made while running
+    if generic is tuple:
+        return tuple[_formed(get_args(kind)[0]), ...]
+    if not isinstance(kind, _STRUCT) or _is_told_apart_by_class(kind):
+        return kind
+    return _form_of(kind, brief=kind in _STATES)
+
+
+def _is_told_apart_by_class(kind: Any) -> bool:
+    """One of several that carries no word of its own that says which: it stays what it is."""
+    config = kind.__struct_config__
+    return config.tag is not None and not hasattr(kind, config.tag_field)
+
+
+BLOB_BYTES = 16 * 1024
+_MARK = "\x00blob:"
+_NAME = re.compile(rb"\\u0000blob:([0-9a-f]{64})")
+
+
+def split(body: bytes) -> tuple[bytes, dict[str, bytes]]:
+    """The row with every large text replaced by its name, and the texts by name; mostly there is none."""
+    if len(body) < BLOB_BYTES:
+        return body, {}
+    blobs: dict[str, bytes] = {}
+
+    def take(text: str) -> str:
+        if len(text) < BLOB_BYTES and not text.startswith(_MARK):
+            return text
+        content = text.encode()
+        name = hashlib.sha256(content).hexdigest()
+        blobs[name] = content
+        return _MARK + name
+
+    lean = walk(msgspec.json.decode(body), take)
+    return (msgspec.json.encode(lean), blobs) if blobs else (body, {})
+
+
+def join(body: bytes, fetch: Callable[[str], bytes]) -> bytes:
+    """The row as it was; `fetch` gives the content of a name."""
+
+    def put(text: str) -> str:
+        return fetch(text.removeprefix(_MARK)).decode() if text.startswith(_MARK) else text
+
+    return msgspec.json.encode(walk(msgspec.json.decode(body), put))
+
+
+def names_in(body: bytes) -> list[str]:
+    """The names of the texts that were taken out of a row."""
+    return [name.decode() for name in _NAME.findall(body)]
+
+
+def walk(value: Any, change: Callable[[str], str]) -> Any:
+    """Plain data with every text in it changed."""
+    match value:
+        case str():
+            return change(value)
+        case dict():
+            return {key: walk(inner, change) for key, inner in value.items()}  # pyright: ignore[reportUnknownVariableType]
+        case list():
+            return [walk(inner, change) for inner in value]  # pyright: ignore[reportUnknownVariableType]
+        case _:
+            return value
 
 
 class MessageRow(msgspec.Struct, frozen=True):

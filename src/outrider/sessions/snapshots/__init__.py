@@ -2,15 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from outrider.lazy import lazy_names
+from outrider._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from outrider.sessions.snapshots.changes import Caller, ChangeSet, Origin
-    from outrider.sessions.snapshots.images import Snapshot
-    from outrider.sessions.snapshots.objects import name_of
-    from outrider.sessions.snapshots.snapshot import Snapshots
-    from outrider.sessions.snapshots.tidying import FILE, forget_sessions, sessions_in, shed
-    from outrider.sessions.snapshots.undoing import Direction, FileAction, Report
+    from outrider.sessions.snapshots.changes import FILE, Caller, ChangeSet, Origin, forget_sessions, sessions_in, shed
+    from outrider.sessions.snapshots.images import Snapshot, name_of
+    from outrider.sessions.snapshots.restore import Direction, FileAction, Report
+    from outrider.sessions.snapshots.snapshots import Snapshots
 
 __all__ = [
     "FILE",
@@ -31,11 +29,9 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "outrider.sessions.snapshots.changes": "Caller ChangeSet Origin",
-        "outrider.sessions.snapshots.images": "Snapshot",
-        "outrider.sessions.snapshots.objects": "name_of",
-        "outrider.sessions.snapshots.snapshot": "Snapshots",
-        "outrider.sessions.snapshots.tidying": "FILE forget_sessions sessions_in shed",
-        "outrider.sessions.snapshots.undoing": "Direction FileAction Report",
+        "outrider.sessions.snapshots.changes": "Caller ChangeSet Origin FILE forget_sessions sessions_in shed",
+        "outrider.sessions.snapshots.images": "Snapshot name_of",
+        "outrider.sessions.snapshots.snapshots": "Snapshots",
+        "outrider.sessions.snapshots.restore": "Direction FileAction Report",
     },
 )

@@ -1,13 +1,17 @@
 """What was done to files, in its order, and what is under way: kept so that it survives the end of the program."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import closing
+from functools import cache
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from outrider.errors import StoreError
+from outrider.permissions.paths.gitignore import IGNORE_FILES, is_ignored
 from outrider.sessions.snapshots.database import Database
-from outrider.sessions.snapshots.images import Image, Snapshot
+from outrider.sessions.snapshots.images import FileState, Objects, Seen, Snapshot, WorkspaceScanner
 from outrider.types.ids import new_id, now_ms
 
 
@@ -38,8 +42,8 @@ class FileChange(msgspec.Struct, frozen=True):
     """None is a file that is not there."""
 
     path: str
-    before: Image | None
-    after: Image | None
+    before: FileState | None
+    after: FileState | None
 
 
 class ChangeSet(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,3 +137,111 @@ class Changes:
 
 def _read(rows: Sequence[tuple[bytes]]) -> list[ChangeSet]:
     return [msgspec.json.decode(row[0], type=ChangeSet) for row in rows]
+
+
+def compare(before: Snapshot, camera: WorkspaceScanner, objects: Objects) -> tuple[list[FileChange], tuple[str, ...]]:
+    """The files that differ from what they were, and those of which it cannot be told."""
+    now = camera.take() if before.paths is None else camera.take_paths(before.paths)
+    # What the second look did not come to may be there still: past a bound, or ignored since.
+    missed = [path for path in before.images if path not in now.images]
+    again = camera.take_paths(missed) if missed and before.paths is None else Snapshot({})
+    images = now.images | again.images
+    unknown = {*before.uncovered, *now.uncovered, *again.uncovered}
+    changed = [path for path in {*before.images, *images} - unknown if before.images.get(path) != images.get(path)]
+    if before.paths is None:
+        unknown |= _there_before([path for path in changed if path not in before.images], before, now, objects)
+    files = [FileChange(path, before.images.get(path), images.get(path)) for path in sorted({*changed} - unknown)]
+    cut = before.cut or now.cut
+    return files, (*sorted(unknown), *([f"{cut}, and everything after it"] if cut else []))
+
+
+def _there_before(new: Iterable[str], before: Snapshot, now: Snapshot, objects: Objects) -> set[str]:
+    """Of files that seem new: those that the first look may have passed over. Undoing would delete them."""
+    if before.cut:
+        return set(new)
+    if before.ignoring == now.ignoring:
+        return set()
+
+    @cache
+    def lines_of(folder: str) -> list[str]:
+        images = [before.ignoring[folder + name] for name in IGNORE_FILES if folder + name in before.ignoring]
+        return [line for image in images for line in objects.get(image.hash).decode("utf-8", "replace").splitlines()]
+
+    try:
+        return {path for path in new if is_ignored(path, lines_of)}
+    except StoreError:
+        return set(new)
+
+
+class ScanCache:
+    """What is known of files that were read, also by earlier programs; void once contents were given up by anybody."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.seen: dict[str, Seen] = {}
+        self._written = 0
+        self._void = self._read("void")
+        if known := self._read("seen"):
+            self.seen.update(msgspec.msgpack.decode(known, type=dict[str, Seen]))
+            self._written = len(self.seen)
+
+    def check(self) -> None:
+        if (void := self._read("void")) != self._void:
+            self._void = void
+            self.seen.clear()
+            self._written = 0
+
+    def keep(self, least: int) -> None:
+        """Write it down once so much is new."""
+        if len(self.seen) - self._written >= least:
+            self._write("seen", msgspec.msgpack.encode(self.seen))
+            self._written = len(self.seen)
+
+    def forget(self) -> None:
+        self._void = str(int(self._void or b"0") + 1).encode()
+        self._write("void", self._void)
+        self._write("seen", msgspec.msgpack.encode({}))
+        self.seen.clear()
+        self._written = 0
+
+    def _read(self, name: str) -> bytes:
+        rows = self._database.read("SELECT value FROM state WHERE name = ?", (name,))
+        return rows[0][0] if rows else b""
+
+    def _write(self, name: str, value: bytes) -> None:
+        with self._database.writing() as db:
+            db.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (name, value))
+
+
+FILE = "snapshots.db"
+
+
+def sessions_in(folder: Path) -> set[str]:
+    """Whose changes are kept there."""
+    with closing(Database(folder / FILE)) as database:
+        begun = {session for one in Changes(database).under_way() for session in one.origin.sessions}
+        return begun | {row[0] for row in database.read("SELECT DISTINCT session FROM belongs")}
+
+
+def forget_sessions(folder: Path, gone: Collection[str]) -> None:
+    """What others have changed as well stays theirs; contents that nobody needs any more go too."""
+    with closing(Database(folder / FILE)) as database:
+        changes = Changes(database)
+        with database.writing() as db:
+            db.executemany("DELETE FROM belongs WHERE session = ?", [(session,) for session in gone])
+            db.execute("DELETE FROM changes WHERE number NOT IN (SELECT number FROM belongs)")
+        for begun in changes.under_way():
+            if set(begun.origin.sessions) <= set(gone):
+                changes.end(begun.snapshot.id)
+        ScanCache(database).forget()
+        Objects(database).keep_only(changes.needed())
+
+
+def shed(folders: Path, most: int) -> None:
+    """Of all workspaces together no more than `most` bytes are kept: those go that were not used for longest."""
+    files = sorted(folders.glob(f"*/{FILE}"), key=lambda file: file.stat().st_mtime, reverse=True)
+    kept = 0
+    for file in files:
+        kept += file.stat().st_size
+        if kept > most and file != files[0]:
+            forget_sessions(file.parent, sessions_in(file.parent))

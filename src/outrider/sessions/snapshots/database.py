@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.errors import StoreVersionError
-from outrider.sessions.sqlite.failures import in_our_words
-from outrider.sessions.sqlite.files import journal_mode, prepare, prepare_folder
-from outrider.sessions.sqlite.turnstile import Turnstile
+from outrider.sessions.sqlite.files import FairFileLock, in_our_words, journal_mode, prepare, prepare_folder
 
 VERSION = 1
 _TABLES = (
@@ -32,7 +30,7 @@ class Database:
         self.path = path
         self._lock = threading.RLock()
         self._depth = 0
-        turnstile = Turnstile(path)
+        turnstile = FairFileLock(path)
         try:
             with in_our_words(path), turnstile:
                 prepare(path)

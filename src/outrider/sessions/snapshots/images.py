@@ -1,18 +1,118 @@
 """What the files of a workspace are at one moment, looked at within bounds."""
 
+import hashlib
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
-from outrider.permissions.paths.ignore import IGNORE_FILES
+from outrider.errors import StoreError
+from outrider.permissions.paths.gitignore import IGNORE_FILES, REPOSITORIES, UNFINISHED, Rules, parse
 from outrider.sessions.records import sayable
-from outrider.sessions.snapshots.objects import Objects, name_of
-from outrider.sessions.snapshots.walk import walk
+from outrider.sessions.snapshots.database import Database
 from outrider.types.ids import new_id
+
+_LEVEL = 1
+
+
+def name_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+class Objects:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def put(self, content: bytes) -> str:
+        name = name_of(content)
+        self.put_all([(name, content)])
+        return name
+
+    def put_all(self, contents: Iterable[tuple[str, bytes]]) -> None:
+        """Contents under the names that `name_of` gave them."""
+        with self._database.writing() as db:
+            for name, content in contents:
+                if not db.execute("SELECT 1 FROM objects WHERE name = ?", (name,)).fetchone():
+                    db.execute("INSERT INTO objects VALUES (?, ?)", (name, zlib.compress(content, _LEVEL)))
+
+    def get(self, name: str) -> bytes:
+        """Raises StoreError if it is not there, or not what it was."""
+        rows = self._database.read("SELECT body FROM objects WHERE name = ?", (name,))
+        if not rows:
+            raise StoreError(f"the content {name} is not kept any more")
+        try:
+            content = zlib.decompress(rows[0][0])
+        except zlib.error as error:
+            raise StoreError(f"the content {name} is damaged") from error
+        if name_of(content) != name:
+            raise StoreError(f"the content {name} is damaged")
+        return content
+
+    def keep_only(self, names: Collection[str]) -> None:
+        found = [row[0] for row in self._database.read("SELECT name FROM objects")]
+        with self._database.writing() as db:
+            db.executemany("DELETE FROM objects WHERE name = ?", [(name,) for name in found if name not in names])
+        self._database.shrink()
+
+
+# Made by programs from what is elsewhere, large, and often left to ignore files that are not written yet.
+GENERATED = frozenset(
+    {"node_modules", "__pycache__", ".venv", ".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".gradle"}
+)
+
+
+def walk(root: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Paths below the root, each with its status; the same order every time."""
+    waiting: list[tuple[str, Rules | None]] = [("", None)]
+    while waiting:
+        folder, above = waiting.pop()
+        entries = _entries(f"{root}/{folder}")
+        rules = _rules(root, folder, entries, above)
+        inner: list[tuple[str, Rules | None]] = []
+        for entry in entries:
+            path = folder + entry.name
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if entry.name in REPOSITORIES or (is_folder and entry.name in GENERATED):
+                continue
+            if rules is not None and rules.ignores(path, is_folder=is_folder):
+                continue
+            if is_folder:
+                inner.append((f"{path}/", rules))
+                continue
+            if UNFINISHED.fullmatch(entry.name):
+                continue
+            try:
+                yield path, entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+        waiting += reversed(inner)
+
+
+def _entries(folder: str) -> "list[os.DirEntry[str]]":
+    try:
+        with os.scandir(folder) as found:
+            return sorted(found, key=lambda entry: entry.name)
+    except OSError:
+        return []
+
+
+def _rules(root: str, folder: str, entries: "list[os.DirEntry[str]]", above: Rules | None) -> Rules | None:
+    names = [entry.name for entry in entries if entry.name in IGNORE_FILES and entry.is_file()]
+    lines = [line for name in names for line in _lines(f"{root}/{folder}{name}")]
+    return Rules(folder, parse(lines), above) if lines else above
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123  thousands of folders
+            return file.read().splitlines()
+    except OSError:
+        return []
+
 
 # A file that changed this shortly before it was read may change again without its time telling.
 _FRESH_NS = 50_000_000
@@ -31,7 +131,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     quota_bytes: int = 1024 * 1024 * 1024
 
 
-class Image(msgspec.Struct, frozen=True, array_like=True):
+class FileState(msgspec.Struct, frozen=True, array_like=True):
     """A file as it was: where its content is kept (for a link, its target), and its permissions."""
 
     hash: str
@@ -44,11 +144,11 @@ class Snapshot(msgspec.Struct, frozen=True):
     at which a bound was met: nothing is known of that one and the others after it. `ignoring` are the ignore files
     that were in force."""
 
-    images: dict[str, Image]
+    images: dict[str, FileState]
     uncovered: tuple[str, ...] = ()
     paths: tuple[str, ...] | None = None
     cut: str = ""
-    ignoring: dict[str, Image] = {}
+    ignoring: dict[str, FileState] = {}
     id: str = msgspec.field(default_factory=new_id)
 
 
@@ -56,10 +156,10 @@ class Seen(msgspec.Struct, frozen=True, array_like=True):
     """A file's size, times, number and mode when it was read, and what it held."""
 
     stamp: tuple[int, int, int, int]
-    image: Image
+    image: FileState
 
 
-class Camera:
+class WorkspaceScanner:
     """Takes snapshots of one workspace; files that look unchanged since the last one are not read again. `seen` says
     what was known before, and grows."""
 
@@ -86,7 +186,7 @@ class Camera:
                 yield path, status
 
     def _look(self, files: Iterator[tuple[str, os.stat_result]], wanted: tuple[str, ...] | None) -> Snapshot:
-        images: dict[str, Image] = {}
+        images: dict[str, FileState] = {}
         uncovered: list[str] = []
         largest = self._limits.file_bytes if wanted is None else self._limits.written_bytes
         reading = _Reading(self._objects, self._limits.bytes, largest, self.seen)
@@ -124,7 +224,7 @@ class _Reading:
         self._fresh: dict[str, Seen] = {}
         self.bytes = most
 
-    def read(self, path: str, place: str, status: os.stat_result) -> Image:
+    def read(self, path: str, place: str, status: os.stat_result) -> FileState:
         content = content_of(place, status, self._largest)
         image = _image(name_of(content), status)
         self._contents.append((image.hash, content))
@@ -143,7 +243,7 @@ class _Reading:
         self._contents, self._fresh, self._waiting = [], {}, 0
 
 
-def current_image(place: str, objects: Objects, limit: int) -> Image | None:
+def current_image(place: str, objects: Objects, limit: int) -> FileState | None:
     """A file as it is now, its content kept; None if there is none. Raises ValueError for what is no file, or too
     large."""
     try:
@@ -172,8 +272,8 @@ def content_of(place: str, status: os.stat_result, limit: int) -> bytes:
         raise ValueError(f"{place} cannot be read: {error.strerror}") from error
 
 
-def _image(name: str, status: os.stat_result) -> Image:
-    return Image(name, stat.S_IMODE(status.st_mode), stat.S_ISLNK(status.st_mode))
+def _image(name: str, status: os.stat_result) -> FileState:
+    return FileState(name, stat.S_IMODE(status.st_mode), stat.S_ISLNK(status.st_mode))
 
 
 def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from outrider.sessions.sqlite.failures import in_our_words
+from outrider.sessions.sqlite.files import in_our_words
 
 T = TypeVar("T")
 

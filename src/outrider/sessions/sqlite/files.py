@@ -1,11 +1,16 @@
 """Files of a store: private, never through a planted link, and with a journal that their file system can keep."""
 
+import errno
+import fcntl
 import os
+import sqlite3
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
-from outrider.errors import StoreUnavailableError
+from outrider.errors import StorageFullError, StoreDamagedError, StoreError, StoreUnavailableError
 
 # Shared memory and locks of these cannot be trusted between machines, and a write-ahead log needs both.
 _NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "ncpfs", "vboxsf"})
@@ -109,3 +114,87 @@ def _refuse_foreign(path: Path, status: os.stat_result) -> None:
 def _refuse_link(path: Path) -> None:
     if path.is_symlink():
         raise StoreUnavailableError(f"{path} is a link; refusing to write through it", path=str(path))
+
+
+_FULL_BYTES = 256 * 1024
+_UNAVAILABLE = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_AUTH,
+}
+
+
+@contextmanager
+def in_our_words(path: Path) -> Generator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise explain(error, path) from error
+
+
+def explain(error: Exception, path: Path) -> StoreError:
+    if isinstance(error, StoreError):
+        return error
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    where = {"path": str(path)}
+    if code == sqlite3.SQLITE_FULL or _disk_is_full(error, code, path):
+        return StorageFullError(f"there is no space left for {path}; nothing was written", **where)
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return StoreDamagedError(f"{path} is damaged: {error}", **where)
+    if code in _UNAVAILABLE or isinstance(error, OSError):
+        return StoreUnavailableError(f"{path} cannot be used now: {error}", **where)
+    return StoreError(f"{path}: {error}", **where)
+
+
+def _disk_is_full(error: Exception, code: int, path: Path) -> bool:
+    """A full disk also shows as a failed write, or as shared memory that cannot grow."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if code not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+        return False
+    try:
+        status = os.statvfs(path.parent)
+    except OSError:
+        return False
+    return status.f_bavail * status.f_frsize < _FULL_BYTES
+
+
+class FairFileLock:
+    def __init__(self, path: Path) -> None:
+        self._queue = open_private(Path(f"{path}-queue"))
+        self._gate = open_private(Path(f"{path}-gate"))
+
+    def __enter__(self) -> Self:
+        fcntl.flock(self._queue, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self._gate, fcntl.LOCK_EX)
+        finally:
+            fcntl.flock(self._queue, fcntl.LOCK_UN)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+    def try_enter(self) -> bool:
+        """Enter if nobody is inside or waiting. One turnstile object is for one thread."""
+        try:
+            fcntl.flock(self._queue, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        try:
+            fcntl.flock(self._gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            fcntl.flock(self._queue, fcntl.LOCK_UN)
+        return True
+
+    def leave(self) -> None:
+        fcntl.flock(self._gate, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        os.close(self._queue)
+        os.close(self._gate)

@@ -5,6 +5,7 @@ event loop, while the file is free and commits are quick; otherwise a thread of 
 """
 
 import asyncio
+import contextlib
 import os
 import queue
 import sqlite3
@@ -12,16 +13,184 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from time import monotonic
+from typing import Any, TypeVar
 
 from outrider.errors import StoreError, StoreUnavailableError
+from outrider.sessions import failpoints as faults
 from outrider.sessions.sqlite.connection import connect
-from outrider.sessions.sqlite.failures import explain
-from outrider.sessions.sqlite.files import log_of
-from outrider.sessions.sqlite.pen import Log, Order, Pen, Write, send
-from outrider.sessions.sqlite.turnstile import Turnstile
+from outrider.sessions.sqlite.files import FairFileLock, explain, log_of
 
 T = TypeVar("T")
+Write = Callable[[sqlite3.Connection], T]
+
+OVERDUE_SECONDS = 0.1
+
+_sync = getattr(os, "fdatasync", os.fsync)  # macOS has only the second
+
+
+class WriteRequest:
+    """One write that somebody waits for."""
+
+    __slots__ = ("_claim", "_error", "_result", "future", "loop", "patience", "synced", "write")
+
+    def __init__(self, write: Write[Any], *, synced: bool) -> None:
+        self.write = write
+        self.synced = synced
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self.loop.create_future()
+        self.patience: asyncio.TimerHandle | None = None  # of all that were handed over with it
+        self._result: Any = None
+        self._error: Exception | None = None
+        self._claim = threading.Lock()
+
+    def claim(self) -> bool:
+        """True for the first who asks: the one that begins it, or the caller that gives up."""
+        return not self.future.done() and self._claim.acquire(blocking=False)
+
+    def hand_back(self) -> None:
+        """Nothing was done: somebody else may begin it."""
+        self._claim.release()
+
+    def carry_out(self, db: sqlite3.Connection) -> None:
+        self._result = self.write(db)
+
+    def fail(self, error: Exception) -> None:
+        self._error = self._error or error
+
+    def deliver(self) -> None:
+        """Tell whoever waits, from the thread of their loop."""
+        if self.patience is not None:
+            self.patience.cancel()
+        if self.future.done():
+            return
+        if self._error is not None:
+            self.future.set_exception(self._error)
+        else:
+            self.future.set_result(self._result)
+
+
+def send(orders: Sequence[WriteRequest]) -> None:
+    """Tell all who wait, from another thread: each loop is woken once."""
+    loops: dict[asyncio.AbstractEventLoop, list[WriteRequest]] = {}
+    for order in orders:
+        loops.setdefault(order.loop, []).append(order)
+    for loop, own in loops.items():
+        with contextlib.suppress(RuntimeError):  # it was closed: nobody waits any more
+            loop.call_soon_threadsafe(_deliver, own)
+
+
+def _deliver(orders: Sequence[WriteRequest]) -> None:
+    for order in orders:
+        order.deliver()
+
+
+class WalSync:
+    """Since when the file that commits go to first holds some that may not have reached the disk."""
+
+    def __init__(self) -> None:
+        self._waiting_since: float | None = None
+
+    @property
+    def is_overdue(self) -> bool:
+        return self._waiting_since is not None and monotonic() - self._waiting_since > OVERDUE_SECONDS
+
+    def written(self, file: int, *, synced: bool) -> None:
+        """One that waits for the disk takes all earlier ones along."""
+        if synced:
+            _sync(file)
+            self._waiting_since = None
+        elif self._waiting_since is None:
+            self._waiting_since = monotonic()
+
+    def sync(self, file: int) -> None:
+        """For the last ones, which no other commit takes along. One that comes in between counts as waiting again."""
+        since, self._waiting_since = self._waiting_since, None
+        if since is None:
+            return
+        try:
+            _sync(file)
+        except OSError:
+            self._waiting_since = since
+
+
+class TransactionWriter:
+    """Whoever uses it holds the turnstile.
+
+    With a log, SQLite is told not to wait for the disk at commits, and we do where it is wanted: changing its mind each
+    time costs more. Without one it always waits."""
+
+    def __init__(self, path: Path, db: sqlite3.Connection, log: WalSync) -> None:
+        self.db = db
+        self._path = path
+        self._log = log
+        self._file = _open_log(path, db)
+        if self._file is not None:
+            db.execute("PRAGMA synchronous = NORMAL")
+
+    @property
+    def has_log(self) -> bool:
+        return self._file is not None
+
+    def commit(self, orders: Sequence[WriteRequest]) -> None:
+        """All orders in one transaction; one that fails is undone alone. Raises only if it cannot even begin."""
+        self.db.execute("BEGIN IMMEDIATE")
+        try:
+            for order in orders:
+                self._try(order, alone=len(orders) == 1)
+            if self.db.in_transaction:
+                self.db.execute("COMMIT")
+                if self._file is not None:
+                    synced = self._log.is_overdue or any(order.synced for order in orders)
+                    self._log.written(self._file, synced=synced)
+        except Exception as error:  # noqa: BLE001  whoever waits is told
+            self.roll_back()
+            for order in orders:
+                order.fail(explain(error, self._path))
+        faults.failpoint("FP-after-commit")
+
+    def sync(self) -> None:
+        """What was committed without waiting for the disk reaches it."""
+        if self._file is not None:
+            self._log.sync(self._file)
+
+    def close(self) -> None:
+        self.sync()
+        if self._file is not None:
+            os.close(self._file)
+        self.db.close()
+
+    def roll_back(self) -> None:
+        if self.db.in_transaction:
+            with contextlib.suppress(sqlite3.Error):
+                self.db.execute("ROLLBACK")
+
+    def _try(self, order: WriteRequest, *, alone: bool) -> None:
+        """One order; its failure is its own unless the whole transaction is lost."""
+        if not alone:
+            self.db.execute("SAVEPOINT one")
+        try:
+            order.carry_out(self.db)
+        except Exception as error:
+            order.fail(explain(error, self._path) if isinstance(error, sqlite3.Error | OSError) else error)
+            if not self.db.in_transaction:
+                raise
+            self.db.execute("ROLLBACK" if alone else "ROLLBACK TO one")
+        if not alone:
+            self.db.execute("RELEASE one")
+
+
+def _open_log(path: Path, db: sqlite3.Connection) -> int | None:
+    """None where there is none, or it cannot be opened. While the connection is open, nobody puts another in its place.
+    Closing it drops no locks: SQLite has none on this file."""
+    if db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        return None
+    try:
+        return os.open(log_of(path), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+
+
 Chore = Callable[[sqlite3.Connection], bool]
 
 BATCH = 256
@@ -40,7 +209,7 @@ class Writer:
 
     def __init__(self, path: Path, chore: Chore) -> None:
         self._path = path
-        self._log = Log()
+        self._log = WalSync()
         self._log_path = log_of(path)
         self._chore = chore
         self._chores_due = True
@@ -48,7 +217,7 @@ class Writer:
         self._lately = self._last = 0.0
         self._chore_done = time.perf_counter()
         self._home: _Home | None = None
-        self._orders: queue.SimpleQueue[list[Order] | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[list[WriteRequest] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="outrider-writer", daemon=True)
         self._thread.start()
 
@@ -60,7 +229,7 @@ class Writer:
         """
         if self._closed:
             raise StoreError(f"{self._path} is closed")
-        order = Order(write, synced=synced)
+        order = WriteRequest(write, synced=synced)
         if self._home is None:
             self._home = _Home(self._path, self._log, order.loop)
         if heavy or order.loop is not self._home.loop or self._home.may_wait:
@@ -88,7 +257,7 @@ class Writer:
             if self._home is not None:
                 self._home.close()
 
-    def _join(self, home: "_Home", order: Order) -> None:
+    def _join(self, home: "_Home", order: WriteRequest) -> None:
         """The first to come are served at once; in a crowd, all who come in one round of the loop together."""
         if not home.crowd and self._lately <= QUICK_SECONDS and home.has_time():
             self._commit_here(home, [order])
@@ -104,7 +273,7 @@ class Writer:
         else:
             self._hand_over(crowd)
 
-    def _commit_here(self, home: "_Home", orders: list[Order]) -> None:
+    def _commit_here(self, home: "_Home", orders: list[WriteRequest]) -> None:
         """At once, if nothing but the disk has to be waited for."""
         start = time.perf_counter()
         if not home.commit(orders):
@@ -115,7 +284,7 @@ class Writer:
             self._chores_due = True
             self._orders.put([])
 
-    def _hand_over(self, orders: list[Order]) -> None:
+    def _hand_over(self, orders: list[WriteRequest]) -> None:
         """To the thread. Who waits there for another process does not wait for ever. All are of one loop."""
         if self._closed:
             for order in orders:
@@ -137,14 +306,14 @@ class Writer:
         now = time.perf_counter()
         return now - self._last < IDLE_SECONDS and now - self._chore_done < BUSY_SECONDS
 
-    def _give_up(self, orders: Sequence[Order]) -> None:
+    def _give_up(self, orders: Sequence[WriteRequest]) -> None:
         text = f"{self._path}: another process has held the lock for {PATIENCE_SECONDS} s"
         for order in orders:
             if order.claim():
                 order.future.set_exception(StoreUnavailableError(text, path=str(self._path)))
 
     def _work(self) -> None:
-        pen, turnstile = Pen(self._path, connect(self._path), self._log), Turnstile(self._path)
+        pen, turnstile = TransactionWriter(self._path, connect(self._path), self._log), FairFileLock(self._path)
         try:
             while (orders := self._next()) is not None:
                 if orders:
@@ -155,7 +324,7 @@ class Writer:
             pen.close()
             turnstile.close()
 
-    def _next(self) -> list[Order] | None:
+    def _next(self) -> list[WriteRequest] | None:
         """What waits; nothing when it is time for a chore; None at the end."""
         try:
             first = self._orders.get(timeout=IDLE_SECONDS if self._chores_due else None)
@@ -173,8 +342,8 @@ class Writer:
             first += more
         return first
 
-    def _commit(self, pen: Pen, turnstile: Turnstile, waiting: list[Order]) -> None:
-        orders: list[Order] = []
+    def _commit(self, pen: TransactionWriter, turnstile: FairFileLock, waiting: list[WriteRequest]) -> None:
+        orders: list[WriteRequest] = []
         try:
             with turnstile:
                 orders = [order for order in waiting if order.claim()]
@@ -188,7 +357,7 @@ class Writer:
         self._chores_due = True
         self._bound_log(pen, turnstile, LOG_LIMIT_BYTES)
 
-    def _do_chore(self, pen: Pen, turnstile: Turnstile) -> None:
+    def _do_chore(self, pen: TransactionWriter, turnstile: FairFileLock) -> None:
         self._chores_due = False  # first, so that a commit while we wait for the disk asks for another round
         pen.sync()
         if self._is_busy:
@@ -198,7 +367,7 @@ class Writer:
             self._chore_done = time.perf_counter()
         self._bound_log(pen, turnstile, CHECKPOINT_BYTES)
 
-    def _try_chore(self, pen: Pen, turnstile: Turnstile) -> bool:
+    def _try_chore(self, pen: TransactionWriter, turnstile: FairFileLock) -> bool:
         """Says whether there is more to do."""
         try:
             with turnstile:
@@ -210,7 +379,7 @@ class Writer:
             pen.roll_back()
             return False
 
-    def _bound_log(self, pen: Pen, turnstile: Turnstile, limit: int) -> None:
+    def _bound_log(self, pen: TransactionWriter, turnstile: FairFileLock, limit: int) -> None:
         """Merge the log while nobody waits; past a larger size wait for readers as well, so that it starts anew."""
         try:
             size = os.stat(self._log_path).st_size  # noqa: PTH116  often, so without a Path
@@ -224,13 +393,13 @@ class Writer:
 class _Home:
     """What writes in the thread of the first event loop that asked, without ever waiting for a lock."""
 
-    def __init__(self, path: Path, log: Log, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, path: Path, log: WalSync, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.crowd: list[Order] = []
+        self.crowd: list[WriteRequest] = []
         self._since = 0.0
         self._served = 0  # alone, since then
-        self._pen = Pen(path, connect(path, patient=False), log)
-        self._turnstile = Turnstile(path)
+        self._pen = TransactionWriter(path, connect(path, patient=False), log)
+        self._turnstile = FairFileLock(path)
 
     @property
     def may_wait(self) -> bool:
@@ -248,7 +417,7 @@ class _Home:
     def read(self, read: Callable[[sqlite3.Connection], T]) -> T:
         return read(self._pen.db)
 
-    def commit(self, orders: list[Order]) -> bool:
+    def commit(self, orders: list[WriteRequest]) -> bool:
         """False, with nothing done, if somebody else is writing."""
         if not self._turnstile.try_enter():
             return False

@@ -3,16 +3,12 @@
 from typing import assert_never
 
 from outrider.errors import ToolFailure
-from outrider.tools import patches
 from outrider.tools.context import ToolContext
-from outrider.tools.files.editor import Editor
-from outrider.tools.files.revision import Revision, Revisions
-from outrider.tools.prompt import prompt_beside
-from outrider.tools.text.difference import Difference, difference
+from outrider.tools.edit_transaction import Editor, Revision, Revisions
+from outrider.tools.text import patch as patches
+from outrider.tools.text.diff import Difference, difference, fresh_view
 from outrider.tools.text.encoding import Encoding, detect
-from outrider.tools.text.view import fresh_view
-from outrider.tools.tool import Tool, ToolResult
-from outrider.tools.words import renamed
+from outrider.tools.tool import Tool, ToolResult, argument_aliases, prompt_beside
 
 ALIASES = {"input": "patch", "patchText": "patch", "patch_text": "patch", "diff": "patch"}
 
@@ -21,10 +17,10 @@ def apply_patch_tool(editor: Editor) -> Tool:
     async def apply_patch(patch: str, context: ToolContext) -> ToolResult:
         return await editor.change(context, lambda revisions: _apply(revisions, patches.read_patch(patch)))
 
-    return Tool(apply_patch, description=prompt_beside(__file__), preprocess_args=renamed(ALIASES))
+    return Tool(apply_patch, description=prompt_beside(__file__), preprocess_args=argument_aliases(ALIASES))
 
 
-def _apply(revisions: Revisions, wishes: list["patches.Wish"]) -> ToolResult:
+def _apply(revisions: Revisions, wishes: list["patches.FileOperation"]) -> ToolResult:
     for wish in wishes:
         match wish:
             case patches.AddFile():

@@ -4,16 +4,11 @@ from typing import Annotated
 
 from outrider.errors import ToolFailure
 from outrider.tools.context import ToolContext
-from outrider.tools.files.editor import Editor
-from outrider.tools.files.revision import Revision, Revisions
-from outrider.tools.prompt import prompt_beside
-from outrider.tools.text.difference import difference
-from outrider.tools.text.encoding import Encoding
-from outrider.tools.text.endings import split_lines
-from outrider.tools.text.replacing import Replaced, replace_text
-from outrider.tools.text.view import fresh_view, numbered
-from outrider.tools.tool import Tool, ToolResult
-from outrider.tools.words import renamed
+from outrider.tools.edit_transaction import Editor, Revision, Revisions
+from outrider.tools.text.diff import difference, fresh_view, numbered
+from outrider.tools.text.encoding import Encoding, split_lines
+from outrider.tools.text.replace import Replaced, replace_text
+from outrider.tools.tool import Tool, ToolResult, argument_aliases, prompt_beside
 
 ALIASES = {
     "path": "file_path",
@@ -40,7 +35,7 @@ def edit_tool(editor: Editor) -> Tool:
             context, lambda revisions: _edit(revisions, file_path, old_string, new_string, everywhere=replace_all)
         )
 
-    return Tool(edit, description=prompt_beside(__file__), preprocess_args=renamed(ALIASES))
+    return Tool(edit, description=prompt_beside(__file__), preprocess_args=argument_aliases(ALIASES))
 
 
 def _edit(revisions: Revisions, path: str, old: str, new: str, *, everywhere: bool) -> ToolResult:

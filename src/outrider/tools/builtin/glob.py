@@ -6,11 +6,9 @@ from typing import Annotated
 
 from outrider.errors import ToolFailure
 from outrider.tools import search
-from outrider.tools.files.files import Files, Place, printable
-from outrider.tools.prompt import prompt_beside
 from outrider.tools.threads import Threads
-from outrider.tools.tool import Tool, ToolResult
-from outrider.tools.words import renamed
+from outrider.tools.tool import Tool, ToolResult, argument_aliases, prompt_beside
+from outrider.tools.workspace_files import Files, Place, printable
 
 SHOWN = 200
 _threads = Threads(4)
@@ -36,7 +34,7 @@ def glob_tool(files: Files) -> Tool:
         read_only=True,
         repeatable=True,
         timeout=60,
-        preprocess_args=renamed({"glob": "pattern", "directory": "path", "dir": "path"}),
+        preprocess_args=argument_aliases({"glob": "pattern", "directory": "path", "dir": "path"}),
     )
 
 

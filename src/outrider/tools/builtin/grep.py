@@ -10,13 +10,11 @@ import msgspec
 from outrider.errors import ToolFailure
 from outrider.permissions.paths.protected import protecting
 from outrider.tools import search
-from outrider.tools.files.files import Files, Place, printable
-from outrider.tools.prompt import prompt_beside
-from outrider.tools.search.query import Hit, OutputMode, Query, Scope
+from outrider.tools.search import Hit, OutputMode, Query, Scope
 from outrider.tools.text.encoding import shown
 from outrider.tools.threads import Threads
-from outrider.tools.tool import Tool, ToolResult
-from outrider.tools.words import renamed
+from outrider.tools.tool import Tool, ToolResult, argument_aliases, prompt_beside
+from outrider.tools.workspace_files import Files, Place, printable
 
 ROOM = 26_000  # characters of an answer; the runner would cut a longer one in its middle
 _LONGEST_PATTERN = 10_000
@@ -66,7 +64,7 @@ def grep_tool(files: Files) -> Tool:
 
 def _understood(arguments: dict[str, Any]) -> dict[str, Any]:
     """`-A` and `-B` become lines on both sides, and `-n` is what happens anyway."""
-    arguments = renamed(_ALIASES, drop=frozenset({"-n"}))(arguments)
+    arguments = argument_aliases(_ALIASES, drop=frozenset({"-n"}))(arguments)
     around = [arguments.pop(name) for name in ("-A", "-B") if name in arguments]
     if around and "context" not in arguments:
         numbers = [lines for lines in around if isinstance(lines, int)]

@@ -6,12 +6,9 @@ from collections.abc import Iterator
 from typing import Annotated
 
 from outrider.errors import ToolFailure
-from outrider.permissions.paths.ignore import REPOSITORIES
-from outrider.tools.files.files import Files, printable
-from outrider.tools.files.folders import FOLDER
-from outrider.tools.prompt import prompt_beside
-from outrider.tools.tool import Tool, ToolResult
-from outrider.tools.words import renamed
+from outrider.permissions.paths.gitignore import REPOSITORIES
+from outrider.tools.tool import Tool, ToolResult, argument_aliases, prompt_beside
+from outrider.tools.workspace_files import FOLDER, Files, printable
 
 SHOWN = 500
 _DEEPEST = 5
@@ -38,7 +35,7 @@ def list_tool(files: Files) -> Tool:
         description=prompt_beside(__file__),
         read_only=True,
         repeatable=True,
-        preprocess_args=renamed({"directory": "path", "dir_path": "path", "dir": "path", "file_path": "path"}),
+        preprocess_args=argument_aliases({"directory": "path", "dir_path": "path", "dir": "path", "file_path": "path"}),
     )
 
 

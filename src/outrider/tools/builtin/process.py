@@ -3,13 +3,10 @@
 from typing import Annotated, Any, Literal, assert_never
 
 from outrider.errors import ProcessError, ToolFailure
-from outrider.processes.supervised import ProcessStatus
-from outrider.processes.supervisor import Supervisor
-from outrider.tools.command_text import noted, told_ending, told_slice
+from outrider.processes.supervisor import ProcessStatus, Supervisor
+from outrider.tools.command_output import noted, told_ending, told_slice
 from outrider.tools.context import ToolContext
-from outrider.tools.prompt import prompt_beside
-from outrider.tools.tool import Tool, ToolResult
-from outrider.tools.words import renamed
+from outrider.tools.tool import Tool, ToolResult, argument_aliases, prompt_beside
 from outrider.types.ids import now_ms
 
 Action = Literal["list", "read", "wait", "write", "kill"]
@@ -26,7 +23,7 @@ ALIASES = {
     "data": "input",
 }
 ACTIONS = {"output": "read", "poll": "read", "log": "read", "send": "write", "send_input": "write", "stop": "kill"}
-_rename = renamed(ALIASES)
+_rename = argument_aliases(ALIASES)
 
 
 def process_tool(supervisor: Supervisor) -> Tool:

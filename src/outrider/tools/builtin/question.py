@@ -7,8 +7,7 @@ import msgspec
 
 from outrider.errors import ToolFailure
 from outrider.tools.context import ToolContext
-from outrider.tools.prompt import prompt_beside
-from outrider.tools.tool import Tool, ToolResult
+from outrider.tools.tool import Tool, ToolResult, prompt_beside
 from outrider.types.validate import is_object
 
 MOST_OPTIONS = 20

@@ -5,12 +5,8 @@ from typing import Annotated, Any, BinaryIO
 
 from outrider.errors import ToolFailure
 from outrider.tools.context import ToolContext
-from outrider.tools.files.files import Files, Place
-from outrider.tools.files.ledger import Ledger
-from outrider.tools.files.reading import Bounds, Piece, read_piece
-from outrider.tools.prompt import prompt_beside
-from outrider.tools.tool import Tool, ToolResult
-from outrider.tools.words import renamed
+from outrider.tools.tool import Tool, ToolResult, argument_aliases, prompt_beside
+from outrider.tools.workspace_files import Bounds, Files, Piece, Place, SeenVersions, read_piece
 from outrider.types.tool_state import Attachment
 
 LARGEST_ATTACHMENT = 10 * 1024 * 1024
@@ -26,7 +22,7 @@ _MAGIC = (
 ALIASES = {"path": "file_path", "filename": "file_path", "filePath": "file_path", "start_line": "offset"}
 
 
-def read_tool(files: Files, ledger: Ledger) -> Tool:
+def read_tool(files: Files, ledger: SeenVersions) -> Tool:
     def read(
         file_path: str,
         context: ToolContext,
@@ -48,7 +44,11 @@ def read_tool(files: Files, ledger: Ledger) -> Tool:
         return ToolResult(_told(piece), title=place.shown, metadata=_about(piece))
 
     return Tool(
-        read, description=prompt_beside(__file__), read_only=True, repeatable=True, preprocess_args=renamed(ALIASES)
+        read,
+        description=prompt_beside(__file__),
+        read_only=True,
+        repeatable=True,
+        preprocess_args=argument_aliases(ALIASES),
     )
 
 

@@ -6,15 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from outrider.errors import ProcessError, ToolFailure
-from outrider.processes.pace import Pacer
-from outrider.processes.plain_text import plain_text
-from outrider.processes.supervised import Outcome
-from outrider.processes.supervisor import Supervisor, TimeLimit
-from outrider.tools.command_text import noted, told_output
+from outrider.processes.output import Pacer, plain_text
+from outrider.processes.supervisor import Outcome, Supervisor, TimeLimit
+from outrider.tools.command_output import noted, told_output
 from outrider.tools.context import Progress, ToolContext
-from outrider.tools.prompt import prompt_beside
-from outrider.tools.tool import Tool, ToolResult
-from outrider.tools.words import renamed
+from outrider.tools.tool import Tool, ToolResult, argument_aliases, prompt_beside
 from outrider.types.ids import new_id
 
 AtLimit = Literal["kill", "background"]
@@ -32,7 +28,7 @@ ALIASES = {
     "run_in_background": "background",
     "is_background": "background",
 }
-_rename = renamed(ALIASES)
+_rename = argument_aliases(ALIASES)
 
 
 def shell_tool(supervisor: Supervisor, *, at_limit: AtLimit = "kill") -> Tool:

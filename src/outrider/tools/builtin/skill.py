@@ -10,10 +10,8 @@ from typing import BinaryIO
 import msgspec
 
 from outrider.errors import ToolFailure
-from outrider.permissions.paths.opening import open_to_read
-from outrider.tools.prompt import prompt_beside
-from outrider.tools.tool import Tool, ToolResult
-from outrider.tools.words import renamed
+from outrider.permissions.paths.safe_open import open_to_read
+from outrider.tools.tool import Tool, ToolResult, argument_aliases, prompt_beside
 
 LARGEST = 100_000
 _FRONT_MATTER = re.compile(r"\A---\s*\n.*?\n---\s*(?:\n|\Z)", re.DOTALL)
@@ -48,7 +46,7 @@ def skill_tool(skills: Sequence[Skill]) -> Tool:
         description=prompt_beside(__file__, skills=listed),
         read_only=True,
         repeatable=True,
-        preprocess_args=renamed({"skill": "name", "skill_name": "name"}),
+        preprocess_args=argument_aliases({"skill": "name", "skill_name": "name"}),
     )
 
 

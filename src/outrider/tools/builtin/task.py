@@ -5,9 +5,7 @@ from typing import Annotated
 
 from outrider.errors import ToolFailure
 from outrider.tools.context import ToolContext
-from outrider.tools.prompt import prompt_beside
-from outrider.tools.tool import Tool, ToolResult
-from outrider.tools.words import renamed
+from outrider.tools.tool import Tool, ToolResult, argument_aliases, prompt_beside
 
 RunTask = Callable[[str, str, str, ToolContext], Awaitable[str]]
 """Runs the agent of that name with a short description and a prompt, as a child of the call; its answer."""
@@ -35,4 +33,4 @@ def task_tool(agents: Mapping[str, str], run_task: RunTask) -> Tool:
 
     listed = "\n".join(f"- {name}: {words}" for name, words in agents.items())
     description = prompt_beside(__file__, agents=listed)
-    return Tool(task, description=description, preprocess_args=renamed(ALIASES), delegates=True)
+    return Tool(task, description=description, preprocess_args=argument_aliases(ALIASES), delegates=True)

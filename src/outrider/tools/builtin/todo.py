@@ -7,9 +7,7 @@ import msgspec
 
 from outrider.errors import ToolFailure
 from outrider.tools.context import ToolContext
-from outrider.tools.prompt import prompt_beside
-from outrider.tools.tool import Tool, ToolResult
-from outrider.tools.words import renamed
+from outrider.tools.tool import Tool, ToolResult, argument_aliases, prompt_beside
 from outrider.types.messages import Message
 from outrider.types.parts import ToolPart
 from outrider.types.tool_state import ToolCompleted
@@ -60,7 +58,7 @@ def recorded_todos(messages: Sequence[Message]) -> tuple[Todo, ...]:
 
 
 def _understood(arguments: dict[str, Any]) -> dict[str, Any]:
-    arguments = renamed({"items": "todos", "list": "todos", "plan": "todos"})(arguments)
+    arguments = argument_aliases({"items": "todos", "list": "todos", "plan": "todos"})(arguments)
     todos: Any = arguments.get("todos")
     if isinstance(todos, list):
         arguments["todos"] = [{"content": item} if isinstance(item, str) else item for item in todos]  # pyright: ignore

@@ -4,13 +4,10 @@ import base64
 from typing import Literal
 
 from outrider.errors import ToolFailure
-from outrider.tools import web
-from outrider.tools.prompt import prompt_beside
+from outrider.tools import web_client as web
 from outrider.tools.threads import Threads
-from outrider.tools.tool import Tool, ToolResult
-from outrider.tools.web.addresses import Allowed, is_public
-from outrider.tools.web.fetching import FetchLimits, Page, fetch
-from outrider.tools.words import renamed
+from outrider.tools.tool import Tool, ToolResult, argument_aliases, prompt_beside
+from outrider.tools.web_client import Allowed, FetchLimits, Page, fetch, is_public
 from outrider.types.tool_state import Attachment
 
 Format = Literal["markdown", "text", "html"]
@@ -36,7 +33,7 @@ def web_fetch_tool(allowed: Allowed = is_public, limits: FetchLimits | None = No
         description=prompt_beside(__file__),
         timeout=bounds.seconds * 2,
         # Others ask a small model about the page; here the model reads it itself.
-        preprocess_args=renamed({"uri": "url", "link": "url", "address": "url"}, drop=frozenset({"prompt"})),
+        preprocess_args=argument_aliases({"uri": "url", "link": "url", "address": "url"}, drop=frozenset({"prompt"})),
         unsaid=("format",),
     )
 
@@ -59,7 +56,9 @@ def _text(page: Page, wanted: Format) -> tuple[str, str]:
     text = web.page_text(page)
     if not web.is_html(page) or wanted == "html":
         return text, ""
-    return web.html_to_text(text, page.address, markdown=wanted == "markdown")
+    from outrider.tools.html_to_markdown import html_to_text
+
+    return html_to_text(text, page.address, markdown=wanted == "markdown")
 
 
 def _attached(page: Page) -> ToolResult:

@@ -2,14 +2,10 @@
 
 from outrider.errors import ToolFailure
 from outrider.tools.context import ToolContext
-from outrider.tools.files.editor import Editor
-from outrider.tools.files.revision import Revision, Revisions
-from outrider.tools.prompt import prompt_beside
-from outrider.tools.text.difference import difference
+from outrider.tools.edit_transaction import Editor, Revision, Revisions
+from outrider.tools.text.diff import difference, fresh_view
 from outrider.tools.text.encoding import Encoding, detect
-from outrider.tools.text.view import fresh_view
-from outrider.tools.tool import Tool, ToolResult
-from outrider.tools.words import renamed
+from outrider.tools.tool import Tool, ToolResult, argument_aliases, prompt_beside
 
 ALIASES = {"path": "file_path", "filename": "file_path", "filePath": "file_path", "contents": "content"}
 
@@ -18,7 +14,7 @@ def write_tool(editor: Editor) -> Tool:
     async def write(file_path: str, content: str, context: ToolContext) -> ToolResult:
         return await editor.change(context, lambda revisions: _write(revisions, file_path, content))
 
-    return Tool(write, description=prompt_beside(__file__), preprocess_args=renamed(ALIASES))
+    return Tool(write, description=prompt_beside(__file__), preprocess_args=argument_aliases(ALIASES))
 
 
 def _write(revisions: Revisions, path: str, content: str) -> ToolResult:

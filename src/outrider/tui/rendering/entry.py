@@ -3,12 +3,31 @@
 from rich.text import Text
 from textual.strip import Strip
 
-from outrider.tui.conversation.entries import Call, Entry, Note, Ran, Said, Thought, Written
-from outrider.tui.rendering.calls import OUTPUT_LINES, UNFOLDED_LINES, call_lines
-from outrider.tui.rendering.lines import clean, clean_line, cut, indented, line, padded, strips_of, tail, wrapped
+from outrider.tui.entries import (
+    AssistantEntry,
+    CommandEntry,
+    Entry,
+    NoticeEntry,
+    ReasoningEntry,
+    ToolCallEntry,
+    UserEntry,
+)
 from outrider.tui.rendering.markdown import Flow, markdown
-from outrider.tui.rendering.palette import Palette
-from outrider.tui.rendering.words import duration, plural
+from outrider.tui.rendering.text import (
+    clean,
+    clean_line,
+    cut,
+    duration,
+    indented,
+    line,
+    padded,
+    plural,
+    strips_of,
+    tail,
+    wrapped,
+)
+from outrider.tui.rendering.tool_calls import OUTPUT_LINES, UNFOLDED_LINES, call_lines
+from outrider.tui.theme import Palette
 from outrider.types.parts import FilePart
 
 MARGIN = 2
@@ -39,11 +58,11 @@ class Block:
 
     def _strips(self, width: int, palette: Palette) -> list[Strip]:
         entry = self.entry
-        if type(entry) is Written:
+        if type(entry) is AssistantEntry:
             return self._flowing(entry, width, palette)
         return strips_of(lines_of(entry, width, palette))
 
-    def _flowing(self, entry: Written, width: int, palette: Palette) -> list[Strip]:
+    def _flowing(self, entry: AssistantEntry, width: int, palette: Palette) -> list[Strip]:
         if self._flow is None:
             self._flow = Flow(width, palette, MARGIN)
         strips = self._flow.lines(entry.text)
@@ -54,23 +73,23 @@ class Block:
 
 def lines_of(entry: Entry, width: int, palette: Palette) -> list[Text]:
     match entry:
-        case Said():
+        case UserEntry():
             return _said(entry, width, palette)
-        case Thought():
+        case ReasoningEntry():
             return _thought(entry, width, palette)
-        case Written():
+        case AssistantEntry():
             return indented(markdown(entry.text, max(width - MARGIN, 8), palette), line(" " * MARGIN))
-        case Call():
+        case ToolCallEntry():
             return call_lines(entry, width, palette)
-        case Note():
+        case NoticeEntry():
             return _note(entry, width, palette)
-        case Ran():
+        case CommandEntry():
             return _ran(entry, width, palette)
         case _:
             return []
 
 
-def _said(entry: Said, width: int, palette: Palette) -> list[Text]:
+def _said(entry: UserEntry, width: int, palette: Palette) -> list[Text]:
     """On a ground of its own, so that one finds one's own words again."""
     ground = palette.on("panel")
     words = Text(clean(entry.text).strip("\n"), palette.style("text"), end="")
@@ -83,7 +102,7 @@ def _said(entry: Said, width: int, palette: Palette) -> list[Text]:
     return [padded(found, width, ground) for found in indented(rows, bar, bar)]
 
 
-def _thought(entry: Thought, width: int, palette: Palette) -> list[Text]:
+def _thought(entry: ReasoningEntry, width: int, palette: Palette) -> list[Text]:
     spent = f" for {duration(entry.seconds)}" if entry.seconds and entry.seconds > _WORTH_SAYING else ""
     unfolded = bool(entry.unfolded)
     label = "thinking…" if entry.open else f"thought{spent}"
@@ -98,7 +117,7 @@ def _thought(entry: Thought, width: int, palette: Palette) -> list[Text]:
     return [cut(head, width)]
 
 
-def _note(entry: Note, width: int, palette: Palette) -> list[Text]:
+def _note(entry: NoticeEntry, width: int, palette: Palette) -> list[Text]:
     colour = entry.kind
     mark = line(f"{_NOTES[entry.kind]} ", palette.style(colour))
     text = Text(clean(entry.text), palette.style("quiet" if colour == "quiet" else colour), end="")
@@ -108,7 +127,7 @@ def _note(entry: Note, width: int, palette: Palette) -> list[Text]:
     return lines
 
 
-def _ran(entry: Ran, width: int, palette: Palette) -> list[Text]:
+def _ran(entry: CommandEntry, width: int, palette: Palette) -> list[Text]:
     command = Text(clean(entry.command), palette.style("text", bold=True), end="")
     lines = indented(wrapped(command, max(width - 2, 8)), line("! ", palette.style("accent")))
     hidden, rows = tail(

@@ -6,11 +6,10 @@ from time import monotonic
 from rich.text import Text
 from textual.widgets import Static
 
-from outrider.tui.conversation.beside import Beside, ChildAgent, ChildProcess, Todo
-from outrider.tui.rendering.lines import clean_line, cut, indented, line, wrapped
-from outrider.tui.rendering.palette import Palette
-from outrider.tui.rendering.words import duration, elapsed
-from outrider.tui.widgets.look import palette_of
+from outrider.tui.conversation import ChildAgent, ChildProcess, SideActivity, Todo
+from outrider.tui.rendering.text import clean_line, cut, duration, elapsed, indented, line, wrapped
+from outrider.tui.theme import Palette
+from outrider.tui.widgets.status import palette_of
 
 WIDTH = 34
 _TODO = {
@@ -35,16 +34,16 @@ class SidePanel(Static):
         super().__init__("", id="side", markup=False)
         self._clock = clock
 
-    def show(self, beside: Beside) -> None:
+    def show(self, beside: SideActivity) -> None:
         lines = side_lines(beside, WIDTH - 4, palette_of(self), self._clock())
         self.update(Text("\n").join(lines))
 
 
-def has_something(beside: Beside) -> bool:
+def has_something(beside: SideActivity) -> bool:
     return bool(beside.todos or beside.agents or beside.running())
 
 
-def side_lines(beside: Beside, width: int, palette: Palette, now: float) -> list[Text]:
+def side_lines(beside: SideActivity, width: int, palette: Palette, now: float) -> list[Text]:
     sections = (
         ("To do", _todos(beside.todos, width, palette)),
         ("Agents", [found for agent in beside.agents.values() for found in _agent(agent, width, palette, now)]),

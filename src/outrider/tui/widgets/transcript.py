@@ -12,9 +12,9 @@ from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
 
-from outrider.tui.conversation.entries import Call, Entry
+from outrider.tui.entries import Entry, ToolCallEntry
 from outrider.tui.rendering.entry import Block
-from outrider.tui.rendering.palette import DARK, Palette
+from outrider.tui.theme import DARK, Palette
 
 TOP = 5  # lines from the top at which older messages are wanted
 
@@ -142,7 +142,7 @@ class Transcript(ScrollView, can_focus=True):
         if number == 0 or not block.strips:
             return 0
         before = self._blocks[number - 1]
-        together = isinstance(block.entry, Call) and isinstance(before.entry, Call)
+        together = isinstance(block.entry, ToolCallEntry) and isinstance(before.entry, ToolCallEntry)
         return 0 if together and len(block.strips) == len(before.strips) == 1 else 1
 
     def _first_in_view(self) -> tuple[Block, int] | None:

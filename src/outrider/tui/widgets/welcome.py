@@ -3,10 +3,9 @@
 from rich.text import Text
 from textual.widgets import Static
 
-from outrider.tui.rendering.lines import clean, indented, line, side_by_side, wrapped
-from outrider.tui.rendering.palette import Palette
-from outrider.tui.rendering.words import plural
-from outrider.tui.widgets.look import palette_of
+from outrider.tui.rendering.text import clean, indented, line, plural, side_by_side, wrapped
+from outrider.tui.theme import Palette
+from outrider.tui.widgets.status import palette_of
 
 _TRIES = (
     ("Explain how this project is put together", "it reads files and searches, unasked"),

@@ -10,9 +10,8 @@ import pytest
 from outrider.processes.launch import Launch
 from outrider.processes.sandbox import detect
 from outrider.processes.sandbox.bubblewrap import Bubblewrap
-from outrider.processes.sandbox.locks.rights import ruleset, version
-from outrider.processes.sandbox.none import NoSandbox
-from outrider.processes.sandbox.policy import Policy
+from outrider.processes.sandbox.init_args import ruleset, version
+from outrider.processes.sandbox.sandbox import NoSandbox, Policy
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes exist on Linux only")
 

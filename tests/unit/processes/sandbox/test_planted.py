@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from outrider.processes.sandbox.planted import absent_places, planted_words, remove_planted
-from outrider.processes.sandbox.policy import Policy
+from outrider.processes.sandbox.defaults import absent_places, planted_words, remove_planted
+from outrider.processes.sandbox.sandbox import Policy
 
 
 def policy(workspace: Path, *, writable: bool = True) -> Policy:

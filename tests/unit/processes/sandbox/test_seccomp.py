@@ -5,8 +5,15 @@ import struct
 
 import pytest
 
-from outrider.processes.sandbox.locks.seccomp import Freedom, filter_for
-from outrider.processes.sandbox.locks.syscalls import FAR_REACHING, METADATA, NUMBERS, UNSHARED, Architecture
+from outrider.processes.sandbox.seccomp import (
+    FAR_REACHING,
+    METADATA,
+    NUMBERS,
+    UNSHARED,
+    Architecture,
+    Freedom,
+    filter_for,
+)
 
 ALLOW, KILL = "allow", "kill"
 AUDIT: dict[Architecture, int] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

@@ -9,10 +9,9 @@ import outrider
 from outrider.errors import ConfigurationError
 from outrider.processes.launch import Launch
 from outrider.processes.sandbox.bubblewrap import Bubblewrap
+from outrider.processes.sandbox.defaults import secrets_of, steering_files, usual_policy
 from outrider.processes.sandbox.landlock import granted
-from outrider.processes.sandbox.places import secrets_of, steering_files, usual_policy
-from outrider.processes.sandbox.policy import Policy
-from outrider.processes.sandbox.zones import Zones, access_above, is_within, zones_of
+from outrider.processes.sandbox.sandbox import Policy, Zones, access_above, is_within, zones_of
 
 
 @pytest.fixture

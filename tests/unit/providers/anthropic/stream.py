@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from outrider.providers.anthropic.decode import AnthropicDecoder
-from outrider.providers.assemble import Assembler
-from outrider.types.stream import Answer, Delta
+from outrider.providers.assembler import Assembler
+from outrider.types.deltas import Answer, Delta
 
 Event = dict[str, Any]
 

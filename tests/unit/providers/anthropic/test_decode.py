@@ -18,9 +18,8 @@ from outrider.errors import (
     ServerError,
 )
 from outrider.providers.anthropic.decode import AnthropicDecoder
-from outrider.providers.anthropic.envelope import error_in_response
-from outrider.types.parts import ReasoningPart, ToolPart
-from outrider.types.stream import (
+from outrider.providers.anthropic.errors import error_in_response
+from outrider.types.deltas import (
     AnswerStart,
     Delta,
     Finish,
@@ -31,6 +30,7 @@ from outrider.types.stream import (
     TextDelta,
     UsageReport,
 )
+from outrider.types.parts import ReasoningPart, ToolPart
 from outrider.types.usage import CacheTokens, Tokens
 from tests.unit.providers.anthropic.stream import answered, begin, call, end, folded, piece, read, start, stop, text
 

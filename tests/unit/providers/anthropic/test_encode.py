@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from outrider.providers.anthropic.encode import encode_message, safe_name
-from outrider.types.blocks import part_from_anthropic
+from outrider.types.anthropic_blocks import part_from_anthropic
 from outrider.types.parts import FilePart, ModelPart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage
 from outrider.types.tool_state import Attachment

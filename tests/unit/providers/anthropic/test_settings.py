@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from outrider.providers.anthropic.encode import CAUTIOUS_LIMIT, PROBE, head, tuning
 from outrider.providers.anthropic.models import traits_of
-from outrider.providers.anthropic.settings import CAUTIOUS_LIMIT, PROBE, head, tuning
 from outrider.types.request import ModelSettings, OutputSchema, Prompt, Request, ToolChoice, ToolSpec
 
 TOOL = ToolSpec("read", "Reads.", {"type": "object", "properties": {}})

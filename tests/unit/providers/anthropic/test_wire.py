@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from outrider.errors import ConfigurationError, InvalidRequestError, OverloadedError, RateLimitError, ServerError
-from outrider.providers.anthropic.settings import PROBE
-from outrider.providers.anthropic.wire import AnthropicWire
+from outrider.providers.anthropic.client import AnthropicWire
+from outrider.providers.anthropic.encode import PROBE
 from outrider.providers.client import WireClient
 from outrider.providers.provider import Learning
 from outrider.types.agents import Provider
+from outrider.types.deltas import TextDelta
 from outrider.types.parts import FilePart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, Prompt, Request, ToolSpec
-from outrider.types.stream import TextDelta
-from tests.fakes.http_server import Reply, serving
+from tests.fixtures.http_server import Reply, serving
 from tests.unit.providers.anthropic.stream import begin, end, text
 
 MODEL = "claude-haiku-4-5"

@@ -19,13 +19,13 @@ from outrider.providers.cassettes.replay import ReplayTransport
 from outrider.providers.cassettes.scrub import Scrubber
 from outrider.providers.client import WireClient
 from outrider.providers.provider import HttpCall
-from outrider.providers.transport.http import HttpClient
+from outrider.providers.transport.http_client import HttpClient
 from outrider.providers.transport.retry import RetryPolicy
 from outrider.providers.transport.transport import Timeouts, Transport
+from outrider.types.deltas import Delta, Retry, TextDelta
 from outrider.types.ids import new_id
-from outrider.types.stream import Delta, Retry, TextDelta
-from tests.fakes.http_server import Reply, Server, serving
-from tests.fakes.plain_wire import KEY, PlainWire, plain_request, words
+from tests.fixtures.http_server import Reply, Server, serving
+from tests.fixtures.plain_wire import KEY, PlainWire, plain_request, words
 
 SHORT = Timeouts(connect=1, first_byte=0.3, idle=0.2, quiet=0.5, total=2)
 ONCE = RetryPolicy(attempts=1)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.cassettes.compare import first_difference, without_own_ids
+from outrider.providers.cassettes.replay import first_difference, without_own_ids
 from outrider.types.ids import new_id
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}], "n": 1}

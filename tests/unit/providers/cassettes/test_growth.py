@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from outrider.errors import ConfigurationError, ContextOverflowError, ProviderError
 from outrider.providers.cassettes.cassette import Cassette, RecordedCall, RecordedExchange
+from outrider.providers.cassettes.recording import NonHttpWire, RecordingClient
 from outrider.providers.cassettes.replay import ReplayTransport
-from outrider.providers.cassettes.unwired import RecordingClient, UnwiredWire
 from outrider.providers.client import WireClient
 from outrider.providers.scripted import ScriptedClient, call
-from tests.fakes.plain_wire import plain_request
+from tests.fixtures.plain_wire import plain_request
 
 values = st.recursive(st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3), st.lists, max_leaves=6)
 bodies = st.dictionaries(st.sampled_from(["messages", "tools", "model", "n"]), values, max_size=4) | st.text(max_size=3)
@@ -69,7 +69,7 @@ async def test_a_model_without_a_wire_is_played_delta_for_delta(tmp_path: Path):
     script = [["Let me see.", call("add", "c1", a=1)], "It is 3."]
     client = RecordingClient(ScriptedClient(script), tape)
     live = [[delta async for delta in client.stream(plain_request())] for _ in script]
-    player = WireClient("scripted", UnwiredWire("scripted", "scripted"), ReplayTransport(tape))
+    player = WireClient("scripted", NonHttpWire("scripted", "scripted"), ReplayTransport(tape))
     assert [[delta async for delta in player.stream(plain_request())] for _ in script] == live
 
 
@@ -78,7 +78,7 @@ async def test_a_refusal_without_a_wire_keeps_its_kind_and_words(tmp_path: Path)
     client = RecordingClient(ScriptedClient([ContextOverflowError("too long", status=413, type="full")]), tape)
     with pytest.raises(ContextOverflowError):
         [delta async for delta in client.stream(plain_request())]
-    player = WireClient("scripted", UnwiredWire("scripted", "scripted"), ReplayTransport(tape))
+    player = WireClient("scripted", NonHttpWire("scripted", "scripted"), ReplayTransport(tape))
     with pytest.raises(ContextOverflowError) as raised:
         [delta async for delta in player.stream(plain_request())]
     assert (raised.value.message, raised.value.status, raised.value.type) == ("too long", 413, "full")
@@ -89,7 +89,7 @@ async def test_an_answer_that_was_let_go_ends_there_and_is_not_asked_for_again(t
     stream = RecordingClient(ScriptedClient(["a long answer that nobody hears out"]), tape).stream(plain_request())
     await anext(stream)
     await stream.aclose()
-    player = WireClient("scripted", UnwiredWire("scripted", "scripted"), ReplayTransport(tape))
+    player = WireClient("scripted", NonHttpWire("scripted", "scripted"), ReplayTransport(tape))
     with pytest.raises(ProviderError, match="its reader let the answer go"):
         [delta async for delta in player.stream(plain_request())]
     assert tape.exchanges()[0].cut

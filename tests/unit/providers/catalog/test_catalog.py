@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.errors import ConfigurationError
-from outrider.providers.catalog import Capabilities, Catalog, ModelFacts, Prices, Tier
-from outrider.providers.catalog.listing import Listing
+from outrider.providers.catalog import Catalog
+from outrider.providers.models_dev import Capabilities, Listing, ModelFacts, Prices, Tier
 from outrider.types.usage import CacheTokens, Tokens
 
 OPENROUTER = "https://openrouter.ai/api/v1"

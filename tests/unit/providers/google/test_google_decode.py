@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 
 from outrider.errors import MalformedAnswerError, NetworkError, OverloadedError
-from outrider.providers.assemble import Assembler
-from outrider.providers.google.decode import GeminiDecoder
-from outrider.providers.google.parts import MADE_UP
-from outrider.providers.google.wire import FAMILY
-from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolPart
-from outrider.types.stream import (
+from outrider.providers.assembler import Assembler
+from outrider.providers.google.client import FAMILY
+from outrider.providers.google.decode import MADE_UP, GeminiDecoder
+from outrider.types.deltas import (
     Answer,
     AnswerStart,
     Delta,
@@ -24,6 +22,7 @@ from outrider.types.stream import (
     TextDelta,
     UsageReport,
 )
+from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolPart
 from outrider.types.usage import CacheTokens, Tokens
 
 Fields = dict[str, Any]

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from outrider.errors import AuthenticationError, ContextOverflowError, NotFoundError, QuotaExceededError, RateLimitError
-from outrider.providers.google.decode import GeminiDecoder
-from outrider.providers.google.parts import MADE_UP
-from outrider.providers.google.wire import FAMILY, GoogleWire
+from outrider.providers.google.client import FAMILY, GoogleWire
+from outrider.providers.google.decode import MADE_UP, GeminiDecoder
 from outrider.providers.provider import Wire
 from outrider.types.agents import Provider
 from outrider.types.parts import FilePart, ModelPart, ReasoningPart, TextPart, ToolPart, ToolResultPart, ToolUsePart

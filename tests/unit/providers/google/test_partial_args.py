@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.google.partial_args import ArgsWriter, steps
+from outrider.providers.google.decode import ArgsWriter, steps
 
 names = st.text(st.characters(codec="ascii", exclude_characters=".[]'\"\\"), min_size=1, max_size=6)
 leaves = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(st.characters(codec="utf-8"), max_size=8)

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.assemble import Assembler
-from outrider.providers.local.answer import AnswerReader
-from outrider.providers.local.primer import Words
+from outrider.providers.assembler import Assembler
+from outrider.providers.local.constrained_output import AnswerReader
+from outrider.providers.local.prompt import Words
+from outrider.types.deltas import Delta, PartEnd, PartStart, TextDelta
 from outrider.types.parts import TextPart, ToolPart
-from outrider.types.stream import Delta, PartEnd, PartStart, TextDelta
 from outrider.types.tool_state import ToolPending
 
 WORDS = Words("answer", "tool")

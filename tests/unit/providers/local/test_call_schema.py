@@ -3,9 +3,8 @@
 import msgspec
 import pytest
 
-from outrider.providers.local.offers import Offer
-from outrider.providers.local.primer import CompactTool, Primer
-from outrider.providers.local.schema import CallSchema, grammar, output_schema
+from outrider.providers.local.constrained_output import CallSchema, Offer, grammar, output_schema
+from outrider.providers.local.prompt import CompactTool, CompactToolPrompt
 from outrider.types.request import OutputSchema, ToolChoice, ToolSpec
 
 READ = ToolSpec(
@@ -30,10 +29,10 @@ NESTED = ToolSpec(
         "required": ["steps"],
     },
 )
-KNOWN = Primer(tools={"read": CompactTool(description="reads", keep=("file_path",), existing="file_path")})
+KNOWN = CompactToolPrompt(tools={"read": CompactTool(description="reads", keep=("file_path",), existing="file_path")})
 
 
-PLAIN, FREE = Primer(), ToolChoice()
+PLAIN, FREE = CompactToolPrompt(), ToolChoice()
 
 
 def schema_of(*tools: ToolSpec, choice=FREE, paths=(), primer=PLAIN, output=None) -> dict:

@@ -2,7 +2,7 @@
 
 import threading
 
-from outrider.providers.local.runtimes.fair_queue import FairQueue
+from outrider.providers.local.model_pool import FairQueue
 
 
 def test_a_conversation_that_asks_for_much_does_not_hold_up_another():

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from outrider.providers.local.runtimes.imprints import Beginning, Imprints
-from tests.fakes.local_runtime import FakeRuntime
+from outrider.providers.local.prefix_cache import Beginning, PrefixCache
+from tests.fixtures.local_runtime import FakeRuntime
 
 SYSTEM = Beginning((("system", "Be short."),))
 
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 def start(folder: Path, weights: Path, beginning=SYSTEM, *, gives_up: bool = False) -> FakeRuntime:
     runtime = FakeRuntime(lambda _: "", imprints=folder)
-    Imprints(folder, weights).prepare(runtime, beginning, lambda _: gives_up)
+    PrefixCache(folder, weights).prepare(runtime, beginning, lambda _: gives_up)
     return runtime
 
 
@@ -61,12 +61,12 @@ def test_what_all_workspaces_share_outlives_what_is_their_own(folder, weights):
 
 def test_an_imprint_that_cannot_be_kept_costs_nothing_but_time(tmp_path, weights):
     runtime = FakeRuntime(lambda _: "", imprints=None)
-    Imprints(tmp_path, weights).prepare(runtime, SYSTEM, lambda _: False)
+    PrefixCache(tmp_path, weights).prepare(runtime, SYSTEM, lambda _: False)
     assert len(runtime.read_prompts) == 1
 
 
 def test_within_a_process_a_beginning_is_prepared_once(folder, weights):
-    runtime, imprints = FakeRuntime(lambda _: "", imprints=folder), Imprints(folder, weights)
+    runtime, imprints = FakeRuntime(lambda _: "", imprints=folder), PrefixCache(folder, weights)
     for _ in range(3):
         imprints.prepare(runtime, SYSTEM, lambda _: False)
     assert len(runtime.read_prompts) == 1

@@ -15,16 +15,15 @@ from outrider.errors import (
     ServerError,
     WeightsError,
 )
-from outrider.providers.assemble import Assembler
+from outrider.providers.assembler import Assembler
 from outrider.providers.local.client import LocalClient
-from outrider.providers.local.primer import CompactTool, Primer
-from outrider.providers.local.runtimes.loaded import LoadedModel
-from outrider.providers.local.transcript import hint, reminder
+from outrider.providers.local.model_pool import LoadedModel
+from outrider.providers.local.prompt import CompactTool, CompactToolPrompt, hint, reminder
+from outrider.types.deltas import TextDelta
 from outrider.types.parts import FilePart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Prompt, Request, ToolSpec
-from outrider.types.stream import TextDelta
 from outrider.types.tool_state import ToolPending
-from tests.fakes.local_runtime import FakeRuntime
+from tests.fixtures.local_runtime import FakeRuntime
 
 READ = ToolSpec(
     "read", "Reads a file. Long ones in pieces.", {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -79,7 +78,7 @@ def models(request):
 
 
 def client(models: OneModel, **options) -> LocalClient:
-    return LocalClient("local", models, options.pop("primer", Primer()), **options)
+    return LocalClient("local", models, options.pop("primer", CompactToolPrompt()), **options)
 
 
 def asking(*messages: ModelMessage, **fields) -> Request:
@@ -135,7 +134,7 @@ async def test_a_value_that_was_asked_for_is_held_to_its_schema(models):
 
 async def test_calls_and_results_are_written_as_the_model_writes_them(models):
     one = models()
-    primer = Primer(
+    primer = CompactToolPrompt(
         tools={
             "read": CompactTool(description="reads", keep=("path",), existing="path", subject="path", shown=str.upper)
         },
@@ -169,7 +168,7 @@ async def test_what_was_sent_is_sent_again_byte_for_byte(models):
 
 async def test_what_tells_of_the_place_stands_before_the_first_request_so_that_all_places_share_the_rest(models):
     one = models()
-    primer = Primer(examples=(("Hi!", {"tool": "answer", "text": "Hello!"}), ("Go!", {"tool": "run"})))
+    primer = CompactToolPrompt(examples=(("Hi!", {"tool": "answer", "text": "Hello!"}), ("Go!", {"tool": "run"})))
     for place in ("/a", "/b"):
         await folded(client(one, primer=primer), asking(system=f"Be short.\n\nThe workspace is {place}."))
     first, second = ([(said["role"], said["content"]) for said in body["messages"]] for body in one.runtime.bodies)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from outrider.app.local.compact import PRIMER
-from outrider.providers.local.names import NoNames
-from outrider.providers.local.offers import offers
+from outrider.models.local.tools import PRIMER
+from outrider.providers.local.constrained_output import offers
+from outrider.providers.local.prompt import NoNames
 from outrider.types.parts import TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, Prompt, Request, ToolChoice, ToolSpec
 

@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from outrider.providers.assemble import Assembler
-from outrider.providers.openai.responses.decode import ResponsesDecoder
-from outrider.providers.openai.responses.wire import FAMILY
-from outrider.types.stream import Answer, Delta
+from outrider.providers.assembler import Assembler
+from outrider.providers.openai.responses_client import FAMILY
+from outrider.providers.openai.responses_decode import ResponsesDecoder
+from outrider.types.deltas import Answer, Delta
 
 Fields = dict[str, Any]
 

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from outrider.errors import ContextOverflowError, MalformedAnswerError, NetworkError, RateLimitError
-from outrider.providers.openai.chat.decode import ChatDecoder
+from outrider.providers.openai.chat_decode import ChatDecoder
+from outrider.types.deltas import AnswerStart, Finish, PartEnd, PartStart, TextDelta, UsageReport
 from outrider.types.parts import FilePart, ReasoningPart, TextPart
-from outrider.types.stream import AnswerStart, Finish, PartEnd, PartStart, TextDelta, UsageReport
 from outrider.types.usage import CacheTokens, Tokens
 from tests.unit.providers.openai.chat_answers import (
     DONE,

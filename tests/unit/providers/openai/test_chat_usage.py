@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from outrider.providers.openai.chat.usage import Usage, tokens_of
+from outrider.providers.openai.chat_chunks import Usage, tokens_of
 from outrider.types.usage import CacheTokens, Tokens
 
 

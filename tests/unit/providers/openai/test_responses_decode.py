@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from outrider.errors import MalformedAnswerError, NetworkError, QuotaExceededError, RateLimitError, ServerError
-from outrider.providers.openai.responses.decode import ResponsesDecoder
-from outrider.providers.openai.responses.wire import FAMILY
+from outrider.providers.openai.responses_client import FAMILY
+from outrider.providers.openai.responses_decode import ResponsesDecoder
+from outrider.types.deltas import AnswerStart, Finish, InputDelta, PartEnd, PartStart, ReasoningDelta, TextDelta
 from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolPart
-from outrider.types.stream import AnswerStart, Finish, InputDelta, PartEnd, PartStart, ReasoningDelta, TextDelta
 from outrider.types.usage import CacheTokens, Tokens
 from tests.unit.providers.openai.responses_answers import (
     completed,

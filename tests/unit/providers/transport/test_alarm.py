@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from outrider.providers.transport.http1.alarm import Alarm
+from outrider.providers.transport.connection import RestartableTimer
 
 
 class Timer:
@@ -45,8 +45,8 @@ class Clock:
         self.now = moment
 
 
-def on(clock: Clock) -> Alarm:
-    return Alarm(cast("asyncio.AbstractEventLoop", cast("Any", clock)))
+def on(clock: Clock) -> RestartableTimer:
+    return RestartableTimer(cast("asyncio.AbstractEventLoop", cast("Any", clock)))
 
 
 def test_what_is_put_off_happens_once_at_the_last_moment_that_was_set():

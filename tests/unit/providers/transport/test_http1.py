@@ -8,10 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.errors import ConfigurationError, NetworkError
-from outrider.providers.transport.http1 import head
-from outrider.providers.transport.http1.address import Address
-from outrider.providers.transport.http1.body import Body, body_of
-from outrider.providers.transport.http1.head import Head, Headers
+from outrider.providers.transport import http1 as head
+from outrider.providers.transport.http1 import Address, Body, Head, Headers, body_of
 
 
 def answered(status: int = 200, version: str = "HTTP/1.1", **headers: str) -> Head:

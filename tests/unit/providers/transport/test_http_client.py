@@ -10,11 +10,11 @@ import pytest
 
 from outrider.errors import NetworkError, StalledStreamError
 from outrider.providers.provider import HttpCall
-from outrider.providers.transport.http import HttpClient
+from outrider.providers.transport.http_client import HttpClient
 from outrider.providers.transport.transport import HttpAnswer, Timeouts
-from tests.fakes.http_server import Reply, listening, serving
+from tests.fixtures.http_server import Reply, listening, serving
 
-CERTIFICATE = Path(__file__).parents[3] / "fakes" / "self_signed.pem"
+CERTIFICATE = Path(__file__).parents[3] / "fixtures" / "self_signed.pem"
 HELLO = Reply([b"hel", b"lo"])
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from outrider.errors import InvalidRequestError, OverloadedError, ProviderError, RateLimitError
 from outrider.providers.transport.retry import Backoff, RetryPolicy, Showing
-from outrider.types.stream import AnswerStart, Delta, PartStart, TextDelta, UsageReport
+from outrider.types.deltas import AnswerStart, Delta, PartStart, TextDelta, UsageReport
 from outrider.types.usage import Tokens
 
 POLICY = RetryPolicy(attempts=4, first_window=1.0, largest_window=3.0, longest_wait=60.0)

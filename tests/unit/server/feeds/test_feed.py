@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import msgspec
 
-from outrider.app.engine import Engine
-from outrider.bus import EventBus
-from outrider.server.feeds.family import Family
-from outrider.server.feeds.feed import Feed
+from outrider.engine.engine import Engine
+from outrider.event_bus import EventBus
+from outrider.server.event_stream import Feed
+from outrider.server.session_family import Family
 from outrider.types.events import Event, LoopStartedEvent, MessageAddedEvent, PartDeltaEvent, StateChangedEvent
 
 

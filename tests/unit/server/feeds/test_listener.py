@@ -2,9 +2,7 @@
 
 import asyncio
 
-from outrider.server.feeds.batch import Batch
-from outrider.server.feeds.frames import Frame
-from outrider.server.feeds.listener import Listener
+from outrider.server.event_stream import Batch, Frame, Listener
 
 
 def shown(word: str) -> Batch:

@@ -10,11 +10,10 @@ from outrider.tools.builtin.apply_patch import apply_patch_tool
 from outrider.tools.builtin.edit import edit_tool
 from outrider.tools.builtin.read import read_tool
 from outrider.tools.builtin.write import write_tool
-from outrider.tools.files.commit import Change
-from outrider.tools.files.editor import Editor, Keep
-from outrider.tools.files.files import Files
+from outrider.tools.edit_transaction import Change, Editor, Keep
 from outrider.tools.runner import Runner
 from outrider.tools.tool import named
+from outrider.tools.workspace_files import Files
 
 
 def keeping(keep: Callable[[Path, bytes | None], Awaitable[None]]) -> Keep:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from outrider import ToolFailure
-from outrider.tools.files.commit import Change, commit
-from outrider.tools.files.files import Place
+from outrider.tools.edit_transaction import Change, commit
+from outrider.tools.workspace_files import Place
 from tests.unit.tools.builtin.desk import Desk, keeping
 
 

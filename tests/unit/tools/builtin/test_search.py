@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from outrider import ToolCompleted
+from outrider.tools import search as finding
+from outrider.tools import search as listing
 from outrider.tools.builtin.glob import glob_tool
 from outrider.tools.builtin.grep import grep_tool
 from outrider.tools.builtin.list import list_tool
-from outrider.tools.search import finding, listing
-from outrider.tools.search.pattern import path_pattern
-from outrider.tools.search.ripgrep import find_ripgrep
+from outrider.tools.search import find_ripgrep, path_pattern
 from tests.unit.tools.builtin.desk import Desk
 
 

@@ -14,7 +14,7 @@ from outrider.tools.builtin.process import process_tool
 from outrider.tools.builtin.shell import shell_tool
 from outrider.tools.runner import Runner
 from outrider.tools.tool import named
-from tests.fakes.living import until_there
+from tests.fixtures.living import until_there
 
 
 class Bench:

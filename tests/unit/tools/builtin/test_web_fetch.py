@@ -9,10 +9,9 @@ import pytest
 
 from outrider import ToolCompleted
 from outrider.tools.builtin.web_fetch import web_fetch_tool
-from outrider.tools.web.addresses import is_public
-from outrider.tools.web.fetching import FetchLimits
-from outrider.tools.web.markdown import html_to_text
-from tests.fakes.http_server import Reply, serving
+from outrider.tools.html_to_markdown import html_to_text
+from outrider.tools.web_client import FetchLimits, is_public
+from tests.fixtures.http_server import Reply, serving
 from tests.unit.tools.builtin.desk import Desk
 
 

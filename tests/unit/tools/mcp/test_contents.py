@@ -7,8 +7,7 @@ import pytest
 
 from outrider.errors import ToolFailure
 from outrider.tools.mcp.config import Limits
-from outrider.tools.mcp.sdk.asking import definition_of
-from outrider.tools.mcp.sdk.contents import resource_of, result_of
+from outrider.tools.mcp.sdk_session import definition_of, resource_of, result_of
 from outrider.types.tool_state import Attachment
 
 PNG = base64.b64encode(b"\x89PNG and more").decode()

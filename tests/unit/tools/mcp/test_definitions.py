@@ -2,7 +2,7 @@
 
 import msgspec
 
-from outrider.tools.mcp.definitions import Definition, accept, has_changed
+from outrider.tools.mcp.connection import Definition, accept, has_changed
 
 READ = Definition("files", "read", "Read a file.", {"type": "object", "properties": {"a": {}, "b": {}}})
 

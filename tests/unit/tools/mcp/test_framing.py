@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.tools.mcp.config import Limits
-from outrider.tools.mcp.faults import ServerFault
-from outrider.tools.mcp.sdk.framing import Garbage, Lines, Pace, Tail
+from outrider.tools.mcp.connection import ServerFault
+from outrider.tools.mcp.sdk_stdio import Garbage, Lines, Pace, Tail
 
 
 @given(st.lists(st.binary(max_size=20)))

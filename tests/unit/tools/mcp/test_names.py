@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.tools.mcp.names import tool_names
+from outrider.tools.mcp.toolset import tool_names
 
 origins = st.lists(st.tuples(st.text(max_size=40), st.text(max_size=80)), max_size=12)
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.errors import ConfigurationError
-from outrider.tools.mcp.config import HttpServer, StdioServer, hide
-from outrider.tools.mcp.reading import read_config
+from outrider.tools.mcp.config import HttpServer, StdioServer, hide, read_config
 
 
 def read(servers, environment=None):

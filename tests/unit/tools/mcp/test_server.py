@@ -8,12 +8,9 @@ import pytest
 from outrider.errors import ConfigurationError, ToolFailure
 from outrider.tools.context import Progress, ToolContext
 from outrider.tools.mcp.config import Limits, StdioServer
-from outrider.tools.mcp.definitions import Definition
-from outrider.tools.mcp.faults import LinkLost, SessionForgotten
-from outrider.tools.mcp.link import Host, Question, Reply
-from outrider.tools.mcp.retries import Retries
-from outrider.tools.mcp.server import Server
-from outrider.tools.mcp.servers import McpServers
+from outrider.tools.mcp.connection import Definition, Host, LinkLost, Question, Reply, SessionForgotten
+from outrider.tools.mcp.server import Retries, Server
+from outrider.tools.mcp.toolset import McpServers
 from outrider.tools.tool import ToolResult
 
 CONFIG = StdioServer(name="fake", command="x", env={"API_KEY": "top-secret"})

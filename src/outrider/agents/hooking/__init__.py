@@ -1,1 +1,0 @@
-"""Where hooks come in: before and after a call, on a message, on stop."""

@@ -1,1 +1,0 @@
-"""What a turn goes by besides its limits: the states it has, the hooks that a program gave."""

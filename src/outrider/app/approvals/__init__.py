@@ -1,1 +1,0 @@
-"""Who may run what: the gate that calls pass, and the desk where questions wait for an answer."""

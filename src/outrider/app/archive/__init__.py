@@ -1,1 +1,0 @@
-"""What is kept, for people to look at: sessions, traces, statistics, and the health of it all."""

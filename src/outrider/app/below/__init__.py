@@ -1,1 +1,0 @@
-"""The sessions below a session: those that its agents open, and those beside their work."""

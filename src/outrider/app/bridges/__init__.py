@@ -1,1 +1,0 @@
-"""What screens hold: an engine with all that belongs to it, of this process or of a server."""

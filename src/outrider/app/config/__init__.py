@@ -1,1 +1,0 @@
-"""Settings and the environment, read once, at the door."""

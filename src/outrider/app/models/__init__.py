@@ -1,1 +1,0 @@
-"""Providers as a program uses them: what the environment says of them, what connects to them, what they cost."""

@@ -1,1 +1,0 @@
-"""Agents of this engine at work for agents of another process."""

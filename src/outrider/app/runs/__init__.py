@@ -1,1 +1,0 @@
-"""Runs: agents at work on one message, put together and taken apart again."""

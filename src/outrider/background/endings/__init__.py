@@ -1,1 +1,0 @@
-"""What a run leaves behind at its end, and who is told."""

@@ -1,1 +1,0 @@
-"""What people do with the sessions of a server from this machine."""

@@ -1,1 +1,0 @@
-"""Runs that go on when the terminal is closed."""

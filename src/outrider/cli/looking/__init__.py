@@ -1,1 +1,0 @@
-"""Commands that look: traces, figures, models, settings, the state of the machine."""

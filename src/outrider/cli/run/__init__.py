@@ -1,1 +1,0 @@
-"""A headless run: one prompt, worked on to its end."""

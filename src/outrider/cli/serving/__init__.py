@@ -1,1 +1,0 @@
-"""Commands that serve other programs, until those have enough."""

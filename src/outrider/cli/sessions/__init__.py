@@ -1,1 +1,0 @@
-"""Commands about conversations: the sessions that are kept."""

@@ -1,0 +1,1 @@
+"""The engine and what one session consists of at run time."""

@@ -1,0 +1,121 @@
+"""A real task for the embedded model: `python -m outrider.engine.local_demo [1.5b | 0.5b | PATH.gguf [STEPS]]`.
+
+It makes a small workspace with a bug, lets the agent look, mend and test, and shows the conversation and the trace."""
+
+import asyncio
+import os
+import sys
+import tempfile
+from pathlib import Path
+from time import monotonic
+from typing import TextIO
+
+from outrider.config.paths import find_folders
+from outrider.config.settings import Flags, read_settings
+from outrider.engine.factory import standard_engine
+from outrider.errors import OutriderError
+from outrider.event_bus import EventBus
+from outrider.models.local.download import ProgressLine, pull_weights
+from outrider.permissions.redaction.terminal import for_terminal
+from outrider.tracing.event_log import EventLog
+from outrider.tracing.trace import Trace
+from outrider.types.events import PartDeltaEvent, ToolExecutionCompletedEvent, ToolExecutionStartedEvent
+
+FILES = {
+    "README.md": "# Tea\n\nPrices of a tea shop. The test is run with `python -m unittest -q`.\n",
+    "prices.py": "def average(prices):\n    return sum(prices) / len(prices)\n",
+    "test_prices.py": (
+        "import unittest\n\nfrom prices import average\n\n\nclass Prices(unittest.TestCase):\n"
+        "    def test_average(self):\n        self.assertEqual(average([4.0, 10.0]), 7.0)\n\n"
+        "    def test_average_of_nothing(self):\n        self.assertEqual(average([]), 0)\n"
+    ),
+}
+TASK = (
+    "Look at prices.py: average([]) raises ZeroDivisionError. It should return 0 for an empty list. "
+    "Mend it, then run the test with: python -m unittest -q"
+)
+# Nobody is asked here, and the workspace is ours: what the task needs is allowed, and nothing else.
+ALLOWED = ("write(*)", "shell(python -m unittest *)", "shell(python3 -m unittest *)", "shell(python -m pytest *)")
+STEPS = 12
+SECONDS = 270  # whoever tries this first should see an end of it, also with a model that goes in circles
+SHOWN = 12  # lines of a result
+
+
+class Story:
+    """Writes down what happens while it happens."""
+
+    def __init__(self, output: TextIO) -> None:
+        self._output = output
+
+    def attach(self, bus: EventBus) -> None:
+        bus.subscribe(PartDeltaEvent, lambda event: self.write(event.delta))
+        bus.subscribe(ToolExecutionStartedEvent, self._started)
+        bus.subscribe(ToolExecutionCompletedEvent, self._completed)
+
+    def write(self, text: str) -> None:
+        self._output.write(for_terminal(text))
+        self._output.flush()
+
+    def _started(self, event: ToolExecutionStartedEvent) -> None:
+        given = " ".join(str(value) for value in event.tool_input.values())
+        self.write(f"\n> {event.tool_name} {_few_lines(given).lstrip()}\n")
+
+    def _completed(self, event: ToolExecutionCompletedEvent) -> None:
+        self.write(f"{_few_lines(event.output_preview)}\n")
+
+
+async def show(model: str, steps: int, output: TextIO) -> bool:
+    """Whether the test passes at the end."""
+    story, log, bus = Story(output), EventLog(), EventBus()
+    log.attach(bus)
+    story.attach(bus)
+    with tempfile.TemporaryDirectory(prefix="outrider-tea-") as folder:
+        workspace = Path(folder)
+        for name, text in FILES.items():
+            (workspace / name).write_text(text, encoding="utf-8")
+        flags = Flags(model=f"local/{model}", allow=ALLOWED, max_turns=steps, max_seconds=SECONDS)
+        settings = read_settings(cwd=workspace, flags=flags)
+        story.write(f"The task: {TASK}\n")
+        begun = monotonic()
+        async with standard_engine(settings, workspace=workspace, attended=False, bus=bus) as engine:
+            session = await engine.create(workspace=workspace, title="A first task")
+            end = await engine.prompt(session, TASK)
+        if end.reason == "error" and end.error is not None:
+            raise end.error
+        why = f" ({end.error or end.output})" if end.reason != "completed" else ""
+        story.write(f"\n\nThe end, after {monotonic() - begun:.0f} s{why}. What happened:\n")
+        story.write(Trace(log).format_tree())
+        return await asyncio.to_thread(_passes, workspace)
+
+
+def main() -> int:
+    model = sys.argv[1] if len(sys.argv) > 1 else ""
+    steps = int(sys.argv[2]) if len(sys.argv) > 2 else STEPS
+    # The agent's own Python is the one that it finds first.
+    os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    try:
+        if not model.endswith(".gguf"):
+            pull_weights(model, find_folders(os.environ).data, ProgressLine(sys.stderr))
+        passed = asyncio.run(show(model, steps, sys.stdout))
+    except OutriderError as error:
+        sys.stderr.write(f"{for_terminal(error.message)}\n")
+        return 1
+    sys.stdout.write(f"\nThe test of the workspace {'passes now' if passed else 'still fails: small models err'}.\n")
+    return 0
+
+
+def _passes(workspace: Path) -> bool:
+    from subprocess import run
+
+    command = [sys.executable, "-m", "unittest", "-q"]
+    return run(command, cwd=workspace, capture_output=True, timeout=60, check=False).returncode == 0
+
+
+def _few_lines(text: str) -> str:
+    lines = text.rstrip().splitlines()
+    more = f"\n  … {len(lines) - SHOWN} more lines" if len(lines) > SHOWN else ""
+    return "\n".join(f"  {line}" for line in lines[:SHOWN]) + more
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Model clients, pricing, and models that run locally."""

@@ -1,0 +1,1 @@
+"""Secrets are hidden before anything is stored or shown."""

@@ -1,1 +1,0 @@
-"""Text that people and terminals are shown: secrets hidden, control characters taken out."""

@@ -1,0 +1,1 @@
+"""What a workspace adds: project files, skills, MCP servers, trust."""

@@ -1,1 +1,0 @@
-"""What computes an embedded model's answers, and how it is shared."""

@@ -1,1 +1,0 @@
-"""Chat Completions: the wire format of OpenAI that many other servers speak, each in its own dialect."""

@@ -1,1 +1,0 @@
-"""Stages between a client and whoever listens: each reads deltas and gives deltas."""

@@ -1,0 +1,1 @@
+"""An engine on another machine, used as if it were here."""

@@ -1,0 +1,1 @@
+"""Run a stored session again, and compare."""

@@ -1,1 +1,0 @@
-"""What a store in memory is made of."""

@@ -1,0 +1,181 @@
+"""What only looks at the tables. Each function runs inside one read transaction, or inside the writer's."""
+
+import heapq
+import sqlite3
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from outrider.sessions.records import (
+    Change,
+    Grouping,
+    SessionChange,
+    SessionFilter,
+    SessionPage,
+    StoredSession,
+    Transcript,
+    UsageRow,
+)
+from outrider.sessions.rows import statistics
+from outrider.sessions.rows.codec import MessageRow, PartRow, join
+from outrider.sessions.rows.rows import (
+    StoredPart,
+    after_mark,
+    assemble,
+    conditions,
+    message_change,
+    no_message,
+    no_session,
+    page_of,
+    part_change,
+    read_session,
+    record_change,
+)
+
+CHANGES = 500
+
+
+def session_row(db: sqlite3.Connection, session_id: str) -> sqlite3.Row:
+    cursor = db.execute("SELECT * FROM sessions WHERE id = ? AND deleted = 0", (session_id,))
+    cursor.row_factory = sqlite3.Row
+    row = cursor.fetchone()
+    if row is None:
+        no_session(session_id)
+    return row
+
+
+def get(db: sqlite3.Connection, session_id: str) -> StoredSession:
+    return read_session(session_row(db, session_id))
+
+
+def list_sessions(db: sqlite3.Connection, filter: SessionFilter, limit: int, after: str | None) -> SessionPage:
+    wanted, values = conditions(filter, "?")
+    if after:
+        wanted.append("(active, id) < (?, ?)")
+        values += after_mark(after)
+    where = " AND ".join(["deleted = 0", *wanted])
+    cursor = db.execute(
+        f"SELECT * FROM sessions WHERE {where} ORDER BY active DESC, id DESC LIMIT ?", (*values, limit + 1)
+    )
+    cursor.row_factory = sqlite3.Row
+    return page_of(cursor.fetchall(), limit)
+
+
+def load(
+    db: sqlite3.Connection, session_id: str, limit: int | None, before: str | None, after: str | None
+) -> Transcript:
+    session = session_row(db, session_id)
+    key, count = session["key"], -1 if limit is None else limit + 1
+    query = "SELECT key, id, role, created, body FROM messages WHERE session = ?"
+    if after is not None:
+        start = _position(db, key, after)
+        rows = db.execute(f"{query} AND key > ? ORDER BY key LIMIT ?", (key, start, count)).fetchall()
+        rows, more = (rows[:limit], len(rows) > limit) if limit is not None else (rows, False)
+        first, last = False, not more
+    else:
+        end = _position(db, key, before) if before is not None else 2**62
+        rows = db.execute(f"{query} AND key < ? ORDER BY key DESC LIMIT ?", (key, end, count)).fetchall()
+        rows, more = (rows[:limit], len(rows) > limit) if limit is not None else (rows, False)
+        rows.reverse()
+        first, last = not more, before is None
+    messages = [MessageRow(*row[1:]) for row in rows]
+    parts = (part for row in rows for part in _parts(db, row[0], row[1]))
+    return assemble(read_session(session), messages, parts, first=first, last=last)
+
+
+def _position(db: sqlite3.Connection, session: int, message_id: str) -> int:
+    row = db.execute("SELECT key FROM messages WHERE session = ? AND id = ?", (session, message_id)).fetchone()
+    return row[0] if row else no_message(message_id)
+
+
+def _parts(db: sqlite3.Connection, message: int, message_id: str) -> Iterator[StoredPart]:
+    rows = db.execute("SELECT id, body, draft, blobs FROM parts WHERE message = ? ORDER BY key", (message,))
+    for id, body, draft, blobs in rows:
+        yield StoredPart(PartRow(id, message_id, whole(db, body) if blobs else body), bool(draft))
+
+
+def whole(db: sqlite3.Connection, body: bytes) -> bytes:
+    """The row with its large texts; where one is missing, bytes that are reported as damaged."""
+
+    def fetch(name: str) -> bytes:
+        return db.execute("SELECT body FROM blobs WHERE name = ?", (name,)).fetchone()[0]
+
+    try:
+        return join(body, fetch)
+    except (TypeError, msgspec.DecodeError):
+        return b"a large text of this part is missing: " + body
+
+
+def changes(db: sqlite3.Connection, session_id: str, after: int, limit: int = CHANGES) -> list[Change]:
+    """The next `limit` values newer than `after`."""
+    session = session_row(db, session_id)
+    own = [SessionChange(session["changed"], read_session(session))] if session["changed"] > after else []
+    sources: Iterable[Iterable[Change]] = (
+        own,
+        _message_changes(db, session, after, limit),
+        _part_changes(db, session, after, limit),
+        _record_changes(db, session, after, "inbox"),
+        _record_changes(db, session, after, "approvals"),
+    )
+    merged = heapq.merge(*sources, key=lambda change: change.seq)
+    return [change for change, _ in zip(merged, range(limit), strict=False)]
+
+
+def _message_changes(db: sqlite3.Connection, session: sqlite3.Row, after: int, limit: int) -> Iterator[Change]:
+    rows = db.execute(
+        "SELECT seq, id, role, created, body FROM messages WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?",
+        (session["key"], after, limit),
+    )
+    for seq, *row in rows:
+        yield message_change(session["id"], seq, MessageRow(*row))
+
+
+def _part_changes(db: sqlite3.Connection, session: sqlite3.Row, after: int, limit: int) -> Iterator[Change]:
+    rows = db.execute(
+        """SELECT part.seq, part.id, message.id, part.body, part.draft, part.blobs
+        FROM parts AS part JOIN messages AS message ON message.key = part.message
+        WHERE part.session = ? AND part.seq > ? ORDER BY part.seq LIMIT ?""",
+        (session["key"], after, limit),
+    )
+    for seq, id, message_id, body, draft, blobs in rows:
+        row = PartRow(id, message_id, whole(db, body) if blobs else body)
+        yield part_change(session["id"], seq, StoredPart(row, bool(draft)))
+
+
+def _record_changes(db: sqlite3.Connection, session: sqlite3.Row, after: int, table: str) -> Iterator[Change]:
+    query = f"SELECT seq, body FROM {table} WHERE session = ? AND seq > ? ORDER BY seq"
+    for seq, body in db.execute(query, (session["key"], after)):
+        yield record_change(table, seq, body)
+
+
+def usage(
+    db: sqlite3.Connection, by: Grouping, since: int | None, until: int | None, session_id: str | None
+) -> list[UsageRow]:
+    session = session_row(db, session_id)["key"] if session_id else None
+    inside = (since or 0, until if until is not None else 2**62, session, session)
+    return statistics.by_tool(_calls(db, inside)) if by == "tool" else statistics.by_answer(_answers(db, inside), by)
+
+
+def _calls(db: sqlite3.Connection, inside: tuple[Any, ...]) -> Iterator[statistics.CallUsage]:
+    rows = db.execute(
+        """SELECT tool, outcome, start, end FROM parts
+        WHERE outcome IS NOT NULL AND start >= ? AND start < ? AND (? IS NULL OR session = ?)
+        AND session NOT IN (SELECT key FROM sessions WHERE deleted = 1)""",
+        inside,
+    )
+    for tool, outcome, start, end in rows:
+        yield statistics.CallUsage(tool, outcome, start, end)
+
+
+def _answers(db: sqlite3.Connection, inside: tuple[Any, ...]) -> Iterator[statistics.AnswerUsage]:
+    rows = db.execute(
+        """SELECT body FROM messages
+        WHERE (role = 'assistant' OR instr(body, ?) > 0) AND created >= ? AND created < ?
+        AND (? IS NULL OR session = ?) AND session NOT IN (SELECT key FROM sessions WHERE deleted = 1)""",
+        (statistics.USED, *inside),
+    )
+    for (body,) in rows:
+        answer = statistics.read_answer(body)
+        if answer is not None:
+            yield answer

@@ -1,1 +1,0 @@
-"""Sessions on their way: exported, imported, and shared as a page."""

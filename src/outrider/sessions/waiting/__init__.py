@@ -1,1 +1,0 @@
-"""What of a session is on its way into its store."""

@@ -1,1 +1,0 @@
-"""All that knows the MCP SDK: loaded when the first server is connected."""

@@ -1,0 +1,180 @@
+"""One record of an event log, made only of values that JSON gives back unchanged."""
+
+import math
+import re
+import unicodedata
+from decimal import Decimal
+from types import NoneType
+from typing import Any, Literal, cast, get_args
+
+import msgspec
+
+from outrider.permissions.redaction.terminal import spelled_out
+
+EventKind = Literal["llm_call", "llm_response", "tool_exec", "agent_call", "agent_return", "finish", "error"]
+EVENT_KINDS: tuple[EventKind, ...] = get_args(EventKind)
+
+TEXT_LIMIT = 20_000
+ITEM_LIMIT = 200
+DEPTH_LIMIT = 12
+_SMALL = (int, bool, NoneType)
+
+
+class AgentEvent(msgspec.Struct, frozen=True):
+    """What an agent did. `call_id` joins a call to its return; `parent_call_id` is the call that it happened in."""
+
+    type: EventKind
+    agent_name: str = ""
+    timestamp: int = 0
+    call_id: str = ""
+    parent_call_id: str = ""
+    session_id: str = ""
+    data: dict[str, Any] = {}
+
+    @property
+    def event_type(self) -> EventKind:
+        return self.type
+
+    def to_dict(self) -> dict[str, Any]:
+        return msgspec.to_builtins(self)
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> "AgentEvent":
+        return msgspec.convert(value, cls)
+
+
+def bounded(value: Any, depth: int = 0) -> Any:
+    """A copy that is small enough to keep and that JSON can hold; what had to be cut says so."""
+    if value.__class__ in _SMALL:
+        return value
+    if isinstance(value, str):
+        return bounded_text(value)
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if depth >= DEPTH_LIMIT:
+        return "(nested too deeply to be kept)"
+    if isinstance(value, dict):
+        return _bounded_dict(cast("dict[Any, Any]", value), depth + 1)
+    if isinstance(value, list | tuple):
+        return _bounded_list(cast("list[Any] | tuple[Any, ...]", value), depth + 1)
+    return bounded_text(_shown(value))
+
+
+def bounded_text(text: str) -> str:
+    if len(text) > TEXT_LIMIT:
+        text = f"{text[:TEXT_LIMIT]}… ({len(text) - TEXT_LIMIT:,} more characters)"
+    # Half of a surrogate pair, as broken tool output has it, cannot be written as UTF-8.
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _bounded_dict(value: dict[Any, Any], depth: int) -> dict[str, Any]:
+    items = list(value.items())
+    kept = {bounded_text(str(key)): bounded(item, depth) for key, item in items[:ITEM_LIMIT]}
+    if len(items) > ITEM_LIMIT:
+        kept["…"] = f"({len(items) - ITEM_LIMIT:,} more entries)"
+    return kept
+
+
+def _bounded_list(value: list[Any] | tuple[Any, ...], depth: int) -> list[Any]:
+    kept = [bounded(item, depth) for item in value[:ITEM_LIMIT]]
+    if len(value) > ITEM_LIMIT:
+        kept.append(f"({len(value) - ITEM_LIMIT:,} more items)")
+    return kept
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001  a user's own __repr__ may do anything
+        return f"({type(value).__name__})"
+
+
+visible = spelled_out
+_SPACE = re.compile(r"[ \t\r\n]+")
+
+
+def one_line(text: str, limit: int = 200) -> str:
+    """The beginning of a foreign text, on one line and harmless."""
+    start = text[: limit * 4]
+    line = visible(_SPACE.sub(" ", start).strip())
+    if len(line) <= limit and len(start) == len(text):
+        return line
+    return line[: max(0, limit - 1)] + "…"
+
+
+def encodable(text: str, encoding: str) -> str:
+    """The text as an output of this encoding can take it."""
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def can_encode(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def duration_text(ms: int) -> str:
+    if ms < 1000:
+        return f"{ms} ms"
+    if ms < 59_950:
+        return f"{ms / 1000:.1f} s"
+    minutes, seconds = divmod(round(ms / 1000), 60)
+    if minutes < 60:
+        return f"{minutes} m {seconds:02} s"
+    return f"{minutes // 60} h {minutes % 60:02} m"
+
+
+def cost_text(cost: Decimal) -> str:
+    if cost == 0:
+        return "$0"
+    if abs(cost) < Decimal("0.0001"):
+        return "<$0.0001"
+    return f"${cost:.4f}" if abs(cost) < 10 else f"${cost:,.2f}"
+
+
+def width_of(text: str) -> int:
+    """How many columns a terminal gives to the text."""
+    if text.isascii():
+        return len(text)
+    return sum(_columns(char) for char in text)
+
+
+def fit(text: str, width: int, ellipsis: str = "…") -> str:
+    """The text cut to a number of columns, with a mark where it was cut."""
+    if width_of(text) <= width:
+        return text
+    room, kept = width - width_of(ellipsis), 0
+    if room < 0:
+        return ellipsis[: max(0, width)]
+    for index, char in enumerate(text):
+        kept += _columns(char)
+        if kept > room:
+            return text[:index] + ellipsis
+    return text
+
+
+def record_line(event: AgentEvent, start: int) -> str:
+    """One record on one line, for `EventLog.format`."""
+    seconds = max(0, event.timestamp - start) / 1000
+    words = " ".join(
+        f"{one_line(str(key), 40)}={one_line(str(value), 60)}"
+        for key, value in event.data.items()
+        if _says_something(value)
+    )
+    agent = one_line(event.agent_name or "-", 30)
+    call = f" ({one_line(event.call_id, 40)})" if event.call_id else ""
+    return f"{seconds:9.3f}s  {event.type:<12}  {agent:<16}{call}  {words}".rstrip()
+
+
+def _says_something(value: object) -> bool:
+    return isinstance(value, bool) or bool(value)
+
+
+def _columns(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1

@@ -1,0 +1,299 @@
+"""Writes a tree of spans as one self-contained page: a waterfall with totals, which needs and allows no network."""
+
+import base64
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import cache
+from html import escape
+from importlib.resources import files
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from outrider.tracing.event_record import duration_text, one_line, visible
+from outrider.tracing.render import Priced, cost_of, draw, outcome_of, waited_for_approval
+from outrider.tracing.span import Span, SpanKind, SpanStatus
+from outrider.types.usage import Tokens
+
+TEXT_BUDGET = 8_000_000
+# The page knows both by their place in these lists.
+_KINDS: tuple[SpanKind, ...] = ("run", "agent", "model", "tool")
+_STATUSES: tuple[SpanStatus, ...] = ("ok", "failed", "stopped", "unfinished")
+
+
+def rows_of(spans: list[tuple[int, Span]]) -> list[list[Any]]:
+    """A row for each span, parents first. With many spans each may say less, so that the page stays light."""
+    origin = min(span.start for _, span in spans)
+    limit = max(200, min(4_000, TEXT_BUDGET // len(spans)))
+    return [
+        [
+            depth,
+            _KINDS.index(span.kind),
+            visible(span.name),
+            visible(span.agent_name),
+            span.start - origin,
+            span.duration,
+            _STATUSES.index(span.status),
+            outcome_of(span),
+            span.tokens.prompt,
+            span.tokens.output + span.tokens.reasoning,
+            cost_cell(span),
+            waited_for_approval(span),
+            [[label, _cut(said, limit)] for label, said in (*_said(span), *_facts(span))],
+        ]
+        for depth, span in spans
+    ]
+
+
+def cost_cell(of: Priced) -> str:
+    cost = cost_of(of)
+    return "unknown" if cost == "?" else cost
+
+
+def json_for_html(value: Any) -> str:
+    """JSON in which nothing can end the element that it stands in."""
+    text = msgspec.json.encode(value).decode()
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _said(span: Span) -> Iterator[tuple[str, str]]:
+    """Texts, which the page shows in full."""
+    texts = {
+        "error": span.error,
+        "message": span.details.get("message"),
+        "input": "\n".join(f"{key}: {_readable(value)}" for key, value in span.given.items()),
+        "result": span.result if span.result != span.error else None,
+    }
+    for label, text in texts.items():
+        if text:
+            yield label, str(text)
+
+
+def _facts(span: Span) -> Iterator[tuple[str, str]]:
+    tokens, known = span.tokens, span.details
+    if span.kind == "model":
+        counts = {"new input": tokens.input, "cache read": tokens.cache.read, "cache write": tokens.cache.write}
+        for label, count in (counts | {"reasoning": tokens.reasoning}).items():
+            if count:
+                yield label, f"{count:,} tokens"
+    for label, name in {"first token after": "first_token_ms", "waited to retry": "retry_wait_ms"}.items():
+        if isinstance(known.get(name), int):
+            yield label, duration_text(known[name])
+    for label, name in {"retried after": "retry_error", "provider": "provider", "called by": "caller"}.items():
+        if known.get(name):
+            yield label, str(known[name])
+    if span.call_id:
+        yield "call", span.call_id
+
+
+def _readable(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _cut(text: str, limit: int) -> str:
+    text = text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit:,} more characters)"
+    return "\n".join(visible(line) for line in text.split("\n"))
+
+
+@dataclass(slots=True)
+class Share:
+    """`time` adds up every span of that name, so calls that ran side by side count for each."""
+
+    name: str
+    calls: int = 0
+    failed: int = 0
+    time: int = 0
+    longest: int = 0
+    tokens: Tokens = field(default_factory=Tokens)
+    known_cost: Decimal = Decimal(0)
+    answers: int = 0
+    unpriced: int = 0
+
+    def add_time(self, span: Span, time: int) -> None:
+        self.calls += 1
+        self.failed += span.status == "failed"
+        self.time += time
+        self.longest = max(self.longest, span.duration)
+
+    def add_usage(self, span: Span) -> None:
+        self.tokens += span.tokens
+        self.known_cost += span.known_cost
+        self.answers += span.answers
+        self.unpriced += span.unpriced
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    agents: list[Share]
+    models: list[Share]
+    tools: list[Share]
+
+
+def summarise(spans: Iterable[Span]) -> Summary:
+    """Agents count what they did themselves, without the agents that they called; else work would count twice."""
+    agents: dict[str, Share] = {}
+    models: dict[str, Share] = {}
+    tools: dict[str, Share] = {}
+    for span in spans:
+        match span.kind:
+            case "agent":
+                _share(agents, span.name).add_time(span, span.time_outside(span.agent_calls))
+            case "model":
+                _share(models, span.name).add_time(span, span.duration)
+                _share(models, span.name).add_usage(span)
+                _share(agents, span.agent_name or "agent").add_usage(span)
+            case "tool":
+                _share(tools, span.name).add_time(span, span.duration)
+            case "run":
+                pass
+    return Summary(*(sorted(shares.values(), key=_by_time) for shares in (agents, models, tools)))
+
+
+def _share(shares: dict[str, Share], name: str) -> Share:
+    return shares.setdefault(name, Share(name))
+
+
+def _by_time(share: Share) -> tuple[int, str]:
+    return -share.time, share.name
+
+
+SPAN_LIMIT = 100_000
+PLAIN_TREE_LIMIT = 1_000
+_TABLE_ROWS = 50
+_MARKS: dict[SpanStatus, str] = {"ok": "✓", "failed": "✗", "stopped": "■", "unfinished": "…"}
+_SAID: dict[SpanStatus, str] = {"ok": "done", "failed": "failed", "stopped": "stopped", "unfinished": "unfinished"}
+
+
+def page(root: Span, *, title: str = "", dropped: int = 0) -> str:
+    spans = list(islice(root.walk(), SPAN_LIMIT + 1))
+    shown = spans[:SPAN_LIMIT]
+    summary = summarise(span for _, span in shown)
+    parts = {
+        "CSP": escape(_policy(), quote=True),
+        "STYLE": _asset("timeline.css"),
+        "SCRIPT": _asset("timeline.js"),
+        "TITLE": escape(visible(title or f"Trace of {root.name}")),
+        "STATUS": f'<p class="status {root.status}">{_MARKS[root.status]} {_SAID[root.status]}</p>',
+        "WHEN": escape(_when(root)),
+        "OUTCOME": escape(_ending(root)),
+        "TILES": "".join(_tiles(root, [span for _, span in shown])),
+        "TABLES": _tables(summary),
+        "NOTES": "".join(f"<p>{escape(note)}</p>" for note in _notes(len(spans), dropped)),
+        "PLAIN": escape(draw(root, width=110)) if len(spans) <= PLAIN_TREE_LIMIT else "(too long for this page)",
+        "ROWS": json_for_html(rows_of(shown)),
+    }
+    return _filled(_asset("timeline.html"), parts)
+
+
+def _filled(template: str, parts: dict[str, str]) -> str:
+    """Each place is filled once; what is filled in is never searched for places again."""
+    pieces = template.split("%%")
+    return "".join(parts[piece] if index % 2 else piece for index, piece in enumerate(pieces))
+
+
+@cache
+def _asset(name: str) -> str:
+    return files("outrider.tracing").joinpath("assets", name).read_text(encoding="utf-8").strip()
+
+
+@cache
+def _policy() -> str:
+    style, script = (_hash(_asset(name)) for name in ("timeline.css", "timeline.js"))
+    return f"default-src 'none'; style-src {style}; script-src {script}; base-uri 'none'; form-action 'none'"
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _when(root: Span) -> str:
+    if not root.start:
+        return ""
+    try:
+        return datetime.fromtimestamp(root.start / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, ValueError, OSError):
+        return ""
+
+
+def _ending(root: Span) -> str:
+    said = root.error if root.status == "failed" else root.result or root.outcome
+    return one_line(said or "", 300)
+
+
+def _tiles(root: Span, spans: list[Span]) -> Iterator[str]:
+    kinds = [span.kind for span in spans]
+    failed = sum(span.status == "failed" for span in spans)
+    tokens = root.tokens
+    yield _tile("time", duration_text(root.duration), "" if root.finished else "at least: the end is missing")
+    priceless = f"{root.unpriced:,} of {root.answers:,} answers have no known price"
+    yield _tile("cost", cost_cell(root) or "–", priceless if root.unpriced else "")
+    yield _tile("tokens in", f"{tokens.prompt:,}", f"{tokens.cache.read:,} from cache" if tokens.cache.read else "")
+    yield _tile(
+        "tokens out",
+        f"{tokens.output + tokens.reasoning:,}",
+        f"{tokens.reasoning:,} reasoning" if tokens.reasoning else "",
+    )
+    yield _tile("model calls", f"{kinds.count('model'):,}", "")
+    yield _tile("tool calls", f"{kinds.count('tool'):,}", "")
+    if waited := sum(map(waited_for_approval, spans)):
+        yield _tile("waited for approval", duration_text(waited), "")
+    yield _tile("failed", f"{failed:,}", f"of {len(spans):,} span{'s' if len(spans) != 1 else ''}")
+
+
+def _tile(label: str, value: str, note: str) -> str:
+    small = f"<small>{escape(note)}</small>" if note else ""
+    return f"<div><dt>{label}</dt><dd>{escape(value)}{small}</dd></div>"
+
+
+def _tables(summary: Summary) -> str:
+    tables = [
+        _table("agent", "Agents", summary.agents, usage=True),
+        _table("model", "Models", summary.models, usage=True),
+        _table("tool", "Tools", summary.tools, usage=False),
+    ]
+    return "".join(tables)
+
+
+def _table(kind: str, heading: str, shares: list[Share], *, usage: bool) -> str:
+    if not shares:
+        return ""
+    longest = max(share.time for share in shares) or 1
+    columns = ["calls", "time", *(["in", "out", "cost"] if usage else ["longest", "failed"])]
+    head = "".join(f'<th scope="col">{column}</th>' for column in columns)
+    body = "".join(_table_row(share, longest, usage=usage) for share in shares[:_TABLE_ROWS])
+    rest = f"<p>{len(shares) - _TABLE_ROWS:,} more are not shown.</p>" if len(shares) > _TABLE_ROWS else ""
+    return (
+        f'<section class="{kind}"><h2>{heading}</h2><table><thead><tr><th scope="col">name</th>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table>{rest}</section>"
+    )
+
+
+def _table_row(share: Share, longest: int, *, usage: bool) -> str:
+    percent = round(100 * share.time / longest, 1)
+    bar = (
+        '<svg viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">'
+        f'<rect width="{percent}" height="4"></rect></svg>'
+    )
+    cells = [f"{share.calls:,}", duration_text(share.time)]
+    if usage:
+        cells += [
+            f"{share.tokens.prompt:,}",
+            f"{share.tokens.output + share.tokens.reasoning:,}",
+            cost_cell(share) or "–",
+        ]
+    else:
+        cells += [duration_text(share.longest), f"✗ {share.failed:,}" if share.failed else "0"]
+    name = escape(one_line(share.name, 80))
+    numbers = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+    return f'<tr><th scope="row" title="{name}">{name}{bar}</th>{numbers}</tr>'
+
+
+def _notes(count: int, dropped: int) -> Iterator[str]:
+    if count > SPAN_LIMIT:
+        yield f"Only the first {SPAN_LIMIT:,} spans are on this page, and its tables count only those."
+    if dropped:
+        yield f"{dropped:,} older records had been dropped from the log; the trace begins after them."

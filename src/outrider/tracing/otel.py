@@ -1,0 +1,253 @@
+"""Turns what happens on a bus into spans (`invoke_agent`, `chat`, `execute_tool`) and metrics of OpenTelemetry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from outrider.errors import ConfigurationError
+from outrider.event_bus import EventBus
+from outrider.types.events import (
+    AgentCalledEvent,
+    Event,
+    LLMRequestEvent,
+    LLMResponseEvent,
+    LoopCompletedEvent,
+    LoopStartedEvent,
+    ToolExecutionCompletedEvent,
+    ToolExecutionStartedEvent,
+)
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Histogram, Meter, MeterProvider
+    from opentelemetry.trace import Span, TracerProvider
+
+
+OPERATION = "gen_ai.operation.name"
+PROVIDER = "gen_ai.provider.name"
+CONVERSATION = "gen_ai.conversation.id"
+AGENT = "gen_ai.agent.name"
+REQUEST_MODEL = "gen_ai.request.model"
+RESPONSE_MODEL = "gen_ai.response.model"
+FINISH_REASONS = "gen_ai.response.finish_reasons"
+INPUT_TOKENS = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+CACHE_READ_TOKENS = "gen_ai.usage.cache_read.input_tokens"
+CACHE_WRITE_TOKENS = "gen_ai.usage.cache_creation.input_tokens"
+REASONING_TOKENS = "gen_ai.usage.reasoning.output_tokens"
+TOKEN_TYPE = "gen_ai.token.type"
+TOOL = "gen_ai.tool.name"
+TOOL_CALL = "gen_ai.tool.call.id"
+TOOL_TYPE = "gen_ai.tool.type"
+ERROR_TYPE = "error.type"
+
+# Content, recorded on request only.
+TOOL_ARGUMENTS = "gen_ai.tool.call.arguments"
+TOOL_RESULT = "gen_ai.tool.call.result"
+INPUT_MESSAGES = "gen_ai.input.messages"
+OUTPUT_MESSAGES = "gen_ai.output.messages"
+
+# Our own: the conventions have no word for these.
+COST = "outrider.cost.usd"
+TERMINATION = "outrider.termination_reason"
+
+TOKEN_USAGE = "gen_ai.client.token.usage"
+CHAT_DURATION = "gen_ai.client.operation.duration"
+FIRST_CHUNK = "gen_ai.client.operation.time_to_first_chunk"
+AGENT_DURATION = "gen_ai.invoke_agent.duration"
+TOOL_DURATION = "gen_ai.execute_tool.duration"
+
+# The boundaries that the conventions advise.
+TOKEN_BUCKETS = tuple(4**power for power in range(14))
+SECOND_BUCKETS = tuple(round(0.01 * 2**power, 2) for power in range(14))
+FIRST_CHUNK_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+
+
+Attributes = dict[str, str]
+
+
+class Measures:
+    def __init__(self, meter: Meter) -> None:
+        def histogram(name: str, description: str, buckets: Sequence[float], unit: str = "s") -> Histogram:
+            return meter.create_histogram(
+                name, unit=unit, description=description, explicit_bucket_boundaries_advisory=buckets
+            )
+
+        seconds = SECOND_BUCKETS
+        self._tokens = histogram(TOKEN_USAGE, "Tokens of requests and answers.", TOKEN_BUCKETS, unit="{token}")
+        self._chat = histogram(CHAT_DURATION, "How long answers took.", seconds)
+        self._first = histogram(FIRST_CHUNK, "How long the first piece took.", FIRST_CHUNK_BUCKETS)
+        self._agents = histogram(AGENT_DURATION, "How long turns of agents took.", seconds)
+        self._tools = histogram(TOOL_DURATION, "How long calls of tools took.", seconds)
+
+    def answered(self, event: LLMResponseEvent, attributes: Attributes) -> None:
+        used = event.tokens
+        for kind, count in (("input", used.prompt), ("output", used.output + used.reasoning)):
+            if count:
+                self._tokens.record(count, {**attributes, TOKEN_TYPE: kind})
+        self._chat.record(event.duration_ms / 1000, attributes)
+        if event.first_token_ms is not None:
+            self._first.record(event.first_token_ms / 1000, attributes)
+
+    def agent_ended(self, milliseconds: int, attributes: Attributes) -> None:
+        self._agents.record(milliseconds / 1000, attributes)
+
+    def tool_ended(self, milliseconds: int, attributes: Attributes) -> None:
+        self._tools.record(milliseconds / 1000, attributes)
+
+
+NANOSECONDS = 1_000_000  # in a millisecond
+WELL_KNOWN = {"google": "gcp.gemini", "openai-responses": "openai"}
+ENDED_WELL = ("completed", "stop", "tool_use", "length")
+
+Key = tuple[str, str]
+
+
+class OpenTelemetry:
+    """Attach it to a bus. Without providers the global ones of the program count. What people, models and tools said
+    is recorded only with `content=True`."""
+
+    def __init__(
+        self,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        *,
+        content: bool = False,
+    ) -> None:
+        try:
+            from opentelemetry import metrics, trace
+        except ImportError as error:
+            raise ConfigurationError("OpenTelemetry is not installed: pip install 'outrider[otel]'") from error
+        self._trace = trace
+        self._tracer = trace.get_tracer("outrider", tracer_provider=tracer_provider)
+        self._measures = Measures(metrics.get_meter("outrider", meter_provider=meter_provider))
+        self._content = content
+        self._agents: dict[str, Span] = {}
+        self._open: dict[Key, Span] = {}
+        self._callers: dict[str, Key] = {}
+
+    def attach(self, bus: EventBus) -> Callable[[], None]:
+        """Follow the bus from now on. Returns what ends that; spans that are open then end there."""
+        ends = [
+            bus.subscribe(LoopStartedEvent, self._agent_starts),
+            bus.subscribe(LoopCompletedEvent, self._agent_ends),
+            bus.subscribe(LLMRequestEvent, self._chat_starts),
+            bus.subscribe(LLMResponseEvent, self._chat_ends),
+            bus.subscribe(ToolExecutionStartedEvent, self._tool_starts),
+            bus.subscribe(ToolExecutionCompletedEvent, self._tool_ends),
+            bus.subscribe(AgentCalledEvent, self._agent_is_called),
+        ]
+
+        def detach() -> None:
+            for end in ends:
+                end()
+            self._end_all()
+
+        return detach
+
+    def _agent_is_called(self, event: AgentCalledEvent) -> None:
+        self._callers[event.child_session_id] = (event.session_id, event.call_id)
+
+    def _agent_starts(self, event: LoopStartedEvent) -> None:
+        caller = self._open.get(self._callers.pop(event.session_id, ("", "")))
+        attributes = _labels(event, "invoke_agent")
+        if self._content:
+            attributes[INPUT_MESSAGES] = _message("user", event.user_message)
+        self._agents[event.session_id] = self._start(event, f"invoke_agent {event.agent_name}", caller, attributes)
+
+    def _agent_ends(self, event: LoopCompletedEvent) -> None:
+        span = self._agents.pop(event.session_id, None)
+        reason = event.termination_reason
+        extra: dict[str, Any] = {TERMINATION: reason}
+        if self._content:
+            extra[OUTPUT_MESSAGES] = _message("assistant", event.output)
+        measured = _failed({OPERATION: "invoke_agent", AGENT: event.agent_name}, reason)
+        self._measures.agent_ended(event.duration_ms, measured)
+        self._end(span, event, extra, reason)
+
+    def _chat_starts(self, event: LLMRequestEvent) -> None:
+        self._open[event.session_id, event.call_id] = self._start(
+            event,
+            f"chat {event.model}",
+            self._agents.get(event.session_id),
+            _labels(event, "chat") | _model(event),
+            self._trace.SpanKind.CLIENT,
+        )
+
+    def _chat_ends(self, event: LLMResponseEvent) -> None:
+        reason = event.stop_reason or "other"
+        self._measures.answered(event, _failed({OPERATION: "chat"} | _model(event), reason))
+        used: dict[str, Any] = {
+            RESPONSE_MODEL: event.model,
+            FINISH_REASONS: (reason,),
+            INPUT_TOKENS: event.tokens.prompt,
+            OUTPUT_TOKENS: event.tokens.output + event.tokens.reasoning,
+            CACHE_READ_TOKENS: event.cache_read_tokens,
+            CACHE_WRITE_TOKENS: event.cache_write_tokens,
+            REASONING_TOKENS: event.reasoning_tokens,
+        }
+        if event.cost is not None:
+            used[COST] = float(event.cost)
+        self._end(self._open.pop((event.session_id, event.call_id), None), event, used, reason)
+
+    def _tool_starts(self, event: ToolExecutionStartedEvent) -> None:
+        attributes = _labels(event, "execute_tool")
+        attributes |= {TOOL: event.tool_name, TOOL_CALL: event.call_id, TOOL_TYPE: "function"}
+        if self._content:
+            attributes[TOOL_ARGUMENTS] = msgspec.json.encode(event.tool_input).decode()
+        parent = self._agents.get(event.session_id)
+        key = (event.session_id, event.call_id)
+        self._open[key] = self._start(event, f"execute_tool {event.tool_name}", parent, attributes)
+
+    def _tool_ends(self, event: ToolExecutionCompletedEvent) -> None:
+        reason = "completed" if event.success else event.reason or "failed"
+        measured = _failed({OPERATION: "execute_tool", TOOL: event.tool_name}, reason)
+        self._measures.tool_ended(event.duration_ms, measured)
+        extra = {TOOL_RESULT: event.output_preview} if self._content else {}
+        self._end(self._open.pop((event.session_id, event.call_id), None), event, extra, reason)
+
+    def _start(
+        self, event: Event, name: str, parent: Span | None, attributes: Mapping[str, Any], kind: Any = None
+    ) -> Span:
+        """A span below its parent of ours, or below the caller's own where we have none."""
+        return self._tracer.start_span(
+            name.strip(),
+            context=None if parent is None else self._trace.set_span_in_context(parent),
+            kind=kind or self._trace.SpanKind.INTERNAL,
+            attributes=attributes,
+            start_time=event.timestamp * NANOSECONDS,
+        )
+
+    def _end(self, span: Span | None, event: Event, attributes: Mapping[str, Any], reason: str) -> None:
+        if span is None:
+            return
+        span.set_attributes(dict(attributes))
+        if reason not in ENDED_WELL:
+            span.set_attribute(ERROR_TYPE, reason)
+            span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, reason))
+        span.end(event.timestamp * NANOSECONDS)
+
+    def _end_all(self) -> None:
+        for span in (*self._open.values(), *self._agents.values()):
+            span.end()
+        self._open.clear()
+        self._agents.clear()
+
+
+def _labels(event: Event, operation: str) -> dict[str, Any]:
+    return {OPERATION: operation, CONVERSATION: event.session_id, AGENT: event.agent_name}
+
+
+def _model(event: LLMRequestEvent | LLMResponseEvent) -> dict[str, str]:
+    return {PROVIDER: WELL_KNOWN.get(event.provider, event.provider), REQUEST_MODEL: event.model}
+
+
+def _failed(attributes: dict[str, str], reason: str) -> dict[str, str]:
+    return attributes if reason in ENDED_WELL else {**attributes, ERROR_TYPE: reason}
+
+
+def _message(role: str, text: str) -> str:
+    """One message in the conventions' form, as JSON text, since attributes of spans hold no objects."""
+    return msgspec.json.encode([{"role": role, "parts": [{"type": "text", "content": text}]}]).decode()

@@ -1,1 +1,0 @@
-"""Traces as pages for a browser."""

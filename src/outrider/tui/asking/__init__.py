@@ -1,1 +1,0 @@
-"""Questions in place of the composer: about calls, of the model, of the program itself."""

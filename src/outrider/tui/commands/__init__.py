@@ -1,1 +1,0 @@
-"""The slash commands: one table, and what each of them does."""

@@ -1,1 +1,0 @@
-"""Where people write: many lines, history, completion, pasted texts and files."""

@@ -1,0 +1,155 @@
+"""Dark or light: what the user chose, kept between starts, else what the terminal says of itself."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from rich.style import Style
+from textual.theme import Theme
+
+from outrider.config.environment import has_light_background
+
+
+class Palette(msgspec.Struct, frozen=True, kw_only=True):
+    """Colours by what they mean. `quiet` is for what need not be read, `faint` for lines and marks."""
+
+    dark: bool
+    background: str
+    surface: str
+    panel: str
+    text: str
+    quiet: str
+    faint: str
+    accent: str
+    link: str
+    good: str
+    bad: str
+    warn: str
+    added: str
+    removed: str
+    keyword: str
+    string: str
+    number: str
+    name: str
+
+    def style(
+        self, colour: str, *, bold: bool | None = None, italic: bool | None = None, underline: bool | None = None
+    ) -> Style:
+        return Style(color=getattr(self, colour), bold=bold, italic=italic, underline=underline)
+
+    def on(self, background: str, colour: str = "text", *, bold: bool | None = None) -> Style:
+        return Style(color=getattr(self, colour), bgcolor=getattr(self, background), bold=bold)
+
+
+DARK = Palette(
+    dark=True,
+    background="#15171c",
+    surface="#1b1e25",
+    panel="#242833",
+    text="#d8dbe2",
+    quiet="#868d9b",
+    faint="#474d5a",
+    accent="#d9a864",
+    link="#82aad4",
+    good="#8fbb7c",
+    bad="#e0787a",
+    warn="#d9bf6a",
+    added="#1d2f25",
+    removed="#3a2228",
+    keyword="#c39ac9",
+    string="#9dbb86",
+    number="#d19a78",
+    name="#82aad4",
+)
+LIGHT = Palette(
+    dark=False,
+    background="#fbfaf7",
+    surface="#f3f1ec",
+    panel="#e9e6df",
+    text="#2a2d34",
+    quiet="#6c717c",
+    faint="#b9b5ab",
+    accent="#9a6412",
+    link="#25609c",
+    good="#3f7a2c",
+    bad="#b3373c",
+    warn="#8a6a00",
+    added="#dcefdc",
+    removed="#f8dfdf",
+    keyword="#82408d",
+    string="#47752c",
+    number="#a2552a",
+    name="#25609c",
+)
+
+
+def theme(palette: Palette) -> Theme:
+    """The palette as a Textual theme, so that widgets and lines look alike."""
+    return Theme(
+        name=name_of(palette),
+        primary=palette.accent,
+        secondary=palette.link,
+        accent=palette.accent,
+        warning=palette.warn,
+        error=palette.bad,
+        success=palette.good,
+        foreground=palette.text,
+        background=palette.background,
+        surface=palette.surface,
+        panel=palette.panel,
+        dark=palette.dark,
+        variables={
+            "quiet": palette.quiet,
+            "faint": palette.faint,
+            "border": palette.accent,
+            "border-blurred": palette.faint,
+            "input-selection-background": f"{palette.link} 35%",
+            "scrollbar": palette.panel,
+            "scrollbar-hover": palette.faint,
+            "scrollbar-active": palette.quiet,
+            "scrollbar-background": palette.background,
+            "scrollbar-background-hover": palette.background,
+            "scrollbar-background-active": palette.background,
+            "scrollbar-corner-color": palette.background,
+        },
+    )
+
+
+def name_of(palette: Palette) -> str:
+    return "outrider-dark" if palette.dark else "outrider-light"
+
+
+def palette_named(name: str) -> Palette:
+    return LIGHT if name == name_of(LIGHT) else DARK
+
+
+Look = Literal["dark", "light", "auto"]
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    theme: Look = "auto"
+
+
+class ThemePreference:
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._chosen = self._read()
+
+    @property
+    def palette(self) -> Palette:
+        light = has_light_background() if self._chosen == "auto" else self._chosen == "light"
+        return LIGHT if light else DARK
+
+    def choose(self, look: Look) -> None:
+        """A look that cannot be kept is worth no complaint."""
+        self._chosen = look
+        with suppress(OSError):
+            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._file.write_bytes(msgspec.json.encode(_Kept(look)))
+
+    def _read(self) -> Look:
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=_Kept).theme
+        except (OSError, msgspec.MsgspecError):
+            return "auto"

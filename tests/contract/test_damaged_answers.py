@@ -1,0 +1,89 @@
+"""Whatever happens to the bytes of an answer, it ends whole or in a typed error, and never shows nonsense as a call."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outrider.errors import ProviderError
+from outrider.providers.anthropic.client import AnthropicWire
+from outrider.providers.assembler import Assembler
+from outrider.providers.client import WireClient
+from outrider.providers.google.client import GoogleWire
+from outrider.providers.openai.chat_client import ChatWire
+from outrider.providers.openai.responses_client import ResponsesWire
+from outrider.providers.provider import Wire
+from outrider.providers.transport.retry import RetryPolicy
+from outrider.types.agents import Provider
+from outrider.types.parts import ToolPart
+from tests.contract.test_model_client import ANTHROPIC, CHAT, GOOGLE, REQUEST, RESPONSES
+from tests.fixtures.player import Player
+
+WIRES: dict[str, tuple[Callable[[], Wire], list[bytes]]] = {
+    "anthropic": (lambda: AnthropicWire(Provider("p", "anthropic", "k")), ANTHROPIC),
+    "openai": (lambda: ChatWire(Provider("p", "openai", "k")), CHAT),
+    "openai-responses": (lambda: ResponsesWire(Provider("p", "openai-responses", "k")), RESPONSES),
+    "google": (lambda: GoogleWire(Provider("p", "google", "k")), GOOGLE),
+}
+junk = st.one_of(
+    st.binary(max_size=12),
+    st.sampled_from(
+        [b"null", b"[]", b"{}", b'""', b"0", b"true", b'"\\ud800"', b"\n\n", b"\r", b"data: ", b"\xff", b"1e999"]
+    ),
+)
+places = st.floats(0, 1)
+
+
+async def read(name: str, stream: bytes, size: int) -> tuple[Assembler, Exception | None]:
+    wire, _ = WIRES[name]
+    chunks = [stream[start : start + size] for start in range(0, len(stream), size)]
+    client = WireClient("p", wire(), Player(chunks), retry=RetryPolicy(attempts=1))
+    kept = Assembler(client.family("m"))
+    try:
+        async for delta in client.stream(REQUEST):
+            kept.add(delta)
+    except ProviderError as error:
+        return kept, error
+    return kept, None
+
+
+@pytest.mark.parametrize("name", WIRES)
+@settings(max_examples=150)
+@given(place=places, length=st.integers(0, 60), put=junk, size=st.sampled_from([1, 7, 64, 4096]))
+def test_damage_ends_in_an_answer_or_in_a_typed_error(name: str, place: float, length: int, put: bytes, size: int):
+    whole = b"".join(WIRES[name][1])
+    start = int(place * len(whole))
+    damaged = whole[:start] + put + whole[start + length :]
+    kept, error = asyncio.run(read(name, damaged, size))
+    calls = [part for part in kept.parts() if isinstance(part, ToolPart)]
+    assert len({call.call_id for call in calls}) == len(calls)
+    assert error is not None or kept.finish is not None
+
+
+@pytest.mark.parametrize("name", WIRES)
+@settings(max_examples=60)
+@given(order=st.randoms(use_true_random=False), doubled=places)
+def test_events_out_of_order_or_twice_end_the_same_way(name: str, order, doubled: float):
+    events = list(WIRES[name][1])
+    events.insert(int(doubled * len(events)), events[int(doubled * (len(events) - 1))])
+    order.shuffle(events)
+    kept, error = asyncio.run(read(name, b"".join(events), 4096))
+    assert error is not None or kept.finish is not None
+
+
+@pytest.mark.parametrize("name", WIRES)
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 11, 64])
+def test_the_size_of_the_pieces_changes_nothing(name: str, size: int):
+    whole = b"".join(WIRES[name][1])
+    expected, _ = asyncio.run(read(name, whole, len(whole)))
+    kept, error = asyncio.run(read(name, whole, size))
+    assert error is None
+    assert [summary(part) for part in kept.parts()] == [summary(part) for part in expected.parts()]
+    assert (kept.finish, kept.tokens) == (expected.finish, expected.tokens)
+
+
+def summary(part: object) -> object:
+    """A part without what is made anew each time."""
+    return (part.tool, part.state) if isinstance(part, ToolPart) else getattr(part, "text", None)

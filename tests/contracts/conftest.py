@@ -1,5 +1,0 @@
-"""What the contract tests share."""
-
-from tests.postgres import postgres_url
-
-__all__ = ["postgres_url"]

@@ -1,0 +1,312 @@
+"""Somebody works with Outrider in an editor: talks, approves, refuses, cancels, and comes back."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import acp
+import pytest
+from acp.schema import (
+    AgentPlanUpdate,
+    AvailableCommandsUpdate,
+    ConfigOptionUpdate,
+    CurrentModeUpdate,
+    McpServerStdio,
+    SessionInfoUpdate,
+    ToolCallProgress,
+)
+
+from tests.e2e.acp.editor import CANCELLED, Desk, Editor, call, say
+
+
+async def test_an_answer_streams_in_with_its_thoughts_calls_and_plan(desk: Desk):
+    todos = [{"content": "look", "status": "completed"}, {"content": "tell", "status": "in_progress"}]
+    desk.write_script(
+        [{"reasoning": "hm, the notes"}, "I look into the notes.", call("read", file_path="notes.txt", offset=1)],
+        [call("todo", todos=todos)],
+        "They say: remember the milk. \u00fc\u2028 \U0001f95b",
+    )
+    async with desk.editor() as editor:
+        session_id = await desk.new(editor)
+        assert await say(editor, session_id, "What do the notes say?") == "end_turn"
+        assert editor.thought == "hm, the notes"
+        assert editor.said() == "I look into the notes.They say: remember the milk. \u00fc\u2028 \U0001f95b"
+        assert len(editor.of(acp.schema.AgentMessageChunk)) > 4, "the answer came in one piece"
+        read = [update for update in editor.updates if getattr(update, "kind", None) == "read"][-1]
+        assert (read.title, read.status) == ("read notes.txt", "completed")
+        assert [(place.path, place.line) for place in read.locations] == [(str(desk.workspace / "notes.txt"), 1)]
+        assert "remember the milk" in read.content[0].content.text
+        (plan,) = editor.of(AgentPlanUpdate)
+        assert [(entry.content, entry.status) for entry in plan.entries] == [
+            ("look", "completed"),
+            ("tell", "in_progress"),
+        ]
+        assert editor.of(SessionInfoUpdate)[0].title == "What do the notes say?"
+
+
+async def test_an_approved_change_is_shown_as_a_diff_and_made(desk: Desk):
+    desk.write_script(
+        [call("read", file_path="notes.txt")],
+        [call("edit", file_path="notes.txt", old_string="the milk", new_string="the tea")],
+        "Changed.",
+    )
+    async with desk.editor() as editor:
+        session_id = await desk.new(editor)
+        editor.answers = ["once"]
+        assert await say(editor, session_id, "tea instead") == "end_turn"
+        ((asked, options),) = editor.asked
+        path = str(desk.workspace / "notes.txt")
+        wanted = next(content for content in asked.content if content.type == "diff")
+        assert (wanted.path, wanted.old_text, wanted.new_text) == (path, "the milk", "the tea")
+        assert [option.option_id for option in options] == ["once", "session", "always", "no"]
+        done = [update for update in editor.updates if getattr(update, "kind", None) == "edit"][-1]
+        assert (done.tool_call_id, done.status) == (asked.tool_call_id, "completed")
+        (diff,) = done.content
+        assert (diff.path, diff.old_text, diff.new_text) == (path, "remember the milk", "remember the tea")
+        assert done.locations[0].line == 1
+        assert (desk.workspace / "notes.txt").read_text() == "remember the tea\n"
+
+
+async def test_a_refused_command_does_not_run_and_the_model_hears_of_it(desk: Desk):
+    desk.write_script([call("shell", command="touch made.txt", description="make a file")], "Then not.")
+    async with desk.editor() as editor:
+        session_id = await desk.new(editor)
+        editor.answers = ["no"]
+        assert await say(editor, session_id, "make it") == "end_turn"
+        assert editor.said() == "Then not."
+        shown = editor.call()
+        assert (shown["title"], shown["kind"], shown["status"]) == ("touch made.txt", "execute", "failed")
+        assert not (desk.workspace / "made.txt").exists()
+
+
+async def test_an_answer_for_the_session_is_not_asked_for_again(desk: Desk):
+    again = [call("shell", command="touch made.txt")]
+    desk.write_script(again, again, "Twice.")
+    async with desk.editor() as editor:
+        session_id = await desk.new(editor)
+        editor.answers = ["session"]
+        assert await say(editor, session_id, "go") == "end_turn"
+        assert editor.said() == "Twice."
+        assert len(editor.asked) == 1
+
+
+def running(editor: Editor) -> list[ToolCallProgress]:
+    return [update for update in editor.of(ToolCallProgress) if update.status == "in_progress"]
+
+
+async def test_cancel_ends_a_command_whose_output_is_seen_live(desk: Desk):
+    desk.write_script([call("shell", command="echo tick; sleep 600")], "Never said.")
+    async with desk.editor("--allow", "shell(*)") as editor:
+        session_id = await desk.new(editor)
+        turn = asyncio.create_task(say(editor, session_id, "wait"))
+        await editor.until(lambda: any("tick" in str(one.content) for one in running(editor)))
+        await editor.agent.cancel(session_id=session_id)
+        assert await turn == "cancelled"
+        assert editor.call()["status"] == "failed"
+
+
+async def test_cancel_ends_a_turn_that_waits_for_an_answer(desk: Desk):
+    desk.write_script([call("shell", command="touch made.txt")], [call("shell", command="touch made.txt")], "Well.")
+    async with desk.editor() as editor:
+        session_id = await desk.new(editor)
+        turn = asyncio.create_task(say(editor, session_id, "make it"))
+        await editor.until(lambda: editor.asked)
+        await editor.agent.cancel(session_id=session_id)
+        assert await turn == "cancelled"
+        editor.answers = [CANCELLED]
+        assert await say(editor, session_id, "make it!") == "cancelled"
+        assert await say(editor, session_id, "then not") == "end_turn"
+        assert not (desk.workspace / "made.txt").exists()
+
+
+async def test_a_session_is_listed_and_told_again_after_a_restart(desk: Desk):
+    todos = [{"content": "greet", "status": "completed"}]
+    desk.write_script([{"reasoning": "kindly"}, "Hello!", call("todo", todos=todos)], "Done.")
+    async with desk.editor() as editor:
+        session_id = await desk.new(editor)
+        assert await say(editor, session_id, "greet me") == "end_turn"
+        told = [update.model_dump(exclude={"content"}) for update in editor.of(AgentPlanUpdate)]
+    desk.write_script("Welcome back.")
+    async with desk.editor() as editor:
+        listed = (await editor.agent.list_sessions(cwd=str(desk.workspace))).sessions
+        assert [(found.session_id, found.cwd, found.title) for found in listed] == [
+            (session_id, str(desk.workspace), "greet me")
+        ]
+        assert not (await editor.agent.list_sessions(cwd=str(desk.home))).sessions
+        assert (await desk.load(editor, session_id)).modes.current_mode_id == "agent"
+        assert (editor.heard, editor.thought, editor.said()) == ("greet me", "kindly", "Hello!Done.")
+        assert editor.call()["status"] == "completed"
+        assert [update.model_dump(exclude={"content"}) for update in editor.of(AgentPlanUpdate)] == told
+        editor.forget()
+        assert await say(editor, session_id, "again") == "end_turn"
+        assert editor.said() == "Welcome back."
+
+
+async def test_modes_and_models_are_switched_and_the_client_hears_of_it(desk: Desk):
+    desk.write_script("One.", "Two.")
+    async with desk.editor("--mode", "plan") as editor:
+        opened = await editor.agent.new_session(cwd=str(desk.workspace), mcp_servers=[])
+        assert opened.modes.current_mode_id == "plan"
+        assert [mode.id for mode in opened.modes.available_modes] == ["chat", "plan", "agent", "background"]
+        await editor.agent.set_session_mode(session_id=opened.session_id, mode_id="chat")
+        await editor.until(lambda: editor.of(ConfigOptionUpdate))
+        assert [update.current_mode_id for update in editor.of(CurrentModeUpdate)] == ["chat"]
+        assert await say(editor, opened.session_id, "talk") == "end_turn"
+        options = await editor.agent.set_config_option(
+            config_id="model", session_id=opened.session_id, value="script/other"
+        )
+        chosen = {option.id: option.current_value for option in options.config_options}
+        assert chosen == {"mode": "chat", "model": "script/other", "agent": "outrider"}
+        with pytest.raises(acp.RequestError, match="no mode is called 'fly'; there are chat, plan"):
+            await editor.agent.set_session_mode(session_id=opened.session_id, mode_id="fly")
+
+
+async def test_an_accepted_plan_is_carried_out_in_the_same_turn(desk: Desk):
+    desk.write_script("1. make a file\n2. rest\n", [call("shell", command="touch made.txt")], "Made.")
+    async with desk.editor("--mode", "plan") as editor:
+        session_id = await desk.new(editor)
+        editor.answers = ["accept", "once"]
+        assert await say(editor, session_id, "plan it") == "end_turn"
+        assert [entry.content for entry in editor.of(AgentPlanUpdate)[0].entries] == ["make a file", "rest"]
+        assert editor.asked[0][0].kind == "switch_mode"
+        assert editor.said().endswith("Made.")
+        assert editor.of(CurrentModeUpdate)[-1].current_mode_id == "agent"
+        assert (desk.workspace / "made.txt").exists()
+
+
+async def test_what_goes_wrong_is_an_error_of_the_protocol_with_clear_words(desk: Desk):
+    desk.write_script([{"error": "the model is on holiday"}], "Here again.")
+    async with desk.editor() as editor:
+        session_id = await desk.new(editor)
+        with pytest.raises(acp.RequestError, match="the model is on holiday"):
+            await say(editor, session_id, "hello?")
+        assert await say(editor, session_id, "and now?") == "end_turn"
+        with pytest.raises(acp.RequestError, match="is not open here; load it first"):
+            await say(editor, "nothing", "hello?")
+        with pytest.raises(acp.RequestError, match="absolute path"):
+            await editor.agent.new_session(cwd="here", mcp_servers=[])
+        with pytest.raises(acp.RequestError, match="is not a folder"):
+            await editor.agent.new_session(cwd=str(desk.home / "nowhere"), mcp_servers=[])
+        with pytest.raises(acp.RequestError, match="no session"):
+            await desk.load(editor, "0" * 32)
+        with pytest.raises(acp.RequestError, match="the prompt is empty"):
+            await say(editor, session_id, " ")
+
+
+async def test_a_question_that_was_open_when_the_editor_went_is_asked_again(desk: Desk):
+    desk.write_script([call("shell", command="touch made.txt")])
+    async with desk.editor() as editor:
+        session_id = await desk.new(editor)
+        turn = asyncio.create_task(say(editor, session_id, "make it"))
+        await editor.until(lambda: editor.asked)
+    with pytest.raises(ConnectionError):
+        await turn
+    desk.write_script("Made.")
+    async with desk.editor() as editor:
+        editor.answers = ["once"]
+        await desk.load(editor, session_id)
+        await editor.until(lambda: "Made." in editor.said())
+        assert editor.heard == "make it"
+        assert editor.call()["status"] == "completed"
+        assert (desk.workspace / "made.txt").exists()
+
+
+async def test_what_a_model_asked_when_the_editor_went_is_asked_again(desk: Desk):
+    desk.write_script([call("question", question="Tea or milk?", options=["tea", "milk"])])
+    async with desk.editor() as editor:
+        session_id = await desk.new(editor)
+        turn = asyncio.create_task(say(editor, session_id, "a drink"))
+        await editor.until(lambda: editor.asked)
+    with pytest.raises(ConnectionError):
+        await turn
+    desk.write_script("Milk it is.")
+    async with desk.editor() as editor:
+        editor.answers = ["1"]
+        await desk.load(editor, session_id)
+        await editor.until(lambda: "Milk it is." in editor.said())
+        assert "The user answered: milk" in editor.call()["content"][0].content.text
+
+
+async def test_a_model_asks_the_user_who_chooses_an_answer(desk: Desk):
+    desk.write_script([call("question", question="Tea or milk?", options=["tea", "milk"])], "Milk it is.")
+    async with desk.editor() as editor:
+        session_id = await desk.new(editor)
+        editor.answers = ["1"]
+        assert await say(editor, session_id, "a drink") == "end_turn"
+        ((asked, options),) = editor.asked
+        assert (asked.title, [option.name for option in options]) == ("Tea or milk?", ["tea", "milk", "No answer"])
+        assert "The user answered: milk" in editor.call()["content"][0].content.text
+        await editor.agent.close_session(session_id=session_id)
+        with pytest.raises(acp.RequestError, match="is not open here"):
+            await say(editor, session_id, "another")
+        await editor.agent.resume_session(session_id=session_id, cwd=str(desk.workspace), mcp_servers=[])
+        assert await editor.agent.cancel(session_id=session_id) is None
+
+
+async def test_stdout_carries_the_protocol_and_nothing_else(desk: Desk):
+    desk.write_script([call("shell", command="echo loud; echo louder >&2")], "Said.")
+    async with desk.raw() as (process, ask):
+        assert (await ask("initialize", protocolVersion=1))["result"]["protocolVersion"] == 1
+        opened = await ask("session/new", cwd=str(desk.workspace), mcpServers=[])
+        words = [{"type": "text", "text": "go"}]
+        done = await ask("session/prompt", sessionId=opened["result"]["sessionId"], prompt=words)
+        assert done["result"]["stopReason"] == "end_turn"
+        assert (await ask("session/nothing"))["error"]["code"] == -32601
+        process.terminate()
+        assert (await process.communicate())[0] == b""
+    assert process.returncode == 0
+
+
+async def test_a_server_that_the_editor_brings_along_has_its_tools_used(desk: Desk):
+    script = Path(__file__).parents[1] / "mcp_servers" / "plain.py"
+    own = McpServerStdio(name="own", command=sys.executable, args=["-S", str(script)], env=[])
+    desk.write_script(*([call("mcp__own__echo", text="to and fro")], "Said.") * 100)
+    async with desk.editor("--allow", "mcp__own__*") as editor:
+        opened = await editor.agent.new_session(cwd=str(desk.workspace), mcp_servers=[own])
+        async with asyncio.timeout(60):  # a loaded machine takes its time to start a server
+            while not any(update.status == "completed" for update in editor.of(ToolCallProgress)):
+                await say(editor, opened.session_id, "say it")
+        assert "to and fro" in editor.of(ToolCallProgress)[-1].content[0].content.text
+        assert not editor.asked
+
+
+async def test_cancel_comes_never_too_early_and_reaches_all_that_was_said(desk: Desk):
+    desk.write_script("Slowly, " * 200, "And again.", delay=0.05)
+    async with desk.editor() as editor:
+        session_id = await desk.new(editor)
+        turns = [asyncio.create_task(say(editor, session_id, words)) for words in ("one", "two")]
+        await asyncio.sleep(0)  # both are on their way, and nothing has come back
+        await editor.agent.cancel(session_id=session_id)
+        assert await asyncio.gather(*turns) == ["cancelled", "cancelled"]
+        assert len(editor.said()) < 400, "the answer went on after the end of its turn"
+        async with desk.editor() as other:
+            with pytest.raises(acp.RequestError, match="is in use by process"):
+                await desk.load(other, session_id)
+
+
+async def test_the_editor_hears_what_a_turn_used(desk: Desk):
+    desk.write_script("One.")
+    async with desk.editor() as editor:
+        session_id = await desk.new(editor)
+        answer = await editor.agent.prompt(session_id=session_id, prompt=[acp.text_block("count")])
+        assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens > 0
+
+
+async def test_commands_are_offered_and_carried_out(desk: Desk):
+    note = desk.workspace / "note.txt"
+    desk.write_script([call("write", file_path="note.txt", content="after\n")], "Written.", "A note was written.")
+    async with desk.editor("--allow", "write(*)") as editor:
+        session_id = await desk.new(editor)
+        await editor.until(lambda: editor.of(AvailableCommandsUpdate))
+        (offered,) = editor.of(AvailableCommandsUpdate)
+        assert [command.name for command in offered.available_commands] == ["compact", "undo", "redo"]
+        assert await say(editor, session_id, "write it") == "end_turn"
+        assert note.read_text() == "after\n"
+        assert await say(editor, session_id, "/undo") == "end_turn"
+        assert not note.exists()
+        assert "note.txt" in editor.said()
+        assert await say(editor, session_id, "/redo") == "end_turn"
+        assert note.read_text() == "after\n"
+        editor.forget()
+        assert await say(editor, session_id, "/compact") == "end_turn"
+        assert editor.said().startswith("Summed up: ")

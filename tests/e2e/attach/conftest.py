@@ -1,0 +1,17 @@
+"""A place for a server in every test; what runs there ends with the test."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.attach.serving import Serving
+
+pytest.importorskip("uvicorn", reason="the extra `server` is not installed")
+
+
+@pytest.fixture
+async def serving(tmp_path: Path) -> AsyncIterator[Serving]:
+    place = Serving(tmp_path)
+    yield place
+    await place.end()

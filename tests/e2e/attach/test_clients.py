@@ -1,0 +1,189 @@
+"""Clients of one server: they see the same, lose nothing to a crash, and are told plainly what is wrong."""
+
+import asyncio
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import outrider
+from outrider.errors import ConfigurationError, OutriderError, ServerAwayError
+from outrider.remote.client import place_of
+from outrider.remote.connect import attached
+from outrider.types.events import (
+    Event,
+    MessageAddedEvent,
+    PartDeltaEvent,
+    PartUpdatedEvent,
+    ToolApprovalRequestedEvent,
+    ToolApprovalResultEvent,
+)
+from tests.e2e.attach.serving import Serving, call, ended, until
+
+LONG = "Words that come one after the other, slowly enough to be cut off in their midst. " * 8
+OTHER = "import outrider; outrider.__version__ = '99.0.0'; from outrider.cli.main import main; main()"
+CERTIFICATE = Path(__file__).parents[2] / "fixtures" / "self_signed.pem"
+
+
+def kept(events: list[Event]) -> list[tuple[str, object]]:
+    """What of it every client must have seen, in its order."""
+    told: list[tuple[str, object]] = []
+    for event in events:
+        match event:
+            case PartUpdatedEvent(seq=int()):
+                told.append((event.part.id, event.part))
+            case MessageAddedEvent():
+                told.append((event.message_id, event.role))
+            case ToolApprovalRequestedEvent() | ToolApprovalResultEvent():
+                told.append((event.approval_id, type(event)))
+            case _:
+                pass
+    return sorted(told, key=lambda one: one[0])
+
+
+def words(events: list[Event]) -> str:
+    return "".join(event.delta for event in events if isinstance(event, PartDeltaEvent))
+
+
+async def test_two_clients_of_a_session_hear_the_same_and_either_may_answer(serving: Serving):
+    serving.script("First of all.", call("shell", command="touch made"), "Made.", delay=0.01)
+    await serving.begin()
+    async with serving.client() as one, serving.client() as other:
+        heard: tuple[list[Event], list[Event]] = ([], [])
+        session_id = await one.create()
+        await other.open(session_id)
+        for engine, events in zip((one, other), heard, strict=True):
+            engine.bus.subscribe_all(events.append)
+        assert (await one.prompt(session_id, "begin")).output == "First of all."
+        working = asyncio.create_task(one.prompt(session_id, "make it"))
+        await until(lambda: any(isinstance(event, ToolApprovalRequestedEvent) for event in heard[1]))
+        (asked,) = await other.approvals(session_id)
+        await other.answer(asked.id, allow=True)
+        assert (await working).output == "Made."
+        await until(lambda: len(kept(heard[0])) == len(kept(heard[1])))
+        assert kept(heard[0]) == kept(heard[1])
+        assert words(heard[0]) == words(heard[1]) == "First of all.Made."
+        assert [len(engine.live[session_id].session.messages) for engine in (one, other)] == [5, 5]
+    assert (serving.workspace / "made").exists()
+
+
+async def test_a_turn_goes_on_after_a_crash_of_the_server_and_nothing_is_told_twice(serving: Serving):
+    serving.script(LONG, delay=0.03)
+    await serving.begin()
+    async with serving.client() as engine:
+        events: list[Event] = []
+        session_id = await engine.create()
+        engine.bus.subscribe_all(events.append)
+        prompted = asyncio.create_task(engine.prompt(session_id, "tell me"))
+        await until(lambda: len(words(events)) > 250)
+        await serving.kill()
+        serving.script("It goes on.")
+        await serving.begin()
+        assert (await prompted).output == "It goes on."
+        there = (await engine.open(session_id)).messages
+        assert [message.role for message in there] == ["user", "assistant", "assistant"]
+        numbers = [event.seq for event in events if isinstance(event, PartUpdatedEvent) and event.seq is not None]
+        assert all(before < after for before, after in pairwise(numbers))
+        cut = words(events).removesuffix("It goes on.")
+        assert words(events) == f"{cut}It goes on."
+        assert LONG.startswith(cut)
+        assert cut.startswith(there[1].get_text_content())
+
+
+async def test_a_run_survives_the_crash_of_its_server(serving: Serving):
+    serving.script(LONG, delay=0.03)
+    await serving.begin()
+    run = await serving.start("run", "--attach", serving.url, "-o", "stream-json", "tell me")
+    assert run.stdout is not None
+    first = await asyncio.wait_for(run.stdout.readline(), 60) + await asyncio.wait_for(run.stdout.readline(), 60)
+    assert b'"text"' in first
+    await serving.kill()
+    serving.script("It goes on.")
+    await serving.begin()
+    done = await ended(run)
+    assert done.code == 0, done.err
+    assert done.lines[-1]["output"] == "It goes on."
+    assert "Disconnected" in [line.get("error_type") for line in done.lines]
+
+
+async def test_who_joins_in_the_middle_of_an_answer_gets_all_of_it_once(serving: Serving):
+    serving.script(LONG, delay=0.02)
+    await serving.begin()
+    async with serving.client() as one, serving.client() as late:
+        events: list[Event] = []
+        session_id = await one.create()
+        one.bus.subscribe_all(events.append)
+        prompted = asyncio.create_task(one.prompt(session_id, "tell me"))
+        await until(lambda: len(words(events)) > 40)
+        later: list[Event] = []
+        session = await late.open(session_id)
+        late.bus.subscribe_all(later.append)
+        known = "".join(message.get_text_content() for message in session.messages if message.role == "assistant")
+        assert late.live[session_id].in_turn
+        assert (await prompted).output == LONG
+        await until(lambda: not late.live[session_id].in_turn)
+        assert known + words(later) == LONG
+
+
+async def test_what_is_wrong_is_said_with_its_remedy(serving: Serving):
+    serving.script("hello")
+    await serving.begin()
+    wrong = await serving.run("--attach", serving.url, "--token", "not-the-one", "hi")
+    assert (wrong.code, "does not take this token" in wrong.err, "OUTRIDER_SERVER_TOKEN" in wrong.err) == (
+        2,
+        True,
+        True,
+    )
+    nobody = await serving.run("--attach", f"{serving.url}.not", "hi")
+    assert (nobody.code, "outrider serve" in nobody.err) == (1, True)
+    token = (serving.home / "server" / "token").read_text()
+    serving.extra = {"OUTRIDER_SERVER_TOKEN": token, "OUTRIDER_HOME": str(serving.workspace)}
+    assert (await serving.run("--attach", serving.url, "hi")).out == "hello\n"
+
+
+async def test_a_server_of_another_version_is_not_worked_with(serving: Serving):
+    serving.script("hello")
+    await serving.begin(program=("-c", OTHER))
+    done = await serving.run("--attach", serving.url, "hi")
+    assert done.code == 2
+    assert "version 99.0.0" in done.err
+    assert outrider.__version__ in done.err
+
+
+async def test_what_is_no_server_of_ours_is_told_apart(tmp_path):
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello")
+        writer.close()
+
+    async with await asyncio.start_unix_server(answer, tmp_path / "s.sock"):
+        place = place_of(f"unix:{tmp_path / 's.sock'}", token="x" * 40, environ={"HOME": str(tmp_path)})
+        with pytest.raises(ConfigurationError, match="no Outrider server"):
+            async with attached(place, "0.1.0"):
+                pass
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_refused_and_one_that_is_pointed_to_is_not(serving: Serving):
+    serving.script("hello over TLS")
+    pem = str(CERTIFICATE)
+    line = await serving.begin("--tls-cert", pem, "--tls-key", pem)
+    url = next(word for word in line.split() if word.startswith("https://"))
+    refused = await serving.run("--attach", url, "hi")
+    assert (refused.code, "SSL_CERT_FILE" in refused.err) == (2, True), refused.err
+    serving.extra = {"SSL_CERT_FILE": pem}
+    taken = await serving.run("--attach", url, "hi")
+    assert (taken.code, taken.out) == (0, "hello over TLS\n"), taken.err
+
+
+async def test_a_server_that_stays_away_is_waited_for_only_so_long(serving: Serving):
+    serving.script(LONG, delay=0.05)
+    await serving.begin()
+    place = place_of(serving.url, token=None, environ=serving.environ)
+    async with attached(place, outrider.__version__, patience=0.5) as engine:
+        session_id = await engine.create()
+        prompted = asyncio.create_task(engine.prompt(session_id, "tell me"))
+        await until(lambda: engine.live[session_id].in_turn)
+        await serving.kill()
+        with pytest.raises(ServerAwayError):
+            await prompted
+        with pytest.raises(OutriderError, match="outrider serve"):
+            await engine.queued(session_id)

@@ -1,0 +1,46 @@
+"""Questions of a model that works in a server: put to whoever is attached, answered by one of them."""
+
+import asyncio
+
+import pytest
+
+from outrider.types.events import Event, SessionUpdatedEvent
+from tests.e2e.attach.serving import Serving, call, until
+
+pytest.importorskip("textual", reason="the extra `terminal` is not installed")
+pytest.importorskip("pyte", reason="pyte is not installed")
+
+from tests.e2e.attach.test_screen import Screen, screens
+
+__all__ = ["screens"]
+
+
+def told(events: list[Event], word: str) -> list[object]:
+    return [event.changes[word] for event in events if isinstance(event, SessionUpdatedEvent) and word in event.changes]
+
+
+async def test_a_question_is_answered_on_one_screen_and_goes_from_the_others(serving: Serving, screens: list[Screen]):
+    colour = call("question", question="Which colour?", options=["red", "blue"])
+    size = call("question", question="Which size?", options=["large", "small"])
+    serving.script(colour, size, "Painted.")
+    await serving.begin()
+    async with serving.client() as client:
+        events: list[Event] = []
+        client.bus.subscribe_all(events.append)
+        session_id = await client.create()
+        painting = asyncio.create_task(client.prompt(session_id, "paint it"))
+        await until(lambda: told(events, "question"))
+        screen = Screen(serving, "--session", session_id[-8:])
+        screens.append(screen)
+        await screen.shows("A question", "Which colour?", "blue")
+        await screen.answer("2")
+        await until(lambda: len(told(events, "question")) == 2)
+        await screen.shows("Which size?", "large")
+        (asked,) = await client.client.get("/api/questions", session_id=session_id)
+        await client.client.ask("POST", f"/api/questions/{asked['id']}", {"answers": ["small", "but not tiny"]})
+        assert (await painting).output == "Painted."
+        await screen.shows("Painted.", without="A question")
+        said = [part.state.output for message in client.live[session_id].session.messages for part in message.parts
+                if part.type == "tool"]  # fmt: skip
+        assert said == ["The user answered: blue", "The user answered: small; but not tiny"]
+        assert await client.client.get("/api/questions") == []

@@ -1,0 +1,100 @@
+"""A worker in a process of its own, to be killed in the middle of its work: `worker_process.py DATABASE STORE EFFECTS`.
+
+Its model is a function of what it is shown: a prompt "3 steps of x" gets three calls, one after the other, each with
+an effect that is written down, and then an answer. "ask" in the prompt makes the last call one that asks; of "4 mixed
+steps of x" every second one is safe to repeat. "delegate" has another agent make two calls, of which the
+last one asks."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from outrider import Engine, Tool
+from outrider.background.database import Database
+from outrider.background.worker import Worker
+from outrider.config.file import BackgroundTable
+from outrider.providers.scripted import call
+from outrider.sessions.postgres.store import PostgresStore
+from outrider.sessions.sqlite.store import SqliteStore
+from outrider.sessions.store import Store
+from outrider.types.parts import ToolResultPart
+from outrider.types.request import Request
+from tests.fault.worker import say
+from tests.scenario.stories import agent, scripted
+
+PAUSE = float(os.environ.get("OUTRIDER_TEST_PAUSE", "0.15"))
+REPEATABLE = "again:"  # before what is written down by the tool that is safe to repeat
+HANGS = os.environ.get("OUTRIDER_TEST_HANGS", "")  # the name of an effect whose call never ends
+
+
+def answer(request: Request) -> Any:
+    """Calls are numbered by the results that came back, so that a run that goes on elsewhere goes on with the next."""
+    parts = [part for message in request.prompt for part in message.content]
+    prompt = next(part.text for part in parts if getattr(part, "text", "").strip().startswith(tuple("0123456789")))
+    steps, _, name = prompt.strip().partition(" steps of ")
+    count, _, mixed = steps.partition(" ")
+    given = sum(isinstance(part, ToolResultPart) for part in parts)
+    if given >= int(count):
+        return f"{name} is done after {given} calls"
+    if name == "delegate":
+        return call("call_agent", "delegate-0", agent_name="reviewer", message="2 steps of ask")
+    tool = "risky" if given + 1 == int(count) and "ask" in name else "look" if mixed and given % 2 else "effect"
+    return call(tool, f"{name}-{given}", name=f"{name}-{given}")
+
+
+def tools(effects: Path) -> list[Tool]:
+    def note(name: str) -> None:
+        with effects.open("a") as file:
+            file.write(f"{name}\n")
+
+    async def effect(name: str) -> str:
+        await asyncio.sleep(PAUSE)
+        note(name)
+        await asyncio.sleep(3600 if HANGS and name.endswith(HANGS) else PAUSE)
+        return f"{name} has happened"
+
+    async def look(name: str) -> str:
+        return await effect(f"{REPEATABLE}{name}")
+
+    def risky(name: str) -> str:
+        note(name)
+        return f"{name} has happened"
+
+    return [Tool(effect), Tool(look, repeatable=True), Tool(risky, policy="ask")]
+
+
+class Forgetful(list[Request]):
+    """A scripted model keeps what it was asked, which is not what grows in a worker that works for long."""
+
+    def append(self, _: Request) -> None:
+        return
+
+
+def store_at(place: str) -> Store:
+    return PostgresStore(place) if place.startswith("postgresql") else SqliteStore(Path(place))
+
+
+async def main(database: str, place: str, effects: str) -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    terms = msgspec.json.decode(os.environ.get("OUTRIDER_TEST_TERMS", "{}"), type=BackgroundTable)
+    async with (
+        store_at(place) as store,
+        Engine(
+            [agent(), agent("reviewer", "You review.")], [scripted(answer)], tools(Path(effects)), store=store
+        ) as engine,
+        Worker(engine, Database(database), terms=terms, poll=0.1, beat=0.5, patience=3) as worker,
+    ):
+        for client in engine.staff._clients.values():  # pyright: ignore[reportPrivateUsage]
+            client.requests = Forgetful()  # pyright: ignore[reportAttributeAccessIssue]
+        say(worker=worker.id)
+        await stop.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,194 @@
+"""Runs from the command line: submitted, carried on by a worker in a process of its own, looked at."""
+
+import asyncio
+import os
+from typing import Any
+
+import pytest
+
+pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
+
+from tests.e2e.cli.program import SECONDS, Program, answering, call, ended, interrupt
+from tests.unit.background.repositories import repository, run_git
+from tests.unit.background.test_notices import Listener
+
+SCRIPT = [[call("write", "call_b", file_path="tea.txt", content="buy tea\n")], "The list is written."]
+
+
+async def carried(program: Program, run_id: str) -> Any:
+    """The run, after a worker that was started for it has ended again."""
+    worker = await program.start("worker")
+    await program.run("jobs", "follow", run_id)
+    interrupt(worker)
+    assert (await ended(worker)).code == 0
+    return (await program.run("jobs", "show", run_id, "--json")).json
+
+
+async def until_line(looking: asyncio.subprocess.Process, last: str) -> list[str]:
+    """What is written of the run until this line, which is the last one that is read; where it stands is left out."""
+    assert looking.stdout is not None
+    seen: list[str] = []
+    async with asyncio.timeout(SECONDS):
+        while seen[-1:] != [last]:
+            line = await looking.stdout.readline()
+            assert line, f"it ended without {last!r}, after {seen}"
+            if not line.startswith(b"["):
+                seen.append(line.decode().rstrip("\n"))
+    return seen
+
+
+async def test_a_submitted_run_is_carried_on_by_a_worker_and_shown(program: Program):
+    async with answering(program, SCRIPT):
+        submitted = await program.run("jobs", "submit", "--no-worker", "--json", "--max-turns", "5", "write a list")
+        assert submitted.code == 0, submitted.err
+        (run,) = submitted.lines
+        assert run["state"] == "queued"
+        run = await carried(program, run["id"][-8:])
+    assert (run["state"], run["outcome"]["output"]) == ("done", "The list is written.")
+    assert (program.workspace / "tea.txt").read_text() == "buy tea\n"
+    listed = await program.run("jobs")
+    assert "done" in listed.out
+    assert "write a list" in listed.out
+    shown = await program.run("sessions", "show", run["id"][-8:])
+    assert "The list is written." in shown.out
+
+
+async def test_a_run_in_a_repository_works_in_a_worktree_and_ends_with_a_report(program: Program):
+    repo = repository(program.workspace)
+    (repo / "loose.txt").write_text("not committed\n")
+    async with answering(program, SCRIPT):
+        submitted = await program.run("jobs", "submit", "--no-worker", "--json", "write a list")
+        assert "without 1 uncommitted change." in submitted.err
+        (run,) = submitted.lines
+        run = await carried(program, run["id"])
+    assert run["report"]["outcome"]["output"] == "The list is written."
+    assert run["report"]["changes"]["commits"] == 1
+    assert not (repo / "tea.txt").exists()
+    shown = await program.run("jobs", "show", run["id"])
+    branch, path = run["worktree"]["branch"], run["worktree"]["path"]
+    assert f"git merge {branch}" in shown.out
+    assert "1 file changed" in shown.out
+    assert "+buy tea" in (await program.run("jobs", "show", run["id"], "--diff")).out
+    cleaned = await program.run("jobs", "clean", run["id"])
+    assert (cleaned.code, path in cleaned.err) == (0, True)
+    run_git(repo, "merge", "--quiet", branch)
+    assert (repo / "tea.txt").read_text() == "buy tea\n"
+
+
+async def test_a_run_is_followed_with_what_its_calls_write_and_to_leave_does_not_hurt_it(program: Program):
+    os.mkfifo(program.workspace / "pipe")
+    pipe = os.open(program.workspace / "pipe", os.O_RDWR)  # to write only would wait for a reader
+    async with answering(program, [[call("shell", command="cat pipe", description="read")], *SCRIPT]):
+        (run,) = (await program.run("jobs", "submit", "--no-worker", "--json", "write a list")).lines
+        looking = await program.start("jobs", "follow", run["id"])
+        assert looking.stdout is not None
+        assert b"queued" in await asyncio.wait_for(looking.stdout.readline(), SECONDS)
+        interrupt(looking)
+        left = await ended(looking)
+        assert (left.code, "goes on" in left.err) == (130, True)
+        worker, looking = await program.start("worker"), await program.start("jobs", "follow", run["id"])
+        try:
+            os.write(pipe, b"first\n")
+            seen = await until_line(looking, "  first")
+            os.write(pipe, b"second\n")
+        finally:
+            os.close(pipe)
+        followed = await ended(looking)
+        interrupt(worker)
+        await ended(worker)
+    assert followed.code == 0, followed.err
+    assert seen[:1] + seen[-2:] == ["> write a list", "· shell cat pipe", "  first"]
+    assert followed.out.splitlines()[:2] == ["  second", "✓ shell cat pipe"]
+    lines = followed.out.splitlines()
+    assert "The list is written." in lines
+    assert any(line.startswith("✓ write") for line in lines)
+    assert "is done]" in lines[-1]
+    told = (await program.run("jobs", "logs", run["id"], "--json")).lines
+    numbers = [change["seq"] for change in told]
+    assert numbers == sorted(numbers)
+    assert (await program.run("jobs", "logs", run["id"])).out.endswith("The list is written.\n")
+    later = (await program.run("jobs", "logs", run["id"], "--json", "--after", str(numbers[-3]))).lines
+    assert later == told[-2:]
+
+
+async def test_a_run_is_followed_with_what_the_agents_do_that_it_calls(program: Program):
+    handed_on = call("task", "call_t", description="write it", prompt="write a list")
+    async with answering(program, [[handed_on], *SCRIPT, "All is done."]):
+        (run,) = (await program.run("jobs", "submit", "--no-worker", "--json", "have a list written")).lines
+        looking, worker = await program.start("jobs", "follow", run["id"]), await program.start("worker")
+        followed = await ended(looking)
+        interrupt(worker)
+        await ended(worker)
+    assert followed.code == 0, followed.err
+    lines = [line for line in followed.out.splitlines() if line.lstrip()[:1] not in "·["]  # a call may end unseen
+    name = next(line for line in lines if line.startswith("  ▸ outrider "))
+    below = ["  > write a list", "  ✓ write tea.txt", "  The list is written."]
+    assert lines == ["> have a list written", name, *below, "✓ task write it", "All is done."]
+    told = (await program.run("jobs", "logs", run["id"], "--json")).lines
+    called = [line for line in told if line["type"] == "called"]
+    assert {(line["agent"], line["depth"], "seq" in line) for line in called} == {("outrider", 1, False)}
+
+
+async def test_a_worker_starts_by_itself_outlives_the_terminal_and_is_stopped(program: Program):
+    listener = Listener()
+    async with (
+        answering(program, [*SCRIPT, "Once more."]),
+        await asyncio.start_server(listener.answer, "127.0.0.1", 0) as server,
+    ):
+        port = server.sockets[0].getsockname()[1]
+        program.home.joinpath("outrider").mkdir(parents=True, exist_ok=True)
+        program.home.joinpath("outrider", "config.toml").write_text(f'[background]\nwebhooks = ["127.0.0.1:{port}"]\n')
+        try:
+            hook = f"http://127.0.0.1:{port}/hook"
+            done = await program.run("jobs", "submit", "--wait", "--webhook", hook, "write a list")
+            assert done.code == 0, done.err
+            assert "The list is written." in done.out
+            status = await program.run("worker", "--status")
+            pid = int(status.out.partition("process ")[2].partition(";")[0])
+            assert os.getsid(pid) == pid
+            assert "Once more." in (await program.run("jobs", "submit", "--wait", "again")).out
+            assert str(pid) in (await program.run("worker", "--status")).out
+            program.extra["OPENAI_API_KEY"] = "another"
+            assert "--restart" in (await program.run("jobs", "submit", "later", "--after", "2h")).err
+            await asyncio.wait_for(listener.first.wait(), SECONDS)
+        finally:
+            stopped = await program.run("worker", "--stop")
+    ((_, body),) = listener.heard
+    assert (body["state"], body["outcome"]["output"]) == ("done", "The list is written.")
+    assert (stopped.code, str(pid) in stopped.err) == (0, True)
+    assert (await program.run("worker", "--status")).code == 1
+    log = program.home / "outrider" / "worker.log"
+    assert "waits for runs" in log.read_text()
+
+
+async def test_a_run_that_nobody_has_begun_is_canceled_and_cannot_be_answered(program: Program):
+    (run,) = (await program.run("jobs", "submit", "--no-worker", "--json", "never mind")).lines
+    refused = await program.run("jobs", "approve", run["id"])
+    assert (refused.code, "waits for no answer" in refused.err) == (1, True)
+    assert (await program.run("jobs", "cancel", run["id"], "--json")).json["state"] == "canceled"
+    assert (await program.run("jobs", "show", "nothing-like-it")).code == 1
+    (later,) = (await program.run("jobs", "submit", "--no-worker", "--json", "--after", "2h", "later")).lines
+    assert "It begins on " in (await program.run("jobs", "show", later["id"])).out
+    refused = await program.run("jobs", "submit", "--after", "yesterday", "too late")
+    assert (refused.code, "takes a time" in refused.err) == (2, True)
+
+
+async def test_a_schedule_is_made_shown_paused_resumed_and_ended(program: Program):
+    refused = await program.run("jobs", "schedule", "--no-worker", "at seven", "look around")
+    assert (refused.code, "is no schedule" in refused.err) == (2, True)
+    made = await program.run(
+        "jobs", "schedule", "--no-worker", "--timezone", "Europe/Berlin", "0 7 * * *", "look around"
+    )
+    assert made.code == 0, made.err
+    (listed,) = (await program.run("jobs", "schedules", "--json")).lines
+    assert (listed["prompt"], listed["order"]["workspace"]) == ("look around", str(program.workspace))
+    assert "07:00 Europe/Berlin" in made.out
+    paused = await program.run("jobs", "pause", listed["id"][-8:])
+    assert ("paused" in paused.out, "07:00" in paused.out) == (True, False)
+    assert (await program.run("jobs", "schedules", "--json")).json["paused"] is True
+    resumed = await program.run("jobs", "resume", "--no-worker", listed["id"][-8:])
+    assert "07:00 Europe/Berlin" in resumed.out
+    unknown = await program.run("jobs", "pause", "nothing-like-it")
+    assert (unknown.code, "no schedule has an id" in unknown.err) == (1, True)
+    await program.run("jobs", "unschedule", listed["id"][-8:])
+    assert "Nothing is scheduled" in (await program.run("jobs", "schedules")).err

@@ -1,0 +1,210 @@
+"""`outrider run`: prompts from anywhere, answers in three forms, and an exit code that says what happened."""
+
+import asyncio
+import base64
+import json
+import sys
+from asyncio.subprocess import PIPE
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cli.program import Program, answering, call, ended
+from tests.fixtures.vendors.vendor import Refusal, Stop
+
+READING = call("read", file_path="notes.txt")
+PUSHING = call("shell", command="git push")
+
+
+async def test_an_answer_is_printed_and_nothing_else(program: Program):
+    async with answering(program, ["Hello ", "never"]) as server:
+        done = await program.run("run", "say", "hello")
+    assert (done.code, done.out, done.err) == (0, "Hello \n", "")
+    assert server.vendor.texts(server.requests[0]) == ["say hello"]
+
+
+async def test_text_of_every_step_comes_in_order_and_calls_leave_no_trace_on_stdout(program: Program):
+    async with answering(program, [["Let me look.", READING], "Milk."]):
+        done = await program.run("run", "what do I need?")
+    assert (done.code, done.out, done.err) == (0, "Let me look.\nMilk.\n", "")
+
+
+async def test_quiet_prints_the_last_answer_only(program: Program):
+    async with answering(program, [["Let me look.", READING], "Milk."]):
+        done = await program.run("run", "-q", "what do I need?")
+    assert (done.code, done.out) == (0, "Milk.\n")
+
+
+async def test_verbose_tells_on_stderr_what_happens(program: Program):
+    async with answering(program, [READING, "Milk."]):
+        done = await program.run("run", "-v", "what do I need?")
+    assert done.out == "Milk.\n"
+    assert "▸ read notes.txt" in done.err
+
+
+async def test_json_is_one_object_with_all_that_happened(program: Program):
+    async with answering(program, [[READING], [PUSHING], "Done."]):
+        done = await program.run("run", "-o", "json", "--max-turns", "9", "go")
+    assert done.code == 3
+    result = done.json
+    assert result["output"] == "Done."
+    assert (result["termination_reason"], result["exit_code"], result["error"]) == ("completed", 3, None)
+    assert (result["turns"], result["agent"], result["mode"]) == (3, "outrider", "agent")
+    assert result["usage"]["input_tokens"] == 60
+    assert result["cost"] == pytest.approx(60 * 2e-6 + 30 * 8e-6)  # gpt-4.1
+    (refused,) = result["refused_calls"]
+    assert (refused["tool"], refused["input"], refused["reason"]) == ("shell", {"command": "git push"}, "denied")
+    shown = await program.run("sessions", "show", result["session_id"])
+    assert "remember the milk" in shown.out
+
+
+async def test_stream_json_is_one_event_a_line_from_start_to_result(program: Program):
+    async with answering(program, [["Look: ", READING], "Milk."]):
+        done = await program.run("run", "-o", "stream-json", "go")
+    lines = done.lines
+    kinds = [line["type"] for line in lines]
+    assert (kinds[0], kinds[-1], kinds.count("result")) == ("start", "result", 1)
+    assert lines[0]["version"] == 1
+    assert "".join(line["text"] for line in lines if line["type"] == "text") == "Look: Milk."
+    (asked,) = [line for line in lines if line["type"] == "tool_call"]
+    (told,) = [line for line in lines if line["type"] == "tool_result"]
+    assert (asked["tool"], asked["input"], asked["call_id"]) == ("read", {"file_path": "notes.txt"}, told["call_id"])
+    assert "remember the milk" in told["output"]
+    assert not told["is_error"]
+    assert kinds.count("step") == 2
+    assert {line["session_id"] for line in lines} == {lines[0]["session_id"]}
+    documented = (Path(__file__).parents[3] / "docs" / "stream-json.md").read_text()
+    assert [kind for kind in set(kinds) if f"| `{kind}` |" not in documented] == []
+    assert [name for name in lines[-1] if f"`{name}`" not in documented] == []
+
+
+async def test_a_prompt_comes_from_stdin_and_from_files(program: Program):
+    (program.workspace / "task.md").write_text("do this")
+    async with answering(program, lambda _: "ok") as server:
+        assert (await program.run("run", stdin="all of it\n")).code == 0
+        assert (await program.run("run", "review", "-", stdin="a diff")).code == 0
+        assert (await program.run("run", "@task.md", "@me first of all")).code == 0
+    texts = [server.vendor.texts(body)[0] for body in server.requests if len(server.vendor.texts(body)) == 1]
+    assert texts == ["all of it\n", "review\n\na diff", "do this\n\n@me first of all"]
+
+
+async def test_a_locale_that_knows_no_utf_8_takes_nothing_away(program: Program):
+    program.extra = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    async with answering(program, ["ok ✓"]) as server:
+        done = await program.run("run", "grüße ✓")
+    assert (done.code, done.out) == (0, "ok \\u2713\n")
+    assert server.vendor.texts(server.requests[0]) == ["grüße ✓"]
+    assert (await program.run("serve", "--help")).code == 0
+
+
+async def test_a_folder_that_is_gone_is_said(program: Program):
+    script = 'mkdir gone && cd gone && rmdir "$PWD" && exec "$0" -m outrider "$@"'
+    for arguments in (["run", "hi"], ["undo"]):
+        process = await asyncio.create_subprocess_exec(
+            "sh", "-c", script, sys.executable, *arguments, cwd=program.workspace, env=program.environ, stderr=PIPE
+        )
+        done = await ended(process)
+        assert (done.code, done.err[:48]) == (2, "outrider: the folder that you are in is gone. Go"), arguments
+
+
+async def test_files_are_attached(program: Program):
+    picture = base64.b64decode("iVBORw0KGgo=")
+    (program.workspace / "shot.png").write_bytes(picture)
+    async with answering(program, ["A picture, and milk."]) as server:
+        done = await program.run("run", "-f", "shot.png", "--file", "notes.txt", "what is it?")
+    assert done.code == 0
+    content = json.dumps(server.requests[0]["messages"][-1]["content"])
+    assert "data:image/png;base64,iVBORw0KGgo=" in content
+    assert "remember the milk" in content
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run"], "no prompt"),
+        (["run", "x", "-f", "missing.png"], "missing.png"),
+        (["run", "@missing.md"], "missing.md"),
+        (["run", "x", "--cwd", "nowhere"], "not a folder"),
+        (["run", "x", "--max-turns", "none"], "not a number"),
+        (["run", "x", "--max-cost", "-1"], "amount of money"),
+        (["run", "x", "--mode", "mad"], "mad"),
+        (["run", "x", "--session", "ffffffff"], "no session"),
+        (["run", "x", "--no-such-flag"], "--no-such-flag"),
+        (["runn", "x"], "Did you mean `outrider run`?"),
+    ],
+)
+async def test_what_cannot_be_meant_is_said_before_anything_runs(program: Program, arguments: list[str], words: str):
+    program.url = "http://127.0.0.1:9"
+    done = await program.run(*arguments)
+    assert done.code in ((1,) if "ffffffff" in arguments else (2,))
+    assert words in done.err
+    assert done.out == ""
+    assert "Traceback" not in done.err
+
+
+async def test_without_a_provider_the_three_ways_to_get_one_are_told(program: Program):
+    done = await program.run("run", "hello")
+    assert done.code == 2
+    for way in ("ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "local"):
+        assert way in done.err
+
+
+async def test_what_is_allowed_runs_and_what_needs_approval_is_refused_with_code_3(program: Program):
+    writing = call("write", file_path="new.txt", content="x")
+    async with answering(program, [[writing], "I could not."]):
+        refused = await program.run("run", "write it")
+    assert refused.code == 3
+    assert "nobody could approve it: write new.txt" in refused.err
+    assert not (program.workspace / "new.txt").exists()
+    async with answering(program, [[writing], "Done."]):
+        allowed = await program.run("run", "--allow", "write(new.txt)", "write it")
+    assert (allowed.code, allowed.out) == (0, "Done.\n")
+    assert (program.workspace / "new.txt").read_text() == "x"
+    async with answering(program, [[call("write", file_path="other.txt", content="x")], "No."]):
+        denied = await program.run("run", "--allow", "write", "--deny", "write(other.txt)", "write it")
+    assert denied.code == 0
+    assert not (program.workspace / "other.txt").exists()
+
+
+async def test_a_limit_ends_the_run_with_code_4_and_what_was_said_is_kept(program: Program):
+    async with answering(program, lambda _: [f"Step {len(_['messages'])}.", READING]):
+        done = await program.run("run", "--max-turns", "2", "-o", "json", "never stop")
+    assert done.code == 4
+    assert done.json["termination_reason"] == "limit"
+    assert "2 turns" in done.err
+    async with answering(program, [["cut off", Stop()]]):
+        assert (await program.run("run", "write a book")).code == 4
+
+
+async def test_a_provider_that_refuses_is_code_5_with_its_own_words(program: Program):
+    async with answering(program, [Refusal(401, "Incorrect API key provided", "invalid_request_error")]):
+        done = await program.run("run", "-o", "json", "hello")
+    assert done.code == 5
+    assert "Incorrect API key provided" in done.err
+    assert done.json["error"]["type"] == "AuthenticationError"
+
+
+async def test_a_session_goes_on_by_id_by_its_end_and_by_continue(program: Program):
+    async with answering(program, lambda body: f"answer {len(body['messages'])}") as server:
+        first = (await program.run("run", "-o", "json", "my name is Ada")).json["session_id"]
+        second = (await program.run("run", "-o", "json", "-s", first[-8:], "what is my name?")).json
+        third = (await program.run("run", "-o", "json", "-c", "and again?")).json
+    assert {first, second["session_id"], third["session_id"]} == {first}
+    asked = [body for body in server.requests if server.vendor.texts(body)[-1] == "and again?"]
+    assert server.vendor.texts(asked[0]) == ["my name is Ada", "what is my name?", "and again?"]
+
+
+async def test_plan_mode_reads_and_does_not_write(program: Program):
+    script = [[READING], [call("write", file_path="new.txt", content="x")], "A plan."]
+    async with answering(program, script):
+        done = await program.run("run", "--mode", "plan", "plan it")
+    assert done.code == 0
+    assert done.out.endswith("A plan.\n")
+    assert not (program.workspace / "new.txt").exists()
+
+
+async def test_other_instructions_take_the_place_of_the_agents_own(program: Program):
+    (program.workspace / "pirate.md").write_text("Talk like a pirate.")
+    async with answering(program, ["Arr."]) as server:
+        assert (await program.run("run", "--system", "@pirate.md", "hello")).code == 0
+    assert "Talk like a pirate." in json.dumps(server.requests[0]["messages"][0])

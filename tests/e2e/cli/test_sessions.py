@@ -1,0 +1,105 @@
+"""Commands about what is kept: sessions, traces, figures, files; all on one session that really happened."""
+
+import json
+from pathlib import Path
+
+from tests.e2e.cli.program import Program, answering, call
+
+SCRIPT = [
+    ["I will look.", call("read", "call_a", file_path="notes.txt")],
+    [call("write", "call_b", file_path="notes.txt", content="remember the milk\nbuy tea\n")],
+    "Milk and tea \x1b[31mare\x1b[0m needed.",
+]
+
+
+async def lived(program: Program) -> str:
+    async with answering(program, SCRIPT):
+        done = await program.run("run", "-o", "json", "--allow", "write", "what is needed?")
+    assert done.code == 0, done.err
+    return done.json["session_id"]
+
+
+async def test_sessions_are_listed_shown_found_renamed_forked_and_deleted(program: Program):
+    session = await lived(program)
+    short = session[-8:]
+    listed = await program.run("sessions", "list")
+    assert short in listed.out
+    assert "what is needed?" in listed.out
+    shown = await program.run("sessions", "show", short)
+    for words in ("what is needed?", "I will look.", "▸ read", "remember the milk", "Milk and tea"):
+        assert words in shown.out
+    found = await program.run("sessions", "search", "tea needed")
+    assert (found.code, short in found.out) == (0, True)
+    assert (await program.run("sessions", "search", "coffee")).code == 1
+    assert (await program.run("sessions", "rename", short, "Shopping")).code == 0
+    forked = (await program.run("sessions", "fork", short, "--title", "Another way")).out.strip()
+    lines = (await program.run("sessions", "list", "--json", "--here")).lines
+    assert {(line["id"], line["title"]) for line in lines} == {(session, "Shopping"), (forked, "Another way")}
+    refused = await program.run("sessions", "delete", short)
+    assert (refused.code, "--yes" in refused.err) == (2, True)
+    assert (await program.run("sessions", "delete", short, "--yes")).code == 0
+    assert [line["id"] for line in (await program.run("sessions", "list", "--json")).lines] == [forked]
+    assert (await program.run("sessions", "clear", "-y")).code == 0
+    empty = await program.run("sessions", "list")
+    assert (empty.code, empty.out) == (0, "")
+    assert "no session yet" in empty.err
+
+
+async def test_a_session_travels_as_json_and_as_a_page(program: Program, tmp_path: Path):
+    session = await lived(program)
+    exported = await program.run("sessions", "export", session)
+    assert json.loads(exported.out)["outrider_export"] == 1
+    elsewhere = Program(tmp_path / "home2", program.workspace)
+    elsewhere.home.mkdir()
+    assert (await elsewhere.run("sessions", "import", "-", stdin=exported.out)).out.strip() == session
+    assert "Milk and tea" in (await elsewhere.run("sessions", "show", session)).out
+    page = tmp_path / "page.html"
+    assert (await program.run("sessions", "share", session, "-o", str(page))).code == 0
+    html = page.read_text()
+    assert "Milk and tea" in html
+    assert "<script" not in html
+
+
+async def test_traces_and_statistics_tell_what_was_done_and_what_it_cost(program: Program, tmp_path: Path):
+    session = await lived(program)
+    trace = await program.run("trace", session)
+    for words in ("agent outrider", "tool read", "tool write", "3 model calls, 2 tool calls", "$0.0"):
+        assert words in trace.out
+    page = tmp_path / "trace.html"
+    assert (await program.run("trace", "--html", str(page))).code == 0
+    assert "outrider" in page.read_text()
+    program.extra = {"COLUMNS": "40"}
+    narrow = await program.run("stats")
+    assert narrow.code == 0
+    assert max(map(len, narrow.out.splitlines())) <= 40
+    usage = (await program.run("stats", "--json")).json
+    assert usage["model"][0]["messages"] == 3
+    assert {row["key"]: row["calls"] for row in usage["tool"]} == {"read": 1, "write": 1}
+
+
+async def test_what_a_turn_did_to_files_is_undone_and_done_again(program: Program):
+    await lived(program)
+    notes = program.workspace / "notes.txt"
+    assert notes.read_text() == "remember the milk\nbuy tea\n"
+    preview = await program.run("undo", "--preview")
+    assert (preview.code, "-buy tea" in preview.out) == (0, True)
+    assert "buy tea" in notes.read_text()
+    assert (await program.run("undo")).code == 0
+    assert notes.read_text() == "remember the milk\n"
+    assert (await program.run("redo")).code == 0
+    assert "buy tea" in notes.read_text()
+    again = await program.run("redo")
+    assert (again.code, "nothing to redo" in again.err) == (1, True)
+
+
+async def test_looking_makes_no_files(program: Program):
+    for command in (["sessions", "list"], ["stats"], ["config"], ["permissions", "list"], ["doctor"]):
+        await program.run(*command)
+    assert not (program.home / "outrider" / "sessions.db").exists()
+
+
+async def test_nothing_of_a_session_reaches_a_terminal_as_a_control_sequence(program: Program):
+    session = await lived(program)
+    shown = await program.on_a_terminal("sessions", "show", session, size=(40, 10))
+    assert "are needed" in shown.out
+    assert "\x1b[31mare" not in shown.out

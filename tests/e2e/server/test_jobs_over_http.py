@@ -1,0 +1,104 @@
+"""Background runs as a program sees them that speaks to the server."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
+
+from outrider.types.ids import new_id
+from tests.e2e.server.jobs_serving import Runs, serving_runs
+from tests.e2e.server.serving import served
+
+SECONDS = 60
+
+
+async def until(runs: Runs, run_id: str, *states: str) -> dict[str, Any]:
+    async with asyncio.timeout(SECONDS):
+        while True:
+            status, found = await runs.client.ask("GET", f"/api/jobs/{run_id}")
+            assert status == 200, found
+            if found["run"]["state"] in states:
+                return found
+            await asyncio.sleep(0.1)
+
+
+async def test_a_run_is_submitted_once_followed_answered_and_shown_with_what_came_of_it(tmp_path):
+    async with serving_runs(tmp_path) as runs:
+        order = {"prompt": "2 steps of ask", "id": new_id(), "workspace": str(tmp_path), "user": "ann"}
+        status, run = await runs.client.ask("POST", "/api/jobs", order)
+        assert (status, run["state"], run["user"]) == (201, "queued", "ann")
+        assert (await runs.client.ask("POST", "/api/jobs", order))[1]["id"] == run["id"] == order["id"]
+        runs.fleet.start()
+        found = await until(runs, run["id"], "waiting")
+        assert [question["tool"] for question in found["approvals"]] == ["risky"]
+        assert (await runs.client.ask("POST", f"/api/jobs/{run['id']}/approve", {}))[0] == 200
+        found = await until(runs, run["id"], "done")
+        assert found["run"]["outcome"]["output"] == "ask is done after 2 calls"
+        listed = (await runs.client.ask("GET", "/api/jobs"))[1]
+        assert [one["id"] for one in listed] == [run["id"]]
+        async with runs.client.follow(run["id"], 0) as events:
+            said = await events.until(lambda event: event["data"].get("part", {}).get("text", "").endswith("2 calls"))
+        assert said["event"] == "change"
+        status, refused = await runs.client.ask("POST", f"/api/jobs/{run['id']}/deny", {"words": "too late"})
+        assert (status, refused["error"]["message"]) == (409, "the run waits for no answer")
+
+
+async def test_an_answer_to_a_question_wakes_a_worker_for_the_run_that_waited_for_it(tmp_path):
+    async with serving_runs(tmp_path) as runs:
+        run = (await runs.client.ask("POST", "/api/jobs", {"prompt": "1 steps of ask"}))[1]
+        worker, _ = runs.fleet.start()
+        (question,) = (await until(runs, run["id"], "waiting"))["approvals"]
+        runs.fleet.kill(worker)
+        before = runs.woken
+        status, answered = await runs.client.ask("POST", f"/api/approvals/{question['id']}", {"allow": True})
+        assert (status, answered["answer"], runs.woken) == (200, "allowed", before + 1)
+        runs.fleet.start()
+        await until(runs, run["id"], "done")
+
+
+async def test_a_run_is_canceled_and_retried(tmp_path):
+    async with serving_runs(tmp_path) as runs:
+        run = (await runs.client.ask("POST", "/api/jobs", {"prompt": "1 steps of again"}))[1]
+        status, canceled = await runs.client.ask("POST", f"/api/jobs/{run['id']}/cancel")
+        assert (status, canceled["state"]) == (200, "canceled")
+        status, retried = await runs.client.ask("POST", f"/api/jobs/{run['id']}/retry")
+        assert (status, retried["state"]) == (200, "queued")
+        assert (await runs.client.ask("POST", f"/api/jobs/{run['id']}/retry"))[0] == 409
+
+
+async def test_schedules_are_made_listed_paused_resumed_and_removed(tmp_path):
+    async with serving_runs(tmp_path) as runs:
+        order = {"cron": "0 7 * * *", "timezone": "Europe/Berlin", "prompt": "look for dead links"}
+        terms = {"priority": 7, "worktree": False, "limits": {"turns": 3}}
+        status, made = await runs.client.ask("POST", "/api/schedules", order | terms)
+        assert (status, made["cron"], made["due"] > 0) == (201, "0 7 * * *", True)
+        assert made["workspace"] == str(tmp_path), "the folder of the server is where it works, unless one is named"
+        assert (await runs.client.ask("GET", "/api/schedules"))[1] == [made]
+        before = runs.woken
+        paused = await runs.client.ask("POST", f"/api/schedules/{made['id']}/pause")
+        assert paused == (200, made | {"paused": True})
+        assert runs.woken == before, "there is nothing to do for a worker"
+        assert await runs.client.ask("POST", f"/api/schedules/{made['id']}/resume") == (200, made)
+        assert runs.woken == before + 1
+        for turn in ("pause", "resume"):
+            assert (await runs.client.ask("POST", f"/api/schedules/nothing/{turn}"))[0] == 404
+        assert (await runs.client.ask("DELETE", f"/api/schedules/{made['id']}"))[0] == 204
+        assert (await runs.client.ask("GET", "/api/schedules"))[1] == []
+        assert (await runs.client.ask("POST", "/api/schedules", {**order, "cron": "often"}))[0] == 400
+
+
+async def test_what_cannot_be_a_run_is_refused(tmp_path):
+    wrong = [{}, {"prompt": ""}, {"prompt": "x", "priority": 0}, {"prompt": "x", "agent": "nobody"}, {"prompt": 1}]
+    async with serving_runs(tmp_path) as runs:
+        for order in wrong:
+            assert (await runs.client.ask("POST", "/api/jobs", order))[0] == 400
+        assert (await runs.client.ask("GET", "/api/jobs"))[1] == []
+        assert (await runs.client.ask("GET", "/api/jobs/nothing"))[0] == 404
+
+
+async def test_a_server_without_runs_says_so(tmp_path):
+    async with served(tmp_path, []) as client:
+        status, refused = await client.ask("GET", "/api/jobs")
+        assert (status, refused["error"]["message"]) == (400, "this server has no background runs")

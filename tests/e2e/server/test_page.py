@@ -1,0 +1,249 @@
+"""The web page in a real browser: what a person sees and does."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider import Agent, Engine, Provider, Tool
+from outrider.providers.scripted import call
+from outrider.server.app import application
+from outrider.server.auth import Address
+from outrider.server.event_stream import Feeds
+from outrider.server.server import Server, bound
+from outrider.sessions.sqlite.store import SqliteStore
+from tests.e2e.server.serving import TOKEN, Client, served
+
+playwright = pytest.importorskip("playwright.async_api")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed here")
+PATIENCE = 60_000  # milliseconds
+
+
+@asynccontextmanager
+async def browsing(client: Client, **look: Any) -> AsyncIterator[Any]:
+    """A signed-in page; anything that it says to its console as an error fails the test."""
+    async with playwright.async_playwright() as driver:
+        browser = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = await browser.new_page(**look)
+        page.set_default_timeout(PATIENCE)
+        wrong: list[str] = []
+        page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        hosts: set[str] = set()
+        page.on("request", lambda request: hosts.add(request.url.split("/")[2]))
+        await page.goto(f"{client.address.url}/?token={TOKEN}")
+        yield page
+        assert hosts == {client.address.url.split("/")[2]}, "the page asked somebody else"
+        assert [line for line in wrong if not any(word in line for word in ("404", "409", "ERR_"))] == []
+        await browser.close()
+
+
+async def say(page: Any, text: str) -> None:
+    await page.fill("#input", text)
+    await page.press("#input", "Enter")
+
+
+@Tool(policy="ask")
+def launch(where: str) -> str:
+    """Launch it."""
+    return f"launched to {where}"
+
+
+async def test_a_person_starts_a_session_and_sees_the_answer_come(tmp_path):
+    async with (
+        served(tmp_path, ["Here is **the plan**:\n\n- one\n- two\n"], delay=0.01) as client,
+        browsing(client) as page,
+    ):
+        await page.click("#new-session")
+        await say(page, "what now?")
+        await page.get_by_text("the plan").wait_for()
+        assert await page.locator(".markdown strong").inner_text() == "the plan"
+        await page.locator(".markdown li").get_by_text("two").wait_for()
+        assert await page.locator(".markdown li").count() == 2
+        await page.locator("#sessions a[aria-current=page]").get_by_text("what now?").wait_for()
+
+
+async def test_a_call_is_approved_and_another_refused_with_a_word(tmp_path):
+    script = [call("launch", where="moon"), "It is up.", call("launch", where="mars"), "I left it."]
+    async with served(tmp_path, script, [launch]) as client, browsing(client) as page:
+        await page.click("#new-session")
+        await say(page, "to the moon")
+        question = page.locator(".question")
+        await question.get_by_text('"where": "moon"').wait_for()
+        await question.get_by_role("button", name="Once").click()
+        await page.get_by_text("It is up.").wait_for()
+        await say(page, "to mars")
+        await question.get_by_text('"where": "mars"').wait_for()
+        await question.get_by_role("button", name="No, because…").click()
+        await question.get_by_label("A word to the model").fill("too far")
+        await question.get_by_role("button", name="No, because…").click()
+        await page.get_by_text("I left it.").wait_for()
+        assert await page.locator(".status.done").count() == 1
+        await page.locator("details.call").last.locator("summary").click()
+        await page.get_by_text("too far").wait_for()
+
+
+async def test_what_others_do_in_the_session_is_seen(tmp_path):
+    async with served(tmp_path, ["from elsewhere"]) as client, browsing(client) as page:
+        session_id = await client.create(title="shared")
+        await page.goto(f"{client.address.url}/#/{session_id}")
+        await page.get_by_text("Nothing has been said yet.").wait_for()
+        await client.engine.prompt(session_id, "typed in a terminal")
+        await page.get_by_text("from elsewhere").wait_for()
+        await page.get_by_text("typed in a terminal").first.wait_for()
+
+
+async def test_nothing_that_a_model_writes_is_obeyed_by_the_page(tmp_path):
+    nasty = (
+        "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script> [x](javascript:alert(1))"
+    )
+    async with served(tmp_path, [nasty]) as client, browsing(client) as page:
+        await page.click("#new-session")
+        await say(page, nasty)
+        await page.locator(".message.assistant").get_by_text("onerror").wait_for()
+        assert await page.locator("#conversation img, #conversation script").count() == 0
+        assert await page.locator("#conversation a").count() == 0
+        assert await page.title() != "owned"
+
+
+async def test_a_plan_is_accepted_and_carried_out(tmp_path):
+    async with served(tmp_path, ["1. look\n2. mend", "It is mended."]) as client, browsing(client) as page:
+        session_id = await client.create(mode="plan")
+        await page.goto(f"{client.address.url}/#/{session_id}")
+        await say(page, "mend it")
+        await page.locator(".question").get_by_role("button", name="Accept").click()
+        await page.get_by_text("It is mended.").wait_for()
+        assert await page.locator("#mode").input_value() == "agent"
+
+
+async def test_parts_that_come_before_their_message_are_shown_in_it(tmp_path):
+    """The feed gives a value that changed with its last number, which is behind those of its parts."""
+    story = """async () => {
+        const { Transcript } = await import("/page/js/transcript.js");
+        const known = new Transcript();
+        known.change({ type: "message", message: { id: "2", role: "user" } });
+        known.change({ type: "part", part: { id: "a", message_id: "3", type: "text", text: "said" } });
+        known.change({ type: "part", part: { id: "b", message_id: "1", type: "text", text: "older than the page" } });
+        known.change({ type: "message", message: { id: "3", role: "assistant", finish: "stop" } });
+        return known.messages.map((one) => [one.id, one.role, one.finish ?? "", one.parts.map((part) => part.text)]);
+    }"""
+    async with served(tmp_path, []) as client, browsing(client) as page:
+        assert await page.evaluate(story) == [["2", "user", "", []], ["3", "assistant", "stop", ["said"]]]
+
+
+async def test_what_is_answered_stands_before_the_answer_also_when_it_comes_after_its_first_words(tmp_path):
+    story = """async () => {
+        const { Transcript } = await import("/page/js/transcript.js");
+        const known = new Transcript();
+        known.change({ type: "message", message: { id: "1", role: "user" } });
+        known.delta({ message_id: "4", part_id: "a", field: "text", delta: "the answer" });
+        known.change({ type: "message", message: { id: "3", role: "user" } });
+        known.change({ type: "message", message: { id: "4", role: "assistant", finish: "stop" } });
+        known.change({ type: "message", message: { id: "5", role: "user" } });
+        return known.messages.map((one) => one.id);
+    }"""
+    async with served(tmp_path, []) as client, browsing(client) as page:
+        assert await page.evaluate(story) == ["1", "3", "4", "5"]
+
+
+async def test_the_keys_do_what_the_hint_says(tmp_path):
+    async with served(tmp_path, ["hello"]) as client, browsing(client) as page:
+        await page.keyboard.press("n")
+        await page.locator("#input").wait_for()
+        await say(page, "hi")
+        await page.get_by_text("hello").wait_for()
+        await page.locator("#conversation").focus()
+        await page.keyboard.press("d")
+        await page.get_by_role("tab", name="Session").focus()
+        await page.keyboard.press("ArrowRight")
+        assert await page.get_by_role("tab", name="Trace").get_attribute("aria-selected") == "true"
+        await page.get_by_role("button", name="Close the details").click()
+        assert await page.locator("#panel").is_hidden()
+        await page.locator("#conversation").focus()
+        await page.keyboard.press("/")
+        await page.keyboard.type("hello")
+        await page.locator("#sessions a .about").get_by_text("«hello»").first.wait_for()
+
+
+@pytest.mark.parametrize("look", ["light", "dark", "telephone"])
+async def test_the_page_is_looked_at(look, tmp_path):
+    """Screenshots of a conversation with everything in it, kept for people to look at."""
+    script = [
+        [{"reasoning": "I should look at the launch pad first."}, "I will launch it.", call("launch", where="moon")],
+        "It is **up**.\n\n```python\nprint('moon')\n```\n\n| leg | time |\n|---|---|\n| ascent | 8 min |\n",
+        call("launch", where="mars"),
+    ]
+    size = {"width": 390, "height": 844} if look == "telephone" else {"width": 1280, "height": 800}
+    scheme = "dark" if look == "dark" else "light"
+    folder = tmp_path / "screens"
+    async with (
+        served(tmp_path, script, [launch]) as client,
+        browsing(client, viewport=size, color_scheme=scheme) as page,
+    ):
+        await page.click("#menu") if look == "telephone" else None
+        await page.click("#new-session")
+        await say(page, "Launch it to the moon, then show me how.")
+        await page.locator(".question").get_by_role("button", name="Once").click()
+        await page.get_by_text("ascent").wait_for()
+        await say(page, "And to mars?")
+        await page.locator(".question").get_by_text("mars").wait_for()
+        if look != "telephone":
+            await page.click("#panel-toggle")
+            await page.get_by_role("tab", name="Trace").click()
+            await page.locator(".waterfall .span").first.wait_for()
+        await page.screenshot(path=folder / f"{look}.png")
+        wide = await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert wide, "the page is wider than the screen"
+        keep = Path(__file__).parents[3] / ".cache" / "screens"
+        keep.mkdir(parents=True, exist_ok=True)
+        shutil.copy(folder / f"{look}.png", keep / f"page-{look}.png")
+        await client.engine.abort((await client.ask("GET", "/api/sessions"))[1]["sessions"][0]["id"])
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def running(store: Any, script: Any, listening: Any, address: Any) -> AsyncIterator[Engine]:
+    """A server that can be ended and followed by another at the same address; who knocks in between waits."""
+    provider = Provider("scripted", "scripted", options={"script": script, "delay": 0.01})
+    async with Engine([Agent("writer", "You write.", "model-1", "scripted")], [provider], store=store) as engine:
+        feeds = Feeds(engine)
+        server = Server(application(engine, feeds, address=address, token=TOKEN, version="0"), address, feeds)
+        serving = asyncio.create_task(server.serve([listening.dup()]))
+        try:
+            yield engine
+        finally:
+            server.should_exit = True
+            await serving
+
+
+@pytest.mark.timeout(300)
+async def test_after_a_restart_of_the_server_nothing_is_missed_and_nothing_seen_twice(tmp_path):
+    listening, address = bound(Address())
+    async with AsyncExitStack() as opened:
+        opened.callback(listening.close)
+        store = await opened.enter_async_context(SqliteStore(tmp_path / "sessions.db"))
+        first = await opened.enter_async_context(AsyncExitStack())
+        engine = await first.enter_async_context(running(store, ["the first answer"], listening, address))
+        session_id = await engine.create()
+        async with browsing(Client(None, address, engine)) as page:
+            await page.goto(f"{address.url}/#/{session_id}")
+            await say(page, "one")
+            await page.get_by_text("the first answer").wait_for()
+            await first.aclose()
+            await page.locator("#state.away").wait_for()
+            provider = Provider("scripted", "scripted", options={"script": ["said meanwhile"]})
+            async with Engine([Agent("writer", "", "m", "scripted")], [provider], store=store) as terminal:
+                await terminal.prompt(session_id, "two")
+            async with running(store, ["the last answer"], listening, address):
+                await page.get_by_text("said meanwhile").wait_for()
+                await page.locator("#state:not(.away)").wait_for(state="attached")
+                await say(page, "three")
+                await page.get_by_text("the last answer").wait_for()
+                texts = await page.locator("#conversation .text, #conversation .markdown").all_inner_texts()
+                assert texts == ["one", "the first answer", "two", "said meanwhile", "three", "the last answer"]
+                await page.goto("about:blank")

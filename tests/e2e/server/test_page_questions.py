@@ -1,0 +1,76 @@
+"""What the page asks that is kept nowhere here: a question from before a restart, a call on another server."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from outrider import Agent, Engine, Provider
+from outrider.engine.questions import OpenQuestions
+from outrider.providers.scripted import call
+from outrider.server.app import application
+from outrider.server.auth import Address
+from outrider.server.event_stream import Feeds
+from outrider.server.server import Server, bound
+from outrider.server.state import ServerState
+from outrider.sessions.sqlite.store import SqliteStore
+from outrider.tools.builtin.question import question_tool
+from tests.e2e.attach.serving import until
+from tests.e2e.server.serving import TOKEN
+from tests.e2e.server.test_page import browsing, pytestmark
+
+__all__ = ["pytestmark"]
+
+
+# What a session of ours asks comes with its changes; what another server asks is told only.
+HEARD = """async () => {
+    const { Questions } = await import("/page/js/questions.js");
+    const questions = new Questions("mine", () => {});
+    const asked = { type: "ToolApprovalRequestedEvent", session_id: "mine", tool_name: "push", tool_input: {} };
+    questions.hear({ ...asked, approval_id: "kept" });
+    questions.hear({ ...asked, approval_id: "elsewhere", server: "http://there:1" });
+    const before = [...questions.approvals.keys()];
+    questions.hear({ type: "ToolApprovalResultEvent", session_id: "mine", approval_id: "elsewhere" });
+    return [before, [...questions.approvals.keys()]];
+}"""
+
+
+@asynccontextmanager
+async def asking(folder: Path, *script: Any) -> AsyncIterator[tuple[Engine, OpenQuestions, Address]]:
+    questions = OpenQuestions()
+    provider = Provider("scripted", "scripted", options={"script": list(script)})
+    listening, address = bound(Address())
+    async with AsyncExitStack() as opened:
+        store = await opened.enter_async_context(SqliteStore(folder / "sessions.db"))
+        agent = Agent("painter", "You paint.", "model-1", "scripted")
+        tools = [question_tool(questions.ask)]
+        engine = await opened.enter_async_context(Engine([agent], [provider], tools, store=store, bus=questions.bus))
+        feeds = Feeds(engine)
+        extras = ServerState(questions=questions)
+        app = application(engine, feeds, address=address, token=TOKEN, version="0", extras=extras)
+        server = Server(app, address, feeds)
+        serving = asyncio.create_task(server.serve([listening]))
+        try:
+            yield engine, questions, address
+        finally:
+            server.should_exit = True
+            await serving
+
+
+async def test_a_question_comes_back_with_the_server(tmp_path: Path):
+    asks = call("question", question="Which colour?", options=["red", "blue"])
+    async with asking(tmp_path, asks) as (engine, questions, _):
+        session_id = await engine.create()
+        await engine.put(session_id, "paint it")
+        await until(questions.waiting)
+    async with (
+        asking(tmp_path, "Painted.") as (_, _, address),
+        browsing(SimpleNamespace(address=address)) as page,
+    ):
+        await page.goto(f"{address.url}/#/{session_id}")
+        await page.locator(".question").get_by_role("button", name="blue").click()
+        await page.get_by_text("Painted.").wait_for()
+        await page.locator(".question").wait_for(state="detached")
+        assert await page.evaluate(HEARD) == [["elsewhere"], []]

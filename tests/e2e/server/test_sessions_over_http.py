@@ -1,0 +1,188 @@
+"""Sessions over HTTP: made, prompted, followed, answered, carried away."""
+
+import asyncio
+
+import msgspec
+
+from outrider import Tool
+from outrider.providers.scripted import call
+from outrider.server.app import DESCRIPTION
+from tests.e2e.server.serving import TOKEN, served
+
+
+def is_idle(event) -> bool:
+    return event["event"] == "live" and any(one["type"] == "LoopCompletedEvent" for one in event["data"])
+
+
+def text_of(events) -> str:
+    pieces = [one for event in events if event["event"] == "live" for one in event["data"]]
+    return "".join(piece["delta"] for piece in pieces if piece["type"] == "PartDeltaEvent")
+
+
+async def test_a_prompt_streams_to_who_follows_and_is_kept(tmp_path):
+    async with served(tmp_path, ["The answer is forty-two."]) as client:
+        session_id = await client.create(title="sums")
+        async with client.follow(session_id) as events:
+            status, prompted = await client.ask("POST", f"/api/sessions/{session_id}/prompt", {"text": "how much?"})
+            assert (status, "end" in prompted) == (202, False)
+            await events.until(is_idle)
+            shown = text_of(events.seen)  # all of it, but for what was kept before the store had been read
+            assert shown
+            assert "The answer is forty-two.".endswith(shown)
+        status, transcript = await client.ask("GET", f"/api/sessions/{session_id}/messages")
+        assert [message["role"] for message in transcript["messages"]] == ["user", "assistant"]
+
+
+async def test_who_comes_back_misses_nothing_and_sees_nothing_twice(tmp_path):
+    async with served(tmp_path, ["one " * 50, "two " * 50], delay=0.001) as client:
+        session_id = await client.create()
+        seen = []
+        after = 0
+        turn = asyncio.create_task(
+            client.ask("POST", f"/api/sessions/{session_id}/prompt", {"text": "1", "wait": True})
+        )
+        while not turn.done():
+            async with client.follow(session_id, after) as events:
+                event = await events.until(lambda event: event["event"] == "change")
+                after = int(event["id"])
+                seen.append(after)
+        await client.ask("POST", f"/api/sessions/{session_id}/prompt", {"text": "2", "wait": True})
+        last = (await client.ask("GET", f"/api/sessions/{session_id}"))[1]["seq"]
+        async with client.follow(session_id, after) as events:
+            while after < last:
+                after = int((await events.until(lambda event: event["event"] == "change"))["id"])
+                seen.append(after)
+        assert seen == sorted(set(seen))
+        kept = [change async for change in client.engine.store.changes(session_id, follow=False)]
+        assert {change.seq for change in kept} <= set(seen) | {change.seq for change in kept if change.seq < seen[0]}
+        assert seen[-1] == last
+
+
+async def test_waiting_gives_the_end_of_the_turn(tmp_path):
+    async with served(tmp_path, ["done"]) as client:
+        session_id = await client.create()
+        prompt = {"text": "go", "wait": True, "id": "mine"}
+        status, prompted = await client.ask("POST", f"/api/sessions/{session_id}/prompt", prompt)
+        assert prompted == {
+            "id": "mine",
+            "end": {"reason": "completed", "output": "done", "error": "", "error_type": ""},
+        }
+        status, again = await client.ask("POST", f"/api/sessions/{session_id}/prompt", prompt)
+        assert (status, again["end"]["output"]) == (202, "done")
+
+
+async def test_a_call_waits_for_an_answer_over_http(tmp_path):
+    ran = []
+
+    @Tool(policy="ask")
+    def launch(where: str) -> str:
+        """Launch it."""
+        ran.append(where)
+        return "launched"
+
+    async with served(
+        tmp_path, [call("launch", where="moon"), "up", call("launch", where="mars"), "not"], [launch]
+    ) as client:
+        session_id = await client.create()
+        for allow in (True, False):
+            turn = asyncio.create_task(
+                client.ask("POST", f"/api/sessions/{session_id}/prompt", {"text": "go", "wait": True})
+            )
+            while not (waiting := (await client.ask("GET", f"/api/approvals?session_id={session_id}"))[1]):
+                await asyncio.sleep(0.01)
+            answer = {"allow": allow, "words": "" if allow else "too far"}
+            status, answered = await client.ask("POST", f"/api/approvals/{waiting[0]['id']}", answer)
+            assert (status, answered["answered_by"]) == (200, "server")
+            await turn
+        assert ran == ["moon"]
+
+
+async def test_a_session_is_exported_imported_forked_renamed_shared_and_deleted(tmp_path):
+    async with served(tmp_path, ["kept words"]) as client:
+        session_id = await client.create(title="first")
+        at = f"/api/sessions/{session_id}"
+        await client.ask("POST", f"{at}/prompt", {"text": "go", "wait": True})
+        document = (await client.ask("GET", f"{at}/export"))[1]
+        status, imported = await client.ask("POST", "/api/import", document)
+        assert (status, len(imported["sessions"])) == (201, 1)
+        assert (await client.ask("PATCH", at, {"title": "second"}))[1]["title"] == "second"
+        fork = (await client.ask("POST", f"{at}/fork", {}))[1]
+        assert fork["forked_from"]["session_id"] == session_id
+        found = (await client.ask("GET", "/api/search?query=kept"))[1]
+        assert {hit["session_id"] for hit in found} >= {session_id}
+        page = (await client.ask("GET", f"{at}/share"))[1]
+        assert b"kept words" in page
+        assert b"<html" in (await client.ask("GET", f"{at}/trace"))[1].lower()
+        assert (await client.ask("DELETE", at))[0] == 204
+        assert (await client.ask("GET", at))[0] == 404
+
+
+async def test_what_cannot_be_is_said_clearly(tmp_path):
+    async with served(tmp_path, []) as client:
+        session_id = await client.create()
+        at = f"/api/sessions/{session_id}"
+        wrong = [
+            ("POST", f"{at}/prompt", {}, 400),
+            ("POST", f"{at}/prompt", {"text": 3}, 400),
+            ("POST", f"{at}/prompt", {"words": "x"}, 400),
+            ("PATCH", at, {"mode": "wild"}, 400),
+            ("PATCH", at, {"agent": "nobody"}, 400),
+            ("GET", "/api/sessions?limit=0", None, 400),
+            ("GET", "/api/sessions?limit=x", None, 400),
+            ("GET", "/api/sessions?colour=red", None, 400),
+            ("GET", "/api/sessions/nobody", None, 404),
+            ("GET", f"{at}/plan", None, 404),
+            ("DELETE", f"{at}/queue/nothing", None, 404),
+            ("POST", "/api/approvals/nothing", {"allow": True}, 404),
+            ("POST", "/api/import", {"not": "an export"}, 400),
+        ]
+        for method, path, body, status in wrong:
+            got, answer = await client.ask(method, path, body)
+            assert got == status, (method, path, answer)
+            assert answer["error"]["message"]
+
+
+async def test_the_description_names_every_route(tmp_path):
+    async with served(tmp_path, []) as client:
+        description = (await client.ask("GET", DESCRIPTION))[1]
+        assert description["openapi"] == "3.1.0"
+        assert "/api/sessions/{session_id}/prompt" in description["paths"]
+        references = set(msgspec.json.encode(description["paths"]).decode().split('"#/components/schemas/'))
+        for reference in (found.partition('"')[0] for found in list(references)[1:]):
+            assert reference in description["components"]["schemas"] or "{" in reference
+
+
+async def test_a_call_by_hand_is_looked_at_run_and_kept_below_the_session(tmp_path):
+    @Tool(policy="allow", preprocess_args=lambda given: {"where": given["where"].strip()})
+    def launch(where: str) -> str:
+        """Launch it."""
+        return f"launched to {where}"
+
+    async with served(tmp_path, [], [launch]) as client:
+        session_id = await client.create()
+        at = f"/api/sessions/{session_id}"
+        assert [tool["name"] for tool in (await client.ask("GET", f"{at}/tools"))[1]] == ["launch"]
+        given = {"tool": "launch", "input": {"where": " moon "}}
+        looked = (await client.ask("POST", f"{at}/calls/look", given))[1]
+        assert (looked["input"], looked["decision"]["effect"]) == ({"where": "moon"}, "allow")
+        status, ended = await client.ask("POST", f"{at}/calls", given)
+        assert (status, ended["state"]["output"]) == (200, "launched to moon")
+        kept = (await client.ask("GET", f"/api/sessions/{ended['session_id']}"))[1]
+        assert kept["parent_id"] == session_id
+        assert (await client.ask("POST", f"{at}/calls", {"tool": "nothing"}))[0] == 400
+
+
+async def test_a_session_is_brought_from_another_server(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    async with served(tmp_path / "a", ["said elsewhere"]) as there, served(tmp_path / "b", []) as here:
+        session_id = await there.create(title="travels")
+        await there.ask("POST", f"/api/sessions/{session_id}/prompt", {"text": "go", "wait": True})
+        export = f"{there.address.url}/api/sessions/{session_id}/export"
+        status, brought = await here.ask("POST", "/api/import-from", {"url": export, "token": TOKEN})
+        assert (status, brought["sessions"][0]["title"]) == (201, "travels")
+        at = f"/api/sessions/{brought['sessions'][0]['id']}/messages"
+        said = [part.get("text") for message in (await here.ask("GET", at))[1]["messages"] for part in message["parts"]]
+        assert "said elsewhere" in said
+        status, refused = await here.ask("POST", "/api/import-from", {"url": export, "token": "wrong"})
+        assert (status, "401" in refused["error"]["message"]) == (503, True)

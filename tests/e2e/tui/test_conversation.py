@@ -1,0 +1,166 @@
+"""A person at the terminal: says something, watches, approves, refuses, interrupts, and comes back."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from tests.e2e.tui.conftest import Open, call, write_script
+from tests.e2e.tui.terminal import LIMIT
+
+
+def test_an_answer_streams_in_and_the_calls_tell_how_they_ended(home, open_terminal: Open):
+    script = [
+        [{"reasoning": "hm"}, "I look into the **notes**.", call("read", file_path="notes.txt")],
+        "They say:\n\n- remember\n- the milk\n\n```python\nprint('milk')\n```\n",
+    ]
+    write_script(home, script, delay=0.005)
+    terminal = open_terminal()
+    terminal.wait_for("outrider", "agent", "script/demo")
+    terminal.say("What do the notes say?")
+    terminal.wait_for("▌ What do the notes say?", "I look into the notes.", "read", "notes.txt", "done")
+    terminal.wait_for("• the milk", "print('milk')", "tokens")
+    terminal.press("ctrl+d")
+    assert terminal.wait() == 0
+
+
+def test_a_change_is_shown_whole_runs_once_approved_and_can_be_taken_back(home, workspace: Path, open_terminal: Open):
+    write_script(home, [[call("write", file_path="new.py", content="x = 1\ny = 2\n")], "Written."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.say("write it")
+    terminal.wait_for("Allow write?", "new.py", "+ x = 1", "+ y = 2", "why", "rule", "write(/new.py)", "yes, once")
+    assert not (workspace / "new.py").exists()
+    terminal.answer("y")
+    terminal.wait_for("Written.", "+2 done", without="Allow write?")
+    assert (workspace / "new.py").read_text() == "x = 1\ny = 2\n"
+    terminal.say("/undo")
+    terminal.wait_for("Undo 1 file?", "new.py")
+    terminal.answer("y")
+    terminal.wait_for("taken back: new.py")
+    assert not (workspace / "new.py").exists()
+
+
+def test_a_refusal_reaches_the_model_and_an_answer_for_longer_is_not_asked_for_again(
+    home, workspace: Path, open_terminal: Open
+):
+    refused = [call("shell", command="touch refused.txt", description="make a file")]
+    session, always = [call("shell", command="touch made.txt")], [call("shell", command="touch more.txt")]
+    write_script(home, [refused, "Then not.", session, session, "Twice.", always, always, "For ever."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.say("make it")
+    terminal.wait_for("Allow shell?", "touch refused.txt")
+    terminal.answer("r")
+    terminal.wait_for("why not?")
+    terminal.type("use another name")
+    terminal.wait_for("use another name")
+    terminal.press("enter")
+    terminal.wait_for("canceled", "rejected", "use another name", "Then not.")
+    assert not (workspace / "refused.txt").exists()
+    terminal.say("go")
+    terminal.wait_for("Allow shell?", "touch made.txt")
+    terminal.answer("s")
+    terminal.wait_for("Twice.")
+    assert (workspace / "made.txt").exists()
+    terminal.say("go on")
+    terminal.wait_for("Allow shell?", "touch more.txt")
+    terminal.answer("a")
+    terminal.wait_for("For ever.")
+    terminal.say("/permissions")
+    terminal.wait_for("Allowed", "touch more.txt", "always")
+
+
+def test_escape_interrupts_a_command_whose_output_is_seen_live(home, workspace: Path, open_terminal: Open):
+    command = "echo $$ > pid; for i in 1 2 3; do echo tick $i; done; sleep 600"
+    write_script(home, [[call("shell", command=command)]])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.say("wait")
+    terminal.wait_for("Allow shell?", "it can be allowed once")
+    terminal.answer("y")
+    terminal.wait_for("calling", "tick 3", "working", "esc interrupts")
+    pid = int((workspace / "pid").read_text())
+    terminal.press("escape")
+    terminal.wait_for("canceled", without="esc interrupts")
+    deadline = time.monotonic() + LIMIT
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_what_is_said_while_the_agent_works_waits_and_can_be_taken_back(home, open_terminal: Open):
+    write_script(home, [[call("shell", command="sleep 600")], "unreached"])
+    terminal = open_terminal("--allow", "shell")
+    terminal.wait_for("script/demo")
+    terminal.say("wait")
+    terminal.wait_for("calling")
+    terminal.type("and then this")
+    terminal.wait_for("and then this")
+    terminal.press("tab")
+    terminal.wait_for("↳ after this  and then this")
+    terminal.press("up")
+    terminal.wait_for("› and then this", without="↳")
+
+
+def test_at_forty_columns_everything_still_has_its_place(home, open_terminal: Open):
+    words = "A sentence that is much longer than forty columns and so has to go on below. " * 2
+    write_script(
+        home, [words + "\n\n```\n" + "x" * 90 + "\n```\n\nThe end.", [call("write", file_path="a.txt", content="x")]]
+    )
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.say("talk")
+    terminal.wait_for("The end.")
+    terminal.resize(40, 24)
+    terminal.wait_for("The end.", "agent", "›")
+    assert all(len(row) <= 40 for row in terminal.text().split("\n"))
+    terminal.say("more")
+    terminal.wait_for("Allow write?", "yes, once", "a.txt")
+    terminal.answer("n")
+    terminal.wait_for("canceled")
+
+
+def test_a_killed_program_loses_nothing_and_goes_on_with_continue(home, workspace: Path, open_terminal: Open):
+    first = [call("shell", command="echo half; sleep 600", description="take long")]
+    write_script(home, ["I remember the **blue** door.", first], delay=0.002)
+    terminal = open_terminal("--allow", "shell")
+    terminal.wait_for("script/demo")
+    terminal.say("remember it")
+    terminal.wait_for("blue door")
+    terminal.say("now work")
+    terminal.wait_for("calling", "half")
+    os.kill(terminal.process.pid, signal.SIGKILL)
+    terminal.wait()
+    write_script(home, ["I go on where I was."])
+    again = open_terminal("--continue")
+    again.wait_for("▌ remember it", "blue door", "▌ now work", "errored", "interrupted", "the last turn was cut off")
+    again.say("/continue")
+    again.wait_for("I go on where I was.")
+
+
+def test_a_closed_window_ends_the_program_with_everything_stored(home, open_terminal: Open):
+    write_script(home, ["A long story. " * 10_000], delay=0.01)
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.say("tell me")
+    terminal.wait_for("A long story.")
+    terminal.hang_up()
+    assert terminal.wait() == 0
+    write_script(home, ["unused"])
+    again = open_terminal("--continue")
+    again.wait_for("A long story.", "interrupted")
+
+
+def test_a_session_that_is_open_elsewhere_is_taken_over_only_if_one_says_so(home, open_terminal: Open):
+    write_script(home, ["I am the first."])
+    first = open_terminal()
+    first.wait_for("script/demo")
+    first.say("hello")
+    first.wait_for("I am the first.")
+    second = open_terminal("--continue")
+    second.wait_for("I am the first.", "This session is open elsewhere", "take it over")
+    second.answer("y")
+    second.wait_for("I am the first.", "script/demo", without="open elsewhere")
+    second.say("again")
+    second.wait_for("▌ again", "I am the first.")

@@ -1,5 +1,0 @@
-"""The durable engine is an extra: without it there is nothing to test here."""
-
-from tests.postgres import postgres_url
-
-__all__ = ["postgres_url"]

@@ -1,0 +1,36 @@
+"""An engine that is put to sleep while its model speaks: `sleeper.py KIND URL STORE`."""
+
+import asyncio
+import sys
+
+from outrider import Agent, Engine, Provider
+from outrider.events import PartDeltaEvent
+from outrider.sessions.sqlite.store import SqliteStore
+from tests.fixtures.vendors.serving import VENDORS
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+async def main(kind: str, url: str, path: str) -> None:
+    options = {"timeouts": {"idle": 0.5}, "retry": {"attempts": 1}}
+    provider = Provider("vendor", kind, "key", url, options=options)  # type: ignore[arg-type]
+    entry = Agent("writer", "You write.", VENDORS[kind].model, "vendor")
+    shown: list[str] = []
+
+    def hear(event: PartDeltaEvent) -> None:
+        shown.append(event.delta)
+        if "".join(shown) == "half an answer":
+            say("half an answer")
+
+    async with SqliteStore(path) as store, Engine([entry], [provider], store=store) as engine:
+        session = await engine.create()
+        say(session)
+        engine.bus.subscribe(PartDeltaEvent, hear)
+        say((await engine.prompt(session, "go")).reason)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

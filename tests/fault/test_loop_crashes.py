@@ -1,0 +1,146 @@
+"""An engine killed in the middle of a turn: what another one finds, says, and goes on with."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from outrider import CompactionPart, Session, ToolCompleted, ToolError, ToolPart
+from outrider.agents.turn_state import is_cut_off
+from outrider.context.lower import lower
+from outrider.providers.message_rules import RULES
+from outrider.sessions.records import StoredSession
+from outrider.sessions.sqlite.store import SqliteStore
+from tests.fault.loop_worker import DONE, engine, history
+from tests.fault.processes import ROOT
+
+Record = Callable[[str, object], None]
+SOAK = bool(os.environ.get("OUTRIDER_SOAK"))
+
+POINTS = {
+    "FP-before-request": (1, 2, 3, 5),
+    "FP-mid-stream": (1, 2),
+    "FP-before-record-call": (1, 3, 6),
+    "FP-after-record-call": (1, 3, 6),
+    "FP-tool-mid": (1, 3, 5),
+    "FP-after-effect-before-result": (1, 3, 6),
+    "FP-after-result": (1, 2, 5, 6),
+    "FP-mid-approval": (1,),
+    "FP-mid-compaction": (1,),
+    "FP-after-commit": (4, 9, 16, 25),
+}
+
+
+async def new_session(path: Path) -> str:
+    session = Session(workspace_directory=str(path.parent))
+    for question, answer in history():
+        session.add_user_message(question)
+        session.add_assistant_message(answer, finish="stop")
+    async with SqliteStore(path) as store:
+        await store.create(StoredSession.of(session))
+        await store.append(session.id, session.messages)
+    return session.id
+
+
+def killed(path: Path, effects: Path, session_id: str, fault: str = "", after: float | None = None) -> bool:
+    """Whether the engine was killed before it was done."""
+    command = [sys.executable, "-m", "tests.fault.loop_worker", str(path), str(effects), session_id]
+    environment = os.environ | {"OUTRIDER_FAULT": fault, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        if after is not None:
+            child.stdout.readline()
+            time.sleep(after)
+            child.kill()
+        return child.wait() == -signal.SIGKILL
+
+
+def calls_in(session: Session) -> list[ToolPart]:
+    return [part for message in session.messages for part in message.get_parts_by_type(ToolPart)]
+
+
+def judge_opened(session: Session, effects: Path) -> Counter[str]:
+    """What holds as soon as a session is open again; says how its calls ended."""
+    done = Counter(effects.read_text().split()) if effects.exists() else Counter[str]()
+    ends = Counter[str]()
+    for call in calls_in(session):
+        if isinstance(call.state, ToolCompleted):
+            assert done[call.call_id] == 1
+            ends["completed"] += 1
+        elif isinstance(call.state, ToolError):
+            assert call.state.reason == "interrupted"
+            ran = "may have had" in call.state.error
+            assert ran or ("had no effect" in call.state.error and not done[call.call_id])
+            ends["unknown" if ran else "never ran"] += 1
+        else:
+            assert call.state.phase == "awaiting_approval"  # pyright: ignore
+            ends["asked"] += 1
+    assert len({call.call_id for call in calls_in(session)}) == len(calls_in(session))
+    for rules in RULES.values():
+        assert not list(rules(lower(session.messages, family="scripted")))
+    return ends
+
+
+async def judge(path: Path, effects: Path, session_id: str) -> Counter[str]:
+    """Open, look, go on to the end, and look again."""
+    async with engine(path, effects) as held:
+        opened = await held.store.load(session_id)
+        before = {part.id: part for message in opened.messages for part in message.parts}
+        # What was killed before the input was kept had acknowledged nothing: the user says it again.
+        heard = opened.messages[-1].role == "user" or len(opened.messages) > 2 * len(history())
+        heard = heard or bool(await held.store.inbox(session_id))
+        session = await held.open(session_id)
+        ends = judge_opened(session, effects)
+        kept = [part for part in before.values() if isinstance(part, ToolPart) and part.ended]
+        assert all(part in calls_in(session) for part in kept)
+        end = await (held.go_on(session_id) if heard else held.prompt(session_id, "go"))
+        assert (end.reason, end.output) == ("completed", DONE)
+        assert not is_cut_off(session.messages)
+        assert len(await held.store.approvals(session_id)) <= 1  # asked again, never twice
+    done = Counter(effects.read_text().split()) if effects.exists() else Counter[str]()
+    assert all(count == 1 for count in done.values()), f"done twice: {done}"
+    assert [m.get_text_content() for m in session.messages].count("go") == 1
+    assert len([part for m in session.messages for part in m.get_parts_by_type(CompactionPart)]) <= 1
+    assert all(call.ended for call in calls_in(session))
+    return ends
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("point", POINTS)
+async def test_sf_001_to_007_an_engine_killed_at_a_fault_point_is_taken_up_and_its_turn_goes_on(
+    point: str, tmp_path: Path, record_property: Record
+):
+    visits = range(1, 40) if SOAK else POINTS[point][:2]
+    ends, rounds = Counter[str](), 0
+    for visit in visits:
+        path, effects = tmp_path / f"{visit}.db", tmp_path / f"effects-{visit}"
+        session_id = await new_session(path)
+        if not killed(path, effects, session_id, f"{point}@{visit}"):
+            break
+        ends += await judge(path, effects, session_id)
+        rounds += 1
+    assert rounds >= min(len(POINTS[point]), 2)
+    told = ", ".join(f"{count} {what}" for what, count in sorted(ends.items())) or "none begun"
+    record_property("figures", f"engine killed at {point}: {rounds} rounds, all taken up; calls: {told}")
+
+
+@pytest.mark.soak
+async def test_sf_012_an_engine_killed_at_any_moment_is_taken_up_and_its_turn_goes_on(
+    tmp_path: Path, record_property: Record
+):
+    ends, rounds, cut = Counter[str](), 300 if SOAK else 5, 0
+    for number in range(rounds):
+        path, effects = tmp_path / f"{number}.db", tmp_path / f"effects-{number}"
+        session_id = await new_session(path)
+        cut += killed(path, effects, session_id, after=random.uniform(0, 0.25))
+        ends += await judge(path, effects, session_id)
+    told = ", ".join(f"{count} {what}" for what, count in sorted(ends.items())) or "none begun"
+    record_property("figures", f"engine killed at random moments: {rounds} rounds, {cut} cut; calls: {told}")
+    assert cut

@@ -1,0 +1,168 @@
+"""Judges a driven conversation: its requests against the recorded ones, its answers against what was expected."""
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from outrider import Message, ReasoningPart, TextPart, ToolPart
+from outrider.agents.turn import SAME_CALL
+from outrider.context.lower import OPENING
+from outrider.types.tool_state import NO_OUTPUT
+from tests.fixtures.vendors.serving import VENDORS
+from tests.recorded.chains import Conversation
+from tests.recorded.driving import Book, Driven
+from tests.recorded.exchanges import Exchange, differences
+from tests.recorded.spoken import SPOKEN, Spoken, answered_in
+
+Body = dict[str, Any]
+
+
+class Verdict(msgspec.Struct):
+    """`excuse` says why the recorded requests cannot be the judge, by the conversation's structure. `settings` says
+    whether they were compared too, and not only messages."""
+
+    problems: list[str]
+    excuse: str | None = None
+    settings: bool = True
+
+
+def cannot_be_driven(conversation: Conversation) -> str | None:
+    """Why a conversation is none that our engine could have had, whatever it does."""
+    spoken = SPOKEN[conversation.api]
+    for exchange in conversation.exchanges:
+        if reason := spoken.beyond_us(exchange):
+            return reason
+    if len({exchange["streaming"] for exchange in conversation.exchanges}) > 1:
+        return "some requests are streamed and some are not: an agent does one or the other"
+    return None
+
+
+def judge(conversation: Conversation, driven: Driven, sent: list[Body]) -> Verdict:
+    spoken = SPOKEN[conversation.api]
+    circles = in_circles(conversation, spoken)
+    if circles is not None:
+        # What was said along with the last result begins another turn, and the engine may be quick enough to ask in it.
+        asked = {circles, circles + Book(conversation, spoken).interrupts}
+        ended = len(sent) in asked and driven.error is None
+        return Verdict([] if ended else [f"{len(sent)} requests"], "the same call with the same result, three times")
+    problems = answer_problems(conversation, driven) + broken_rules(spoken, sent)
+    if len(sent) != len(conversation.exchanges):
+        return Verdict([*problems, f"{len(sent)} requests for {len(conversation.exchanges)}"])
+    steady = settings_are_steady(conversation, spoken)
+    if wrong := request_problems(conversation, sent, spoken, settings=steady):
+        excuse = next(excuses(conversation, spoken), None)
+        return Verdict(problems if excuse else [*problems, *wrong], excuse)
+    return Verdict(problems, settings=steady)
+
+
+def broken_rules(spoken: Spoken, sent: list[Body]) -> list[str]:
+    """Whatever a recorded client did: what we send pairs calls and results as the vendor wants it."""
+    found = [VENDORS[spoken.kind].problem(body) for body in sent]
+    return [f"request {number} would be refused: {why}" for number, why in enumerate(found) if why]
+
+
+def request_problems(conversation: Conversation, sent: list[Body], spoken: Spoken, *, settings: bool) -> list[str]:
+    problems: list[str] = []
+    for number, (ours, exchange) in enumerate(zip(sent, conversation.exchanges, strict=True)):
+        body = _as_recorded(ours)
+        found = spoken.problems(body, exchange, conversation.exchanges[:number])
+        if settings:
+            found += differences(*_both(spoken.settings(body), spoken.settings(exchange["request"]["body"])))
+        problems += [f"request {number}: {problem}" for problem in found]
+    return problems
+
+
+def excuses(conversation: Conversation, spoken: Spoken) -> Iterator[str]:
+    offered = {spec.name for exchange in conversation.exchanges for spec in spoken.request(exchange).tools}
+    for before, after in conversation.steps():
+        calls = before["expected"]["tool_calls"]
+        if any(call["name"] not in offered for call in calls):
+            yield "a call of a tool that was not offered as a function: it is answered in words of the client's own"
+        if any(call.get("arguments_invalid_json") for call in calls):
+            yield "a call whose arguments are no JSON: it is answered in words of the client's own"
+        if not answered_in(list(spoken.request(after).prompt))[0]:
+            yield "the client put an answer of its own after the results"
+        if reason := spoken.rewritten(before, after):
+            yield f"rewritten: {reason}"
+
+
+def in_circles(conversation: Conversation, spoken: Spoken) -> int | None:
+    """After how many requests the engine stops an agent that makes the same call over and over."""
+    before = 0
+    for turn in conversation.turns:
+        shapes = [_shape(one, other, spoken) for one, other in pairwise(turn)]
+        for at in range(len(shapes) - SAME_CALL + 1):
+            if shapes[at] is not None and len(set(shapes[at : at + SAME_CALL])) == 1:
+                return before + at + SAME_CALL
+        before += len(turn)
+    return None
+
+
+def settings_are_steady(conversation: Conversation, spoken: Spoken) -> bool:
+    """An agent's tools, system prompt and settings stay as they are; some recorded clients changed theirs."""
+    bodies = [exchange["request"]["body"] for exchange in conversation.exchanges]
+    return all(spoken.settings(body) == spoken.settings(bodies[0]) for body in bodies)
+
+
+def answer_problems(conversation: Conversation, driven: Driven) -> list[str]:
+    last = conversation.exchanges[-1]["expected"]
+    if last["error"]:
+        words = driven.error.message if driven.error else "no error"
+        return [] if words == last["error"]["message"] else [f"ended with {words!r}"]
+    if driven.error:
+        return [f"ended with {driven.error!r}"]
+    problems: list[str] = []
+    for number, (answer, exchange) in enumerate(zip(driven.answers, conversation.exchanges, strict=False)):
+        problems += [f"answer {number}: {problem}" for problem in _answer_problems(answer, exchange)]
+    if len(driven.answers) != len(conversation.exchanges):
+        problems.append(f"{len(driven.answers)} answers for {len(conversation.exchanges)}")
+    if driven.outputs[-1] != driven.answers[-1].get_text_content():
+        problems.append(f"the output is {driven.outputs[-1]!r}")
+    return problems
+
+
+def _answer_problems(answer: Message, exchange: Exchange) -> list[str]:
+    expected = exchange["expected"]
+    texts = [part for part in answer.get_parts_by_type(TextPart) if not _is_refusal(part)]
+    calls = answer.get_parts_by_type(ToolPart)
+    told = {
+        "text": "".join(part.text for part in texts),
+        "calls": [call.tool for call in calls],
+        "reasons": bool("".join(part.text for part in answer.get_parts_by_type(ReasoningPart)).strip()),
+    }
+    wanted = {
+        "text": expected["text"],
+        "calls": [call["name"] for call in expected["tool_calls"]],
+        "reasons": bool((expected["reasoning_text"] or "").strip()),
+    }
+    if "" in wanted["calls"]:
+        wanted["calls"] = told["calls"]  # an empty call beside the others, judged with the reading of answers
+    if told["text"] != wanted["text"] and "<" in wanted["text"]:
+        wanted["text"], wanted["reasons"] = told["text"], told["reasons"]  # tags of thought, judged on their own
+    return differences(told, wanted)
+
+
+def _as_recorded(ours: Body) -> Body:
+    """Nothing is sent empty here: no output, and no question, are said in words."""
+    text = json.dumps(ours)
+    for words in (NO_OUTPUT, OPENING):
+        text = text.replace(f'"{words}"', '""')
+    return json.loads(text)
+
+
+def _is_refusal(part: TextPart) -> bool:
+    return any(isinstance(own, dict) and own.get("refusal") for own in part.metadata.values())
+
+
+def _shape(before: Exchange, after: Exchange, spoken: Spoken) -> str | None:
+    calls = [(call["name"], call["arguments"]) for call in before["expected"]["tool_calls"]]
+    results = [result.content for result in answered_in(list(spoken.request(after).prompt))[0]]
+    return json.dumps([calls, results], sort_keys=True) if calls else None
+
+
+def _both(found: Body, wanted: Body) -> tuple[Body, Body]:
+    names = found.keys() | wanted.keys()
+    return {name: found.get(name) for name in names}, {name: wanted.get(name) for name in names}

@@ -1,0 +1,100 @@
+"""Recorded conversations with tools, driven through the whole library: what leaves is what the API had accepted, and
+the last answer is the recorded one."""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider.sessions.memory_store import MemoryStore
+from tests.recorded.chains import Conversation, Reel, conversations
+from tests.recorded.driving import Driven, Stage, through_engine, through_run
+from tests.recorded.exchanges import load
+from tests.recorded.judging import cannot_be_driven, judge
+
+APIS = {
+    "anthropic": ("anthropic-messages", "anthropic-compatible"),
+    "openai": ("openai-chat", "openai-compatible"),
+    "openai-responses": ("openai-responses", "openai-responses-compatible"),
+    "google": ("gemini",),
+}
+Drive = Callable[[Stage], Awaitable[Driven]]
+Record = Callable[[str, object], None]
+
+
+@pytest.fixture(scope="module")
+def server(shared_dir: Path) -> Iterator[Any]:
+    with load(shared_dir, "replay_server").ReplayServer(Reel(conversations(shared_dir))).thread() as running:
+        yield running
+
+
+class Tally:
+    """What became of the conversations of one API."""
+
+    def __init__(self) -> None:
+        self.wrong: dict[str, list[str]] = {}
+        self.same = Counter[str]()
+        self.excused = Counter[str]()
+
+    @property
+    def judged(self) -> int:
+        return self.same.total()
+
+    def lines(self, title: str) -> str:
+        counts = ", ".join(f"{count} {what}" for what, count in sorted(self.same.items()))
+        head = f"{title}: {self.judged} as recorded ({counts}), {self.excused.total()} not comparable"
+        return "\n".join([head, *(f"    {count} × {why}" for why, count in self.excused.most_common())])
+
+
+async def tally(told: list[Conversation], server: Any, drive: Drive) -> Tally:
+    found = Tally()
+    for conversation in told:
+        if reason := cannot_be_driven(conversation):
+            found.excused[reason] += 1
+            continue
+        start = len(server.log)
+        stage = Stage(conversation, server.url(conversation.id, session=f"{drive.__name__}{start}"))
+        driven = await drive(stage)
+        verdict = judge(conversation, driven, [entry["body"] for entry in server.log[start:]])
+        if verdict.problems:
+            found.wrong[conversation.id] = verdict.problems
+        elif verdict.excuse:
+            found.excused[verdict.excuse] += 1
+        else:
+            streamed = "streamed" if conversation.first["streaming"] else "whole"
+            found.same[streamed if verdict.settings else f"{streamed}, by messages only"] += 1
+    return found
+
+
+def told_by(shared: Path, api: str) -> list[Conversation]:
+    return [told for told in conversations(shared) if told.api in APIS[api]]
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_conversation_through_an_engine_goes_as_recorded(
+    api: str, shared_dir: Path, server: Any, record_property: Record
+):
+    store = MemoryStore()
+
+    async def drive(stage: Stage) -> Driven:
+        return await through_engine(stage, store)
+
+    found = await tally(told_by(shared_dir, api), server, drive)
+    record_property("figures", found.lines(f"conversations through an engine, {api}"))
+    assert not found.wrong
+    assert found.judged > 10 * found.excused.total() or found.judged > 100
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_a_conversation_through_a_run_goes_as_recorded(
+    api: str, shared_dir: Path, server: Any, record_property: Record
+):
+    """Without those in which something was said to the model along with results: a run takes no input on its way."""
+    drivable = [told for told in told_by(shared_dir, api)[::3] if not cannot_be_driven(told)]
+    uninterrupted = [told for told in drivable if not Stage(told, "").book.interrupts]
+    found = await tally(uninterrupted, server, through_run)
+    record_property("figures", found.lines(f"conversations through runs, {api}"))
+    assert not found.wrong
+    assert found.judged > 25

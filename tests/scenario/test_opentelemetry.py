@@ -1,0 +1,135 @@
+"""A run as OpenTelemetry sees it, through its real SDK with an exporter in memory."""
+
+import json
+
+import pytest
+
+from outrider import Agent, CacheTokens, Tokens, Tool, async_run
+from outrider.event_bus import EventBus
+from outrider.tracing.otel import OpenTelemetry
+from tests.scenario.stories import agent, call, scripted
+
+pytest.importorskip("opentelemetry.sdk")
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+SECRET = "what the customer wrote"
+
+
+class Collector:
+    def __init__(self, *, content: bool = False) -> None:
+        self._exporter = InMemorySpanExporter()
+        self._reader = InMemoryMetricReader()
+        self.tracers = TracerProvider()
+        self.tracers.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.bus = EventBus()
+        listener = OpenTelemetry(self.tracers, MeterProvider([self._reader]), content=content)
+        self.detach = listener.attach(self.bus)
+
+    @property
+    def spans(self):
+        return {span.name: span for span in self._exporter.get_finished_spans()}
+
+    @property
+    def metrics(self):
+        found = self._reader.get_metrics_data()
+        return {
+            metric.name: list(metric.data.data_points)
+            for resource in found.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
+
+
+@Tool
+def look_up(word: str) -> str:
+    """Look a word up."""
+    if word == "nothing":
+        raise LookupError("no such word")
+    return f"{word} means {SECRET}"
+
+
+async def run_with(collector: Collector, *answers, agents: list[Agent] | None = None):
+    entry = (agents or [agent("writer", "You write.")])[0]
+    return await async_run(entry, SECRET, agents or [entry], [look_up], [scripted(list(answers))], bus=collector.bus)
+
+
+async def test_a_run_is_a_tree_of_an_agent_its_answers_and_its_calls():
+    collector = Collector()
+    await run_with(collector, [call("look_up", word="owl"), Tokens(input=30, output=5)], "done")
+    agent_span, tool = collector.spans["invoke_agent writer"], collector.spans["execute_tool look_up"]
+    chats = [span for name, span in collector.spans.items() if name.startswith("chat ")]
+    assert {span.parent.span_id for span in (tool, *chats)} == {agent_span.context.span_id}
+    assert agent_span.parent is None
+    assert tool.attributes["gen_ai.tool.name"] == "look_up"
+    assert tool.attributes["gen_ai.operation.name"] == "execute_tool"
+    assert chats[0].kind is SpanKind.CLIENT
+    assert agent_span.attributes["gen_ai.conversation.id"]
+    assert agent_span.status.status_code is StatusCode.UNSET
+
+
+async def test_a_called_agent_is_below_the_call_that_called_it():
+    collector = Collector()
+    cast = [agent("writer", "You write."), agent("reviewer", "You review.")]
+    await run_with(collector, call("call_agent", agent_name="reviewer", message="look"), "fine", "done", agents=cast)
+    called, calling = collector.spans["invoke_agent reviewer"], collector.spans["execute_tool call_agent"]
+    assert called.parent.span_id == calling.context.span_id
+
+
+async def test_a_failed_call_is_an_error_with_its_reason():
+    collector = Collector()
+    await run_with(collector, call("look_up", word="nothing"), "done")
+    tool = collector.spans["execute_tool look_up"]
+    assert tool.status.status_code is StatusCode.ERROR
+    assert tool.attributes["error.type"] == "failed"
+
+
+@pytest.mark.parametrize("content", [False, True])
+async def test_content_is_recorded_on_request_only(content: bool):
+    collector = Collector(content=content)
+    await run_with(collector, call("look_up", word="owl"), SECRET)
+    told = json.dumps([dict(span.attributes or {}) for span in collector.spans.values()])
+    assert (SECRET in told) is content
+    assert ("owl" in told) is content
+
+
+async def test_tokens_durations_and_the_first_chunk_are_measured():
+    collector = Collector()
+    await run_with(collector, [call("look_up", word="owl"), Tokens(input=30, output=5)], ["done", Tokens(7, 2)])
+    sums = {
+        point.attributes["gen_ai.token.type"]: point.sum for point in collector.metrics["gen_ai.client.token.usage"]
+    }
+    assert sums == {"input": 37, "output": 7}
+    assert sum(point.count for point in collector.metrics["gen_ai.client.operation.duration"]) == 2
+    assert "gen_ai.client.operation.time_to_first_chunk" in collector.metrics
+    assert collector.metrics["gen_ai.execute_tool.duration"][0].count == 1
+    assert collector.metrics["gen_ai.invoke_agent.duration"][0].count == 1
+
+
+async def test_what_is_open_when_nobody_listens_any_more_is_ended():
+    collector = Collector()
+
+    @Tool
+    def leave() -> str:
+        """Stop listening."""
+        collector.detach()
+        return "left"
+
+    writer = agent("writer", "You write.")
+    await async_run(writer, "go", [writer], [leave], [scripted([call("leave"), "done"])], bus=collector.bus)
+    assert {"invoke_agent writer", "execute_tool leave"} <= set(collector.spans)
+
+
+async def test_tokens_of_a_cache_and_of_reasoning_are_counted_once():
+    collector = Collector()
+    used = Tokens(input=10, output=3, reasoning=4, cache=CacheTokens(read=100, write=20))
+    result = await run_with(collector, ["done", used])
+    chat = next(span for name, span in collector.spans.items() if name.startswith("chat "))
+    assert chat.attributes["gen_ai.usage.input_tokens"] == 130
+    assert chat.attributes["gen_ai.usage.output_tokens"] == 7
+    assert result.trace.root.tokens == used

@@ -1,0 +1,217 @@
+"""What front ends do with a session besides prompting it: the queue, compaction, forks, names."""
+
+import asyncio
+
+import pytest
+
+from outrider import Engine, Limits, OutriderError, ProviderError, Tool
+from outrider.events import SessionUpdatedEvent
+from outrider.sessions.memory_store import MemoryStore
+from tests.scenario.stories import agent, call, scripted
+
+
+def engine(script, *tools: Tool, **options) -> Engine:
+    return Engine([agent()], [scripted(script)], tools, **options)
+
+
+class Slow:
+    """A tool that runs until it is let go."""
+
+    def __init__(self) -> None:
+        self.started, self.go_on = asyncio.Event(), asyncio.Event()
+        self.tool = Tool(self._wait, name="slow")
+
+    async def _wait(self) -> str:
+        self.started.set()
+        await self.go_on.wait()
+        return "done"
+
+
+async def queued(held: Engine, session: str, count: int) -> list[str]:
+    while len(items := await held.queued(session)) < count:
+        await asyncio.sleep(0.001)
+    return [item.id for item in items]
+
+
+async def test_what_waits_can_be_seen_and_taken_back():
+    slow = Slow()
+    told: list[dict] = []
+    async with engine([[call("slow")], "first", "third"], slow.tool) as held:
+        held.bus.subscribe(SessionUpdatedEvent, lambda event: told.append(event.changes))
+        session = await held.create()
+        first = asyncio.ensure_future(held.prompt(session, "one"))
+        await slow.started.wait()
+        second = asyncio.ensure_future(held.prompt(session, "two", input_id="b"))
+        assert await queued(held, session, 1) == ["b"]
+        third = asyncio.ensure_future(held.prompt(session, "three", input_id="c"))
+        assert await queued(held, session, 2) == ["b", "c"]
+        assert await held.withdraw(session, "b")
+        assert (await second).reason == "aborted"
+        slow.go_on.set()
+        assert [(await first).output, (await third).output] == ["first", "third"]
+        users = [
+            message.get_text_content() for message in (await held.open(session)).messages if message.role == "user"
+        ]
+        assert users == ["one", "three"]
+        assert not await held.queued(session)
+    assert [change for change in told if {"queued", "taken", "withdrawn"} & change.keys()][1:] == [
+        {"taken": told[0]["queued"]},
+        {"queued": "b"},
+        {"queued": "c"},
+        {"withdrawn": "b"},
+        {"taken": "c"},
+    ]
+
+
+async def test_what_was_taken_cannot_be_taken_back():
+    async with engine(["one"]) as held:
+        session = await held.create()
+        await held.prompt(session, "x", input_id="a")
+        assert not await held.withdraw(session, "a")
+        assert not await held.withdraw(session, "never there")
+
+
+async def test_the_same_input_put_again_later_is_not_taken_again_and_nobody_waits_for_ever():
+    async with engine(["one"]) as held:
+        session = await held.create()
+        await held.prompt(session, "x", input_id="a")
+        again = await asyncio.wait_for(held.prompt(session, "x", input_id="a"), 30)
+        assert again.output == "one"
+        assert len((await held.open(session)).messages) == 2
+
+
+async def test_each_turn_of_a_session_has_its_own_limits_for_the_agents_it_calls_too():
+    clerk = agent("clerk", "You help.")
+    script = [[call("call_agent", agent_name="clerk", message="help")], "helped", "done"] * 3
+    async with Engine([agent(), clerk], [scripted(script)], limits=Limits(turns=3)) as held:
+        session = await held.create()
+        ends = [await held.prompt(session, "go") for _ in range(3)]
+    assert [(end.reason, end.output) for end in ends] == [("completed", "done")] * 3
+
+
+def summary_or(text: str):
+    def answer(request):
+        return "## Goal\nto talk" if "about to be shortened" in request.prompt[-1].content[-1].text else text
+
+    return answer
+
+
+async def test_a_session_is_compacted_on_request_and_nothing_is_deleted():
+    async with engine(summary_or("word " * 100)) as held:
+        session = await held.create()
+        for number in range(3):
+            await held.prompt(session, f"question {number}")
+        part = await held.compact(session)
+        assert part is not None
+        assert (part.summary, part.auto, part.overflow) == ("## Goal\nto talk", False, False)
+        assert part.tokens_after < part.tokens_before  # pyright: ignore
+        assert len((await held.open(session)).messages) == 7
+        (used,) = await held.store.statistics("model")
+        assert (used.key, used.messages) == ("scripted/model-1", 4)
+        assert used.tokens == (await held.open(session)).usage.tokens
+        assert (await held.prompt(session, "and now?")).reason == "completed"
+
+
+async def test_there_is_nothing_to_compact_in_an_empty_session_or_twice():
+    async with engine(summary_or("hello")) as held:
+        session = await held.create()
+        assert await held.compact(session) is None
+        await held.prompt(session, "a")
+        await held.prompt(session, "b")
+        assert await held.compact(session) is not None
+        assert await held.compact(session) is None
+
+
+async def test_a_compaction_that_is_asked_for_during_a_turn_waits_for_its_end():
+    slow = Slow()
+    script = ["zero", [call("slow")], "one", "## Goal\nto talk"]
+    async with engine(script, slow.tool) as held:
+        session = await held.create()
+        await held.prompt(session, "first")
+        prompting = asyncio.ensure_future(held.prompt(session, "second"))
+        await slow.started.wait()
+        compacting = asyncio.ensure_future(held.compact(session))
+        await asyncio.sleep(0.01)
+        slow.go_on.set()
+        assert (await prompting).output == "one"
+        part = await compacting
+        assert part is not None
+        assert part.summary == "## Goal\nto talk"
+
+
+async def test_a_compaction_that_fails_says_why_and_the_session_goes_on():
+    script = ["one", "two", ProviderError("no capacity"), "three"]
+    async with engine(script) as held:
+        session = await held.create()
+        await held.prompt(session, "a")
+        await held.prompt(session, "b")
+        with pytest.raises(OutriderError, match="no capacity"):
+            await held.compact(session)
+        assert (await held.prompt(session, "c")).output == "three"
+
+
+async def test_aborting_a_compaction_tells_whoever_asked_for_it():
+    asked, never = asyncio.Event(), asyncio.Event()
+
+    def summary(_):
+        asked.set()
+        return [never, "a summary"]
+
+    async with engine(["one", "two", summary]) as held:
+        session = await held.create()
+        await held.prompt(session, "a")
+        await held.prompt(session, "b")
+        compacting = asyncio.ensure_future(held.compact(session))
+        await asyncio.wait_for(asked.wait(), 30)
+        await held.abort(session)
+        with pytest.raises(OutriderError, match="aborted"):
+            await compacting
+
+
+async def test_a_session_is_forked_at_a_message_and_both_go_on():
+    async with engine(lambda request: f"{len(request.prompt)}") as held:
+        session = await held.create()
+        await held.prompt(session, "one")
+        await held.prompt(session, "two")
+        first_answer = (await held.open(session)).messages[1].id
+        fork = await held.fork(session, at=first_answer)
+        assert fork != session
+        assert (await held.prompt(fork, "another two")).output == "3"
+        assert (await held.prompt(session, "three")).output == "5"
+        forked_from = (await held.open(fork)).forked_from
+        assert forked_from is not None
+        assert (forked_from.session_id, forked_from.message_id) == (session, first_answer)
+
+
+async def test_a_session_is_renamed_whether_it_is_open_or_not():
+    async with engine(["hi"]) as held:
+        session = await held.create()
+        await held.prompt(session, "hello")
+        await held.rename(session, "Greetings")
+        assert (await held.open(session)).title == "Greetings"
+        await held.close(session)
+        await held.rename(session, "Farewells")
+        assert (await held.store.get(session)).title == "Farewells"
+
+
+async def test_a_compaction_does_not_come_between_a_question_and_its_answer():
+    store = MemoryStore()
+    risky = Tool(lambda: "ran", name="risky", policy="ask")
+    async with engine(["zero", [call("risky")]], risky, store=store) as first:
+        session = await first.create()
+        await first.prompt(session, "first")
+        prompting = asyncio.ensure_future(first.prompt(session, "second"))
+        while not await first.approvals(session):
+            await asyncio.sleep(0.005)
+    await prompting
+    async with engine(["done", "## Goal\nto talk"], risky, store=store) as second:
+        compacting = asyncio.ensure_future(second.compact(session))
+        async with asyncio.timeout(30):
+            while not second.live or not second.live[session].in_turn:
+                await asyncio.sleep(0.005)
+        (question,) = await second.approvals(session)
+        await second.answer(question.id, allow=True)
+        part = await compacting
+        assert part is not None
+        said = [message.get_text_content() for message in (await second.open(session)).messages]
+    assert "done" in said

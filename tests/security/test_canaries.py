@@ -1,0 +1,209 @@
+"""Two hundred secrets go through an engine by every way in, and none of them is found at any way out."""
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from outrider import Engine, EventBus, EventLog, EventLogger, Provider, Tool, Trace
+from outrider.engine.session_tools import ToolEnvironment
+from outrider.permissions.redaction.redactor import HIDDEN
+from outrider.processes.sandbox.sandbox import NoSandbox
+from outrider.providers.scripted import call
+from outrider.sessions.export import export_session
+from outrider.sessions.share_page import share
+from outrider.sessions.sqlite.store import SqliteStore
+from outrider.types.events import Event
+from outrider.types.parts import ReasoningPart
+from tests.scenario.stories import agent
+from tests.security.canaries import canaries, plain_secrets
+
+WAYS_IN = (
+    "user",
+    "text",
+    "reasoning",
+    "argument",
+    "output",
+    "error",
+    "address",
+    "header",
+    "file name",
+    "file",
+    "command",
+    "long output",
+)
+FORMATTED, KNOWN = 13, 4  # of each, for every way in
+
+
+class Smuggled:
+    """The secrets of every way in: some by their format, some that only the environment knows."""
+
+    def __init__(self) -> None:
+        formatted = iter(canaries(FORMATTED * len(WAYS_IN), seed=1))
+        known = iter(plain_secrets(KNOWN * len(WAYS_IN), seed=2))
+        self.by_way = {
+            way: [next(formatted) for _ in range(FORMATTED)] + [next(known) for _ in range(KNOWN)] for way in WAYS_IN
+        }
+        self.known = {
+            f"CANARY_{place}_TOKEN": secret
+            for place, secret in enumerate(secret for found in self.by_way.values() for secret in found[FORMATTED:])
+        }
+
+    @property
+    def all(self) -> list[str]:
+        return [secret for found in self.by_way.values() for secret in found]
+
+    def said(self, way: str) -> str:
+        return "\n".join(f"witness of {way}: {secret} and so on" for secret in self.by_way[way])
+
+
+class Heard:
+    """Everything that listeners get to know, as it would be written down."""
+
+    def __init__(self, bus: EventBus) -> None:
+        self.events: list[Event] = []
+        self.plain, self.terminal = io.StringIO(), io.StringIO()
+        self.log = EventLog(maximum=100_000)
+        self.log.attach(bus)
+        EventLogger(self.plain, verbose=True).attach(bus)
+        EventLogger(self.terminal).attach(bus)
+        bus.subscribe_all(self.events.append)
+
+    def told(self) -> Iterator[tuple[str, str]]:
+        yield "events", "\n".join(json.dumps(event.to_dict(), ensure_ascii=False) for event in self.events)
+        yield "deltas, put together", "".join(getattr(event, "delta", "") for event in self.events)
+        yield "verbose log", self.plain.getvalue()
+        yield "terminal", self.terminal.getvalue()
+        yield "event log", self.log.to_json().decode() + self.log.format()
+        trace = Trace(self.log)
+        yield "trace", trace.format_tree()
+        yield "trace as a page", trace.to_html()
+
+
+def own_tools(smuggled: Smuggled) -> list[Tool]:
+    @Tool
+    def fetch(given: str) -> str:
+        """Returns and is given secrets."""
+        return smuggled.said("output")
+
+    @Tool
+    def fail(way: str) -> str:
+        """Fails with secrets in its words."""
+        if way == "address":
+            raise ValueError("\n".join(f"no answer: https://u:{s}@x.example/a?b={s}" for s in smuggled.by_way[way]))
+        if way == "header":
+            raise ValueError("\n".join(f"refused: Authorization: Bearer {s}" for s in smuggled.by_way[way]))
+        raise ValueError(smuggled.said(way))
+
+    return [fetch, fail]
+
+
+def script(smuggled: Smuggled) -> list[object]:
+    def argument(secret: str) -> object:
+        return call("fetch", given=f"witness of argument: {secret}")
+
+    return [
+        [ReasoningPart(smuggled.said("reasoning")), smuggled.said("text"), *map(argument, smuggled.by_way["argument"])],
+        [call("fail", way=way) for way in ("error", "address", "header")],
+        [call("list", path="."), call("read", file_path="inside.txt"), call("shell", command="cat long.txt; ls -la")],
+        [call("shell", command=f"echo 'witness of command' {secret!r}") for secret in smuggled.by_way["command"]],
+        "done: " + smuggled.said("text"),
+    ]
+
+
+def filled(workspace: Path, smuggled: Smuggled) -> None:
+    workspace.mkdir()
+    for secret in smuggled.by_way["file name"]:
+        (workspace / f"witness-{secret.replace('/', '')}.txt").write_text("empty\n")
+    (workspace / "inside.txt").write_text(smuggled.said("file"))
+    filler = "nothing of interest here\n" * 12_000
+    (workspace / "long.txt").write_text(filler + smuggled.said("long output") + "\n" + filler + filler)
+
+
+async def exported(engine: Engine, session: str) -> list[tuple[str, str]]:
+    loaded = await engine.store.load(session)
+    found = [hit.snippet for word in ("witness", "so", "on") for hit in await engine.store.search(word, limit=100)]
+    return [
+        ("export", (await export_session(engine.store, session)).decode()),
+        ("share", share(loaded)),
+        ("search", "\n".join(found)),
+        ("titles", "\n".join(one.title for one in (await engine.store.list()).sessions)),
+    ]
+
+
+def on_disk(folder: Path) -> list[tuple[str, str]]:
+    """All but what undo keeps: files of the workspace exactly as they were, for their owner alone to read."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and folder / "undo" not in path.parents)
+    return [(str(path.relative_to(folder)), path.read_bytes().decode("utf-8", "replace")) for path in files]
+
+
+@pytest.fixture
+def smuggled(monkeypatch: pytest.MonkeyPatch) -> Smuggled:
+    found = Smuggled()
+    for name, secret in found.known.items():
+        monkeypatch.setenv(name, secret)
+    return found
+
+
+async def everything_told(smuggled: Smuggled, tmp_path: Path) -> list[tuple[str, str]]:
+    """Every text that has left an engine in one conversation, by the name of the way out."""
+    data, workspace, bus = tmp_path / "data", tmp_path / "workspace", EventBus()
+    filled(workspace, smuggled)
+    heard = Heard(bus)
+    around = ToolEnvironment(sandbox=NoSandbox("none", ""), data=data, home=tmp_path, bus=bus)
+    provider = Provider("scripted", "scripted", options={"script": script(smuggled), "chunk": 5})
+    async with SqliteStore(data / "store.db") as store:
+        engine = Engine(
+            [agent()],
+            [provider],
+            own_tools(smuggled),
+            store=store,
+            bus=bus,
+            surroundings=around,
+            cassettes=data / "cassettes",
+        )
+        async with engine:
+            bus.subscribe_all(answering(engine))
+            session = await engine.create(workspace=workspace)
+            end = await engine.prompt(session, smuggled.said("user"))
+            told = [("last words", end.output), *on_disk(data), *await exported(engine, session)]
+    return [*told, *on_disk(data), *heard.told()]
+
+
+def answering(engine: Engine):
+    async def answer(event: Event) -> None:
+        if event.event_type == "ToolApprovalRequestedEvent":
+            await engine.answer(event.approval_id, allow=True)  # type: ignore[attr-defined]
+
+    return answer
+
+
+async def test_none_of_two_hundred_secrets_is_found_at_any_way_out(smuggled: Smuggled, tmp_path: Path):
+    assert len(set(smuggled.all)) >= 200
+    told = await everything_told(smuggled, tmp_path)
+    leaks = [
+        (name, way, secret)
+        for name, text in told
+        for way, secrets in smuggled.by_way.items()
+        for secret in secrets
+        if any(
+            form in text for form in (secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1])
+        )
+    ]
+    assert not leaks, f"{len(leaks)} leaks, the first: {leaks[:5]}"
+
+
+async def test_what_stands_around_the_secrets_is_told(smuggled: Smuggled, tmp_path: Path):
+    """So that nothing found means something: the way in leads to the way out."""
+    told = dict(await everything_told(smuggled, tmp_path))
+    for name in ("events", "export", "share", "verbose log", "event log"):
+        assert HIDDEN in told[name], name
+        for way in ("user", "text", "argument", "output", "error", "file", "command"):
+            assert f"witness of {way}" in told[name] or (name, way) in NOT_TOLD, (name, way)
+    assert any(name.startswith("outputs") and "nothing of interest" in text for name, text in told.items())
+    assert any(name.startswith("cassettes") and "witness of text" in text for name, text in told.items())
+
+
+NOT_TOLD: set[tuple[str, str]] = set()

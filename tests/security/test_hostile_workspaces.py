@@ -1,0 +1,153 @@
+"""Hostile workspaces, opened, left idle, planned in and run headless: nothing of them runs, is sent or is obeyed.
+
+Each has real marks: a program that leaves a trace, a listener that would be hit, words that must not reach the system
+prompt. Where a careless program would spring the trap, it does so once, on a copy, to prove that the trap is set."""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from outrider.engine.frontend import workspace_files
+from outrider.sessions.records import Transcript
+from outrider.sessions.sqlite.store import SqliteStore
+from outrider.types.parts import ToolPart
+from tests.security import files_that_configure, git_that_obeys, programs_that_obey
+from tests.security.ground import SECRET, TRAPS, WORDS, Ground, Trap, as_toml
+
+LISTED = (files_that_configure, git_that_obeys, programs_that_obey)  # each lists its traps when it is loaded
+LOOKING = (
+    "git status", "git log --oneline -3", "git log -p", "git diff", "git show", "git branch -a", "git ls-files",
+    "git blame file.txt", "git grep x", "ls -la", "head -3 *", "grep -rn x .", "wc -l *", "file *", "rg x",
+)  # fmt: skip
+BRIEFLY = ("git status", "git diff", "head -3 *", "grep -rn x .")  # what runs in a sandbox in every mode
+IDLE = 0.2
+PATIENCE = 3
+
+
+@pytest.fixture
+async def hits() -> AsyncIterator[tuple[str, list[str]]]:
+    """A listener on loopback, and what it heard."""
+    heard: list[str] = []
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            heard.append((await reader.read(10_000)).decode("utf-8", "replace"))
+        writer.close()
+
+    async with await asyncio.start_server(listen, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", heard
+
+
+def calls_for(ground: Ground, trap: Trap, looking: Sequence[str] = LOOKING) -> list[list[dict[str, Any]]]:
+    """What a curious model does in a workspace that it does not know, as a script can say it."""
+    names = sorted(path.name for path in ground.workspace.iterdir())
+    files = [os.fsencode(name).decode("utf-8", "replace") for name in names][:20]
+    reading = [("read", {"file_path": name}) for name in (*files, "AGENTS.md", ".outrider/config.toml")]
+    searching = [("list", {"path": "."}), ("glob", {"pattern": "**/*"}), ("grep", {"pattern": "x|hunter"})]
+    shells = [("shell", {"command": command, "timeout": PATIENCE}) for command in (*looking, *trap.commands)]
+    return [[{"tool": tool, "input": given} for tool, given in calls] for calls in (searching, reading, shells)]
+
+
+async def session_in(ground: Ground, trap: Trap, mode: str) -> list[ToolPart]:
+    looking = LOOKING if mode == "plan" else BRIEFLY
+    async with ground.engine(calls_for(ground, trap, looking), mode=mode) as engine:
+        session = await engine.create(workspace=ground.workspace)
+        await workspace_files(ground.workspace)  # as a screen does that offers their names
+        await asyncio.sleep(IDLE)
+        await engine.prompt(session, "Look around.")
+        return _calls(await engine.store.load(session))
+
+
+async def headless(ground: Ground, trap: Trap) -> list[ToolPart]:
+    """The program itself, as somebody starts it in that folder."""
+    script = json.dumps([*calls_for(ground, trap), "done"])
+    (ground.own / "config.toml").write_text(
+        f"[providers.demo]\nkind = 'scripted'\noptions = {{ script = {as_toml(script)} }}"
+    )
+    program = ground.elsewhere / "start.py"
+    program.write_text("import sys\nfrom outrider.cli.main import main\nsys.exit(main())\n")
+    arguments = (str(program), "run", "--model", "demo/m", "--mode", "agent", "Look around.")
+    environ = {**os.environ, **ground.environ}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *arguments, cwd=ground.workspace, env=environ, stdin=DEVNULL, stdout=PIPE, stderr=PIPE
+    )
+    _, errors = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode in (0, 3), errors.decode()
+    async with SqliteStore(ground.own / "sessions.db") as store:
+        newest = (await store.list(limit=1)).sessions[0]
+        return _calls(await store.load(newest.id))
+
+
+def _calls(loaded: Transcript) -> list[ToolPart]:
+    return [part for message in loaded.messages for part in message.get_parts_by_type(ToolPart)]
+
+
+def spring(trap: Trap, ground: Ground) -> None:
+    """The trap works: a program that takes no care runs into it."""
+    path = f"{ground.canary.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    if shutil.which(trap.control[0], path=path) is None:
+        return
+    copy = ground.workspace.with_name("copy")
+    environ = {**os.environ, **ground.extra, "PATH": f"{ground.environ['PATH']}:{path}"}
+    shutil.copytree(ground.workspace, copy, symlinks=True)
+    subprocess.run(trap.control, cwd=copy, env=environ, capture_output=True, timeout=60, check=False)
+    assert ground.mark.exists(), f"{trap.name} is no trap: {trap.control} runs into nothing"
+    ground.mark.unlink()
+    shutil.rmtree(copy)
+
+
+def assert_unharmed(ground: Ground, heard: list[str], stage: str) -> None:
+    assert not ground.mark.exists(), f"{stage}: something ran: {ground.mark.read_text()}"
+    assert not heard, f"{stage}: something was sent: {heard}"
+    for request in ground.requests:
+        told = f"{request.system} {[tool.description for tool in request.tools]}"
+        assert WORDS not in told, f"{stage}: an order was passed on: {told}"
+        assert SECRET not in told, f"{stage}: a secret was passed on"
+
+
+def assert_nothing_counts(ground: Ground) -> None:
+    """The settings are those of an empty folder."""
+    empty = ground.elsewhere / "empty"
+    empty.mkdir()
+    plain, found = ground.settings(empty), ground.settings()
+    for field in plain.__struct_fields__:
+        if field not in ("workspace", "notices"):
+            assert getattr(found, field) == getattr(plain, field), field
+
+
+def test_there_are_enough_of_them():
+    assert len(TRAPS) >= 40
+    assert len({trap.name for trap in TRAPS}) == len(TRAPS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: trap.name)
+async def test_a_hostile_workspace_does_nothing_before_trust(trap: Trap, tmp_path: Path, hits, monkeypatch):
+    url, heard = hits
+    ground = Ground(tmp_path, url, name=trap.folder)
+    trap.build(ground)
+    ground.extra = trap.environ(ground)
+    if trap.control:
+        spring(trap, ground)
+    for name, value in ground.extra.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(ground.workspace)
+    assert_nothing_counts(ground)
+    assert_unharmed(ground, heard, "settings")
+    for stage in ("plan", "background", "headless"):
+        parts = await (headless(ground, trap) if stage == "headless" else session_in(ground, trap, stage))
+        assert_unharmed(ground, heard, stage)
+        told = [part for part in parts if SECRET in msgspec.json.encode(part.to_dict()).decode()]
+        assert not told, f"{stage}: a secret was read: {told}"
+        assert len(parts) >= 9, "the model was not curious"

@@ -1,0 +1,128 @@
+"""Schedules tell when they are due, catch up once, and are submitted by one worker only."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+
+pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
+
+import sqlalchemy as sa
+
+from outrider.background.database import Database
+from outrider.background.schedules import Schedules, next_time
+from outrider.errors import ConfigurationError, SessionNotFoundError
+from outrider.types.ids import is_id, now_ms
+
+HOUR = 3600 * 1000
+
+
+def at(text: str, zone: str = "Europe/Berlin") -> int:
+    return round(datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp() * 1000)
+
+
+@pytest.mark.parametrize(
+    ("cron", "after", "expected"),
+    [
+        ("0 7 * * *", "2026-11-15T06:59:59", "2026-11-15T07:00"),
+        ("0 7 * * *", "2026-11-15T07:00:00", "2026-11-16T07:00"),
+        ("30 6 * * 1-5", "2026-11-13T06:30:00", "2026-11-16T06:30"),
+        ("0 7 * * *", "2026-03-28T07:00:00", "2026-03-29T07:00"),  # the clocks are put forward in between
+        ("0 7 * * *", "2026-10-24T07:00:00", "2026-10-25T07:00"),
+    ],
+)
+def test_a_schedule_means_the_clock_on_the_wall(cron: str, after: str, expected: str):
+    assert next_time(cron, "Europe/Berlin", at(after)) == at(expected)
+
+
+@pytest.mark.parametrize("cron", ["", "tomorrow", "61 * * * *", "* * * *", "* * * * * *"])
+def test_what_is_no_schedule_is_refused(cron: str):
+    with pytest.raises(ConfigurationError, match="is no schedule"):
+        next_time(cron, "UTC", 0)
+
+
+def test_an_unknown_time_zone_is_refused():
+    with pytest.raises(ConfigurationError, match="there is no time zone"):
+        next_time("0 7 * * *", "Nowhere/Else", 0)
+
+
+@pytest.fixture
+def schedules(tmp_path: Path) -> Iterator[Schedules]:
+    database = Database(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    database.prepare()
+    yield Schedules(database)
+    database.close()
+
+
+def test_what_was_missed_is_due_once_and_then_at_its_next_time(schedules: Schedules):
+    made = schedules.add("0 * * * *", "UTC", "look", {"workspace": "/somewhere"})
+    assert schedules.all(due=made.due - 1) == []
+    later = made.due + 50 * HOUR
+    (due,) = schedules.all(due=later)
+    assert due == made
+    assert is_id(due.run_id())
+    assert due.run_id() == made.run_id()
+    schedules.advance(due, later)
+    assert schedules.all(due=later) == []
+    (again,) = schedules.all()
+    assert again.due == later + HOUR
+    assert again.run_id() != due.run_id()
+    schedules.advance(due, later + 70 * HOUR)  # another worker that found the same moment due, and was slow
+    assert schedules.all() == [again]
+    schedules.remove(made.id)
+    assert schedules.all() == []
+    assert made.due > now_ms()
+
+
+def test_one_that_is_paused_is_never_due_and_stays_paused_when_a_worker_that_found_it_before_is_done(
+    schedules: Schedules,
+):
+    made = schedules.add("0 * * * *", "UTC", "look", {})
+    later = made.due + 50 * HOUR
+    (found,) = schedules.all(due=later)
+    paused = schedules.pause(made.id)
+    schedules.advance(found, later)
+    assert paused.paused
+    assert schedules.all(due=later) == schedules.all(due=1 << 62) == []
+    assert [one.paused for one in schedules.all()] == [True]
+
+
+def test_one_that_is_resumed_is_due_at_its_next_time_and_not_for_what_it_missed(schedules: Schedules):
+    before = now_ms()
+    made = schedules.add("* * * * *", "UTC", "look", {"workspace": "/somewhere"})
+    schedules.advance(made, made.due - 100 * HOUR)  # as if it had been due long ago
+    schedules.pause(made.id)
+    resumed = schedules.resume(made.id)
+    assert resumed.due > before
+    assert not resumed.paused
+    assert schedules.all(due=before) == []
+    assert schedules.all() == [resumed]
+    assert schedules.resume(made.id) == resumed, "one that is not paused stays as it is"
+
+
+def test_one_that_an_earlier_version_kept_is_read_paused_and_resumed(tmp_path: Path):
+    kept = '{"id":"old","cron":"0 7 * * *","timezone":"UTC","prompt":"look","due":1700000000000,"order":{}}'
+    database = Database(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    with database.engine.begin() as db:
+        db.execute(sa.text("CREATE TABLE outrider_schedules (id TEXT PRIMARY KEY, schedule TEXT NOT NULL, due BIGINT)"))
+        db.execute(sa.text("INSERT INTO outrider_schedules VALUES ('old', :kept, 1700000000000)"), {"kept": kept})
+    database.prepare()
+    schedules = Schedules(database)
+    assert [(one.due, one.paused) for one in schedules.all()] == [(1700000000000, False)]
+    assert schedules.pause("old").paused
+    assert schedules.resume("old").due > now_ms()
+    database.close()
+
+
+def test_paused_ones_stand_behind_the_others(schedules: Schedules):
+    first, second = (schedules.add(cron, "UTC", "look", {}) for cron in ("* * * * *", "0 7 1 1 *"))
+    schedules.pause(first.id)
+    assert [(one.id, one.paused) for one in schedules.all()] == [(second.id, False), (first.id, True)]
+
+
+def test_one_that_is_gone_can_be_neither_paused_nor_resumed(schedules: Schedules):
+    for ordered in (schedules.pause, schedules.resume):
+        with pytest.raises(SessionNotFoundError, match="there is no schedule nothing"):
+            ordered("nothing")

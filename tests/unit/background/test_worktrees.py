@@ -1,0 +1,157 @@
+"""Each run has a checkout of its own, which disturbs nobody, and keeps what was done in it."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
+
+from msgspec.structs import replace
+
+from outrider.background.worktrees import Changes, Worktrees, uncommitted
+from outrider.project.sandbox import worktree_at
+from outrider.project.trust import WorkspaceTrust, find_project
+from outrider.types.ids import new_id
+from tests.unit.background.repositories import folders_in, repository, run_git
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    return repository(tmp_path / "repo")
+
+
+@pytest.fixture
+def worktrees(tmp_path: Path) -> Worktrees:
+    return Worktrees(folders_in(tmp_path))
+
+
+def test_a_worktree_holds_the_last_commit_and_tells_of_what_was_not_committed(repo: Path, worktrees: Worktrees):
+    (repo / "src" / "tea.txt").write_text("black\n")
+    (repo / "new.txt").write_text("new\n")
+    tree = worktrees.make(new_id(), "Mend the parser!", str(repo / "src"))
+    assert tree is not None
+    assert (tree.folder / "tea.txt").read_text() == "green\n"
+    assert tree.folder == Path(tree.path) / "src"
+    assert not (Path(tree.path) / "new.txt").exists()
+    assert tree.uncommitted == uncommitted(str(repo)) == 2
+    assert tree.branch.endswith("/mend-the-parser")
+    assert run_git(repo, "branch", "--show-current").strip() == "main"
+    assert worktrees.holds(tree)
+
+
+def test_what_a_run_left_lying_about_is_committed_to_its_branch(repo: Path, worktrees: Worktrees):
+    tree = worktrees.make(new_id(), "write", str(repo))
+    assert tree is not None
+    (tree.folder / "new.txt").write_text("new\n")
+    before = worktrees.changes(tree)
+    assert ("+new" in before.diff, before.commits) == (True, 0)
+    after = worktrees.commit(tree, "write")
+    assert (after.diff, after.commits) == (before.diff, 1)
+    assert "1 file changed" in after.stat
+    run_git(repo, "merge", "--quiet", tree.branch)
+    assert (repo / "new.txt").read_text() == "new\n"
+    assert not uncommitted(str(repo))
+    worktrees.remove(tree)
+    assert not worktrees.holds(tree)
+    assert tree.branch in run_git(repo, "branch", "--list", "--format=%(refname:short)", tree.branch)
+
+
+def test_a_worktree_that_was_lost_is_made_anew_from_its_branch_or_else_from_where_it_began(
+    repo: Path, worktrees: Worktrees
+):
+    run_id = new_id()
+    tree = worktrees.make(run_id, "write", str(repo))
+    assert tree is not None
+    (tree.folder / "kept.txt").write_text("kept\n")
+    worktrees.commit(tree, "write")
+    run_git(repo, "commit", "--quiet", "--allow-empty", "--message", "later")
+    shutil.rmtree(tree.path)
+    assert not worktrees.holds(tree)
+    again = worktrees.again(run_id, tree)
+    assert (again.folder / "kept.txt").read_text() == "kept\n"
+    worktrees.remove(again, branch=True)
+    anew = worktrees.again(run_id, replace(again, host="another machine"))
+    assert worktrees.holds(anew)
+    assert run_git(Path(anew.path), "rev-parse", "HEAD").strip() == tree.base
+    assert not (anew.folder / "kept.txt").exists()
+
+
+def test_a_folder_without_a_repository_or_without_a_commit_has_no_worktree(tmp_path: Path, worktrees: Worktrees):
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    assert worktrees.make(new_id(), "x", str(plain)) is None
+    run_git(plain, "init", "--quiet")
+    assert worktrees.make(new_id(), "x", str(plain)) is None
+    assert worktrees.make(new_id(), "x", str(tmp_path / "missing")) is None
+
+
+def test_nothing_of_the_repository_runs_when_a_worktree_is_made_and_committed_to(
+    repo: Path, tmp_path: Path, worktrees: Worktrees
+):
+    canary = tmp_path / "canary"
+    for name in ("post-checkout", "pre-commit", "reference-transaction", "post-index-change"):
+        hook = repo / ".git" / "hooks" / name
+        hook.write_text(f"#!/bin/sh\ntouch {canary}\n")
+        hook.chmod(0o755)
+    run_git(repo, "config", "core.fsmonitor", f"touch {canary}")
+    run_git(repo, "config", "diff.evil.textconv", f"touch {canary}; cat")
+    (tmp_path / "more").write_text(f'[filter "evil"]\n\tsmudge = touch {canary}; cat\n\tclean = touch {canary}; cat\n')
+    (repo / ".gitattributes").write_text("*.txt filter=evil diff=evil\n")
+    run_git(repo, "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "add", "--all")
+    run_git(repo, "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "commit", "--quiet", "-m", "evil")
+    run_git(repo, "config", "include.path", str(tmp_path / "more"))
+    run_git(repo, "config", "filter.evil.required", "true")
+    tree = worktrees.make(new_id(), "x", str(repo))
+    assert tree is not None
+    (tree.folder / "src" / "tea.txt").write_text("black\n")
+    assert worktrees.commit(tree, "x").commits == 1
+    worktrees.remove(tree, branch=True)
+    assert not canary.exists()
+
+
+def test_a_checkout_of_a_trusted_project_is_trusted_until_it_is_removed(
+    repo: Path, tmp_path: Path, worktrees: Worktrees
+):
+    def trusts(folder: Path) -> bool:
+        return WorkspaceTrust(find_project(folder, tmp_path), folders_in(tmp_path).trust).trusted
+
+    tree = worktrees.make(new_id(), "x", str(repo))
+    assert tree is not None
+    assert not trusts(tree.folder)
+    WorkspaceTrust(find_project(repo, tmp_path), folders_in(tmp_path).trust).trust()
+    second = worktrees.make(new_id(), "y", str(repo))
+    assert second is not None
+    assert trusts(second.folder)
+    worktrees.remove(second)
+    assert not trusts(Path(second.path))
+
+
+def test_what_is_known_of_a_worktree_is_not_read_from_the_worktree(repo: Path, tmp_path: Path, worktrees: Worktrees):
+    tree = worktrees.make(new_id(), "x", str(repo))
+    assert tree is not None
+    (Path(tree.path) / ".git").write_text(f"gitdir: {tmp_path}\n")
+    assert worktree_at(tree.folder / "src", tmp_path / "own") == tree
+    assert worktree_at(repo, tmp_path / "own") is None
+    assert worktree_at(tmp_path / "own" / "worktrees" / "another", tmp_path / "own") is None
+
+
+def test_a_lock_that_a_killed_git_left_behind_keeps_nothing_from_being_committed(repo: Path, tmp_path: Path):
+    worktrees = Worktrees(folders_in(tmp_path), patience=0)
+    tree = worktrees.make(new_id(), "write", str(repo))
+    assert tree is not None
+    (tree.folder / "new.txt").write_text("new\n")
+    branch = Path(tree.common, "refs", "heads", tree.branch)
+    for lock in (Path(tree.own, "index.lock"), Path(tree.own, "HEAD.lock"), branch.with_name(f"{branch.name}.lock")):
+        lock.touch()
+    assert worktrees.commit(tree, "write").commits == 1
+
+
+def test_one_that_somebody_was_killed_over_begins_where_its_branch_does(repo: Path, worktrees: Worktrees):
+    run_id = new_id()
+    half = worktrees.make(run_id, "write", str(repo))
+    assert half is not None
+    run_git(repo, "commit", "--quiet", "--allow-empty", "--message", "meanwhile")
+    tree = worktrees.make(run_id, "write", str(repo))
+    assert tree == half
+    assert worktrees.changes(tree) == Changes()

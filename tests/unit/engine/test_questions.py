@@ -1,0 +1,50 @@
+"""Questions of models: told to everybody, answered once, and gone with the call that asks."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from outrider.engine.questions import OpenQuestions
+from outrider.errors import OutriderError
+from outrider.event_bus import EventBus
+from outrider.tools.builtin.question import Question
+from outrider.tools.context import ToolContext
+from outrider.types.events import SessionUpdatedEvent
+
+
+def asking() -> tuple[OpenQuestions, "asyncio.Task[Any]", list[SessionUpdatedEvent]]:
+    bus, heard = EventBus(), list[SessionUpdatedEvent]()
+    bus.subscribe(SessionUpdatedEvent, heard.append)
+    questions = OpenQuestions(bus)
+    question = Question("Which?", ("red", "blue"))
+    asked = asyncio.create_task(questions.ask(question, ToolContext(session_id="s", agent="painter")))
+    return questions, asked, heard
+
+
+async def test_the_first_answer_counts_and_whoever_comes_later_is_told():
+    questions, asked, heard = asking()
+    await asyncio.sleep(0)
+    (waiting,) = questions.waiting("s")
+    assert questions.waiting("another") == []
+    assert heard[0].changes["question"] == {
+        "id": waiting.id, "session_id": "s", "text": "Which?", "options": ("red", "blue"), "multiple": False,
+        "agent": "painter",
+    }  # fmt: skip
+    questions.answer(waiting.id, ["blue"])
+    with pytest.raises(OutriderError, match="no answer any more"):
+        questions.answer(waiting.id, ["red"])
+    assert await asked == ("blue",)
+    assert heard[1].changes == {"settled": waiting.id}
+    assert questions.waiting() == []
+    with pytest.raises(OutriderError, match="no answer any more"):
+        questions.answer(waiting.id, ["red"])
+
+
+async def test_a_question_goes_with_the_call_that_asks():
+    questions, asked, heard = asking()
+    await asyncio.sleep(0)
+    asked.cancel()
+    await asyncio.wait([asked])
+    assert questions.waiting() == []
+    assert list(heard[-1].changes) == ["settled"]

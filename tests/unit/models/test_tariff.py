@@ -1,0 +1,18 @@
+"""What models of different kinds charge, and how much they hold."""
+
+from decimal import Decimal
+
+from outrider.models.clients import CatalogPricing
+from outrider.providers.catalog import Catalog
+from outrider.types.agents import Agent, Provider
+from outrider.types.usage import Tokens
+
+
+def test_an_embedded_model_costs_nothing():
+    tariff = CatalogPricing(Catalog(), {"local": Provider("local", "local", options={"context": 4096})})
+    agent = Agent("one", "", "0.5b", "local")
+    assert tariff.cost(agent, "0.5b", Tokens(1000, 10)) == Decimal(0)
+    price = tariff.price(agent)
+    assert price is not None
+    assert (price.input, price.output) == (0, 0)
+    assert tariff.context_limit(agent) == 4096

@@ -1,0 +1,65 @@
+"""Plain code waits for async work, also where a loop runs already."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import traceback
+
+import pytest
+
+from outrider._sync import run_sync
+
+NOTEBOOK = """
+import asyncio, signal
+from outrider._sync import run_sync
+
+async def work():
+    print("begun", flush=True)
+    try:
+        await asyncio.sleep(600)
+    finally:
+        print("called off", flush=True)
+
+async def cell():
+    try:
+        run_sync(work)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as a kernel does while a cell runs
+loop = asyncio.new_event_loop()
+loop.run_until_complete(cell())
+loop.close()
+"""
+
+
+async def fails() -> None:
+    raise ZeroDivisionError
+
+
+def test_an_interrupt_in_a_notebook_ends_the_work():
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", NOTEBOOK], stdout=subprocess.PIPE, text=True, env=environ) as notebook:
+        assert notebook.stdout is not None
+        assert notebook.stdout.readline() == "begun\n"
+        notebook.send_signal(signal.SIGINT)
+        try:
+            said, _ = notebook.communicate(timeout=60)
+        finally:
+            notebook.kill()
+        assert ("called off" in said, "interrupted" in said, notebook.returncode) == (True, True, 0)
+
+
+def test_what_went_wrong_is_told_without_how_it_was_called():
+    with pytest.raises(ZeroDivisionError) as failed:
+        run_sync(fails)
+    assert failed.value.__context__ is None
+    assert "no running event loop" not in "".join(traceback.format_exception(failed.value))
+
+
+async def test_a_failure_beside_a_running_loop_is_the_callers():
+    with pytest.raises(ZeroDivisionError):
+        run_sync(fails)
+    assert asyncio.get_running_loop().is_running()

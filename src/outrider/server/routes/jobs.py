@@ -249,11 +249,11 @@ def _scheduled(schedule: "Schedule") -> Scheduled:
     )
 
 
-SCHEDULES, ONE = "/api/schedules", "/api/schedules/{schedule_id}"
+SCHEDULES_PATH, ONE = "/api/schedules", "/api/schedules/{schedule_id}"
 SCHEDULES = (
-    Endpoint(method="GET", path=SCHEDULES, name="list_schedules", summary="Runs that are submitted again and again",
+    Endpoint(method="GET", path=SCHEDULES_PATH, name="list_schedules", summary="Runs that are submitted again and again",
              answer=list_schedules, gives=list[Scheduled]),
-    Endpoint(method="POST", path=SCHEDULES, name="add_schedule", summary="Submit a run on a cron schedule",
+    Endpoint(method="POST", path=SCHEDULES_PATH, name="add_schedule", summary="Submit a run on a cron schedule",
              answer=add_schedule, body=NewSchedule, gives=Scheduled, status=201),
     Endpoint(method="POST", path=f"{ONE}/pause", name="pause_schedule", summary="No runs of it until it is resumed",
              answer=pause_schedule, gives=Scheduled),

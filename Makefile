@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 PIP   := $(BIN)/python -m pip --disable-pip-version-check install -qq --progress-bar off
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all check fix soak cover mutate bench try-api mcp-conformance eval-local lock clean
+.PHONY: help run test test-fast test-all check fix soak cover mutate bench try-api mcp-conformance eval-local lock clean
 
 help:  ## show this text
 	@echo 'Outrider: an agent engine for Python and a terminal agent on top of it.'
@@ -28,45 +28,49 @@ run: $(STAMP)  ## open the agent with the embedded model, fetched once (1.1 GB; 
 test: $(STAMP)  ## run every test, on two cores
 	@$(BIN)/python -m pytest $(PYTEST)
 
+test-fast: $(STAMP)  ## run the inner loop: architecture, unit, contract and scenario tests (under two minutes)
+	@$(BIN)/python -m pytest $(PYTEST) -m "not live and not slow" tests/architecture tests/unit tests/contract tests/scenario
+
 test-all:  ## run every test on each of Python 3.11, 3.12 and 3.13 that is found
 	@scripts/test-all 3.11 3.12 3.13
 
-check: $(STAMP)  ## lint, format, types, import layers, dead code
+check: $(STAMP)  ## lint, format, types, import layers, dead code, language
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports --no-logo --cache-dir .cache/imports
 	@$(BIN)/vulture
 	@$(BIN)/basedpyright --pythonpath $(BIN)/python
+	@$(BIN)/python scripts/check-language
 
-fix: $(STAMP)  ## let ruff mend and format what it can
+fix: $(STAMP)  ## let ruff fix and format what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-soak: $(STAMP)  ## run the generated tests for long
+soak: $(STAMP)  ## run property-based and fault tests for a long time
 	@OUTRIDER_SOAK=1 $(BIN)/python -m pytest -m soak --timeout 3600
 
-cover: $(STAMP)  ## run every test and show the lines that none of them reached
+cover: $(STAMP)  ## run every test with coverage and list lines that are not covered
 	@$(BIN)/coverage erase
 	@$(BIN)/coverage run -m pytest -q
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report
 
-mutate: $(STAMP)  ## break the policy on purpose, and see whether its tests notice
+mutate: $(STAMP)  ## mutation tests of the permission policy
 	@$(BIN)/python scripts/mutate
 
-try-api: $(STAMP)  ## let schemathesis try the server by its own description
+try-api: $(STAMP)  ## run schemathesis against the server's OpenAPI description
 	@scripts/try-api
 
-mcp-conformance: $(STAMP)  ## let the official MCP suite judge the server (needs npm)
+mcp-conformance: $(STAMP)  ## run the official MCP conformance suite (needs npm)
 	@scripts/mcp-conformance
 
-eval-local: $(STAMP)  ## let the embedded models do small tasks, and print how many they do well
+eval-local: $(STAMP)  ## run small tasks with the embedded models and print how many succeed
 	@$(BIN)/python -m benchmarks.eval_local
 
-bench: $(STAMP)  ## measure, and print every figure beside its target
+bench: $(STAMP)  ## run the benchmarks and print every figure with its target
 	@$(BIN)/python -m benchmarks.run
 
-lock:  ## renew requirements/dev.lock from pyproject.toml (UPGRADE=1 takes newer versions)
+lock:  ## update requirements/dev.lock from pyproject.toml (UPGRADE=1 takes newer versions)
 	@scripts/lock $(if $(UPGRADE),--upgrade)
 
 clean:  ## remove the environments and every cache

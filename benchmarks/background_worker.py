@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from outrider import Agent, Engine, Limits, Provider, Tool
-from outrider.background.database import Database
-from outrider.background.heartbeat import Watch
+from outrider.background.database import RunDatabase
+from outrider.background.heartbeat import FailureDetector
 from outrider.background.worker import Worker
 from outrider.config.file import BackgroundTable
-from outrider.engine.factory import store_at
+from outrider.engine.factory import create_store
 from outrider.providers.scripted import call
 from outrider.sessions.store import Store
 from outrider.types.parts import ToolResultPart
@@ -56,12 +56,16 @@ async def main(database: str, place: str, effects: str) -> None:
 
         server = place if place.startswith("postgresql") else None
         async with (
-            store_at(Path(place), server) as store,
+            create_store(Path(place), server) as store,
             engine(store, note) as agents,
-            Worker(agents, Database(database), terms=BackgroundTable(runs=int(os.environ.get("RUNS", "4")))) as worker,
+            Worker(
+                agents, RunDatabase(database), limits=BackgroundTable(runs=int(os.environ.get("RUNS", "4")))
+            ) as worker,
         ):
             if os.environ.get("FAR"):
-                worker._watch = Watch(4.0, alive=lambda _: None)  # as for a host that is not this one
+                worker._failure_detector = FailureDetector(
+                    4.0, alive=lambda _: None
+                )  # as for a host that is not this one
             print(worker.id, flush=True)
             await stop.wait()
 

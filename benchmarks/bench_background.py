@@ -14,10 +14,10 @@ from uuid import uuid4
 
 from benchmarks.background_worker import engine
 from benchmarks.figure import Figure
-from outrider.background.database import Database
-from outrider.background.jobs import Jobs, open_jobs
+from outrider.background.database import RunDatabase
+from outrider.background.jobs import JobClient, open_job_client
 from outrider.background.records import Run
-from outrider.engine.factory import store_at
+from outrider.engine.factory import create_store
 
 STEPS, ROUNDS = 150, 3
 KILLS = 8
@@ -44,7 +44,7 @@ async def measured(folder: Path, server: str | None) -> list[Figure]:
 class Fleet:
     """Workers in processes of their own, and the moments at which calls had their effects."""
 
-    def __init__(self, folder: Path, server: str | None, jobs: Jobs) -> None:
+    def __init__(self, folder: Path, server: str | None, jobs: JobClient) -> None:
         self.jobs = jobs
         self._effects = folder / "effects"
         self._effects.touch()
@@ -80,8 +80,8 @@ class Fleet:
 async def fleet(folder: Path, server: str | None) -> AsyncGenerator[Fleet]:
     folder.mkdir()  # noqa: ASYNC240
     runs, sessions = places(folder, server)
-    database = Database(runs)
-    async with store_at(Path(sessions), server) as store, open_jobs(database, store) as jobs:
+    database = RunDatabase(runs)
+    async with create_store(Path(sessions), server) as store, open_job_client(database, store) as jobs:
         opened = Fleet(folder, server, jobs)
         try:
             yield opened
@@ -108,7 +108,7 @@ async def durable(folder: Path, server: str | None, plain: float) -> Figure:
     async with fleet(folder, server and fresh(server)) as workers:
         workers.start()
         for number in range(ROUNDS):
-            await workers.jobs.submit(f"{STEPS} steps of 0 s")
+            await workers.jobs.submit_run(f"{STEPS} steps of 0 s")
             moments = (await workers.until(STEPS * (number + 1)))[-STEPS:]
             taken.append((moments[-1] - moments[0]) / (STEPS - 1))
     cost, most = (min(taken) - plain) / 2 * 1000, 10 if server else 5
@@ -124,7 +124,7 @@ async def gone_on(folder: Path, server: str, *, far: bool) -> Figure:
     async with fleet(folder, server) as workers:
         settings = {"FAR": "1"} if far else {}
         workers.start(2, **settings)
-        run = await workers.jobs.submit("100000 steps of 0.05 s")
+        run = await workers.jobs.submit_run("100000 steps of 0.05 s")
         for _ in range(KILLS):
             await workers.until(len(workers.moments()) + 5)
             held = await holder(workers.jobs, run)
@@ -133,14 +133,14 @@ async def gone_on(folder: Path, server: str, *, far: bool) -> Figure:
             await workers.until(len(workers.moments()) + 1)
             waits.append(max(workers.moments()[-1] - killed, 0))
             workers.start(1, **settings)
-        await workers.jobs.cancel(run.id)
+        await workers.jobs.cancel_run(run.id)
     where = "another machine" if far else "the same machine"
     name = f"background: killed, gone on by {where} (longest of {KILLS}; median {statistics.median(waits):.1f} s)"
     return Figure(name, max(waits), "s", None, "<= 10 s", max(waits) <= 10)
 
 
-async def holder(jobs: Jobs, run: Run) -> str:
-    return (await jobs.show(run.id)).worker
+async def holder(jobs: JobClient, run: Run) -> str:
+    return (await jobs.get_run(run.id)).worker
 
 
 async def curve(folder: Path, server: str) -> list[Figure]:
@@ -151,7 +151,7 @@ async def curve(folder: Path, server: str) -> list[Figure]:
             workers.start(count, RUNS=str(AT_ONCE))
             steps, runs = 12, count * AT_ONCE * 2
             for _ in range(runs):
-                await workers.jobs.submit(f"{steps} steps of {SLEEPS} s")
+                await workers.jobs.submit_run(f"{steps} steps of {SLEEPS} s")
             moments = sorted(await workers.until(steps * runs))
         speed = len(moments) / (moments[-1] - moments[0] + SLEEPS)
         first = figures[0].value if figures else speed

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from benchmarks.figure import Figure
 from benchmarks.local_eval.shop import lay_out
-from outrider.config.paths import find_folders
-from outrider.models.local.tools import PRIMER
-from outrider.models.local.weights import KNOWN, Weights, place_of
-from outrider.providers.local.client import Asked, LocalClient
+from outrider.config.paths import find_app_folders
+from outrider.models.local.compact_tools import LOCAL_TOOL_PROMPT
+from outrider.models.local.weights import KNOWN_WEIGHTS, ModelWeights, weights_path
+from outrider.providers.local.client import LocalClient, RuntimeRequest
 from outrider.providers.local.llama_cpp import EmbeddedRuntime
 from outrider.providers.local.model_pool import LoadedModel
-from outrider.providers.local.prompt import NoNames
+from outrider.providers.local.prompt import NoFileNames
 from outrider.providers.local.runtime import RuntimeLimits
 from outrider.types.parts import TextPart
 from outrider.types.request import ModelMessage, ModelSettings, Prompt, Request
@@ -49,21 +49,21 @@ asyncio.run(main())
 
 
 def bench() -> list[Figure]:
-    data = find_folders(os.environ).data
-    here = [weights for weights in KNOWN if place_of(weights, data).is_file()]
+    data = find_app_folders(os.environ).data
+    here = [weights for weights in KNOWN_WEIGHTS if weights_path(weights, data).is_file()]
     if not here:
         print("local: no weights are here; fetch them (1.1 GB) with: outrider models pull", file=sys.stderr)
         return []
-    place = place_of(here[0], data)
+    place = weights_path(here[0], data)
     return [first_text(here[0], place), *asyncio.run(speed(place))]
 
 
-def first_text(weights: Weights, place: Path) -> Figure:
+def first_text(weights: ModelWeights, place: Path) -> Figure:
     """In a home of its own, so that the first start has to read the whole prompt and the others find it read."""
     with tempfile.TemporaryDirectory(prefix="bench-local-") as folder:
         home, workspace = Path(folder, "home"), lay_out(Path(folder, "workspace"))
-        place_of(weights, home).parent.mkdir(parents=True)
-        place_of(weights, home).symlink_to(place)
+        weights_path(weights, home).parent.mkdir(parents=True)
+        weights_path(weights, home).symlink_to(place)
         first, *taken = [started(home, workspace, weights.name) for _ in range(ROUNDS + 1)]
     value = statistics.median(taken)
     print(
@@ -85,11 +85,15 @@ async def speed(weights: Path) -> list[Figure]:
     """CPU time for the same answer, by the runtime alone and through our client, in turns."""
     runtime = EmbeddedRuntime(weights, weights.parent, RuntimeLimits())
     with closing(LoadedModel(runtime, None)) as model:
-        client = LocalClient("local", OneModel(model), PRIMER)
+        client = LocalClient("local", OneModel(model), LOCAL_TOOL_PROMPT)
         request = asking("Tell me the story of a lighthouse.")
         alone, ours = [], []
         for _ in range(ROUNDS + 1):
-            alone.append(await asyncio.to_thread(measured_alone, runtime, Asked(request, PRIMER, NoNames()).body))
+            alone.append(
+                await asyncio.to_thread(
+                    measured_alone, runtime, RuntimeRequest(request, LOCAL_TOOL_PROMPT, NoFileNames()).body
+                )
+            )
             begin = time.process_time()
             async for _ in client.stream(request):
                 pass
@@ -117,8 +121,8 @@ class OneModel:
     def __init__(self, model: LoadedModel) -> None:
         self._model = model
 
-    def take(self, name: str) -> LoadedModel:
+    def acquire(self, name: str) -> LoadedModel:
         return self._model
 
-    def give_back(self, name: str) -> None:
+    def release(self, name: str) -> None:
         pass

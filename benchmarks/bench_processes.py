@@ -13,8 +13,8 @@ from pathlib import Path
 
 from benchmarks.figure import Figure
 from outrider.processes import platform
-from outrider.processes.launch import argv_of
-from outrider.processes.supervisor import Supervisor
+from outrider.processes.launch import build_argv
+from outrider.processes.supervisor import ProcessSupervisor
 
 GIGABYTE = 1 << 30
 COMMANDS = 100
@@ -29,10 +29,10 @@ async def starting() -> list[Figure]:
     """A pause between commands, as there is between calls; in turns, so that the machine's load counts for both."""
 
     async def plain() -> None:
-        child = await asyncio.create_subprocess_exec(*argv_of("true"), stdin=DEVNULL, stdout=PIPE, stderr=STDOUT)
+        child = await asyncio.create_subprocess_exec(*build_argv("true"), stdin=DEVNULL, stdout=PIPE, stderr=STDOUT)
         await child.communicate()
 
-    async with Supervisor() as supervisor:
+    async with ProcessSupervisor() as supervisor:
 
         async def supervised() -> None:
             await supervisor.run_command("c", "true")
@@ -74,7 +74,7 @@ async def flooding() -> list[Figure]:
             for _ in range(256):
                 file.write((line * (GIGABYTE // 256 // len(line) + 1))[: GIGABYTE // 256])
         read_bare(source)
-        async with Supervisor(folder=folder) as supervisor:
+        async with ProcessSupervisor(folder=folder) as supervisor:
             await supervisor.run_command("warm", "true")
             peak, bare, ours = 0, 0.0, 0.0
             for number in range(ROUNDS):
@@ -111,13 +111,13 @@ def read_bare(source: Path) -> float:
 
 async def weighing() -> list[Figure]:
     """Memory that nobody else shares, of the guardian with its keeper in waiting, and of one keeper more."""
-    async with Supervisor() as supervisor:
+    async with ProcessSupervisor() as supervisor:
         await supervisor.run_command("c", "true")
         await asyncio.sleep(0.2)
-        alone = sum(weight(guard.pid) for guard in platform.descendants(os.getpid()))
+        alone = sum(weight(guard.pid) for guard in platform.list_descendants(os.getpid()))
         await supervisor.start_command("c", "sleep 60")
         await asyncio.sleep(0.2)
-        busy = sum(weight(guard.pid) for guard in platform.descendants(os.getpid()))
+        busy = sum(weight(guard.pid) for guard in platform.list_descendants(os.getpid()))
         await supervisor.kill_process("c", grace=0)
     return [
         Figure("memory of the guardian and its keeper", alone, "MB", None, "<= 10 MB", alone <= 10),

@@ -4,10 +4,10 @@ import time
 
 from benchmarks.figure import Figure
 from outrider import Message, ModelSettings, Provider, Request, TextPart, ToolPart, ToolPending, ToolSpec
-from outrider.context.lower import Projection
+from outrider.context.lower import PromptProjection
 from outrider.providers.anthropic.client import AnthropicWire
 from outrider.providers.openai.chat_client import ChatWire
-from outrider.providers.provider import Wire
+from outrider.providers.provider import WireFormat
 
 TURNS = 1_000
 WINDOW = 10
@@ -29,24 +29,24 @@ def bench() -> list[Figure]:
     return figures
 
 
-def wires() -> dict[str, Wire]:
+def wires() -> dict[str, WireFormat]:
     return {
         "anthropic": AnthropicWire(Provider("a", "anthropic", api_key="none")),
         "openai chat": ChatWire(Provider("o", "openai", api_key="none")),
     }
 
 
-def prepare(wire: Wire) -> tuple[float, float, float]:
+def prepare(wire: WireFormat) -> tuple[float, float, float]:
     """Seconds for a turn around turn 10 and around turn 1,000, and for copying the latter's bytes."""
-    family = wire.family("claude-sonnet-4-5")
-    projection = Projection(family)
+    family = wire.model_family("claude-sonnet-4-5")
+    projection = PromptProjection(family)
     history = [Message("user", [TextPart(KILOBYTE)])]
     times: list[float] = []
     body = b""
     for turn in range(TURNS + WINDOW):
         start = time.perf_counter()
         prompt = projection.prompt(history)
-        body = wire.call(
+        body = wire.build_request(
             Request("claude-sonnet-4-5", prompt, "Be brief.", TOOLS, ModelSettings(max_output_tokens=1000))
         ).body
         times.append(time.perf_counter() - start)

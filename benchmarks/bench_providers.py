@@ -19,7 +19,7 @@ from benchmarks.figure import Figure
 from benchmarks.mock_server import PEERBENCH, mock_server
 from outrider.models.clients import model_client
 from outrider.models.complete import async_complete
-from outrider.providers.assembler import Assembler
+from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.provider import ModelClient
 from outrider.types.agents import Provider, ProviderKind
 from outrider.types.deltas import TextDelta
@@ -172,14 +172,14 @@ async def go_on(client: ModelClient, prompt: Prompt) -> int:
 
 
 async def our_answer(client: ModelClient, ask: Request) -> str:
-    assembler = Assembler(client.family(ask.model))
+    assembler = AnswerAssembler(client.model_family(ask.model))
     async for delta in client.stream(ask):
         assembler.add(delta)
-    return assembler.answer().message.get_text_content()
+    return assembler.build_answer().message.get_text_content()
 
 
 async def our_stream(client: ModelClient) -> int:
-    assembler = Assembler(client.family("mock"))
+    assembler = AnswerAssembler(client.model_family("mock"))
     count = 0
     async for delta in client.stream(request()):
         assembler.add(delta)

@@ -11,12 +11,12 @@ from statistics import median
 from typing import NamedTuple
 
 from benchmarks.figure import Figure
-from outrider.processes.launch import Launch
+from outrider.processes.launch import LaunchRequest
 from outrider.processes.sandbox import init_args as rights
-from outrider.processes.sandbox.defaults import usual_policy
+from outrider.processes.sandbox.defaults import default_policy
 from outrider.processes.sandbox.detect import find_sandbox
-from outrider.processes.sandbox.landlock import Landlock
-from outrider.processes.sandbox.sandbox import Policy, Sandbox
+from outrider.processes.sandbox.landlock import LandlockSandbox
+from outrider.processes.sandbox.sandbox import Sandbox, SandboxPolicy
 
 ROUNDS = 40
 MOST = 30.0  # milliseconds
@@ -27,11 +27,11 @@ def bench() -> list[Figure]:
         workspace, scratch = Path(folder, "workspace"), Path(folder, "scratch")
         for made in (workspace / ".git" / "hooks", workspace / ".vscode", scratch):
             made.mkdir(parents=True)
-        policy = usual_policy(workspace, writable=True, home=Path.home())
-        plain = Launch(("/bin/true",), {"PATH": os.defpath}, workspace)
+        policy = default_policy(workspace, writable=True, home=Path.home())
+        plain = LaunchRequest(("/bin/true",), {"PATH": os.defpath}, workspace)
         sandboxes: list[Sandbox] = [find_sandbox(scratch)]
-        if rights.version() >= rights.SCOPES_SINCE:
-            sandboxes.append(Landlock(scratch))
+        if rights.landlock_version() >= rights.SCOPES_SINCE:
+            sandboxes.append(LandlockSandbox(scratch))
         return [figure for sandbox in sandboxes if sandbox.confines for figure in figures(sandbox, plain, policy)]
 
 
@@ -42,7 +42,7 @@ class Cost(NamedTuple):
     processor: float
 
 
-def figures(sandbox: Sandbox, plain: Launch, policy: Policy) -> list[Figure]:
+def figures(sandbox: Sandbox, plain: LaunchRequest, policy: SandboxPolicy) -> list[Figure]:
     """`wrap` is part of what is added: it looks at the file system anew for every command."""
     bare: list[Cost] = []
     confined: list[Cost] = []
@@ -57,7 +57,7 @@ def figures(sandbox: Sandbox, plain: Launch, policy: Policy) -> list[Figure]:
     ]
 
 
-def cost(prepare: Callable[[], Launch]) -> Cost:
+def cost(prepare: Callable[[], LaunchRequest]) -> Cost:
     clock, processor = time.perf_counter(), processor_seconds()
     launch = prepare()
     subprocess.run(launch.argv, env=dict(launch.environment), cwd=launch.workdir, stdin=subprocess.DEVNULL, check=True)

@@ -13,10 +13,10 @@ from pathlib import Path
 from benchmarks.figure import Figure
 from outrider import Tool, ToolContext, ToolPart, ToolPending
 from outrider.tools.builtin.grep import grep_tool
-from outrider.tools.runner import Runner
+from outrider.tools.runner import ToolRunner
 from outrider.tools.search import find_ripgrep
-from outrider.tools.tool import named
-from outrider.tools.workspace_files import Files
+from outrider.tools.tool import tools_by_name
+from outrider.tools.workspace_files import WorkspaceFiles
 
 CALLS, ROUNDS = 2_000, 7
 PARALLEL = 1_000
@@ -43,11 +43,11 @@ async def add(left: int, right: int) -> str:
     return str(left + right)
 
 
-def _runner() -> Runner:
+def _runner() -> ToolRunner:
     async def record(part: ToolPart) -> None:
         pass
 
-    return Runner(named([Tool(add)]), record)
+    return ToolRunner(tools_by_name([Tool(add)]), record)
 
 
 def _call() -> ToolPart:
@@ -84,7 +84,7 @@ async def _at_once(work: Work) -> None:
 
 def _searches(root: Path) -> list[Figure]:
     _plant(root)
-    grep = grep_tool(Files(root))
+    grep = grep_tool(WorkspaceFiles(root))
     program = find_ripgrep() or "rg"
     flags = ["--hidden", "--no-config", "--line-number", "--no-heading", "--no-messages", "--glob=!.git"]
 

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from benchmarks.figure import Figure
-from outrider.sessions.snapshots.snapshots import Snapshots
+from outrider.sessions.snapshots.tracker import ChangeTracker
 
 FILES, FOLDERS, ROUNDS = 3_000, 60, 15
 IGNORED = "*.pyc\n__pycache__/\nbuild/\ndist/\n*.egg-info\nnode_modules/\n.venv/\n*.log\n/out\n*.so\n.cache\n"
@@ -20,10 +20,10 @@ def bench() -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         workspace = furnished(home / "workspace")
-        with closing(Snapshots(home / "kept", workspace)) as snapshots:
+        with closing(ChangeTracker(home / "kept", workspace)) as snapshots:
             git = Git(workspace, home / "index")
             first_theirs = timed(git.look)
-            first = timed(lambda: snapshots.drop(snapshots.before()))
+            first = timed(lambda: snapshots.discard_snapshot(snapshots.take_snapshot()))
             ours, theirs = take_turns(snapshots, git, workspace)
             one = statistics.median([timed(lambda: change_one(snapshots, workspace, n)) for n in range(ROUNDS)])  # noqa: B023
     cost, ratio = ours * 1000, ours / theirs
@@ -59,7 +59,7 @@ def furnished(workspace: Path) -> Path:
     return workspace
 
 
-def take_turns(snapshots: Snapshots, git: Git, workspace: Path) -> tuple[float, float]:
+def take_turns(snapshots: ChangeTracker, git: Git, workspace: Path) -> tuple[float, float]:
     """Ours and git's, alternately, each around the change of one file."""
     ours: list[float] = []
     theirs: list[float] = []
@@ -69,10 +69,10 @@ def take_turns(snapshots: Snapshots, git: Git, workspace: Path) -> tuple[float, 
     return statistics.median(ours), statistics.median(theirs)
 
 
-def command(snapshots: Snapshots, workspace: Path, number: int) -> None:
-    before = snapshots.before()
+def command(snapshots: ChangeTracker, workspace: Path, number: int) -> None:
+    before = snapshots.take_snapshot()
     change(workspace, f"ours {number}")
-    assert snapshots.after(before)
+    assert snapshots.record_changes(before)
 
 
 def around_command(git: Git, workspace: Path, number: int) -> None:
@@ -81,10 +81,10 @@ def around_command(git: Git, workspace: Path, number: int) -> None:
     git.look()
 
 
-def change_one(snapshots: Snapshots, workspace: Path, number: int) -> None:
-    before = snapshots.before([CHANGED])
+def change_one(snapshots: ChangeTracker, workspace: Path, number: int) -> None:
+    before = snapshots.take_snapshot([CHANGED])
     change(workspace, f"one {number}")
-    assert snapshots.after(before)
+    assert snapshots.record_changes(before)
 
 
 CHANGED = "package_7/module_7.py"

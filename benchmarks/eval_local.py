@@ -23,14 +23,14 @@ from benchmarks.local_eval.repairs import Repair
 from benchmarks.local_eval.shop import FILES, lay_out
 from benchmarks.local_eval.station import STATION
 from outrider import Agent, Engine, EventBus, Limits, Provider, Rules
-from outrider.config.paths import find_folders
+from outrider.config.paths import find_app_folders
 from outrider.context.prompts import prompt_text
 from outrider.engine.session_tools import SessionTools, ToolEnvironment
 from outrider.models.clients import model_client
 from outrider.models.local.download import ProgressLine, pull_weights
 from outrider.models.local.weights import local_profile
 from outrider.processes.sandbox.sandbox import NoSandbox
-from outrider.providers.assembler import Assembler
+from outrider.providers.assembler import AnswerAssembler
 from outrider.sessions.session import Session
 from outrider.types.parts import TextPart, ToolPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, Prompt, Request, ToolSpec
@@ -98,7 +98,7 @@ class Exam:
         self.workspace = lay_out(self.folder / "workspace", self.tasks.files)
         self.agent = local_profile(Agent("outrider", prompt_text("agent"), self.model, "local", limits=LIMITS))
         self.provider = Provider("local", "local", options={"threads": self.threads} if self.threads else {})
-        self.around = ToolEnvironment(
+        self.find_enclosing = ToolEnvironment(
             sandbox=NoSandbox("the tasks are our own", ""), data=self.folder / "data", home=self.folder, bus=self.bus
         )
 
@@ -106,7 +106,7 @@ class Exam:
         specs = await self._offered()
         async with contextlib.aclosing(model_client(self.provider)) as client:
             for choice in self.tasks.choices:
-                assembler = Assembler("local")
+                assembler = AnswerAssembler("local")
                 prompt = conversation(choice)
                 request = Request(self.model, prompt, self.agent.instructions, specs, workspace=str(self.workspace))
                 async for delta in client.stream(request):
@@ -128,7 +128,7 @@ class Exam:
                 yield repair.name, await asyncio.to_thread(passes, repair, workspace), steps
 
     async def _offered(self) -> tuple[ToolSpec, ...]:
-        toolbox = SessionTools(Session(workspace_directory=str(self.workspace)), self.around)
+        toolbox = SessionTools(Session(workspace_directory=str(self.workspace)), self.find_enclosing)
         try:
             return tuple(tool.spec() for name, tool in toolbox.tools.items() if name in (self.agent.tools or ()))
         finally:
@@ -136,7 +136,7 @@ class Exam:
 
     @contextlib.asynccontextmanager
     async def _engine(self) -> AsyncGenerator[Engine, None]:
-        options = {"surroundings": self.around, "rules": ALLOWED, "attended": False}
+        options = {"surroundings": self.find_enclosing, "rules": ALLOWED, "attended": False}
         async with Engine([self.agent], [self.provider], bus=self.bus, **options) as engine:
             yield engine
 
@@ -149,8 +149,8 @@ def conversation(choice: Choice) -> Prompt:
     return prompt
 
 
-def first_call(assembler: Assembler) -> tuple[str, dict[str, object]]:
-    for part in assembler.parts():
+def first_call(assembler: AnswerAssembler) -> tuple[str, dict[str, object]]:
+    for part in assembler.list_parts():
         if isinstance(part, ToolPart):
             return part.tool, part.state.input
         if isinstance(part, TextPart):
@@ -213,7 +213,7 @@ async def main() -> None:
     rows: dict[str, list[Score]] = {}
     for model in given.model or ["1.5b", "0.5b"]:
         if not model.endswith(".gguf"):
-            pull_weights(model, find_folders(os.environ).data, ProgressLine(sys.stderr))
+            pull_weights(model, find_app_folders(os.environ).data, ProgressLine(sys.stderr))
         print(f"local/{model}")
         with tempfile.TemporaryDirectory(prefix="eval-") as folder:
             exam = Exam(model, tasks, Path(folder), given.threads)

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from outrider import Agent, Engine, Provider
-from outrider.server.app import application
-from outrider.server.auth import Address, Guard
-from outrider.server.event_stream import Feeds
-from outrider.server.server import Server, bound
+from outrider.server.app import create_app
+from outrider.server.auth import ListenAddress, RequestGuard
+from outrider.server.event_stream import SessionFeedRegistry
+from outrider.server.server import OutriderServer, bind_socket
 from outrider.sessions.sqlite.store import SqliteStore
 
 TOKEN = "a-token-that-is-long-enough-for-a-server"
@@ -32,17 +32,17 @@ class Course(msgspec.Struct):
 
 
 async def main(folder: Path, course: Course) -> None:
-    script = {"script": lambda _: course.words(), "chunk": course.characters, "delay": course.pause}
+    script = {"script": lambda _: course.words(), "chunk": course.characters, "delay": course.pause_schedule}
     provider = Provider("scripted", "scripted", options=script)
     store = SqliteStore(folder / "sessions.db")
     async with AsyncExitStack() as opened:
         await opened.enter_async_context(store)
         agent = Agent("writer", "You write.", "model-1", "scripted")
         engine = await opened.enter_async_context(Engine([agent], [provider], [], store=store))
-        listening, address = bound(Address())
-        feeds = Feeds(engine)
-        app = application(engine, feeds, address=address, token=TOKEN, version="0")
-        server = Server(app, address, feeds)
+        listening, address = bind_socket(ListenAddress())
+        feeds = SessionFeedRegistry(engine)
+        app = create_app(engine, feeds, address=address, token=TOKEN, version="0")
+        server = OutriderServer(app, address, feeds)
         serving = asyncio.create_task(server.serve([listening]))
         say(address.port)
         await answer_questions({"cpu": cpu, "rss": rss, "engine": engine_calls(engine, app)})
@@ -72,7 +72,7 @@ async def rss() -> float:
     return (int(fields["Private_Dirty"].split()[0]) + int(fields["Private_Clean"].split()[0])) * 1024
 
 
-def engine_calls(engine: Engine, _: Guard) -> Callable[..., Awaitable[float]]:
+def engine_calls(engine: Engine, _: RequestGuard) -> Callable[..., Awaitable[float]]:
     async def calls(session_id: str, count: str) -> float:
         """CPU seconds that one call of the engine takes."""
         start = time.process_time()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from outrider import Agent, Background, Engine, Limits, Provider, Tool
 from outrider.providers.scripted import call
-from outrider.sessions.sqlite.store import SqliteStore
+from outrider.stores import SqliteStore
 
 # The model's side is written down here, so that nothing needs a key.
 SCRIPT = [[call("count_words", "call_1", text="tea with milk")], "There are three words."]

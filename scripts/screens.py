@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 from textual.pilot import Pilot
 
-from outrider.config.paths import Folders
+from outrider.config.paths import AppFolders
 from outrider.config.settings import Settings, read_settings
 from outrider.tui.app import OutriderApp
-from outrider.tui.startup import Start, engines
+from outrider.tui.startup import StartOptions, engine_opener
 from outrider.types.agents import Agent, Provider
 
 ROOT = Path(__file__).parents[1]
@@ -115,7 +115,9 @@ async def draw(name: str, folder: Path, script: Any, act: Act, **how: Any) -> No
         (workspace / "cart.py").write_text(CART)
         (workspace / "tests" / "test_cart.py").write_text(TEST)
         async with AsyncExitStack() as stack:
-            app = OutriderApp(Start(lambda: settings(Path(place), workspace, script, **how)), engines(stack))
+            app = OutriderApp(
+                StartOptions(lambda: settings(Path(place), workspace, script, **how)), engine_opener(stack)
+            )
             if how.get("light"):
                 app.theme = "outrider-light"
             async with app.run_test(size=how.get("size", WIDE)) as pilot:
@@ -131,7 +133,7 @@ def settings(place: Path, workspace: Path, script: Any, *, mode: str = "agent", 
     provider = Provider("anthropic", "scripted", options={"script": script, "delay": 0.002})
     reviewer = Agent("reviewer", "You review.", "claude-sonnet-4-6", "anthropic", role="reviews changes")
     leader = msgspec.structs.replace(found.agents[0], model="claude-sonnet-4-6", provider="anthropic", mode=mode)
-    folders = Folders(place / "home", place / "home", place)
+    folders = AppFolders(place / "home", place / "home", place)
     return msgspec.structs.replace(
         found, folders=folders, agents=(leader, reviewer), providers=(provider,), mode=mode, missing=""
     )

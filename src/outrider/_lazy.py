@@ -1,4 +1,4 @@
-"""Names that a package offers and loads when they are first used, so that importing it costs next to nothing."""
+"""Lazy attribute loading for package facades, so that importing a package does not import its modules."""
 
 import sys
 from collections.abc import Callable
@@ -7,18 +7,19 @@ from typing import Any
 
 
 def lazy_names(package: str, homes: dict[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package; `homes` maps a module to the names that live there."""
-    home_of = {name: module for module, names in homes.items() for name in names.split()}
+    """Returns `__getattr__` and `__dir__` for a package. `homes` maps a module to the names that it defines, separated
+    by spaces. A name is imported on first access and then stored in the package."""
+    module_of = {name: module for module, names in homes.items() for name in names.split()}
 
-    def load(name: str) -> Any:
-        home = home_of.get(name)
-        if home is None:
+    def load_name(name: str) -> Any:
+        module = module_of.get(name)
+        if module is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(home), name)
+        value = getattr(import_module(module), name)
         setattr(sys.modules[package], name, value)
         return value
 
-    def listed() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *home_of})
+    def list_names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *module_of})
 
-    return load, listed
+    return load_name, list_names

@@ -1,4 +1,4 @@
-"""Async work from plain code, whether or not an event loop already runs in the caller's thread."""
+"""Run a coroutine from synchronous code, whether or not an event loop is running in the caller's thread."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,19 +10,21 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-LOOK = 0.5  # seconds; an interrupt that comes just before a thread begins to wait does not wake it
+_POLL_SECONDS = 0.5
+"""Waiting is polled: a KeyboardInterrupt that arrives just before a thread blocks on a lock does not wake it."""
 
 
 def run_sync(work: Callable[[], Awaitable[T]]) -> T:
-    """The value of the work. Where a loop runs, as in a notebook, it is left alone: the work gets a thread."""
+    """Runs `work` to its end and returns its value. If this thread has a running loop, as in a notebook, the work runs
+    on a new loop in another thread."""
 
-    async def whole() -> T:
+    async def run_work() -> T:
         return await work()
 
-    return _in_a_thread(work) if _a_loop_runs() else asyncio.run(whole())
+    return _run_in_thread(work) if _has_running_loop() else asyncio.run(run_work())
 
 
-def _a_loop_runs() -> bool:
+def _has_running_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -30,38 +32,39 @@ def _a_loop_runs() -> bool:
     return True
 
 
-def _in_a_thread(work: Callable[[], Awaitable[T]]) -> T:
-    """Whoever interrupts the waiting, with a notebook's stop button for example, ends the work."""
-    begun: Future[Callable[[], object]] = Future()  # gives what calls the work off
+def _run_in_thread(work: Callable[[], Awaitable[T]]) -> T:
+    """Runs `work` on a loop in a new thread. A KeyboardInterrupt in the caller, such as a notebook's stop button,
+    cancels the work."""
+    canceller: Future[Callable[[], object]] = Future()  # set once the work can be cancelled
 
-    async def whole() -> T:
+    async def run_work() -> T:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        begun.set_result(lambda: loop.call_soon_threadsafe(task.cancel) if task else None)
+        canceller.set_result(lambda: loop.call_soon_threadsafe(task.cancel) if task else None)
         return await work()
 
-    ended: Future[T] = Future()
+    result: Future[T] = Future()
     context = copy_context()
 
-    def run() -> None:
+    def run_loop() -> None:
         try:
-            ended.set_result(context.run(asyncio.run, whole()))
-        except BaseException as error:  # noqa: BLE001  it is the caller's
-            ended.set_exception(error)
+            result.set_result(context.run(asyncio.run, run_work()))
+        except BaseException as error:  # noqa: BLE001  raised again in the caller's thread
+            result.set_exception(error)
 
-    thread = Thread(target=run, name="outrider-plain-code")
+    thread = Thread(target=run_loop, name="outrider-run-sync")
     try:
         thread.start()
-        while not wait([ended], LOOK).done:
+        while not wait([result], _POLL_SECONDS).done:
             pass
-        return ended.result()
+        return result.result()
     except BaseException:
-        begun.add_done_callback(_call_off)
+        canceller.add_done_callback(_cancel_work)
         raise
     finally:
         while thread.is_alive():
-            thread.join(LOOK)
+            thread.join(_POLL_SECONDS)
 
 
-def _call_off(begun: "Future[Callable[[], object]]") -> None:
-    with suppress(RuntimeError):  # the loop is closed: the work has ended by itself
-        begun.result()()
+def _cancel_work(canceller: "Future[Callable[[], object]]") -> None:
+    with suppress(RuntimeError):  # the loop is closed: the work has already finished
+        canceller.result()()

@@ -1,45 +1,45 @@
-"""Every exception that Outrider raises, on one screen.
+"""Exception hierarchy: every exception that Outrider raises.
 
 OutriderError
-├── PartValidationError       a part or message that may not be stored (also a ValueError)
-├── InvalidStateTransition    a tool call was asked to make a move that its state does not have
-├── ToolFailure               a tool's own way to say "this went wrong"; the model reads the text
-├── OutputMismatch            an answer that is no value of the wanted type, also after it was to be mended
-├── ListenerOverflow          a listener of the event stream fell too far behind
-├── ProviderError             a model API refused or broke; carries the provider's own words
+├── PartValidationError       a part or message is invalid and was not stored (also a ValueError)
+├── InvalidStateTransition    a tool call has no such transition from its current state
+├── ToolFailure               raised by a tool; the call ends in error and the model reads the message
+├── OutputMismatch            the answer is no value of the requested type, even after a correction was requested
+├── ListenerOverflow          a listener of the event stream is too far behind
+├── ProviderError             a model API returned an error or the connection broke; has the provider's message
 │   ├── AuthenticationError       401: the key is missing or wrong
-│   ├── PermissionRefusedError    403: the key may not do this
-│   ├── NotFoundError             404: no such model or address
-│   ├── InvalidRequestError       400, 422: the API does not accept what was sent
-│   │   └── ContextOverflowError      the prompt is longer than the model's context
+│   ├── PermissionRefusedError    403: the key has no permission for this request
+│   ├── NotFoundError             404: no such model or URL
+│   ├── InvalidRequestError       400, 422: the API does not accept the request
+│   │   └── ContextOverflowError      the prompt is longer than the model's context window
 │   ├── ContentFilterError        the provider's filter stopped the prompt or the answer
-│   ├── QuotaExceededError        402, or 429 for want of money: waiting does not help
-│   ├── RateLimitError            429: too many requests; waiting helps
-│   ├── OverloadedError           529, 503: the provider has no capacity now
+│   ├── QuotaExceededError        402, or 429 because of an exhausted budget: a retry does not help
+│   ├── RateLimitError            429: too many requests; a later retry helps
+│   ├── OverloadedError           529, 503: the provider has no capacity at the moment
 │   ├── ServerError               other 5xx
-│   ├── NetworkError              no connection, or it broke
-│   │   └── StalledStreamError        it stayed open and went silent
-│   └── MalformedAnswerError      an answer that is not what the API promises
-├── StoreError                a session could not be kept or read
-│   ├── SessionNotFoundError      there is no such session (any more)
-│   ├── SessionInUseError         another process owns the session; says who, and since when
-│   ├── LeaseLostError            somebody else took the session over; nothing was written
-│   ├── StorageFullError          the disk or the quota is full; nothing was written, trying again may help
+│   ├── NetworkError              no connection, or it was closed
+│   │   └── StalledStreamError        the connection is open but no data arrives
+│   └── MalformedAnswerError      the response does not follow the API's format
+├── StoreError                a session could not be stored or loaded
+│   ├── SessionNotFoundError      there is no such session, or it was deleted
+│   ├── SessionInUseError         another process owns the session; details name the owner
+│   ├── LeaseLostError            another process took over the session; nothing was written
+│   ├── StorageFullError          the disk or the quota is full; nothing was written, a retry may help
 │   ├── StoreUnavailableError     the store cannot be opened or written: permissions, network, a lock
-│   ├── StoreVersionError         the store was written by a newer version; nothing was changed
-│   └── StoreDamagedError         the store's own file is broken
-├── ServerAwayError           an Outrider server cannot be reached, or hung up; it may come back
-├── WeightsError              the weights of a local model are missing, or could not be fetched; says what to do
+│   ├── StoreVersionError         the store has the schema of a newer version; nothing was changed
+│   └── StoreDamagedError         the database file is damaged
+├── ServerAwayError           an Outrider server cannot be reached or closed the connection; a retry may help
+├── WeightsError              the weights of a local model are missing or could not be downloaded
 ├── ProcessError              a command could not be started, or there is no such process
-├── LimitReachedError         a bound on turns, time, tokens, money, depth was met; what was done is kept
-└── ConfigurationError        a name, setting or combination that cannot work (also a ValueError)
+├── LimitReachedError         a limit on turns, time, tokens, cost or depth was reached; completed work is stored
+└── ConfigurationError        an invalid name, setting or combination (also a ValueError)
 """
 
 from typing import Any, Literal
 
 
 class OutriderError(Exception):
-    """Base of all. `details` holds what a program may want to look at."""
+    """Base class of all exceptions. `message` is the text; `details` has values that a program can use."""
 
     def __init__(self, message: str, **details: Any) -> None:
         super().__init__(message)
@@ -48,11 +48,11 @@ class OutriderError(Exception):
 
 
 class PartValidationError(OutriderError, ValueError):
-    """`details["field"]` names the field that is missing or wrong, where one is to blame."""
+    """A part or message is invalid. `details["field"]` names the field that is missing or wrong, if there is one."""
 
 
 class InvalidStateTransition(OutriderError):
-    """`details` holds current_status, attempted_status and valid_transitions."""
+    """A tool call has no such transition. `details`: current_status, attempted_status and valid_transitions."""
 
     def __init__(self, current_status: str, attempted_status: str, valid_transitions: tuple[str, ...]) -> None:
         allowed = " or ".join(valid_transitions) or "nothing: it has ended"
@@ -65,9 +65,9 @@ class InvalidStateTransition(OutriderError):
 
 
 class ToolFailure(OutriderError):
-    """Raise it inside a tool; the call ends in error and the model reads the message.
+    """Raise this inside a tool: the call ends in error and the model reads the message.
 
-    `reason` is timeout where the tool kept a time limit of its own."""
+    `reason` is `timeout` if the tool enforced its own time limit."""
 
     def __init__(self, message: str, *, reason: Literal["failed", "timeout"] = "failed", **details: Any) -> None:
         super().__init__(message, **details)
@@ -75,18 +75,18 @@ class ToolFailure(OutriderError):
 
 
 class OutputMismatch(OutriderError):
-    """The text is not a value of the wanted type; the message tells the model why."""
+    """The answer is not a value of the requested type; the message explains why and is sent to the model."""
 
 
 class ListenerOverflow(OutriderError):
-    """`details["waiting"]` says how many events were queued when the listener was let go."""
+    """A listener was removed because it is too slow. `details["waiting"]` is the number of queued events."""
 
 
 class ProviderError(OutriderError):
-    """What a model API answered instead of an answer, in its own words.
+    """An error response of a model API, or a failed connection to it.
 
-    `status` is the HTTP status (None when there was none), `type` the provider's own name for the error,
-    `retry_after` the seconds it asked to wait. `retryable` says whether the same request may succeed later.
+    `message` is the provider's text, `status` the HTTP status (None without a response), `type` the provider's name for
+    the error, `retry_after` the delay in seconds that it requested. `retryable`: the same request may succeed later.
     """
 
     retryable = False
@@ -173,7 +173,7 @@ class SessionNotFoundError(StoreError):
 
 
 class SessionInUseError(StoreError):
-    """`details` holds the owner's host and pid, and since when."""
+    """Another process owns the session. `details` has the owner's host and pid and the time of the lease."""
 
 
 class LeaseLostError(StoreError):
@@ -189,7 +189,7 @@ class StoreUnavailableError(StoreError):
 
 
 class StoreVersionError(StoreError):
-    """`details` holds found and supported."""
+    """The store was written by a newer version. `details`: the versions `found` and `supported`."""
 
 
 class StoreDamagedError(StoreError):
@@ -209,7 +209,7 @@ class ProcessError(OutriderError):
 
 
 class LimitReachedError(OutriderError):
-    """`details` holds limit (its name), maximum and reached."""
+    """A limit of a run was reached. `details`: `limit` (its name), `maximum` and `reached`."""
 
     def __init__(self, limit: str, maximum: object, reached: object) -> None:
         super().__init__(

@@ -1,8 +1,8 @@
 """Publish and subscribe. A listener cannot break, block or starve a publisher or another listener.
 
-Plain handlers run at once, in the publisher's thread. Async handlers and `stream()` have a bounded backlog each: a slow
-one loses deltas (whose full value follows anyway) and is told, never ends; one that is hopelessly behind is let go.
-"""
+Synchronous handlers run inline, in the publisher's thread. Async handlers and `stream()` have a bounded queue each: a
+slow listener loses deltas (their full value follows) and is notified, but never loses other events; a listener that is
+too far behind is removed."""
 
 import asyncio
 import inspect
@@ -21,11 +21,11 @@ E = TypeVar("E", bound=Event)
 Handler = Callable[[E], Any]
 Unsubscribe = Callable[[], None]
 EventFilter = Callable[[Event], bool]
-Teller = Callable[[Event], Iterable[Event]]
-Minded = type[Event] | tuple[type[Event], ...]
+EventTransform = Callable[[Event], Iterable[Event]]
+EventClasses = type[Event] | tuple[type[Event], ...]
 
-BACKLOG = 1024
-_PATIENCE = 64  # ends may wait in such a multiple of a backlog's limit
+QUEUE_LIMIT = 1024
+_OVERFLOW_FACTOR = 64  # ends may wait in such a multiple of a backlog's limit
 
 _log = logging.getLogger("outrider.event_bus")
 
@@ -33,9 +33,8 @@ _log = logging.getLogger("outrider.event_bus")
 Route = tuple[Handler[Any], ...] | None
 
 
-class _Routes(dict[type[Event], Route]):
-    """Event class → the handlers that hear it, worked out on the first event of a class; None where such an event
-    reaches nobody at all."""
+class _HandlerTable(dict[type[Event], Route]):
+    """Cache: event class → its handlers, computed on the first event of a class; None if there is no handler."""
 
     def __init__(self, find: Callable[[type[Event]], Route]) -> None:
         self._find = find
@@ -46,60 +45,61 @@ class _Routes(dict[type[Event], Route]):
 
 
 class EventBus:
-    """One bus per engine. Subscribing to a class hears its subclasses too."""
+    """Event bus; every engine has its own. A subscription to a class receives events of its subclasses too."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._afterwards = _Afterwards()
-        self._tellers: tuple[tuple[Teller, Minded], ...] = ()
-        self._teller: Teller | None = None
+        self._returned_awaitables = _ReturnedAwaitables()
+        self._transforms: tuple[tuple[EventTransform, EventClasses], ...] = ()
+        self._transform: EventTransform | None = None
         self._replace_subscriptions([])
 
     def publish(self, event: Event) -> None:
-        if self._routes[event.__class__] is None:
+        if self._handlers[event.__class__] is None:
             return
-        if self._teller is None:
-            self._tell(event)
+        if self._transform is None:
+            self._deliver(event)
             return
-        for told in self._told(event, self._teller):
-            self._tell(told)
+        for result in self._apply_transform(event, self._transform):
+            self._deliver(result)
 
-    def hears(self, event_class: type[Event]) -> bool:
-        """Whether an event of this class reaches anybody; one that does not need not be made."""
-        return self._routes[event_class] is not None
+    def has_listeners(self, event_class: type[Event]) -> bool:
+        """Returns whether an event of this class has a listener; if not, the publisher need not create the event."""
+        return self._handlers[event_class] is not None
 
-    def tell_through(self, teller: Teller, minds: Minded = Event) -> Unsubscribe:
-        """From now on listeners hear what the teller makes of each event: nothing, the event, or others. What it
-        `minds` reaches it even where nobody listens to such events. Returns what ends that."""
-        entry = (teller, minds)
+    def add_transform(self, transform: EventTransform, classes: EventClasses = Event) -> Unsubscribe:
+        """Replaces every published event by the events that `transform` returns: none, the same, or others. Events of
+        `classes` are passed to it even if they have no listener. Returns a function that removes the transform."""
+        entry = (transform, classes)
         with self._lock:
-            self._replace_tellers((*self._tellers, entry))
+            self._replace_transforms((*self._transforms, entry))
 
         def end() -> None:
             with self._lock:
-                self._replace_tellers(tuple(other for other in self._tellers if other is not entry))
+                self._replace_transforms(tuple(other for other in self._transforms if other is not entry))
 
         return end
 
-    def _told(self, event: Event, teller: Teller) -> Iterable[Event]:
+    def _apply_transform(self, event: Event, transform: EventTransform) -> Iterable[Event]:
         try:
-            return tuple(teller(event))
-        except Exception:  # noqa: BLE001  an event that cannot be made safe is not told, and its publisher goes on
-            _log.exception("%s was not told", type(event).__name__)
+            return tuple(transform(event))
+        except Exception:  # noqa: BLE001  an event that cannot be redacted is dropped; the publisher continues
+            _log.exception("%s was dropped: a transform failed", type(event).__name__)
             return ()
 
-    def _tell(self, event: Event) -> None:
-        for handler in self._routes[event.__class__] or ():
+    def _deliver(self, event: Event) -> None:
+        for handler in self._handlers[event.__class__] or ():
             try:
                 outcome = handler(event)
                 if outcome is not None and inspect.isawaitable(outcome):
-                    self._afterwards.add(outcome)
-            except Exception:  # noqa: BLE001  whatever a listener does wrong stays with the listener
+                    self._returned_awaitables.add(outcome)
+            except Exception:  # noqa: BLE001  an error of a listener must not reach the publisher
                 _log.exception("a listener failed on %s", type(event).__name__)
 
     def subscribe(self, event_class: type[E], handler: Handler[E]) -> Unsubscribe:
-        """Hear every event of a class; the handler is plain or async. Returns what ends the subscription."""
-        entry = (event_class, _Courier(event_class, handler) if _is_async(handler) else handler)
+        """Calls `handler`, a sync or async function, for every event of a class. Returns a function that
+        unsubscribes."""
+        entry = (event_class, _AsyncHandler(event_class, handler) if _is_async(handler) else handler)
         with self._lock:
             self._replace_subscriptions([*self._subscriptions, entry])
 
@@ -113,49 +113,50 @@ class EventBus:
         return self.subscribe(Event, handler)
 
     def clear(self) -> None:
-        """Forget every listener; open streams end after what they still hold."""
+        """Removes every listener; open streams end after the events that are queued."""
         with self._lock:
             forgotten = self._subscriptions
             self._replace_subscriptions([])
         for _, handler in forgotten:
-            if isinstance(handler, _Mailbox):
+            if isinstance(handler, _StreamQueue):
                 handler.close()
 
-    def stream(self, filter: EventFilter | None = None, *, limit: int = BACKLOG) -> "EventStream":
-        """Events from now on, until the iterator is closed. With `limit` waiting, deltas are dropped and a
-        DeltasDroppedEvent says how many; with 64 times as many, ListenerOverflow follows what is held."""
-        mailbox = _Mailbox(limit, filter)
+    def stream(self, filter: EventFilter | None = None, *, limit: int = QUEUE_LIMIT) -> "EventStream":
+        """Returns an async iterator over events from now on. When `limit` events are queued, deltas are dropped and a
+        DeltasDroppedEvent reports their number; at 64 times the limit, ListenerOverflow is raised after the queued
+        events."""
+        mailbox = _StreamQueue(limit, filter)
         return EventStream(mailbox, self.subscribe_all(mailbox))
 
     async def settled(self) -> None:
-        """Wait until the async handlers of this loop have heard everything that was published."""
+        """Waits until the async handlers of this loop have handled every published event."""
         for _, handler in self._subscriptions:
-            if isinstance(handler, _Courier):
+            if isinstance(handler, _AsyncHandler):
                 await handler.settled()
-        await self._afterwards.settled()
+        await self._returned_awaitables.settled()
 
     def _replace_subscriptions(self, subscriptions: list[tuple[type[Event], Handler[Any]]]) -> None:
-        """A new list and new routes each time, so that a delivery under way goes on undisturbed."""
+        """Creates a new list and a new table each time, so that a delivery in progress is not affected."""
         self._subscriptions = subscriptions
-        self._routes = _Routes(self._find)
+        self._handlers = _HandlerTable(self._find_handlers)
 
-    def _replace_tellers(self, tellers: tuple[tuple[Teller, Minded], ...]) -> None:
-        self._tellers = tellers
-        self._teller = reduce(_through_both, [teller for teller, _ in tellers]) if tellers else None
+    def _replace_transforms(self, transforms: tuple[tuple[EventTransform, EventClasses], ...]) -> None:
+        self._transforms = transforms
+        self._transform = reduce(_compose, [transform for transform, _ in transforms]) if transforms else None
         self._replace_subscriptions(self._subscriptions)
 
-    def _find(self, cls: type[Event]) -> Route:
-        found = tuple(handler for heard, handler in self._subscriptions if issubclass(cls, heard))
-        minded = bool(self._subscriptions) and any(issubclass(cls, minds) for _, minds in self._tellers)
-        return found if found or minded else None
+    def _find_handlers(self, cls: type[Event]) -> Route:
+        found = tuple(handler for subscribed, handler in self._subscriptions if issubclass(cls, subscribed))
+        transformed = bool(self._subscriptions) and any(issubclass(cls, classes) for _, classes in self._transforms)
+        return found if found or transformed else None
 
 
-def _through_both(first: Teller, then: Teller) -> Teller:
-    return lambda event: [told for heard in first(event) for told in then(heard)]
+def _compose(first: EventTransform, then: EventTransform) -> EventTransform:
+    return lambda event: [result for given in first(event) for result in then(given)]
 
 
-class _Backlog:
-    """What waits for one slow listener: bounded, and deltas go first."""
+class _BoundedEventQueue:
+    """A bounded queue for one listener. When it is full, deltas are dropped first."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -180,7 +181,7 @@ class _Backlog:
                 self._dropped = 0
             self._events.append(event)
             self._deltas += event.droppable
-            self.overflowed = len(self._events) >= _PATIENCE * self._limit
+            self.overflowed = len(self._events) >= _OVERFLOW_FACTOR * self._limit
 
     def take(self) -> Event | None:
         with self._lock:
@@ -194,7 +195,7 @@ class _Backlog:
             return None
 
     def _drop_deltas(self) -> None:
-        """Only ends stay; earlier words about dropped deltas become one."""
+        """Removes queued deltas and merges earlier reports about dropped deltas."""
         kept: deque[Event] = deque()
         for event in self._events:
             if isinstance(event, DeltasDroppedEvent):
@@ -206,11 +207,11 @@ class _Backlog:
         self._events, self._deltas = kept, 0
 
 
-class _Mailbox:
-    """The backlog of a `stream()`: filled from any thread, read in the event loop that opened it."""
+class _StreamQueue:
+    """The queue of a `stream()`: filled from any thread, read in the event loop that created it."""
 
     def __init__(self, limit: int, filter: EventFilter | None) -> None:
-        self._backlog = _Backlog(limit)
+        self._queue = _BoundedEventQueue(limit)
         self._filter = filter
         self._closed = False
         self._arrived = asyncio.Event()
@@ -220,7 +221,7 @@ class _Mailbox:
     def __call__(self, event: Event) -> None:
         if self._closed or (self._filter is not None and not self._filter(event)):
             return
-        self._backlog.put(event)
+        self._queue.put(event)
         self._wake()
 
     def close(self) -> None:
@@ -228,13 +229,14 @@ class _Mailbox:
         self._wake()
 
     async def get(self) -> Event | None:
-        """The next event; None once closed and empty. ListenerOverflow once an overflowing backlog is empty."""
+        """Returns the next event; None once closed and empty. Raises ListenerOverflow after the last queued event of an
+        overflowed queue."""
         while True:
             self._arrived.clear()
-            if (event := self._backlog.take()) is not None:
+            if (event := self._queue.take()) is not None:
                 return event
-            if self._backlog.overflowed:
-                raise ListenerOverflow("this listener fell too far behind and was let go")
+            if self._queue.overflowed:
+                raise ListenerOverflow("this listener is too far behind and was removed")
             if self._closed:
                 return None
             await self._arrived.wait()
@@ -247,9 +249,9 @@ class _Mailbox:
 
 
 class EventStream(AsyncIterator[Event]):
-    """An open ear on the bus. Closing it, leaving its `async with` block, or dropping it ends the subscription."""
+    """An async iterator over events. Closing it, leaving its `async with` block or deleting it unsubscribes."""
 
-    def __init__(self, mailbox: _Mailbox, unsubscribe: Unsubscribe) -> None:
+    def __init__(self, mailbox: _StreamQueue, unsubscribe: Unsubscribe) -> None:
         self._mailbox = mailbox
         self._end = weakref.finalize(self, unsubscribe)
 
@@ -261,7 +263,7 @@ class EventStream(AsyncIterator[Event]):
         return event
 
     def close(self) -> None:
-        """What it still holds can be read; then it ends."""
+        """Unsubscribes; events that are already queued can still be read."""
         self._end()
         self._mailbox.close()
 
@@ -275,91 +277,93 @@ class EventStream(AsyncIterator[Event]):
         await self.aclose()
 
 
-class _Courier:
-    """Brings events to an async handler, one after the other and in order.
+class _AsyncHandler:
+    """Calls an async handler for one event at a time, in order.
 
-    They are handled in the loop that was running when the handler subscribed, else in the publisher's loop, else (a
-    plain script) at once, before `publish` returns."""
+    The handler runs in the loop that was running when it subscribed, else in the publisher's loop, else (in a script
+    without a loop) in a new loop before `publish` returns."""
 
     def __init__(self, event_class: type[Event], handler: Callable[[Any], Awaitable[Any]]) -> None:
         self._event_class = event_class
         self._handler = handler
-        self._backlog = _Backlog(BACKLOG)
-        self._round: asyncio.Task[None] | None = None
-        self._home = _running_loop()
+        self._queue = _BoundedEventQueue(QUEUE_LIMIT)
+        self._task: asyncio.Task[None] | None = None
+        self._loop = _running_loop()
 
     def __call__(self, event: Event) -> None:
-        self._backlog.put(event)
+        self._queue.put(event)
         here = _running_loop()
-        home = here if self._home is None or self._home.is_closed() else self._home
+        home = here if self._loop is None or self._loop.is_closed() else self._loop
         if home is None:
-            asyncio.run(self._deliver())
+            asyncio.run(self._handle_queued())
         elif home is here:
-            self._start(home)
+            self._start_task(home)
         else:
-            home.call_soon_threadsafe(self._start, home)
+            home.call_soon_threadsafe(self._start_task, home)
 
     async def settled(self) -> None:
-        if self._round is not None and not self._round.done() and self._round is not asyncio.current_task():
-            await asyncio.wait([self._round])
+        if self._task is not None and not self._task.done() and self._task is not asyncio.current_task():
+            await asyncio.wait([self._task])
 
-    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._round is None or self._round.done():
-            self._round = loop.create_task(self._deliver())
+    def _start_task(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._task is None or self._task.done():
+            self._task = loop.create_task(self._handle_queued())
 
-    async def _deliver(self) -> None:
-        while (event := self._backlog.take()) is not None:
+    async def _handle_queued(self) -> None:
+        while (event := self._queue.take()) is not None:
             if not isinstance(event, self._event_class):
-                _log.warning("a listener was too slow: %s", event)  # a word about dropped deltas, not what it hears
+                _log.warning(
+                    "a listener was too slow: %s", event
+                )  # a DeltasDroppedEvent, which it did not subscribe to
                 continue
             try:
                 await self._handler(event)
             except Exception:  # noqa: BLE001  as in publish
                 _log.exception("a listener failed on %s", type(event).__name__)
-        if self._backlog.overflowed:
-            _log.error("a listener fell too far behind and was let go")
+        if self._queue.overflowed:
+            _log.error("a listener is too far behind and was removed")
 
 
-class _Afterwards:
-    """Awaits what plain handlers give back, as a lambda around an async function does: in the publisher's loop, one
-    after the other; in a plain script at once."""
+class _ReturnedAwaitables:
+    """Awaits the awaitables that synchronous handlers return, such as a lambda around an async function: one at a time,
+    in the publisher's loop; without a loop, in a new one before `publish` returns."""
 
     def __init__(self) -> None:
-        self._rounds: dict[asyncio.AbstractEventLoop, tuple[deque[Awaitable[Any]], asyncio.Task[None]]] = {}
+        self._tasks: dict[asyncio.AbstractEventLoop, tuple[deque[Awaitable[Any]], asyncio.Task[None]]] = {}
 
     def add(self, outcome: Awaitable[Any]) -> None:
         loop = _running_loop()
         if loop is None:
-            asyncio.run(_awaited(deque([outcome])))
-        elif loop not in self._rounds:
+            asyncio.run(_await_all(deque([outcome])))
+        elif loop not in self._tasks:
             waiting = deque([outcome])
-            work = loop.create_task(_awaited(waiting))
-            work.add_done_callback(lambda _: self._rounds.pop(loop, None))
-            self._rounds[loop] = waiting, work
-        elif len(waiting := self._rounds[loop][0]) < _PATIENCE * BACKLOG:
+            work = loop.create_task(_await_all(waiting))
+            work.add_done_callback(lambda _: self._tasks.pop(loop, None))
+            self._tasks[loop] = waiting, work
+        elif len(waiting := self._tasks[loop][0]) < _OVERFLOW_FACTOR * QUEUE_LIMIT:
             waiting.append(outcome)
         else:
-            _log.error("a listener fell too far behind; what it wanted to do now is not done")
+            _log.error("a listener is too far behind; its coroutine was closed without running")
             if inspect.iscoroutine(outcome):
                 outcome.close()
 
     async def settled(self) -> None:
-        _, work = self._rounds.get(asyncio.get_running_loop(), (None, None))
+        _, work = self._tasks.get(asyncio.get_running_loop(), (None, None))
         if work is not None and work is not asyncio.current_task():
             await asyncio.wait([work])
 
 
-async def _awaited(waiting: deque[Awaitable[Any]]) -> None:
+async def _await_all(waiting: deque[Awaitable[Any]]) -> None:
     while waiting:
         try:
             await waiting.popleft()
         except Exception:  # noqa: BLE001  as in publish
-            _log.exception("a listener failed afterwards")
+            _log.exception("an awaitable of a listener failed")
 
 
 def _is_async(handler: Handler[Any]) -> bool:
     code = getattr(getattr(handler, "__func__", handler), "__code__", None)
-    if code is not None:  # a plain function or a method, as nearly all are
+    if code is not None:  # a function or a method; cheaper than inspect.iscoroutinefunction
         return bool(code.co_flags & inspect.CO_COROUTINE)
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
@@ -373,5 +377,5 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 @cache
 def get_event_bus() -> EventBus:
-    """The default bus, for scripts that ask for one; an Engine has its own."""
+    """Returns the default bus, for scripts; an Engine has its own."""
     return EventBus()

@@ -14,12 +14,28 @@ Edge = tuple[str, str]
 
 FRONT_ENDS = ("outrider.cli", "outrider.tui", "outrider.server", "outrider.acp")
 # Front ends hold an engine and read values; `background` is the layer between them and the engine.
-SEEN_BY_FRONT_ENDS = ("outrider.app", "outrider.background", "outrider.types", "outrider.errors")
-FACADES = ("outrider", "outrider.events")
+COMPOSITION = (
+    "outrider.engine",
+    "outrider.config",
+    "outrider.project",
+    "outrider.models",
+    "outrider.remote",
+    "outrider.session_replay",
+)
+SEEN_BY_FRONT_ENDS = (
+    *COMPOSITION,
+    "outrider.background",
+    "outrider.presentation",
+    "outrider.types",
+    "outrider.errors",
+    "outrider._sync",
+)
+FACADES = ("outrider", "outrider.events", "outrider.stores")
 VENDOR_FREE = ("outrider.errors", "outrider.types", "outrider.event_bus", "outrider.context", "outrider.agents")
 CORE_LIBRARIES = {"msgspec", "typing_extensions"}
-SHARED_BY_VENDORS = tuple(f"outrider.providers.{name}" for name in ("cassettes", "catalog", "stages", "transport"))
-SHARED_BY_TOOLS = tuple(f"outrider.tools.{name}" for name in ("files", "patches", "search", "text", "web"))
+SHARED_BY_VENDORS = tuple(f"outrider.providers.{name}" for name in ("cassettes", "stream_filters", "transport"))
+STORES = tuple(f"outrider.sessions.{name}" for name in ("sqlite", "postgres", "memory_store"))
+SHARED_BY_TOOLS = ("outrider.tools.text",)
 UNFOLDERED_PROVIDERS = ("outrider.providers.local", "outrider.providers.scripted")
 EFFECTS = {"http", "shutil", "socket", "sqlite3", "ssl", "subprocess", "tempfile"}
 
@@ -99,16 +115,15 @@ def test_built_in_tools_do_not_know_each_other():
 
 
 def test_only_the_composition_root_names_concrete_stores_vendors_and_tools():
-    stores = [module for module in members("outrider.sessions") if module.endswith("_store")]
     tools = [folder for folder in folders("outrider.tools") if folder not in SHARED_BY_TOOLS]
-    concrete = [*stores, *vendors(), *UNFOLDERED_PROVIDERS, *tools]
+    concrete = [*STORES, *vendors(), *UNFOLDERED_PROVIDERS, *tools]
     broken = [
         (importer, imported)
         for importer, imported in edges()
         for home in concrete
-        if within(imported, home) and not within(importer, home, "outrider.app") and importer not in FACADES
+        if within(imported, home) and not within(importer, home, *COMPOSITION) and importer not in FACADES
     ]
-    assert_none(broken, "only outrider.app chooses implementations")
+    assert_none(broken, "only the composition packages choose implementations")
 
 
 def test_the_middle_of_the_house_knows_no_library_but_the_core_ones():

@@ -9,19 +9,19 @@ from hypothesis import strategies as st
 
 from outrider.errors import ProviderError
 from outrider.providers.anthropic.client import AnthropicWire
-from outrider.providers.assembler import Assembler
+from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.client import WireClient
 from outrider.providers.google.client import GoogleWire
 from outrider.providers.openai.chat_client import ChatWire
 from outrider.providers.openai.responses_client import ResponsesWire
-from outrider.providers.provider import Wire
+from outrider.providers.provider import WireFormat
 from outrider.providers.transport.retry import RetryPolicy
 from outrider.types.agents import Provider
 from outrider.types.parts import ToolPart
 from tests.contract.test_model_client import ANTHROPIC, CHAT, GOOGLE, REQUEST, RESPONSES
 from tests.fixtures.player import Player
 
-WIRES: dict[str, tuple[Callable[[], Wire], list[bytes]]] = {
+WIRES: dict[str, tuple[Callable[[], WireFormat], list[bytes]]] = {
     "anthropic": (lambda: AnthropicWire(Provider("p", "anthropic", "k")), ANTHROPIC),
     "openai": (lambda: ChatWire(Provider("p", "openai", "k")), CHAT),
     "openai-responses": (lambda: ResponsesWire(Provider("p", "openai-responses", "k")), RESPONSES),
@@ -36,11 +36,11 @@ junk = st.one_of(
 places = st.floats(0, 1)
 
 
-async def read(name: str, stream: bytes, size: int) -> tuple[Assembler, Exception | None]:
+async def read(name: str, stream: bytes, size: int) -> tuple[AnswerAssembler, Exception | None]:
     wire, _ = WIRES[name]
     chunks = [stream[start : start + size] for start in range(0, len(stream), size)]
     client = WireClient("p", wire(), Player(chunks), retry=RetryPolicy(attempts=1))
-    kept = Assembler(client.family("m"))
+    kept = AnswerAssembler(client.model_family("m"))
     try:
         async for delta in client.stream(REQUEST):
             kept.add(delta)
@@ -57,7 +57,7 @@ def test_damage_ends_in_an_answer_or_in_a_typed_error(name: str, place: float, l
     start = int(place * len(whole))
     damaged = whole[:start] + put + whole[start + length :]
     kept, error = asyncio.run(read(name, damaged, size))
-    calls = [part for part in kept.parts() if isinstance(part, ToolPart)]
+    calls = [part for part in kept.list_parts() if isinstance(part, ToolPart)]
     assert len({call.call_id for call in calls}) == len(calls)
     assert error is not None or kept.finish is not None
 
@@ -80,7 +80,7 @@ def test_the_size_of_the_pieces_changes_nothing(name: str, size: int):
     expected, _ = asyncio.run(read(name, whole, len(whole)))
     kept, error = asyncio.run(read(name, whole, size))
     assert error is None
-    assert [summary(part) for part in kept.parts()] == [summary(part) for part in expected.parts()]
+    assert [summary(part) for part in kept.list_parts()] == [summary(part) for part in expected.list_parts()]
     assert (kept.finish, kept.tokens) == (expected.finish, expected.tokens)
 
 

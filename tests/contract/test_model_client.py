@@ -11,7 +11,7 @@ import pytest
 
 from outrider.errors import AuthenticationError, ProviderError
 from outrider.models.clients import fallback_client, model_client
-from outrider.providers.assembler import Assembler
+from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.local.client import LocalClient
 from outrider.providers.local.model_pool import LoadedModel
 from outrider.providers.local.prompt import CompactToolPrompt
@@ -133,17 +133,17 @@ def with_nobody_first(provider: Provider) -> ModelClient:
 class EmbeddedModels:
     """One loaded model that answers the same to everybody."""
 
-    def take(self, name: str) -> LoadedModel:
+    def acquire(self, name: str) -> LoadedModel:
         runtime = FakeRuntime(lambda _: '{"say": "I will look.", "tool": "read", "path": "a.txt"}')
         self._model = LoadedModel(runtime, None)
         return self._model
 
-    def give_back(self, name: str) -> None:
+    def release(self, name: str) -> None:
         self._model.close()
 
 
 def embedded(provider: Provider) -> ModelClient:
-    return LocalClient(provider.name, EmbeddedModels(), CompactToolPrompt(says=True))
+    return LocalClient(provider.name, EmbeddedModels(), CompactToolPrompt(allows_text=True))
 
 
 PEER = [
@@ -193,10 +193,10 @@ async def client_of(name: str, reply: Reply | None = None) -> AsyncIterator[tupl
 @pytest.mark.parametrize("name", SUBJECTS)
 async def test_an_answer_adds_up_to_text_and_call(name: str):
     async with client_of(name) as (client, _):
-        assembler = Assembler(client.family("m"))
+        assembler = AnswerAssembler(client.model_family("m"))
         async for delta in client.stream(REQUEST):
             assembler.add(delta)
-    text, called = assembler.parts()
+    text, called = assembler.list_parts()
     assert isinstance(text, TextPart)
     assert text.text == "I will look."
     assert isinstance(called, ToolPart)
@@ -271,8 +271,8 @@ async def test_a_refusal_is_typed_and_says_who_refused(name: str):
         assert len(server.requests) == 1
 
 
-async def outcome(client: ModelClient) -> tuple[Assembler, ProviderError | None]:
-    kept = Assembler("")
+async def outcome(client: ModelClient) -> tuple[AnswerAssembler, ProviderError | None]:
+    kept = AnswerAssembler("")
     try:
         async for delta in client.stream(REQUEST):
             kept.add(delta)

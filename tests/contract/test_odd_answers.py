@@ -10,12 +10,12 @@ import pytest
 from outrider.errors import ContextOverflowError, NetworkError, OverloadedError, ProviderError, ServerError
 from outrider.models.clients import model_client
 from outrider.providers.anthropic.client import AnthropicWire
-from outrider.providers.assembler import Assembler
+from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.client import WireClient
 from outrider.providers.google.client import GoogleWire
 from outrider.providers.openai.chat_client import ChatWire
 from outrider.providers.openai.responses_client import ResponsesWire
-from outrider.providers.provider import Wire
+from outrider.providers.provider import WireFormat
 from outrider.providers.transport.retry import RetryPolicy
 from outrider.types.agents import Provider, ProviderKind
 from outrider.types.parts import TextPart, ToolPart
@@ -24,7 +24,7 @@ from tests.fixtures.http_server import Reply, serving
 from tests.fixtures.player import Player
 
 Fields = dict[str, Any]
-WIRES: dict[str, Callable[[], Wire]] = {
+WIRES: dict[str, Callable[[], WireFormat]] = {
     "anthropic": lambda: AnthropicWire(Provider("p", "anthropic", "k")),
     "openai": lambda: ChatWire(Provider("p", "openai", "k")),
     "openai-responses": lambda: ResponsesWire(Provider("p", "openai-responses", "k")),
@@ -33,9 +33,11 @@ WIRES: dict[str, Callable[[], Wire]] = {
 STREAMS = {"anthropic": ANTHROPIC, "openai": CHAT, "openai-responses": RESPONSES, "google": GOOGLE}
 
 
-async def read(name: str, body: bytes, headers: dict[str, str] | None = None) -> tuple[Assembler, Exception | None]:
+async def read(
+    name: str, body: bytes, headers: dict[str, str] | None = None
+) -> tuple[AnswerAssembler, Exception | None]:
     client = WireClient("p", WIRES[name](), Player([body], headers=headers), retry=RetryPolicy(attempts=1))
-    kept = Assembler(client.family("m"))
+    kept = AnswerAssembler(client.model_family("m"))
     try:
         async for delta in client.stream(REQUEST):
             kept.add(delta)
@@ -44,12 +46,12 @@ async def read(name: str, body: bytes, headers: dict[str, str] | None = None) ->
     return kept, None
 
 
-def text_of(kept: Assembler) -> str:
-    return "".join(part.text for part in kept.parts() if isinstance(part, TextPart))
+def text_of(kept: AnswerAssembler) -> str:
+    return "".join(part.text for part in kept.list_parts() if isinstance(part, TextPart))
 
 
-def calls_of(kept: Assembler) -> list[tuple[str, Fields]]:
-    return [(part.tool, part.state.input) for part in kept.parts() if isinstance(part, ToolPart)]
+def calls_of(kept: AnswerAssembler) -> list[tuple[str, Fields]]:
+    return [(part.tool, part.state.input) for part in kept.list_parts() if isinstance(part, ToolPart)]
 
 
 def stream(*events: Fields | bytes) -> bytes:
@@ -210,7 +212,7 @@ async def test_calls_of_any_shape_are_read_and_told_apart(name: str, body: bytes
     assert error is None
     assert calls_of(kept) == calls
     assert kept.finish == "tool_use"
-    ids = [part.call_id for part in kept.parts() if isinstance(part, ToolPart)]
+    ids = [part.call_id for part in kept.list_parts() if isinstance(part, ToolPart)]
     assert len(set(ids)) == len(ids)
 
 
@@ -261,12 +263,12 @@ async def test_an_answer_that_a_server_gave_up_before_its_beginning_may_be_asked
              b'{"error":{"message":"\xff"}}', b"{" * 3000, b'{"error":' * 5000, b'{"error":' * 600 + b"1" + b"}" * 600]
 )  # fmt: skip
 def test_a_refusal_of_any_shape_is_an_error_by_its_status(name: str, body: bytes):
-    assert type(WIRES[name]().error(500, {}, body)) is ServerError
+    assert type(WIRES[name]().decode_error(500, {}, body)) is ServerError
 
 
 @pytest.mark.parametrize("name", WIRES)
 def test_a_refusal_may_come_as_an_event(name: str):
-    error = WIRES[name]().error(400, {}, b'event: error\ndata: {"error": {"message": "prompt is too long"}}\n\n')
+    error = WIRES[name]().decode_error(400, {}, b'event: error\ndata: {"error": {"message": "prompt is too long"}}\n\n')
     assert (type(error), error.message) == (ContextOverflowError, "prompt is too long")
 
 
@@ -281,7 +283,7 @@ def test_a_refusal_may_come_as_an_event(name: str):
 async def test_a_stream_that_tells_its_end_and_stays_open_is_not_waited_for(kind: ProviderKind, body: bytes):
     async with serving(Reply([body], after="keepalive_open")) as server, asyncio.timeout(30):  # idle is ten times that
         client = model_client(Provider("p", kind, "k", server.url, options={"timeouts": {"closing": 0.05}}))
-        answer = Assembler("")
+        answer = AnswerAssembler("")
         async for delta in client.stream(REQUEST):
             answer.add(delta)
         await client.aclose()

@@ -11,6 +11,7 @@ import pytest
 
 from outrider.errors import LeaseLostError, PartValidationError, SessionInUseError, SessionNotFoundError, StoreError
 from outrider.sessions.memory_store import MemoryStore
+from outrider.sessions.process_identity import current_process
 from outrider.sessions.records import (
     Approval,
     ApprovalChange,
@@ -18,17 +19,16 @@ from outrider.sessions.records import (
     InboxChange,
     InboxItem,
     MessageChange,
-    Owner,
     PartChange,
+    ProcessIdentity,
     SessionChange,
     SessionFilter,
     SessionUpdate,
     StoredSession,
-    sayable,
+    to_storable_text,
 )
-from outrider.sessions.recovery import forget
+from outrider.sessions.recovery import delete_inactive_sessions
 from outrider.sessions.session import SessionTime
-from outrider.sessions.sqlite.owners import this_process
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.sessions.store import Store
 from outrider.types.codec import UnknownPart
@@ -117,7 +117,7 @@ async def test_a_session_that_is_not_there_is_said_so(store: Store):
         store.delete("x"),
         store.fork("x"),
         store.update("x", SessionUpdate(title="t")),
-        store.acquire("x", this_process()),
+        store.acquire("x", current_process()),
         store.inbox("x"),
     ):
         with pytest.raises(SessionNotFoundError):
@@ -176,9 +176,9 @@ async def test_sf_065_any_title_is_stored_listed_and_found(store: Store, title: 
     made = await store.create(StoredSession(title=title))
     (listed,) = (await store.list()).sessions
     assert listed.id == made.id
-    assert listed.title == sayable(title)
+    assert listed.title == to_storable_text(title)
     renamed = await store.update(made.id, SessionUpdate(title=title + "!"))
-    assert (await store.get(made.id)).title == renamed.title == sayable(title) + "!"
+    assert (await store.get(made.id)).title == renamed.title == to_storable_text(title) + "!"
 
 
 async def test_deleting_a_session_deletes_those_of_its_agents_too(store: Store, session: StoredSession):
@@ -200,7 +200,7 @@ async def test_a_deleted_session_can_be_created_anew_and_is_empty(store: Store, 
 
 async def test_clearing_leaves_only_what_somebody_owns(store: Store, session: StoredSession):
     await store.create(StoredSession())
-    await store.acquire(session.id, this_process())
+    await store.acquire(session.id, current_process())
     assert await store.clear() == 1
     assert [one.id for one in (await store.list()).sessions] == [session.id]
 
@@ -209,10 +209,10 @@ async def test_sf_049_old_sessions_are_forgotten_while_others_are_written(store:
     old = [await store.create(StoredSession(title="old")) for _ in range(5)]
     await store.create(StoredSession(title="child", parent_id=old[0].id))
     owned = await store.create(StoredSession(title="owned"))
-    await store.acquire(owned.id, this_process())
+    await store.acquire(owned.id, current_process())
     young = await store.create(StoredSession(title="young", time=SessionTime(START + DAY, START + DAY)))
     async with asyncio.TaskGroup() as group:
-        forgetting = group.create_task(forget(store, inactive_since=START + DAY))
+        forgetting = group.create_task(delete_inactive_sessions(store, inactive_since=START + DAY))
         busy = group.create_task(store.update(young.id, SessionUpdate(metadata={"busy": True})))
     assert (forgetting.result(), busy.result().title) == (5, "young")
     assert {one.title for one in (await store.list()).sessions} == {"young", "owned"}
@@ -480,7 +480,7 @@ async def test_usage_is_counted_by_day_model_agent_and_tool(store: Store, sessio
 
 
 async def test_sf_020_a_second_owner_is_told_who_the_first_is_and_may_take_over(store: Store, session: StoredSession):
-    first, second = this_process(), this_process()
+    first, second = current_process(), current_process()
     held = await store.acquire(session.id, first)
     with pytest.raises(SessionInUseError) as refused:
         await store.acquire(session.id, second)
@@ -496,7 +496,7 @@ async def test_sf_020_a_second_owner_is_told_who_the_first_is_and_may_take_over(
 
 
 async def test_nobody_writes_past_an_owner_but_anybody_may_ask_rename_and_fork(store: Store, session: StoredSession):
-    lease = await store.acquire(session.id, this_process())
+    lease = await store.acquire(session.id, current_process())
     with pytest.raises(SessionInUseError):
         await store.append(session.id, [said(session, "x")])
     with pytest.raises(SessionInUseError):
@@ -510,22 +510,22 @@ async def test_nobody_writes_past_an_owner_but_anybody_may_ask_rename_and_fork(s
 async def test_a_released_or_expired_lease_is_free_and_its_old_token_is_fenced_once_used(
     store: Store, session: StoredSession
 ):
-    first = await store.acquire(session.id, this_process())
+    first = await store.acquire(session.id, current_process())
     await store.release(first)
-    second = await store.acquire(session.id, this_process(), ttl_ms=1)
+    second = await store.acquire(session.id, current_process(), ttl_ms=1)
     await asyncio.sleep(0.02)
     await store.append(session.id, [said(session, "still mine")], token=second.token)
     assert await store.renew(second) == second
     await store.renew(second)
     await asyncio.sleep(0.02)
-    third = await store.acquire(session.id, this_process())
+    third = await store.acquire(session.id, current_process())
     assert first.token < second.token < third.token
     with pytest.raises(LeaseLostError):
         await store.append(session.id, [said(session, "woke up")], token=second.token)
 
 
 async def test_after_an_owner_expired_and_somebody_wrote_the_old_owner_is_fenced(store: Store, session: StoredSession):
-    lease = await store.acquire(session.id, this_process(), ttl_ms=1)
+    lease = await store.acquire(session.id, current_process(), ttl_ms=1)
     await asyncio.sleep(0.02)
     await store.append(session.id, [said(session, "without a lease")])
     with pytest.raises(LeaseLostError):
@@ -553,7 +553,7 @@ async def test_an_inbox_item_is_kept_once_and_taken_once(store: Store, session: 
 async def test_sf_006_a_question_is_asked_once_and_an_open_one_is_never_a_yes(store: Store, session: StoredSession):
     question = Approval(session_id=session.id, call_id="c1", tool="shell", input={"command": "rm x", "n": 1})
     asked = await store.ask(question)
-    assert not asked.allows("c1", "shell", question.input)
+    assert not asked.allows_call("c1", "shell", question.input)
     again = await store.ask(Approval(session_id=session.id, call_id="c1", tool="shell", input=dict(question.input)))
     assert again.id == asked.id
     assert [one.id for one in await store.approvals(session.id, only_open=True)] == [asked.id]
@@ -562,10 +562,10 @@ async def test_sf_006_a_question_is_asked_once_and_an_open_one_is_never_a_yes(st
 async def test_an_answer_is_bound_to_the_exact_call(store: Store, session: StoredSession):
     asked = await store.ask(Approval(session_id=session.id, call_id="c1", tool="shell", input={"a": 1, "b": 2}))
     yes = await store.answer(asked.id, "allowed", by="web")
-    assert yes.allows("c1", "shell", {"b": 2, "a": 1})
-    assert not yes.allows("c1", "shell", {"a": 1, "b": 3})
-    assert not yes.allows("c2", "shell", {"a": 1, "b": 2})
-    assert not yes.allows("c1", "write", {"a": 1, "b": 2})
+    assert yes.allows_call("c1", "shell", {"b": 2, "a": 1})
+    assert not yes.allows_call("c1", "shell", {"a": 1, "b": 3})
+    assert not yes.allows_call("c2", "shell", {"a": 1, "b": 2})
+    assert not yes.allows_call("c1", "write", {"a": 1, "b": 2})
     other = await store.ask(Approval(session_id=session.id, call_id="c1", tool="shell", input={"a": 1, "b": 3}))
     assert other.id != asked.id
     assert other.answer == "open"
@@ -625,6 +625,6 @@ async def test_one_bad_write_among_many_fails_alone(store: Store, session: Store
 
 
 def test_the_owner_of_another_process_is_another_owner():
-    one, two = this_process(), this_process()
-    assert isinstance(one, Owner)
+    one, two = current_process(), current_process()
+    assert isinstance(one, ProcessIdentity)
     assert one != two

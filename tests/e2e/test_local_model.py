@@ -15,32 +15,32 @@ import pytest
 from msgspec.structs import replace
 
 from outrider import Agent, Engine, EventBus, Provider, TextPart, ToolCompleted, ToolPart
-from outrider.config.paths import find_folders
+from outrider.config.paths import find_app_folders
 from outrider.context.prompts import prompt_text
 from outrider.engine.session_tools import ToolEnvironment
-from outrider.models.local.tools import PRIMER, WorkspaceNames
-from outrider.models.local.weights import SMALL, imprints_folder, local_profile, place_of
+from outrider.models.local.compact_tools import LOCAL_TOOL_PROMPT, WorkspaceFileSource
+from outrider.models.local.weights import SMALL_WEIGHTS, local_profile, prefix_cache_folder, weights_path
 from outrider.processes.sandbox.sandbox import NoSandbox
-from outrider.providers.assembler import Assembler
+from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.local.client import LocalClient
 from outrider.providers.local.llama_cpp import EmbeddedRuntime
-from outrider.providers.local.model_pool import POOL, LoadedModel
+from outrider.providers.local.model_pool import MODEL_POOL, LoadedModel
 from outrider.providers.local.prefix_cache import PrefixCache
-from outrider.providers.local.runtime import RuntimeLimits, Told
+from outrider.providers.local.runtime import ChunkCallback, RuntimeLimits
 from outrider.types.deltas import TextDelta
 from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Prompt, Request, ToolChoice, ToolSpec
 
 pytest.importorskip("xllamacpp")
-WEIGHTS = place_of(SMALL, find_folders(os.environ).data)
+WEIGHTS = weights_path(SMALL_WEIGHTS, find_app_folders(os.environ).data)
 OPTIONS = {"context": 4096, "threads": 1}  # other tests run beside these, and threads would wait for each other
 LIMITS = RuntimeLimits(**OPTIONS)
-TERSE = replace(PRIMER, examples=())  # examples make answers better, and take long to read
+TERSE = replace(LOCAL_TOOL_PROMPT, examples=())  # examples make answers better, and take long to read
 SOON = 120  # seconds: for what takes one or two on a free machine
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(300),
     pytest.mark.skipif(
-        not WEIGHTS.is_file(), reason="the small weights are not here; fetch them with: outrider models pull small"
+        not WEIGHTS.is_file(), reason="the small weights are not here; download them with: outrider models pull small"
     ),
 ]
 
@@ -72,10 +72,10 @@ class Models:
     def __init__(self, model: LoadedModel) -> None:
         self._model = model
 
-    def take(self, name: str) -> LoadedModel:
+    def acquire(self, name: str) -> LoadedModel:
         return self._model
 
-    def give_back(self, name: str) -> None:
+    def release(self, name: str) -> None:
         pass
 
 
@@ -87,7 +87,7 @@ class WatchedRuntime(EmbeddedRuntime):
         self.chunks: list[str] = []
         self.reads = threading.Event()
 
-    def chat(self, body: str, told: Told) -> None:
+    def chat(self, body: str, told: ChunkCallback) -> None:
         self.chunks = chunks = []
 
         def noted(chunk: str) -> bool:
@@ -99,7 +99,7 @@ class WatchedRuntime(EmbeddedRuntime):
 
 
 def imprints_of(home: Path) -> Path:
-    return imprints_folder(home, place_of(SMALL, home))
+    return prefix_cache_folder(home, weights_path(SMALL_WEIGHTS, home))
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Everything but the weights is the tests' own."""
     folder = tmp_path_factory.mktemp("home")
     imprints_of(folder).mkdir(parents=True)
-    place_of(SMALL, folder).symlink_to(WEIGHTS)
+    weights_path(SMALL_WEIGHTS, folder).symlink_to(WEIGHTS)
     options = "".join(f"{name} = {value}\n" for name, value in OPTIONS.items())
     (folder / "config.toml").write_text(f"[providers.local.options]\n{options}")
     with pytest.MonkeyPatch.context() as patch:
@@ -118,12 +118,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def runtime(home: Path) -> WatchedRuntime:
     """Loaded once for all tests here."""
-    return WatchedRuntime(place_of(SMALL, home), imprints_of(home))
+    return WatchedRuntime(weights_path(SMALL_WEIGHTS, home), imprints_of(home))
 
 
 @pytest.fixture(scope="module")
 def models(home: Path, runtime: WatchedRuntime) -> Iterator[Models]:
-    with closing(LoadedModel(runtime, PrefixCache(imprints_of(home), place_of(SMALL, home)))) as model:
+    with closing(LoadedModel(runtime, PrefixCache(imprints_of(home), weights_path(SMALL_WEIGHTS, home)))) as model:
         yield Models(model)
 
 
@@ -133,16 +133,16 @@ def asking(text: str, **fields) -> Request:
     )
 
 
-async def folded(client: LocalClient, request: Request) -> Assembler:
-    assembler = Assembler("local")
+async def folded(client: LocalClient, request: Request) -> AnswerAssembler:
+    assembler = AnswerAssembler("local")
     async for delta in client.stream(request):
         assembler.add(delta)
     return assembler
 
 
 async def test_it_speaks(models):
-    answer = await folded(LocalClient("local", models, PRIMER), asking("What is the capital of France?"))
-    (text,) = answer.parts()
+    answer = await folded(LocalClient("local", models, LOCAL_TOOL_PROMPT), asking("What is the capital of France?"))
+    (text,) = answer.list_parts()
     assert "Paris" in text.text
     assert (answer.finish, answer.model) == ("stop", "0.5b")
     assert answer.tokens.output > 0
@@ -154,7 +154,7 @@ async def test_calls_always_parse_however_wild_the_model_is(models):
         settings = ModelSettings(temperature=1.5, extra={"seed": number}, max_output_tokens=120)
         request = asking('Plan my day! ☕ "quotes" and\nnewlines', tools=(ODD,), settings=settings)
         answer = await folded(client, request)
-        (part,) = answer.parts()
+        (part,) = answer.list_parts()
         if isinstance(part, ToolPart) and answer.finish == "tool_use":
             assert part.metadata == {}, "the input did not parse"
             assert {"steps", "level"} <= part.state.input.keys()
@@ -167,14 +167,14 @@ async def test_calls_always_parse_however_wild_the_model_is(models):
 async def test_a_value_follows_its_schema(models):
     wanted = OutputSchema({"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]})
     answer = await folded(
-        LocalClient("local", models, PRIMER), asking("What is 2 + 2?", settings=ModelSettings(output=wanted))
+        LocalClient("local", models, LOCAL_TOOL_PROMPT), asking("What is 2 + 2?", settings=ModelSettings(output=wanted))
     )
-    (text,) = answer.parts()
+    (text,) = answer.list_parts()
     assert msgspec.json.decode(text.text).keys() == {"sum"}
 
 
 async def test_a_prompt_is_given_up_between_two_batches(models, runtime):
-    client = LocalClient("local", models, PRIMER)
+    client = LocalClient("local", models, LOCAL_TOOL_PROMPT)
     await folded(client, asking("Hi", settings=ModelSettings(max_output_tokens=1)))  # the common beginning is read
     runtime.reads.clear()
     reading = asyncio.ensure_future(folded(client, asking("word " * 2000)))
@@ -185,7 +185,7 @@ async def test_a_prompt_is_given_up_between_two_batches(models, runtime):
 
 
 async def test_an_answer_is_given_up_between_two_tokens(models, runtime):
-    client = LocalClient("local", models, PRIMER)
+    client = LocalClient("local", models, LOCAL_TOOL_PROMPT)
     async with aclosing(client.stream(asking("Count from one to a thousand, in words."))) as deltas:
         while not isinstance(await anext(deltas), TextDelta):
             pass
@@ -205,16 +205,16 @@ async def require_stopped(client: LocalClient, runtime: WatchedRuntime) -> None:
 
 async def test_the_second_start_remembers_what_the_first_has_read(models, home):
     system = "You are a very patient gardener. " * 20
-    first = await folded(LocalClient("local", models, PRIMER), asking("Hi", system=system))
+    first = await folded(LocalClient("local", models, LOCAL_TOOL_PROMPT), asking("Hi", system=system))
     assert len([*imprints_of(home).glob("*.bin")]) > 0
     again = RuntimeLimits(context=2048, threads=1)
-    fresh = await asyncio.to_thread(POOL.take, place_of(SMALL, home), imprints_of(home), again)
+    fresh = await asyncio.to_thread(MODEL_POOL.acquire, weights_path(SMALL_WEIGHTS, home), imprints_of(home), again)
     try:
-        second = await folded(LocalClient("local", Models(fresh), PRIMER), asking("Hi", system=system))
+        second = await folded(LocalClient("local", Models(fresh), LOCAL_TOOL_PROMPT), asking("Hi", system=system))
     finally:
-        await asyncio.to_thread(POOL.give_back, place_of(SMALL, home), again)
+        await asyncio.to_thread(MODEL_POOL.release, weights_path(SMALL_WEIGHTS, home), again)
     assert second.tokens.cache.read > 100
-    assert second.parts()[0].text == first.parts()[0].text
+    assert second.list_parts()[0].text == first.list_parts()[0].text
 
 
 async def test_an_agent_answers_from_a_file(home, tmp_path):
@@ -237,18 +237,18 @@ async def test_only_files_that_exist_can_be_read(models, tmp_path):
     read = ToolSpec(
         "read", "", {"type": "object", "properties": {"file_path": {"type": "string"}}, "required": ["file_path"]}
     )
-    client = LocalClient("local", models, TERSE, WorkspaceNames())
+    client = LocalClient("local", models, TERSE, WorkspaceFileSource())
     settings = ModelSettings(temperature=1.5, extra={"seed": 1}, tool_choice=ToolChoice("required"))
     for text in ("Show me the readme", "What is in main.c, I wonder"):
         (call,) = (
             await folded(client, asking(text, tools=(read,), settings=settings, workspace=str(tmp_path)))
-        ).parts()
+        ).list_parts()
         assert call.state.input["file_path"] in ("only_one.txt", "main.c")
 
 
 def test_the_first_task_is_worked_on_and_shown(home):
     """Whether so small a model also mends the bug is no promise; that it works and is seen at work is one."""
-    command = [sys.executable, "-m", "outrider.engine.local_demo", SMALL.name, "3"]
+    command = [sys.executable, "-m", "outrider.engine.local_demo", SMALL_WEIGHTS.name, "3"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\n> read prices.py\n" in done.stdout  # a call, as it began

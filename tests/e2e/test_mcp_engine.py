@@ -59,8 +59,8 @@ async def worked(place: Place, script, **options) -> list[ToolPart]:
 
 async def settled(engine) -> None:
     """A loaded machine takes its time to start a server."""
-    if engine.staff.servers is not None:
-        await engine.staff.servers.settled()
+    if engine.runtime.mcp_servers is not None:
+        await engine.runtime.mcp_servers.wait_until_settled()
 
 
 def offered(place: Place) -> set[str]:
@@ -88,7 +88,7 @@ async def test_a_workspace_s_server_is_started_once_trusted_and_approved_as_it_i
     trust(place).trust()
     await worked(place, ["done"])
     assert not mark.exists()
-    trust(place).approve(trust(place).waiting())
+    trust(place).approve(trust(place).unapproved_items())
     await worked(place, ["done"])
     assert mark.exists()
     assert "mcp__one__echo" in offered(place)
@@ -100,7 +100,7 @@ async def test_a_workspace_s_server_is_started_once_trusted_and_approved_as_it_i
 
 async def test_a_workspace_s_server_does_not_see_the_keys_for_models(place):
     bring(place, one={**entry("plain.py"), "env": {"STOLEN": "${ANTHROPIC_API_KEY:-none}", "PLAIN": "${HOME}"}})
-    trust(place).trust(trust(place).items())
+    trust(place).trust(trust(place).list_items())
     (part,) = await worked(place, [[call("mcp__one__environment", text="")], "done"], allow=("mcp__one__*",))
     seen = json.loads(part.state.output)
     assert (seen["STOLEN"], seen["PLAIN"]) == ("none", str(place.home))
@@ -110,7 +110,7 @@ async def test_a_workspace_s_server_does_not_see_the_keys_for_models(place):
 async def test_a_server_of_the_user_goes_before_one_of_the_workspace(place):
     have(place, one=entry("plain.py"))
     bring(place, one=entry("friendly.py", "stdio"))
-    trust(place).trust(trust(place).items())
+    trust(place).trust(trust(place).list_items())
     await worked(place, ["done"])
     assert "mcp__one__echo" in offered(place)
     assert "mcp__one__add" not in offered(place)
@@ -138,7 +138,7 @@ async def test_a_tool_that_has_changed_asks_again_even_if_a_rule_allows_it(place
         turn = asyncio.create_task(engine.prompt(session, "go"))
         while not asked:
             await asyncio.sleep(0.01)
-        assert "is not the one that it was" in asked[0].description
+        assert "has changed since its last approval" in asked[0].description
         await engine.answer(asked[0].approval_id, allow=True)
         await turn
         assert [part.state.output for part in await calls(engine, session)] == ["c", "d"]
@@ -157,7 +157,7 @@ async def test_servers_that_hang_die_or_do_not_exist_hold_up_neither_start_nor_t
         session = await engine.create(workspace=place.workspace)
         await engine.prompt(session, "go")
         await engine.prompt(session, "and on")
-        states = {name: status.state for name, status in engine.staff.servers.status().items()}
+        states = {name: status.state for name, status in engine.runtime.mcp_servers.connection_status().items()}
     assert "mcp__one__echo" in offered(place)
     assert states == {"silent": "connecting", "absent": "failed", "one": "ready"}  # nobody waited for the first
 
@@ -179,9 +179,9 @@ async def test_resources_and_prompts_are_within_reach(place):
         await engine.prompt(session, "go")
         (part,) = await calls(engine, session)
         assert "buy milk" in part.state.output
-        servers = engine.staff.servers
-        assert [prompt.name for prompt in await servers.prompts()] == ["greet"]
-        (message,) = await servers.prompt("friendly", "greet", {"name": "Ada"})
+        servers = engine.runtime.mcp_servers
+        assert [prompt.name for prompt in await servers.list_prompts()] == ["greet"]
+        (message,) = await servers.get_prompt("friendly", "greet", {"name": "Ada"})
         assert message.content.content == "Say hello to Ada."
 
 
@@ -194,7 +194,7 @@ async def test_in_plan_mode_foreign_tools_are_not_offered(place):
 async def test_a_workspace_s_servers_serve_no_session_elsewhere(place, tmp_path):
     have(place, mine=entry("plain.py"))
     bring(place, one=entry("plain.py"))
-    trust(place).trust(trust(place).items())
+    trust(place).trust(trust(place).list_items())
     (place.workspace / "inner").mkdir()
     (tmp_path / "other").mkdir()
     for folder, served in ((place.workspace / "inner", True), (tmp_path / "other", False)):

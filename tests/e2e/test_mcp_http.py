@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from outrider.tools.mcp.config import HttpServer, Limits, StdioServer
-from outrider.tools.mcp.connection import Host, Reply
+from outrider.tools.mcp.config import HttpServer, ServerLimits, StdioServer
+from outrider.tools.mcp.connection import ElicitationReply, McpHost
 from outrider.tools.mcp.toolset import McpServers
 from outrider.types.tool_state import Attachment, ToolCompleted, ToolError
 from tests.e2e.mcp_servers.driving import run, said, server_of, until
 
 FRIENDLY = str(Path(__file__).with_name("mcp_servers") / "friendly.py")
-LIMITS = Limits(startup=60, call=60, shutdown=1, first_delay=0.05)
+LIMITS = ServerLimits(startup=60, call=60, shutdown=1, first_delay=0.05)
 KEY = "very-secret-key"
 
 
@@ -52,7 +52,7 @@ def stop(process):
 @asynccontextmanager
 async def friendly(transport, folder, **more):
     """The same server over each transport."""
-    host = Host(folder, dict(os.environ), LIMITS, more.pop("ask", None))
+    host = McpHost(folder, dict(os.environ), LIMITS, more.pop("ask", None))
     if transport == "stdio":
         config = StdioServer(name="friend", command=sys.executable, args=(FRIENDLY, "stdio"))
         async with McpServers([config], host, **more) as servers:
@@ -77,7 +77,7 @@ async def test_all_that_a_server_offers_can_be_used(tmp_path, transport):
 
     async def ask(question):
         asked.append(question)
-        return Reply("accept", {"colour": "green"})
+        return ElicitationReply("accept", {"colour": "green"})
 
     async with friendly(transport, tmp_path, ask=ask, tell=news.append) as servers:
         server = server_of(servers)
@@ -138,7 +138,7 @@ async def test_a_server_that_was_started_anew_is_connected_again(tmp_path):
     process = await asyncio.to_thread(start_friendly, "streamable-http", port)
     config = HttpServer(name="friend", url=f"http://127.0.0.1:{port}/mcp")
     try:
-        async with McpServers([config], Host(tmp_path, {}, LIMITS)) as servers:
+        async with McpServers([config], McpHost(tmp_path, {}, LIMITS)) as servers:
             assert await said(servers, "work", steps=0) == "worked"
             stop(process)
             lost = await run(servers, "work", steps=0)
@@ -185,7 +185,7 @@ class Address:
             **fields,
         )
         try:
-            async with McpServers([config], Host(folder, {}, limits)) as servers:
+            async with McpServers([config], McpHost(folder, {}, limits)) as servers:
                 yield servers
         finally:
             self._closing.set()
@@ -310,7 +310,7 @@ async def test_an_answer_that_is_none_is_an_error_and_the_server_serves_on(tmp_p
         return result(message, {"content": [{"type": "image", "data": "AAAA", "mimeType": "image/x"}]})
 
     calls = []
-    limits = Limits(startup=60, call=60, shutdown=0.5, first_delay=0.05, message=1 << 20)
+    limits = ServerLimits(startup=60, call=60, shutdown=0.5, first_delay=0.05, message=1 << 20)
     async with on_call(once).serving(tmp_path, limits) as servers:
         ended = await run(servers, "t")
         assert isinstance(ended, ToolError), ended
@@ -324,14 +324,14 @@ async def test_an_answer_that_is_none_is_an_error_and_the_server_serves_on(tmp_p
 async def test_an_address_that_never_answers_fails_at_the_limit_and_closes_quickly(tmp_path, transport):
     async with (
         asyncio.timeout(30),
-        Address(None).serving(tmp_path, Limits(startup=0.5, shutdown=0.5), transport=transport) as servers,
+        Address(None).serving(tmp_path, ServerLimits(startup=0.5, shutdown=0.5), transport=transport) as servers,
     ):
         assert server_of(servers).status.error == "it did not answer within 0.5 s"
 
 
 async def test_nobody_at_the_address_is_said(tmp_path):
     config = HttpServer(name="nobody", url=f"http://127.0.0.1:{free_port()}/mcp")
-    async with McpServers([config], Host(tmp_path, {}, LIMITS)) as servers:
+    async with McpServers([config], McpHost(tmp_path, {}, LIMITS)) as servers:
         status = server_of(servers).status
         assert status.state == "failed"
         assert "Connect" in status.error
@@ -342,7 +342,7 @@ async def test_a_call_that_is_stopped_is_free_at_once_though_the_address_hangs(t
         hangs = message.get("method") in ("tools/call", "notifications/cancelled")
         return None if hangs else await polite(request, message)
 
-    async with Address(unless_it_matters).serving(tmp_path, Limits(startup=60, shutdown=0.5)) as servers:
+    async with Address(unless_it_matters).serving(tmp_path, ServerLimits(startup=60, shutdown=0.5)) as servers:
         for _ in range(3):
             ended = await asyncio.wait_for(run(servers, "t", timeout=0.1), 30)
             assert isinstance(ended, ToolError)

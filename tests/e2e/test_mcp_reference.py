@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from outrider.tools.mcp.config import HttpServer, Limits, StdioServer
-from outrider.tools.mcp.connection import Host, Reply
+from outrider.tools.mcp.config import HttpServer, ServerLimits, StdioServer
+from outrider.tools.mcp.connection import ElicitationReply, McpHost
 from outrider.tools.mcp.toolset import McpServers
 from outrider.types.tool_state import ToolCompleted, ToolError
 from tests.e2e.mcp_servers.driving import run, said, server_of, until
@@ -48,10 +48,10 @@ def answers(port):
 @asynccontextmanager
 async def everything(transport, programs, folder):
     async def ask(question):
-        return Reply("accept", {"name": "Ada"})
+        return ElicitationReply("accept", {"name": "Ada"})
 
-    program, limits = str(programs / "mcp-server-everything"), Limits(shutdown=1)
-    host = Host(folder, dict(os.environ), limits, ask)
+    program, limits = str(programs / "mcp-server-everything"), ServerLimits(shutdown=1)
+    host = McpHost(folder, dict(os.environ), limits, ask)
     if transport == "stdio":
         async with McpServers([StdioServer(name="every", command=program, args=("stdio",))], host) as servers:
             yield servers
@@ -106,7 +106,7 @@ async def test_files_are_read_and_what_is_outside_is_refused_by_the_server(progr
     (tmp_path / "a.txt").write_text("words")
     program = str(programs / "mcp-server-filesystem")
     config = StdioServer(name="files", command=program, args=(str(tmp_path),))
-    async with McpServers([config], Host(tmp_path, dict(os.environ), Limits(shutdown=1))) as servers:
+    async with McpServers([config], McpHost(tmp_path, dict(os.environ), ServerLimits(shutdown=1))) as servers:
         assert await said(servers, "read_text_file", path=str(tmp_path / "a.txt")) == "words"
         outside = await run(servers, "read_text_file", path="/etc/hostname")
         assert isinstance(outside, ToolError)

@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import ToolFailure
-from outrider.tools.mcp.config import Limits, StdioServer
-from outrider.tools.mcp.connection import Host
+from outrider.tools.mcp.config import ServerLimits, StdioServer
+from outrider.tools.mcp.connection import McpHost
 from outrider.tools.mcp.toolset import McpServers
 from outrider.types.tool_state import ToolCompleted, ToolError
 from tests.e2e.mcp_servers.driving import run, run_one, said, server_of, until
 from tests.fixtures.living import is_alive, wait_until_dead
 
 SCRIPTS = Path(__file__).with_name("mcp_servers")
-FAST = Limits(startup=60, call=60, shutdown=0.5, first_delay=0.05)
+FAST = ServerLimits(startup=60, call=60, shutdown=0.5, first_delay=0.05)
 ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
 
 
@@ -35,7 +35,7 @@ def plain(mode="normal", *more, **fields):
 
 @asynccontextmanager
 async def opened(config, folder, limits=FAST, **more):
-    async with McpServers([config], Host(folder, ENVIRONMENT, limits, more.pop("ask", None)), **more) as servers:
+    async with McpServers([config], McpHost(folder, ENVIRONMENT, limits, more.pop("ask", None)), **more) as servers:
         yield servers
 
 
@@ -44,7 +44,10 @@ async def test_sf_079_a_server_that_dies_in_a_call_ends_it_with_its_last_words_a
         first = await said(servers, "pid")
         died = await run(servers, "die")
         assert isinstance(died, ToolError)
-        assert "whose effect is not known: its process ended (exit code 3); its last words: I am dying" in died.error
+        assert (
+            "whose effect is not known: its process ended (exit code 3); its last error output: I am dying"
+            in died.error
+        )
         assert await said(servers, "pid") != first
 
 
@@ -76,7 +79,7 @@ async def test_answers_that_are_nonsense_hurt_nobody_else(tmp_path, tool):
 
 
 async def test_a_message_that_is_too_large_costs_the_connection_only(tmp_path):
-    async with opened(plain(), tmp_path, Limits(message=1 << 20, shutdown=0.5, first_delay=0.05)) as servers:
+    async with opened(plain(), tmp_path, ServerLimits(message=1 << 20, shutdown=0.5, first_delay=0.05)) as servers:
         assert len(await said(servers, "huge", text="900000")) > 25_000
         ended = await run(servers, "huge", text="2000000")
         assert isinstance(ended, ToolError)
@@ -85,7 +88,10 @@ async def test_a_message_that_is_too_large_costs_the_connection_only(tmp_path):
 
 
 async def test_sf_078_a_server_that_never_answers_has_failed_after_the_start_up_limit(tmp_path):
-    async with asyncio.timeout(30), opened(plain("silent"), tmp_path, Limits(startup=0.5, shutdown=0.5)) as servers:
+    async with (
+        asyncio.timeout(30),
+        opened(plain("silent"), tmp_path, ServerLimits(startup=0.5, shutdown=0.5)) as servers,
+    ):
         status = server_of(servers).status
         assert (status.state, status.error) == ("failed", "it did not answer within 0.5 s")
 
@@ -175,7 +181,7 @@ async def test_a_server_gets_what_programs_need_and_its_own_variables_but_no_key
     outer = ENVIRONMENT | {"ANTHROPIC_API_KEY": "sk-1", "MY_TOKEN": "t", "LANG": "C.UTF-8"}
     config = plain(env={"GIVEN": "yes"}, cwd="sub")
     (tmp_path / "sub").mkdir()
-    async with McpServers([config], Host(tmp_path, outer, FAST)) as servers:
+    async with McpServers([config], McpHost(tmp_path, outer, FAST)) as servers:
         seen = json.loads(await said(servers, "environment"))
     assert (seen["GIVEN"], seen["PATH"], seen["LANG"]) == ("yes", ENVIRONMENT["PATH"], "C.UTF-8")
     assert not {"ANTHROPIC_API_KEY", "MY_TOKEN"} & seen.keys()
@@ -201,7 +207,7 @@ async def test_what_cannot_be_started_has_failed_and_says_why(tmp_path, config, 
 
 
 async def test_a_server_that_cannot_be_started_again_fails_after_its_chances(tmp_path):
-    limits = Limits(startup=60, shutdown=0.5, reconnects=2, first_delay=0.02)
+    limits = ServerLimits(startup=60, shutdown=0.5, reconnects=2, first_delay=0.02)
     async with opened(plain("once", tmp_path / "mark"), tmp_path, limits) as servers:
         await run(servers, "die")
         await until(lambda: server_of(servers).status.state == "failed")
@@ -212,7 +218,7 @@ async def test_a_server_that_cannot_be_started_again_fails_after_its_chances(tmp
 
 
 async def test_closing_in_the_middle_of_a_start_is_quick(tmp_path):
-    servers = McpServers([plain("silent")], Host(tmp_path, ENVIRONMENT, Limits(startup=60, shutdown=0.3)))
+    servers = McpServers([plain("silent")], McpHost(tmp_path, ENVIRONMENT, ServerLimits(startup=60, shutdown=0.3)))
     await servers.open()
     await asyncio.sleep(0.2)
     await asyncio.wait_for(servers.close(), 30)
@@ -240,8 +246,8 @@ async def test_a_changed_tool_asks_again_until_somebody_has_looked(tmp_path):
 
 async def test_one_bad_server_does_not_hurt_the_others(tmp_path):
     good = StdioServer(name="good", command=sys.executable, args=("-S", str(SCRIPTS / "plain.py")))
-    limits = Limits(startup=60, shutdown=0.5)
-    async with McpServers([plain("garbage"), good], Host(tmp_path, ENVIRONMENT, limits)) as servers:
+    limits = ServerLimits(startup=60, shutdown=0.5)
+    async with McpServers([plain("garbage"), good], McpHost(tmp_path, ENVIRONMENT, limits)) as servers:
         assert [servers.servers[name].status.state for name in ("plain", "good")] == ["failed", "ready"]
         assert await said(servers, "echo", text="fine") == "fine"
 
@@ -251,10 +257,10 @@ async def test_servers_whose_answers_are_damaged_at_random_hurt_nobody(tmp_path)
     configs = [
         StdioServer(name=f"random{seed}", command=sys.executable, args=("-S", script, str(seed))) for seed in range(12)
     ]
-    limits = Limits(startup=10, listing=0.5, call=0.5, shutdown=0.3, first_delay=0.01)
+    limits = ServerLimits(startup=10, listing=0.5, call=0.5, shutdown=0.3, first_delay=0.01)
     ended = []
     async with (
-        McpServers(configs, Host(tmp_path, ENVIRONMENT, limits)) as servers,
+        McpServers(configs, McpHost(tmp_path, ENVIRONMENT, limits)) as servers,
         opened(plain(), tmp_path) as others,
     ):
         states = {server.status.state for server in servers.servers.values()}

@@ -10,7 +10,7 @@ import pytest
 
 from outrider.processes import platform
 from outrider.processes.launch import ResourceLimits
-from outrider.processes.supervisor import Supervisor
+from outrider.processes.supervisor import ProcessSupervisor
 from tests.fixtures.leaks import child_processes
 from tests.fixtures.living import wait_until_dead
 
@@ -42,7 +42,7 @@ async def until(condition: Callable[[], bool]) -> None:
 @pytest.mark.slow
 async def test_a_thousand_quick_commands_leave_nothing_behind():
     before, dead_before = child_processes(), zombies()
-    async with Supervisor() as supervisor:
+    async with ProcessSupervisor() as supervisor:
         await supervisor.run_command("warm", "true")
         descriptors = len(list(Path("/dev/fd").iterdir()))
         outcomes = await asyncio.gather(*(supervisor.run_command(f"c{n}", f"echo {n}") for n in range(1000)))
@@ -50,7 +50,7 @@ async def test_a_thousand_quick_commands_leave_nothing_behind():
         assert len(list(Path("/dev/fd").iterdir())) == descriptors
         assert supervisor.get_running_ids() == []
         (guardian,) = child_processes() - before
-        await until(lambda: len(platform.children(guardian)) == 1)  # the keeper in waiting
+        await until(lambda: len(platform.list_children(guardian)) == 1)  # the keeper in waiting
     assert child_processes() == before
     assert zombies() < dead_before + 100  # orphans of earlier tests may end meanwhile
 
@@ -60,7 +60,7 @@ async def test_a_bomb_of_forks_is_put_out(tmp_path: Path):
     """Every process starts others and ignores being asked to end; a limit of the system keeps the machine usable."""
     user = len([pid for pid in Path("/proc").iterdir() if pid.name.isdigit()])
     bomb = "trap '' TERM; b() { b & b & sleep 60; }; b"
-    async with Supervisor(resources=ResourceLimits(processes=user + 60)) as supervisor:
+    async with ProcessSupervisor(resources=ResourceLimits(processes=user + 60)) as supervisor:
         if os.getuid() == 0:  # to whom that limit does not apply
             bomb = "trap '' TERM; b() { [ $1 -gt 0 ] && { b $(($1-1)) & b $(($1-1)) & }; sleep 60; }; b 5"
         task = asyncio.create_task(supervisor.run_command("c", bomb))
@@ -68,8 +68,8 @@ async def test_a_bomb_of_forks_is_put_out(tmp_path: Path):
         await until(lambda: supervisor.status("c").pid is not None)
         pid = supervisor.status("c").pid
         assert pid is not None
-        await until(lambda: len(platform.descendants(pid)) > 5)
-        pids = [pid, *(process.pid for process in platform.descendants(pid))]
+        await until(lambda: len(platform.list_descendants(pid)) > 5)
+        pids = [pid, *(process.pid for process in platform.list_descendants(pid))]
         await asyncio.wait_for(supervisor.kill_process("c", grace=0.1), 30)
         await task
         await asyncio.to_thread(wait_until_dead, *pids)
@@ -94,7 +94,7 @@ async def test_a_bomb_of_forks_is_put_out(tmp_path: Path):
     ],
 )
 async def test_odd_commands_end(command: str):
-    async with Supervisor() as supervisor:
+    async with ProcessSupervisor() as supervisor:
         outcome = await supervisor.run_command("c", command, limit=30)
         assert outcome.ending is not None
         assert outcome.ending.cause != "timeout"
@@ -102,14 +102,14 @@ async def test_odd_commands_end(command: str):
 
 @linux
 async def test_a_command_that_stops_itself_can_be_killed():
-    async with Supervisor() as supervisor:
+    async with ProcessSupervisor() as supervisor:
         outcome = await asyncio.wait_for(supervisor.run_command("c", "kill -STOP $$", limit=0.3), 30)
         assert outcome.ending is not None
         assert outcome.ending.cause == "timeout"
 
 
 async def test_several_supervisors_live_side_by_side():
-    async with Supervisor() as one, Supervisor() as two:
+    async with ProcessSupervisor() as one, ProcessSupervisor() as two:
         await one.start_command("c", "sleep 60")
         await two.start_command("c", "sleep 60")
         await two.close()
@@ -126,7 +126,7 @@ async def test_the_event_loop_stays_responsive_during_a_flood():
             await asyncio.sleep(0.001)
             rounds += 1
 
-    async with Supervisor() as supervisor:
+    async with ProcessSupervisor() as supervisor:
         await supervisor.run_command("warm", "true")
         watcher = asyncio.create_task(watch())
         await supervisor.run_command("c", "head -c 500000000 /dev/zero", lambda text: None)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from outrider.processes.launch import Launch
+from outrider.processes.launch import LaunchRequest
 from outrider.processes.sandbox import init_args as rights
-from outrider.processes.sandbox.defaults import usual_policy
+from outrider.processes.sandbox.defaults import default_policy
 from outrider.processes.sandbox.detect import find_sandbox
-from outrider.processes.sandbox.landlock import Landlock
-from outrider.processes.sandbox.sandbox import Bounds, Sandbox
+from outrider.processes.sandbox.landlock import LandlockSandbox
+from outrider.processes.sandbox.sandbox import Sandbox, SandboxLimits
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes exist on Linux only")
 
@@ -34,10 +34,10 @@ def bubblewrap(tmp_path_factory: pytest.TempPathFactory) -> Sandbox:
 def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> Sandbox:
     if request.param == "bubblewrap":
         return request.getfixturevalue("bubblewrap")
-    if rights.version() < rights.SCOPES_SINCE:
-        pytest.skip(f"needs Landlock {rights.SCOPES_SINCE}, here is {rights.version()}")
+    if rights.landlock_version() < rights.SCOPES_SINCE:
+        pytest.skip(f"needs Landlock {rights.SCOPES_SINCE}, here is {rights.landlock_version()}")
     (tmp_path / "scratch").mkdir()
-    return Landlock(tmp_path / "scratch")
+    return LandlockSandbox(tmp_path / "scratch")
 
 
 @pytest.fixture
@@ -53,10 +53,10 @@ def shell(sandbox: Sandbox, workspace: Path, tmp_path: Path) -> Shell:
 
 
 def shell_in(sandbox: Sandbox, workspace: Path, home: Path) -> Shell:
-    def run(script: str, *, writable: bool = True, bounds: Bounds | None = None, **variables: str):
+    def run(script: str, *, writable: bool = True, bounds: SandboxLimits | None = None, **variables: str):
         environment = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", **variables}
-        policy = usual_policy(workspace, writable=writable, home=home, bounds=bounds)
-        launch = sandbox.wrap(Launch(("/bin/bash", "-c", script), environment, workspace), policy)
+        policy = default_policy(workspace, writable=writable, home=home, limits=bounds)
+        launch = sandbox.wrap(LaunchRequest(("/bin/bash", "-c", script), environment, workspace), policy)
         return subprocess.run(
             launch.argv,
             env=dict(launch.environment),
@@ -119,8 +119,8 @@ def test_a_signal_that_ends_the_command_is_told_as_a_shell_tells_it(shell: Shell
 
 
 def test_a_program_that_does_not_exist_is_named(sandbox: Sandbox, workspace: Path):
-    launch = Launch(("no-such-program",), {"PATH": os.defpath}, workspace)
-    wrapped = sandbox.wrap(launch, usual_policy(workspace, writable=True, home=workspace))
+    launch = LaunchRequest(("no-such-program",), {"PATH": os.defpath}, workspace)
+    wrapped = sandbox.wrap(launch, default_policy(workspace, writable=True, home=workspace))
     done = subprocess.run(wrapped.argv, env=dict(wrapped.environment), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.strip()) == (127, "outrider: no-such-program: not found")
 
@@ -196,9 +196,9 @@ with socket.create_server(("127.0.0.1", 0)) as server:
 
 
 def test_a_bound_that_is_reached_is_said(shell: Shell):
-    done = shell("sleep 100", bounds=Bounds(seconds=0.3))
+    done = shell("sleep 100", bounds=SandboxLimits(seconds=0.3))
     assert done.returncode == 137
-    assert done.stderr.strip() == "outrider: the command was ended: it ran for more than 0.3 seconds"
+    assert done.stderr.strip() == "outrider: the command was killed: it ran for more than 0.3 seconds"
 
 
 def test_a_sandbox_is_quick(shell: Shell):

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import ConfigurationError
-from outrider.processes.launch import Launch
+from outrider.processes.launch import LaunchRequest
 from outrider.processes.sandbox.detect import find_sandbox
-from outrider.processes.sandbox.landlock import Landlock
-from outrider.processes.sandbox.proxy import Refused, Rules, choose, open_proxy, parse_wish
-from outrider.processes.sandbox.sandbox import Hosts, Policy
+from outrider.processes.sandbox.landlock import LandlockSandbox
+from outrider.processes.sandbox.proxy import HostRules, ProxyRefusal, choose_address, open_proxy, parse_proxy_request
+from outrider.processes.sandbox.sandbox import ProxyNetwork, SandboxPolicy
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello"
 FETCH = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode())"
@@ -45,12 +45,12 @@ async def site() -> AsyncIterator[Site]:
         yield site
 
 
-async def run_inside(tmp_path: Path, network: Hosts, script: str, *arguments: str) -> tuple[int | None, str]:
+async def run_inside(tmp_path: Path, network: ProxyNetwork, script: str, *arguments: str) -> tuple[int | None, str]:
     sandbox = find_sandbox(tmp_path)
     if sandbox.name != "bubblewrap":
         pytest.skip(f"bubblewrap does not work here: {sandbox.gaps}")
-    launch = Launch((sys.executable, "-c", script, *arguments), {"PATH": os.defpath}, tmp_path)
-    wrapped = sandbox.wrap(launch, Policy(workspace=tmp_path, writable=True, network=network))
+    launch = LaunchRequest((sys.executable, "-c", script, *arguments), {"PATH": os.defpath}, tmp_path)
+    wrapped = sandbox.wrap(launch, SandboxPolicy(workspace=tmp_path, writable=True, network=network))
     process = await asyncio.create_subprocess_exec(
         *wrapped.argv,
         env=dict(wrapped.environment),
@@ -105,7 +105,7 @@ for words in (b"\\r\\n\\r\\n", b"GET / HTTP/1.1\\r\\n\\r\\n", b"x" * 100_000, b"
     line = socket.create_connection(("127.0.0.1", 8118)); line.sendall(words); line.shutdown(1); line.recv(100)
 """
     async with open_proxy([f"127.0.0.1:{site.port}"]) as network:
-        assert await run_inside(tmp_path, network, script, str(network.door)) == (0, "")
+        assert await run_inside(tmp_path, network, script, str(network.socket_path)) == (0, "")
         assert (await run_inside(tmp_path, network, FETCH, f"http://127.0.0.1:{site.port}/"))[0] == 0
 
 
@@ -128,22 +128,24 @@ for words in (b"\\r\\n\\r\\n", b"GET / HTTP/1.1\\r\\n\\r\\n", b"x" * 100_000, b"
     ],
 )
 def test_rules_name_hosts_and_ports(host: str, port: int, allowed: bool):
-    assert Rules(["good.org", "*.example.com", "git.host:9418", "[::1]:8080"]).allow(host, port) is allowed
+    assert HostRules(["good.org", "*.example.com", "git.host:9418", "[::1]:8080"]).allows(host, port) is allowed
 
 
 def test_the_judged_host_replaces_the_one_that_the_request_names():
-    wish = parse_wish(b"GET http://good.org/x HTTP/1.1\r\nHost: evil.org\r\nProxy-Authorization: s\r\nA: b\r\n\r\n")
-    assert wish.opening == b"GET /x HTTP/1.1\r\nHost: good.org\r\nConnection: close\r\nA: b\r\n\r\n"
+    wish = parse_proxy_request(
+        b"GET http://good.org/x HTTP/1.1\r\nHost: evil.org\r\nProxy-Authorization: s\r\nA: b\r\n\r\n"
+    )
+    assert wish.head == b"GET /x HTTP/1.1\r\nHost: good.org\r\nConnection: close\r\nA: b\r\n\r\n"
 
 
 def test_a_name_must_not_lead_back_to_this_machine():
-    with pytest.raises(Refused, match="leads back"):
-        choose("rebound.example.com", ["127.0.0.1", "169.254.169.254", "::1", "0.0.0.0", "fe80::1%eth0"])
-    assert choose("intranet.example.com", ["127.0.0.1", "10.0.0.7"]) == "10.0.0.7"
-    assert choose("127.0.0.1", ["127.0.0.1"]) == "127.0.0.1"
+    with pytest.raises(ProxyRefusal, match="resolves to an address"):
+        choose_address("rebound.example.com", ["127.0.0.1", "169.254.169.254", "::1", "0.0.0.0", "fe80::1%eth0"])
+    assert choose_address("intranet.example.com", ["127.0.0.1", "10.0.0.7"]) == "10.0.0.7"
+    assert choose_address("127.0.0.1", ["127.0.0.1"]) == "127.0.0.1"
 
 
 def test_landlock_alone_cannot_tell_hosts_apart(tmp_path: Path):
-    policy = Policy(workspace=tmp_path, network=Hosts(tmp_path / "door"))
-    with pytest.raises(ConfigurationError, match="only bubblewrap"):
-        Landlock(tmp_path).wrap(Launch(("true",), {}, tmp_path), policy)
+    policy = SandboxPolicy(workspace=tmp_path, network=ProxyNetwork(tmp_path / "door"))
+    with pytest.raises(ConfigurationError, match="needs bubblewrap"):
+        LandlockSandbox(tmp_path).wrap(LaunchRequest(("true",), {}, tmp_path), policy)

@@ -15,8 +15,8 @@ from outrider import Tool, ToolContext, ToolPart, ToolPending
 from outrider.tools.builtin.glob import glob_tool
 from outrider.tools.builtin.grep import grep_tool
 from outrider.tools.builtin.list import list_tool
-from outrider.tools.runner import Runner
-from outrider.tools.tool import named
+from outrider.tools.runner import ToolRunner
+from outrider.tools.tool import tools_by_name
 from tests.unit.tools.builtin.desk import Desk, keeping
 
 
@@ -150,7 +150,9 @@ async def test_sf_080_whatever_a_tool_does_is_one_bounded_result(function, words
         pass
 
     tool = Tool(function, name="t", timeout=0.2 if function is hangs else None)
-    part = await Runner(named([tool]), record).run(ToolPart("c", "t", ToolPending({}, phase="ready")), ToolContext())
+    part = await ToolRunner(tools_by_name([tool]), record).run(
+        ToolPart("c", "t", ToolPending({}, phase="ready")), ToolContext()
+    )
     text = getattr(part.state, "output", None) or part.state.error  # pyright: ignore[reportAttributeAccessIssue]
     assert words in text
     assert len(text) < 40_000

@@ -15,7 +15,7 @@ import pytest
 from outrider import CompactionPart, Session, ToolCompleted, ToolError, ToolPart
 from outrider.agents.turn_state import is_cut_off
 from outrider.context.lower import lower
-from outrider.providers.message_rules import RULES
+from outrider.providers.message_rules import MESSAGE_RULES
 from outrider.sessions.records import StoredSession
 from outrider.sessions.sqlite.store import SqliteStore
 from tests.fault.loop_worker import DONE, engine, history
@@ -44,7 +44,7 @@ async def new_session(path: Path) -> str:
         session.add_user_message(question)
         session.add_assistant_message(answer, finish="stop")
     async with SqliteStore(path) as store:
-        await store.create(StoredSession.of(session))
+        await store.create(StoredSession.from_session(session))
         await store.append(session.id, session.messages)
     return session.id
 
@@ -83,7 +83,7 @@ def judge_opened(session: Session, effects: Path) -> Counter[str]:
             assert call.state.phase == "awaiting_approval"  # pyright: ignore
             ends["asked"] += 1
     assert len({call.call_id for call in calls_in(session)}) == len(calls_in(session))
-    for rules in RULES.values():
+    for rules in MESSAGE_RULES.values():
         assert not list(rules(lower(session.messages, family="scripted")))
     return ends
 

@@ -49,7 +49,7 @@ def calls_in(session: Session) -> list[ToolPart]:
 
 
 async def kept(store: MemoryStore | SqliteStore, session: Session) -> str:
-    await store.create(StoredSession.of(session))
+    await store.create(StoredSession.from_session(session))
     await store.append(session.id, session.messages)
     return session.id
 
@@ -307,7 +307,7 @@ async def test_what_a_crash_left_open_in_the_sessions_of_called_agents_is_ended_
     sessions = [Session(agent="writer") for _ in range(3)]
     for above, below in pairwise(sessions):
         below.parent_id = above.id
-    await asyncio.gather(*(store.create(StoredSession.of(session)) for session in sessions))
+    await asyncio.gather(*(store.create(StoredSession.from_session(session)) for session in sessions))
     for number, session in enumerate(sessions[:2]):
         running = ToolPart(f"c{number}", "call_agent", ToolPending(phase="ready").start(1))
         task = SubtaskPart("writer", child_session_id=sessions[number + 1].id)

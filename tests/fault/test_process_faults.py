@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from outrider.processes import platform
-from outrider.processes.platform import Identity
-from outrider.processes.supervisor import Supervisor
+from outrider.processes.platform import ProcessInstance
+from outrider.processes.supervisor import ProcessSupervisor
 from tests.fault.processes import ROOT
 from tests.fixtures.living import is_alive, number_in, wait_until_dead
 
@@ -39,19 +39,19 @@ def daemon(pid_file: Path) -> str:
 
 
 @pytest.fixture
-async def supervisor(tmp_path: Path) -> AsyncIterator[Supervisor]:
-    async with Supervisor(folder=tmp_path / "outputs") as supervisor:
+async def supervisor(tmp_path: Path) -> AsyncIterator[ProcessSupervisor]:
+    async with ProcessSupervisor(folder=tmp_path / "outputs") as supervisor:
         yield supervisor
 
 
-async def until_written(supervisor: Supervisor, size: int) -> None:
+async def until_written(supervisor: ProcessSupervisor, size: int) -> None:
     async with asyncio.timeout(30):
         await asyncio.sleep(0)
         while supervisor.status("c").output_size < size:
             await asyncio.sleep(0.01)
 
 
-async def test_sf_070_a_child_that_ignores_being_asked_is_killed_and_its_output_kept(supervisor: Supervisor):
+async def test_sf_070_a_child_that_ignores_being_asked_is_killed_and_its_output_kept(supervisor: ProcessSupervisor):
     task = asyncio.create_task(supervisor.run_command("c", "trap '' TERM; echo so far; while :; do sleep 1; done"))
     await until_written(supervisor, 1)
     start = time.monotonic()
@@ -63,13 +63,17 @@ async def test_sf_070_a_child_that_ignores_being_asked_is_killed_and_its_output_
     assert (done.ending.cause, done.ending.signal) == ("killed", "SIGKILL")
 
 
-async def test_sf_071_a_daemon_of_a_foreground_command_ends_with_the_call(supervisor: Supervisor, tmp_path: Path):
+async def test_sf_071_a_daemon_of_a_foreground_command_ends_with_the_call(
+    supervisor: ProcessSupervisor, tmp_path: Path
+):
     done = await supervisor.run_command("c", f"{daemon(tmp_path / 'pid')}; until [ -s {tmp_path}/pid ]; do :; done")
     assert done.exit_code == 0
     assert not is_alive(number_in(tmp_path / "pid"))
 
 
-async def test_sf_071_a_daemon_of_a_background_process_lives_until_it_is_killed(supervisor: Supervisor, tmp_path: Path):
+async def test_sf_071_a_daemon_of_a_background_process_lives_until_it_is_killed(
+    supervisor: ProcessSupervisor, tmp_path: Path
+):
     await supervisor.start_command("c", daemon(tmp_path / "pid"))
     pid = await asyncio.to_thread(number_in, tmp_path / "pid")
     done = await supervisor.wait("c", 30)
@@ -81,24 +85,24 @@ async def test_sf_071_a_daemon_of_a_background_process_lives_until_it_is_killed(
     assert not is_alive(pid)
 
 
-async def test_sf_072_a_pipe_that_stays_open_does_not_keep_the_call(supervisor: Supervisor, tmp_path: Path):
+async def test_sf_072_a_pipe_that_stays_open_does_not_keep_the_call(supervisor: ProcessSupervisor, tmp_path: Path):
     command = f"exec > >(trap '' PIPE; tee {tmp_path}/f; sleep 60); echo hello"
     done = await asyncio.wait_for(supervisor.run_command("c", command), 30)
     assert done.text == "hello\n"
     assert supervisor.get_running_ids() == []
 
 
-async def test_sf_072_what_was_written_before_the_end_is_complete(supervisor: Supervisor):
+async def test_sf_072_what_was_written_before_the_end_is_complete(supervisor: ProcessSupervisor):
     done = await supervisor.run_command("c", "sleep 60 & seq 1 20000")
     assert done.text == "".join(f"{number}\n" for number in range(1, 20001))
 
 
 ENGINE = """
 import asyncio, json, sys
-from outrider.processes.supervisor import Supervisor
+from outrider.processes.supervisor import ProcessSupervisor
 
 async def main():
-    supervisor = Supervisor()
+    supervisor = ProcessSupervisor()
     for number, command in enumerate(json.loads(sys.argv[1])):
         await supervisor.start_command(f"c{number}", command)
     print("ready", flush=True)
@@ -131,7 +135,7 @@ def test_sf_073_nothing_outlives_an_engine_that_is_killed(tmp_path: Path):
     ]
     with engine(*commands) as child:
         pids = [number_in(tmp_path / str(number)) for number in range(len(commands))]
-        guards = [process.pid for process in platform.descendants(child.pid)]
+        guards = [process.pid for process in platform.list_descendants(child.pid)]
         assert len(guards) > len(commands)
         child.kill()
         wait_until_dead(*pids, *guards)
@@ -147,7 +151,7 @@ def test_sf_073_a_copy_of_the_engine_that_holds_its_lines_does_not_keep_processe
     with child.stdout:
         assert child.stdout.readline() == b"ready\n"
         pid = number_in(tmp_path / "0")
-        copies = [process.pid for process in platform.children(child.pid)]
+        copies = [process.pid for process in platform.list_children(child.pid)]
         child.kill()
         child.wait()
         wait_until_dead(pid)
@@ -156,7 +160,7 @@ def test_sf_073_a_copy_of_the_engine_that_holds_its_lines_does_not_keep_processe
             os.kill(process, signal.SIGKILL)
 
 
-async def test_sf_074_a_flood_stays_small_and_never_blocks_the_command(supervisor: Supervisor):
+async def test_sf_074_a_flood_stays_small_and_never_blocks_the_command(supervisor: ProcessSupervisor):
     before = resident()
     done = await supervisor.run_command("c", "head -c 300000000 /dev/zero; echo end")
     assert done.output.size == 300_000_004
@@ -167,7 +171,7 @@ async def test_sf_074_a_flood_stays_small_and_never_blocks_the_command(superviso
     assert resident() - before < 32 << 20
 
 
-async def test_sf_074_a_flood_that_never_ends_can_be_killed(supervisor: Supervisor):
+async def test_sf_074_a_flood_that_never_ends_can_be_killed(supervisor: ProcessSupervisor):
     task = asyncio.create_task(supervisor.run_command("c", "yes"))
     await until_written(supervisor, 1_000_000)
     assert await supervisor.kill_process("c")
@@ -176,7 +180,7 @@ async def test_sf_074_a_flood_that_never_ends_can_be_killed(supervisor: Supervis
     assert done.ending.cause == "killed"
 
 
-async def test_sf_075_bytes_of_any_kind_become_text_that_json_can_hold(supervisor: Supervisor):
+async def test_sf_075_bytes_of_any_kind_become_text_that_json_can_hold(supervisor: ProcessSupervisor):
     mixed, long, random = r"\xff\xfe\x00caf\xe9\r10%%\r20%%\n", "/dev/zero | tr '\\0' x", "/dev/urandom"
     script = f"printf '{mixed}'; head -c 1000000 {long}; head -c 5000 {random}"
     heard: list[str] = []
@@ -190,20 +194,20 @@ async def test_sf_075_bytes_of_any_kind_become_text_that_json_can_hold(superviso
 async def test_sf_076_a_process_of_the_same_number_but_another_start_is_left_alone():
     child = subprocess.Popen(["sleep", "60"])
     try:
-        start = platform.start_of(child.pid)
+        start = platform.start_time_of(child.pid)
         assert start is not None
-        platform.send_signal(Identity(child.pid, "12345"), signal.SIGKILL)
+        platform.send_signal(ProcessInstance(child.pid, "12345"), signal.SIGKILL)
         time.sleep(0.1)
         assert is_alive(child.pid)
-        platform.send_signal(Identity(child.pid, start), signal.SIGKILL)
+        platform.send_signal(ProcessInstance(child.pid, start), signal.SIGKILL)
         wait_until_dead(child.pid)
-        platform.send_signal(Identity(child.pid, start), signal.SIGKILL)
+        platform.send_signal(ProcessInstance(child.pid, start), signal.SIGKILL)
     finally:
         child.kill()
         child.wait()
 
 
-async def test_sf_077_guards_that_are_asked_to_end_stay(supervisor: Supervisor, tmp_path: Path):
+async def test_sf_077_guards_that_are_asked_to_end_stay(supervisor: ProcessSupervisor, tmp_path: Path):
     await supervisor.start_command("b", f"echo $$ > {tmp_path}/pid; sleep 60")
     pid = await asyncio.to_thread(number_in, tmp_path / "pid")
     guardian, keepers = guards_of(os.getpid())
@@ -217,12 +221,12 @@ async def test_sf_077_guards_that_are_asked_to_end_stay(supervisor: Supervisor, 
 
 def guards_of(pid: int) -> tuple[int, list[int]]:
     """The guardian and its keepers."""
-    guardian = next(child.pid for child in platform.children(pid) if b"guardian" in command_line(child.pid))
-    return guardian, [child.pid for child in platform.children(guardian)]
+    guardian = next(child.pid for child in platform.list_children(pid) if b"engine_guard" in command_line(child.pid))
+    return guardian, [child.pid for child in platform.list_children(guardian)]
 
 
 async def test_sf_077_when_the_guardian_is_killed_processes_go_on_and_others_can_be_started(
-    supervisor: Supervisor, tmp_path: Path
+    supervisor: ProcessSupervisor, tmp_path: Path
 ):
     await supervisor.start_command("b", f"echo $$ > {tmp_path}/pid; sleep 60")
     pid = await asyncio.to_thread(number_in, tmp_path / "pid")
@@ -234,7 +238,7 @@ async def test_sf_077_when_the_guardian_is_killed_processes_go_on_and_others_can
     assert not is_alive(pid)
 
 
-async def test_sf_077_when_the_keeper_in_waiting_is_killed_another_takes_its_place(supervisor: Supervisor):
+async def test_sf_077_when_the_keeper_in_waiting_is_killed_another_takes_its_place(supervisor: ProcessSupervisor):
     await supervisor.run_command("c", "true")
     for guard in guards_of(os.getpid())[1]:
         os.kill(guard, signal.SIGKILL)
@@ -242,7 +246,7 @@ async def test_sf_077_when_the_keeper_in_waiting_is_killed_another_takes_its_pla
 
 
 async def test_sf_077_when_a_keeper_is_killed_all_that_it_kept_ends_and_the_call_says_so(
-    supervisor: Supervisor, tmp_path: Path
+    supervisor: ProcessSupervisor, tmp_path: Path
 ):
     command = f"{daemon(tmp_path / 'daemon')}; echo $$ > {tmp_path}/pid; sleep 60"
     task = asyncio.create_task(supervisor.run_command("c", command))
@@ -255,14 +259,14 @@ async def test_sf_077_when_a_keeper_is_killed_all_that_it_kept_ends_and_the_call
     wait_until_dead(*pids)
 
 
-async def test_sf_013_a_command_that_is_killed_for_memory_says_so(supervisor: Supervisor):
+async def test_sf_013_a_command_that_is_killed_for_memory_says_so(supervisor: ProcessSupervisor):
     with memory_group() as join:
         hog = f"{sys.executable} -S -c 'x = bytearray(200_000_000); print(len(x))'"
         done = await supervisor.run_command("c", f"{join}; {hog}; true")
         assert "Killed" in done.text or done.ending is not None
         done = await supervisor.run_command("c", f"{join}; exec {hog}")
     assert done.ending is not None
-    assert done.ending.words == "killed (memory)"
+    assert done.ending.description == "killed (memory)"
     assert (await supervisor.run_command("d", "echo goes on")).text == "goes on\n"
 
 

@@ -23,7 +23,7 @@ def test_sf_032_five_programs_change_the_list_of_trusted_folders_and_no_entry_is
                 assert isinstance(msgspec.json.decode(path.read_bytes()), dict)
                 reads += 1
         assert [heard(child) for child in children] == [{"done": True}] * 5
-    listed = TrustList(path).listed()
+    listed = TrustList(path).load()
     assert set(listed) == {f"/projects/p{program}/{number}" for program in range(5) for number in range(20)}
     assert all(entry.items for entry in listed.values())
     assert reads

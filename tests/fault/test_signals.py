@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from outrider.sessions.records import Transcript
+from outrider.sessions.records import SessionTranscript
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.parts import ToolPart, ToolUsePart
 from outrider.types.tool_state import ToolError
@@ -41,7 +41,7 @@ class Program:
     async def ended(self) -> int:
         return await asyncio.wait_for(self.process.wait(), 60)
 
-    async def transcript(self) -> Transcript:
+    async def transcript(self) -> SessionTranscript:
         async with SqliteStore(next((self.folder / "home").rglob("*.db"))) as store:
             (session,) = (await store.list()).sessions
             return await store.load(session.id)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import SessionInUseError
+from outrider.sessions.process_identity import boot_clock_ms, current_process
 from outrider.sessions.records import Approval, StoredSession
-from outrider.sessions.rows.statistics import day
-from outrider.sessions.sqlite.owners import machine_ms, this_process
+from outrider.sessions.rows.statistics import utc_day
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.messages import Message, MessageTime
 from outrider.types.parts import TextPart
@@ -35,7 +35,7 @@ async def test_sf_062_and_063_a_clock_that_jumps_changes_neither_order_nor_owner
     clock = Clock()
     async with SqliteStore(tmp_path / "sessions.db", clock=clock) as store:
         session = await store.create(StoredSession())
-        lease = await store.acquire(session.id, this_process())
+        lease = await store.acquire(session.id, current_process())
         asked = await store.ask(Approval(session_id=session.id, call_id="c", tool="shell"))
         for number in range(6):
             if number == 3:
@@ -49,7 +49,7 @@ async def test_sf_062_and_063_a_clock_that_jumps_changes_neither_order_nor_owner
         assert all(left < right for left, right in pairwise(seqs))
         assert loaded.session.time.updated >= loaded.session.time.created
         with pytest.raises(SessionInUseError):
-            await store.acquire(session.id, this_process())
+            await store.acquire(session.id, current_process())
         assert [one.id for one in await store.approvals(only_open=True)] == [asked.id]
         assert len(await store.search("5")) == 1
 
@@ -70,11 +70,11 @@ def set_time_zone(name: str | None) -> None:
 
 
 def test_sf_064_days_are_counted_in_utc_wherever_the_machine_is(time_zone: str | None):
-    assert day(1_699_999_999_999) == "2023-11-14"
-    assert day(1_710_054_000_000) == "2024-03-10"
+    assert utc_day(1_699_999_999_999) == "2023-11-14"
+    assert utc_day(1_710_054_000_000) == "2024-03-10"
 
 
 def test_the_machines_clock_only_goes_forward():
-    first = machine_ms()
+    first = boot_clock_ms()
     time.sleep(0.005)
-    assert machine_ms() > first
+    assert boot_clock_ms() > first

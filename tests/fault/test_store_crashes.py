@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from outrider.event_bus import EventBus
-from outrider.sessions.journal import resume
+from outrider.sessions.journal import resume_journal
 from outrider.sessions.leases import LeaseOwner
+from outrider.sessions.process_identity import current_process
 from outrider.sessions.sqlite import recovery as doctor
-from outrider.sessions.sqlite.owners import this_process
-from outrider.sessions.sqlite.schema import MIGRATIONS, version_of
+from outrider.sessions.sqlite.schema import MIGRATIONS, schema_version
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.codec import AnyPart
 from outrider.types.parts import CompactionPart, ToolPart
@@ -46,7 +46,7 @@ async def judge(path: Path, effects: Path, said: list[dict[str, Any]]) -> tuple[
         before = await store.load(session_id)
         parts = {part.id: part for message in before.messages for part in message.parts}
         lost = [line for id, line in promised.items() if not kept(parts.get(id), line, id in before.drafts)]
-        journal = await resume(session_id, store, EventBus(), holder=LeaseOwner(store, this_process()))
+        journal = await resume_journal(session_id, store, EventBus(), lease_owner=LeaseOwner(store, current_process()))
         check_calls(journal.session.messages, effects)
         await journal.close()
         again = await store.load(session_id)
@@ -110,7 +110,7 @@ async def test_sf_012_killed_at_any_moment_nothing_acknowledged_is_lost(tmp_path
             said = [*([{"session": first.decode().split('"')[3]}] if first else []), *heard_all(child)]
         some, missing = await judge(path, effects, said)
         acknowledged, lost = acknowledged + some, lost + missing
-    health = doctor.check(path)
+    health = doctor.check_file(path)
     numbers = f"{rounds} rounds on one file, {acknowledged} parts acknowledged, {lost} lost,"
     numbers += f" 0 stores that did not open, {len(health.problems)} problems found"
     record_property("figures", f"kill -9 at random moments: {numbers}")
@@ -131,6 +131,6 @@ async def test_sf_008_killed_during_a_migration_the_old_store_is_whole_and_the_n
     assert backup.stat().st_mode & 0o777 == 0o600
     for file, version in ((path, len(MIGRATIONS) + 1), (backup, len(MIGRATIONS))):
         db = sqlite3.connect(file)
-        assert version_of(db) == version
+        assert schema_version(db) == version
         assert db.execute("SELECT id FROM sessions").fetchall() == [(session_id,)]
         db.close()

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import StorageFullError, StoreDamagedError, StoreUnavailableError, StoreVersionError
+from outrider.sessions.database_files import file_system_type, journal_mode
 from outrider.sessions.records import StoredSession
 from outrider.sessions.sqlite import recovery as doctor
-from outrider.sessions.sqlite.files import file_system, journal_mode
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.codec import UnknownPart
 from outrider.types.ids import new_id, now_ms
@@ -90,7 +90,7 @@ async def test_sf_040_a_full_disk_is_said_at_once_and_loses_nothing_that_was_kep
             await store.append(session.id, [message])
             loaded = await store.load(session.id)
             assert [one.id for one in loaded.messages] == [*kept, message.id]
-        assert doctor.check(disk / "sessions.db").healthy
+        assert doctor.check_file(disk / "sessions.db").is_healthy
         record_property("figures", f"disk full on a 3 MiB tmpfs: {len(kept)} parts acknowledged before, 0 lost")
 
 
@@ -120,8 +120,8 @@ async def test_sf_043_a_broken_page_hurts_one_session_only(tmp_path: Path):
         assert len((await store.load(ids[1])).messages) == 60
         with pytest.raises(StoreDamagedError):
             await store.load(ids[2])
-    assert doctor.check(path).problems
-    mended = doctor.repair(path)
+    assert doctor.check_file(path).problems
+    mended = doctor.repair_file(path)
     assert mended.problems == ()
     assert mended.rows["sessions"] == 3
     assert mended.rows["messages"] == 180
@@ -138,7 +138,7 @@ async def test_sf_044_a_truncated_file_is_set_aside_and_what_is_readable_is_reco
     ids = await store_with(path, 4, 400)
     os.truncate(path, path.stat().st_size // 2)
     damaged = path.read_bytes()
-    assert doctor.check(path).problems
+    assert doctor.check_file(path).problems
     async with SqliteStore(path) as store:
         (notice,) = store.notices
         assert "damaged" in notice
@@ -150,7 +150,7 @@ async def test_sf_044_a_truncated_file_is_set_aside_and_what_is_readable_is_reco
         loaded = [await store.load(session.id) for session in listed]
         saved = sum(len(message.parts) for one in loaded for message in one.messages)
         await store.append(listed[0].id, [said(listed[0].id, "life goes on")])
-    assert doctor.check(path).problems == ()
+    assert doctor.check_file(path).problems == ()
     record_property("figures", f"file cut to half: {saved} of 1,600 parts recovered, the store opened")
     assert saved > 400
 
@@ -160,7 +160,7 @@ async def test_sf_044_a_file_that_lacks_a_piece_of_its_end_is_found_out(tmp_path
     path = tmp_path / "sessions.db"
     await store_with(path, 1, 20)
     os.truncate(path, path.stat().st_size - missing)
-    assert doctor.check(path).problems
+    assert doctor.check_file(path).problems
     async with SqliteStore(path) as store:
         assert "damaged" in store.notices[0]
 
@@ -190,7 +190,7 @@ async def test_sf_045_a_store_without_its_log_opens_with_an_older_state(tmp_path
         shutil.copy(path, copy)
     async with SqliteStore(copy) as store:
         assert len((await store.load(ids[0])).messages) == 3
-    assert doctor.check(copy).healthy
+    assert doctor.check_file(copy).is_healthy
 
 
 async def test_sf_046_rows_that_cannot_be_read_are_reported_and_the_rest_loads(tmp_path: Path):
@@ -216,8 +216,8 @@ async def test_sf_046_rows_that_cannot_be_read_are_reported_and_the_rest_loads(t
         fork = await store.fork(id)
         assert len((await store.load(fork.id)).damaged) == 2
         await store.delete(fork.id)
-    assert len(doctor.check(path).damaged) >= 2
-    assert len(doctor.repair(path).damaged) >= 2
+    assert len(doctor.check_file(path).damaged) >= 2
+    assert len(doctor.repair_file(path).damaged) >= 2
 
 
 async def test_a_message_that_cannot_be_read_still_holds_its_parts(tmp_path: Path):
@@ -272,7 +272,7 @@ async def test_sf_027_without_a_log_a_write_waits_for_whoever_reads(tmp_path: Pa
 
 def test_the_file_system_of_a_path_is_known(tmp_path: Path):
     with small_disk(tmp_path / "small disk", 1) as disk:
-        assert file_system(disk) == "tmpfs"
+        assert file_system_type(disk) == "tmpfs"
 
 
 async def test_sf_049_large_outputs_are_stored_once_and_the_log_stays_small(tmp_path: Path, record_property: Record):
@@ -296,7 +296,7 @@ async def test_sf_049_large_outputs_are_stored_once_and_the_log_stays_small(tmp_
         ]
         once = path.stat().st_size + Path(f"{path}-wal").stat().st_size
         await store.delete(session.id)
-    doctor.compact(path)
+    doctor.compact_file(path)
     payload = 10 * 1024 * 1024
     record_property(
         "figures",
@@ -323,8 +323,8 @@ async def test_a_text_that_grows_while_it_streams_is_kept_once(tmp_path: Path):
         loaded = await store.load(session.id)
         assert loaded.messages[0].get_text_content() == noise[:end]
     assert path.stat().st_size < 3 * len(noise)
-    health = doctor.check(path)
-    assert health.healthy
+    health = doctor.check_file(path)
+    assert health.is_healthy
     assert health.rows["blobs"] <= 1
 
 

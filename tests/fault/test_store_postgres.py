@@ -14,8 +14,8 @@ pytest.importorskip("psycopg", reason="SKIPPED: no tests against Postgres, since
 import psycopg
 
 from outrider.errors import StoreUnavailableError, StoreVersionError
-from outrider.sessions.postgres.connection import Pool, Work
-from outrider.sessions.postgres.schema import MIGRATIONS, backup_name, migrate
+from outrider.sessions.postgres.connection import TransactionBody, TransactionPool
+from outrider.sessions.postgres.schema import MIGRATIONS, backup_schema_name, migrate_schema
 from outrider.sessions.postgres.store import PostgresStore
 from outrider.sessions.records import InboxItem, StoredSession
 from outrider.types.ids import new_id, now_ms
@@ -80,13 +80,13 @@ async def test_sf_029_sixty_four_runners_share_eight_sessions_while_some_are_kil
     assert not lost
 
 
-class Forgetful(Pool):
+class Forgetful(TransactionPool):
     """Commits, and loses the answer."""
 
     losses = 0
 
-    async def _attempt(self, work: Work[T], *, again: bool) -> T:
-        result = await super()._attempt(work, again=again)
+    async def _run_once(self, body: TransactionBody[T], *, retried: bool) -> T:
+        result = await super()._run_once(body, retried=retried)
         if self.losses > 0:
             self.losses -= 1
             raise psycopg.OperationalError("the connection was lost")
@@ -154,11 +154,11 @@ async def test_a_migration_leaves_a_backup_that_the_older_version_opens_as_a_sto
 ):
     kept = await store.create(StoredSession(title="before"))
     await store.append(kept.id, [said(kept.id, "kept in both"), said(kept.id, "x" * 300_000)])
-    async with await Pool(postgres_url, schema).connect() as db:
-        backup = await migrate(db, schema, LATER)
-        assert backup == backup_name(schema, len(MIGRATIONS))
+    async with await TransactionPool(postgres_url, schema).connect() as db:
+        backup = await migrate_schema(db, schema, LATER)
+        assert backup == backup_schema_name(schema, len(MIGRATIONS))
         assert await (await db.execute("SELECT colour FROM sessions")).fetchall() == [("red",)]
-        assert await migrate(db, schema, LATER) is None
+        assert await migrate_schema(db, schema, LATER) is None
     with pytest.raises(StoreVersionError):
         await PostgresStore(postgres_url, schema=schema).open()
     async with PostgresStore(postgres_url, schema=backup) as older:
@@ -170,10 +170,10 @@ async def test_a_migration_leaves_a_backup_that_the_older_version_opens_as_a_sto
         await older.append(kept.id, [said(kept.id, "one more")])
         await older.delete(kept.id)
         assert [one.id for one in (await older.list()).sessions] == [added.id]
-    async with await Pool(postgres_url, backup).connect() as db:
+    async with await TransactionPool(postgres_url, backup).connect() as db:
         for table in ("messages", "parts"):
             assert await (await db.execute(f"SELECT count(*) FROM {table}".encode())).fetchone() == (1,)
-    async with await Pool(postgres_url, schema).connect() as db:
+    async with await TransactionPool(postgres_url, schema).connect() as db:
         assert await (await db.execute("SELECT count(*) FROM messages")).fetchone() == (2,)
 
 
@@ -181,11 +181,11 @@ async def test_sf_008_a_migration_that_fails_leaves_the_tables_as_they_were_and_
     store: PostgresStore, postgres_url: str, schema: str
 ):
     kept = await store.create(StoredSession(title="before"))
-    async with await Pool(postgres_url, schema).connect() as db:
+    async with await TransactionPool(postgres_url, schema).connect() as db:
         with pytest.raises(psycopg.Error):
-            await migrate(db, schema, (*LATER, "SELECT nothing_of_this_name()"))
+            await migrate_schema(db, schema, (*LATER, "SELECT nothing_of_this_name()"))
         query = "SELECT count(*) FROM information_schema.schemata WHERE schema_name = %s"
-        assert await (await db.execute(query, (backup_name(schema, len(MIGRATIONS)),))).fetchone() == (0,)
+        assert await (await db.execute(query, (backup_schema_name(schema, len(MIGRATIONS)),))).fetchone() == (0,)
     async with PostgresStore(postgres_url, schema=schema) as again:
         assert (await again.get(kept.id)).title == "before"
 

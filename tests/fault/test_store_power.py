@@ -52,7 +52,7 @@ async def test_sf_017_a_call_that_may_have_run_and_all_before_it_survive_the_los
         kept = {part.id for message in loaded.messages for part in message.parts if part.id not in loaded.drafts}
         acknowledged += len(set(final))
         lost += len(set(final) - kept)
-        assert doctor.check(shadow / "sessions.db").healthy
+        assert doctor.check_file(shadow / "sessions.db").is_healthy
     numbers = f"{rounds} rounds, {acknowledged} parts until the last call that ran, {lost} lost, all stores opened"
     record_property("figures", f"power loss (only what was synced remains): {numbers}")
     assert rounds > 0

@@ -14,10 +14,10 @@ import pytest
 from msgspec.structs import replace
 
 from outrider.errors import SessionInUseError, StoreError, StoreUnavailableError
+from outrider.sessions.process_identity import current_process
 from outrider.sessions.records import StoredSession
 from outrider.sessions.sqlite import recovery as doctor
 from outrider.sessions.sqlite import writer
-from outrider.sessions.sqlite.owners import this_process
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message, MessageTime
@@ -68,7 +68,7 @@ async def check_appended(path: Path, results: list[dict[str, Any]]) -> None:
             loaded = await store.load(result["session"])
             assert len(loaded.messages[0].parts) == len(result["took"])
             assert loaded.session.seq == 2 + len(result["took"])
-    assert doctor.check(path).healthy
+    assert doctor.check_file(path).is_healthy
 
 
 async def test_sf_023_sixteen_processes_start_on_a_fresh_directory_and_all_start(
@@ -101,7 +101,7 @@ async def test_sf_024_a_writer_that_dies_with_the_lock_stops_nobody(tmp_path: Pa
 
 
 async def test_a_lock_that_is_held_for_ever_is_an_error_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(writer, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(writer, "LOCK_TIMEOUT_SECONDS", 0.2)
     path = tmp_path / "sessions.db"
     async with SqliteStore(path) as store:
         session = await store.create(StoredSession())
@@ -167,7 +167,7 @@ async def test_sf_021_an_owner_that_was_paused_past_its_lease_cannot_write_when_
             assert heard(child) == {"wrote": True}
             os.kill(child.pid, signal.SIGSTOP)
             await asyncio.sleep(0.5)
-            lease = await store.acquire(session.id, this_process())
+            lease = await store.acquire(session.id, current_process())
             await store.append(session.id, [said(session.id, "second")], token=lease.token)
             os.kill(child.pid, signal.SIGCONT)
             tell(child)
@@ -182,7 +182,7 @@ async def test_sf_021_an_owner_that_lives_and_whose_lease_lasts_is_the_only_one(
         with worker("own", path, session.id) as child:
             assert heard(child) == {"owner": True}
             with pytest.raises(SessionInUseError) as refused:
-                await store.acquire(session.id, this_process())
+                await store.acquire(session.id, current_process())
             assert refused.value.details["pid"] == child.pid
 
 
@@ -194,25 +194,25 @@ async def test_a_dead_owner_is_no_owner(tmp_path: Path):
             heard(child)
             child.kill()
             child.wait()
-            await store.acquire(session.id, this_process())
-            rebooted = replace(this_process(), boot="another start of this machine")
+            await store.acquire(session.id, current_process())
+            rebooted = replace(current_process(), boot="another start of this machine")
             await store.acquire(session.id, rebooted, take_over=True)
-            await store.acquire(session.id, this_process())
-            reused = replace(this_process(), pid=os.getpid(), started=1)
+            await store.acquire(session.id, current_process())
+            reused = replace(current_process(), pid=os.getpid(), started=1)
             await store.acquire(session.id, reused, take_over=True)
-            await store.acquire(session.id, this_process())
+            await store.acquire(session.id, current_process())
 
 
 async def test_sf_028_an_owner_on_another_machine_counts_until_it_is_taken_over(tmp_path: Path):
     async with SqliteStore(tmp_path / "sessions.db") as store:
         session = await store.create(StoredSession())
-        elsewhere = replace(this_process(), host="elsewhere", boot="theirs")
+        elsewhere = replace(current_process(), host="elsewhere", boot="theirs")
         await store.acquire(session.id, elsewhere, ttl_ms=1)
         await asyncio.sleep(0.02)
         with pytest.raises(SessionInUseError, match="elsewhere"):
-            await store.acquire(session.id, this_process())
+            await store.acquire(session.id, current_process())
         assert await store.clear() == 0
-        await store.acquire(session.id, this_process(), take_over=True)
+        await store.acquire(session.id, current_process(), take_over=True)
 
 
 async def test_a_listener_hears_of_changes_by_another_process(tmp_path: Path):

@@ -127,7 +127,7 @@ async def test_sf_042_without_space_for_an_undo_a_call_is_refused_or_somebody_is
         script = [[call("write", file_path="large.bin.new", content="x"), call("tool")], "done"]
         writes = Tool(lambda: str((workspace / "by_tool.txt").write_text("w")), name="tool")
         async with engine(tmp_path, script, tools=[writes]) as held:
-            held.staff.undo.places._data = disk / "undo"  # pyright: ignore
+            held.runtime.undo.stores._data = disk / "undo"  # pyright: ignore
             (disk / "ballast").write_bytes(b"x" * 1_300_000)
             warned: list[ErrorEvent] = []
             held.bus.subscribe(ErrorEvent, warned.append)

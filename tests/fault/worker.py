@@ -16,15 +16,15 @@ import msgspec
 from outrider.errors import LeaseLostError, OutriderError, SessionInUseError
 from outrider.event_bus import EventBus
 from outrider.permissions.trust import TrustList
-from outrider.sessions import failpoints as faults
-from outrider.sessions.journal import Journal, begin, resume
+from outrider.sessions.database_files import FairFileLock
+from outrider.sessions.failpoints import failpoint
+from outrider.sessions.journal import Journal, create_journal, resume_journal
 from outrider.sessions.leases import LeaseOwner
+from outrider.sessions.process_identity import current_process
 from outrider.sessions.records import Approval, StoredSession
 from outrider.sessions.session import Session
-from outrider.sessions.sqlite.connection import connect
-from outrider.sessions.sqlite.files import FairFileLock
-from outrider.sessions.sqlite.owners import this_process
-from outrider.sessions.sqlite.schema import MIGRATIONS, migrate
+from outrider.sessions.sqlite.connection import connect_writer
+from outrider.sessions.sqlite.schema import MIGRATIONS, migrate_schema
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.sessions.store import Store
 from outrider.types.events import PartDeltaEvent
@@ -42,7 +42,7 @@ def say(**words: object) -> None:
 async def turns(path: str, effects: str) -> None:
     """Turn after turn until killed: text that streams, a call that asks, has an effect and ends, a compaction."""
     store = SqliteStore(path)
-    journal = await begin(Session(), store, EventBus(), holder=LeaseOwner(store, this_process()))
+    journal = await create_journal(Session(), store, EventBus(), lease_owner=LeaseOwner(store, current_process()))
     say(session=journal.session.id)
     while True:
         await turn(journal, store, Path(effects))
@@ -57,7 +57,7 @@ async def turn(journal: Journal, store: SqliteStore, effects: Path) -> None:
     say(part=call.id, status="pending")
     asking = await journal.put_part(call.update_state(call.state.await_approval()), message)
     asked = await store.ask(Approval(session_id=journal.session.id, call_id=call.call_id, tool="write", input={"n": 1}))
-    faults.failpoint("FP-mid-approval")
+    failpoint("FP-mid-approval")
     await store.answer(asked.id, "allowed")
     running = await journal.put_part(asking.with_state(asking.state.start(now_ms())), message)
     say(part=call.id, status="running")
@@ -71,7 +71,7 @@ async def turn(journal: Journal, store: SqliteStore, effects: Path) -> None:
 async def answer(path: str) -> None:
     """One answer that calls for nothing, and then nothing more."""
     store = SqliteStore(path)
-    journal = await begin(Session(), store, EventBus(), holder=LeaseOwner(store, this_process()))
+    journal = await create_journal(Session(), store, EventBus(), lease_owner=LeaseOwner(store, current_process()))
     message = await journal.add_message(Message("assistant"))
     part = await journal.put_part(TextPart("said"), message)
     say(session=journal.session.id, part=part.id)
@@ -88,9 +88,9 @@ async def stream(journal: Journal, message: Message) -> None:
             part.adopt(message.id, journal.session.id)
             return part
 
-        journal.show(PartDeltaEvent(message_id=message.id, part_id=part_id, delta=f"{number} " * 400), current)
+        journal.publish_delta(PartDeltaEvent(message_id=message.id, part_id=part_id, delta=f"{number} " * 400), current)
         await asyncio.sleep(0.001)
-    await journal.flush()
+    await journal.flush_drafts()
     say(part=part_id, status="draft", characters=len(text))
     await journal.put_part(TextPart(text, id=part_id), message)
     say(part=part_id, status="text")
@@ -126,7 +126,7 @@ async def start(path: str, at: str) -> None:
 async def hold_lock(path: str) -> None:
     """Die inside a transaction, with every lock held."""
     with FairFileLock(Path(path)):
-        db = connect(Path(path))
+        db = connect_writer(Path(path))
         db.execute("BEGIN IMMEDIATE")
         db.execute("UPDATE sessions SET title = 'never'")
         say(held=True)
@@ -136,9 +136,12 @@ async def hold_lock(path: str) -> None:
 async def own(path: str, session_id: str, ttl_ms: str = "600000") -> None:
     """Own a session for so long at a time, and write to it on every line that comes in."""
     async with SqliteStore(path) as store:
-        lease = await store.acquire(session_id, this_process(), ttl_ms=int(ttl_ms))
+        lease = await store.acquire(session_id, current_process(), ttl_ms=int(ttl_ms))
         journal = Journal(
-            (await resume_plain(store, session_id)), store, EventBus(), held=(LeaseOwner(store, this_process()), lease)
+            (await resume_plain(store, session_id)),
+            store,
+            EventBus(),
+            held=(LeaseOwner(store, current_process()), lease),
         )
         say(owner=True)
         while sys.stdin.readline():
@@ -151,7 +154,7 @@ async def own(path: str, session_id: str, ttl_ms: str = "600000") -> None:
 
 
 async def resume_plain(store: SqliteStore, session_id: str) -> Session:
-    journal = await resume(session_id, store, EventBus())
+    journal = await resume_journal(session_id, store, EventBus())
     await journal.close()
     return journal.session
 
@@ -164,8 +167,8 @@ async def upgrade(path: str) -> None:
         db.execute("UPDATE sessions SET colour = 'red'")
 
     with FairFileLock(Path(path)):
-        db = connect(Path(path))
-        backup = migrate(db, Path(path), (*MIGRATIONS, add_column))
+        db = connect_writer(Path(path))
+        backup = migrate_schema(db, Path(path), (*MIGRATIONS, add_column))
         db.close()
     say(backup=str(backup))
 
@@ -192,7 +195,7 @@ async def runners(url: str, schema: str, *sessions: str) -> None:
 
 async def run_one(store: Store, sessions: Sequence[str]) -> None:
     while True:
-        session_id, owner = random.choice(sessions), this_process()
+        session_id, owner = random.choice(sessions), current_process()
         try:
             lease = await store.acquire(session_id, owner, ttl_ms=300)
         except SessionInUseError:

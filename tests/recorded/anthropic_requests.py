@@ -25,7 +25,7 @@ def request_from(body: Body, session: Session, wire: AnthropicWire, model: str) 
     plain, special = _tools(body.get("tools", []))
     return Request(
         model=model,
-        prompt=lower(session.messages, family=wire.family(model)),
+        prompt=lower(session.messages, family=wire.model_family(model)),
         system=system_text(body),
         tools=tuple(plain),
         settings=_settings(body, special),

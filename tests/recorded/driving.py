@@ -149,7 +149,7 @@ async def through_engine(stage: Stage, store: Store) -> Driven:
     history, words = stage.asked(0)
     driven = Driven(Session(messages=transcript(history)))
     session_id = driven.session.id
-    await store.create(StoredSession.of(driven.session))
+    await store.create(StoredSession.from_session(driven.session))
     if driven.session.messages:
         await store.append(session_id, driven.session.messages)
 

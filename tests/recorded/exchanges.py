@@ -10,9 +10,9 @@ from types import ModuleType
 from typing import Any
 
 from outrider.errors import ProviderError
-from outrider.providers.assembler import Assembler
-from outrider.providers.provider import Decoder, Wire
-from outrider.providers.transport.sse import EventReader
+from outrider.providers.assembler import AnswerAssembler
+from outrider.providers.provider import AnswerDecoder, WireFormat
+from outrider.providers.transport.sse import ServerEventReader
 from outrider.types.deltas import Answer, Delta
 from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolPart
 from outrider.types.request import Prompt, Request
@@ -54,12 +54,12 @@ def pieces(body: bytes, size: int | random.Random) -> Iterator[bytes]:
         at += step
 
 
-def deltas(decoder: Decoder, body: bytes, size: int | random.Random) -> Iterator[Delta]:
+def deltas(decoder: AnswerDecoder, body: bytes, size: int | random.Random) -> Iterator[Delta]:
     """What a transport does: events are fed as their bytes arrive, JSON is read in one piece."""
     if body.lstrip()[:1] in (b"{", b"["):
-        yield from decoder.whole(body)
+        yield from decoder.decode_body(body)
         return
-    reader = EventReader()
+    reader = ServerEventReader()
     for piece in pieces(body, size):
         for name, data in reader.feed(piece):
             yield from decoder.feed(name, data)
@@ -68,20 +68,20 @@ def deltas(decoder: Decoder, body: bytes, size: int | random.Random) -> Iterator
     yield from decoder.close()
 
 
-def read(wire: Wire, exchange: Exchange, size: int | random.Random = 65536) -> Answer | ProviderError:
+def read(wire: WireFormat, exchange: Exchange, size: int | random.Random = 65536) -> Answer | ProviderError:
     """The answer, or the error that it was."""
     body = exchange["response"]["body"].encode()
     status = exchange["response"]["status"]
     if status >= 400:
-        return wire.error(status, exchange["response"].get("headers") or {}, body)
+        return wire.decode_error(status, exchange["response"].get("headers") or {}, body)
     request = Request(model="m", prompt=Prompt(), stream=exchange["streaming"])
-    assembler = Assembler(wire.family("m"))
+    assembler = AnswerAssembler(wire.model_family("m"))
     try:
-        for delta in deltas(wire.decoder(request), body, size):
+        for delta in deltas(wire.create_decoder(request), body, size):
             assembler.add(delta)
     except ProviderError as error:
         return error
-    return assembler.answer()
+    return assembler.build_answer()
 
 
 def text_of(answer: Answer, family: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from outrider import Message, ReasoningPart, TextPart, ToolPart
-from outrider.agents.turn import SAME_CALL
+from outrider.agents.stop_policy import SAME_RESULT_LIMIT
 from outrider.context.lower import OPENING
 from outrider.types.tool_state import NO_OUTPUT
 from tests.fixtures.vendors.serving import VENDORS
@@ -94,9 +94,9 @@ def in_circles(conversation: Conversation, spoken: Spoken) -> int | None:
     before = 0
     for turn in conversation.turns:
         shapes = [_shape(one, other, spoken) for one, other in pairwise(turn)]
-        for at in range(len(shapes) - SAME_CALL + 1):
-            if shapes[at] is not None and len(set(shapes[at : at + SAME_CALL])) == 1:
-                return before + at + SAME_CALL
+        for at in range(len(shapes) - SAME_RESULT_LIMIT + 1):
+            if shapes[at] is not None and len(set(shapes[at : at + SAME_RESULT_LIMIT])) == 1:
+                return before + at + SAME_RESULT_LIMIT
         before += len(turn)
     return None
 

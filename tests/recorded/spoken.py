@@ -98,7 +98,7 @@ class Chat:
 
     def request(self, exchange: Exchange) -> Request:
         body = exchange["request"]["body"]
-        family = test_openai_chat.wire_for(exchange).family(body.get("model") or "m")
+        family = test_openai_chat.wire_for(exchange).model_family(body.get("model") or "m")
         limit = next((body[name] for name in self._limits if body.get(name)), None)
         extra = {name: value for name, value in body.items() if name not in (*self._own, *self._limits)}
         if others := [tool for tool in body.get("tools") or [] if "function" not in tool]:

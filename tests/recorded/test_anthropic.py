@@ -8,7 +8,7 @@ import pytest
 
 from outrider.errors import AuthenticationError, ContextOverflowError, InvalidRequestError, NotFoundError, ProviderError
 from outrider.providers.anthropic.client import AnthropicWire
-from outrider.providers.assembler import Assembler
+from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.client import WireClient
 from outrider.types.agents import Provider
 from outrider.types.deltas import Answer
@@ -156,7 +156,7 @@ def provider_for(url: str, exchange: Exchange) -> Provider:
 async def ask(exchange: Exchange, url: str) -> Answer | ProviderError:
     client = WireClient("replayed", AnthropicWire(provider_for(url, exchange)))
     prompt = Prompt([ModelMessage("user", (TextPart("hi"),))])
-    assembler = Assembler(client.family(MODEL))
+    assembler = AnswerAssembler(client.model_family(MODEL))
     try:
         async for delta in client.stream(Request(MODEL, prompt, stream=exchange["streaming"])):
             assembler.add(delta)
@@ -164,7 +164,7 @@ async def ask(exchange: Exchange, url: str) -> Answer | ProviderError:
         return error
     finally:
         await client.aclose()
-    return assembler.answer()
+    return assembler.build_answer()
 
 
 async def test_answers_come_through_a_real_connection_unchanged(shared_dir: Path, server: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from outrider.errors import PartValidationError
 from outrider.providers.anthropic.client import AnthropicWire
-from outrider.providers.assembler import Assembler
+from outrider.providers.assembler import AnswerAssembler
 from outrider.sessions.session import Session
 from outrider.types.agents import Provider
 from outrider.types.messages import Message
@@ -35,7 +35,7 @@ def model_of(body: Body) -> str:
 
 
 def written(body: Body, session: Session) -> Body:
-    return json.loads(WIRE.call(request_from(body, session, WIRE, model_of(body))).body)
+    return json.loads(WIRE.build_request(request_from(body, session, WIRE, model_of(body))).body)
 
 
 def turns(shared: Path) -> Iterator[tuple[Exchange, Exchange]]:
@@ -46,10 +46,10 @@ def turns(shared: Path) -> Iterator[tuple[Exchange, Exchange]]:
 
 def answer_of(exchange: Exchange) -> Message:
     model = model_of(exchange["request"]["body"])
-    assembler = Assembler(WIRE.family(model))
-    for delta in deltas(WIRE.decoder(None), exchange["response"]["body"].encode(), 65536):  # type: ignore[arg-type]
+    assembler = AnswerAssembler(WIRE.model_family(model))
+    for delta in deltas(WIRE.create_decoder(None), exchange["response"]["body"].encode(), 65536):  # type: ignore[arg-type]
         assembler.add(delta)
-    return assembler.answer().message
+    return assembler.build_answer().message
 
 
 def beyond_us(body: Body) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from outrider.errors import ProviderError
 from outrider.providers.google.client import FAMILY, GoogleWire
-from outrider.providers.google.decode import MADE_UP
+from outrider.providers.google.decode import GENERATED_ID_PREFIX
 from outrider.types.agents import Provider
 from outrider.types.deltas import Answer
 from outrider.types.parts import ToolPart
@@ -42,7 +42,7 @@ def problems(exchange: Exchange, found: Answer | ProviderError) -> list[str]:
         "reasoning_text": reasoning_of(found, ""),
         "tool_calls": [
             {
-                "id": None if call.call_id.startswith(MADE_UP) else call.call_id,
+                "id": None if call.call_id.startswith(GENERATED_ID_PREFIX) else call.call_id,
                 "name": call.tool,
                 "arguments": call.state.input,
             }
@@ -138,7 +138,7 @@ def answer_place(contents: list[Fields], answer: Answer) -> int:
 
 def turn_problems(before: Exchange, after: Exchange) -> list[str]:
     request, contents = next_turn(before, after)
-    ours = json.loads(WIRE.call(request).body)
+    ours = json.loads(WIRE.build_request(request).body)
     found, wanted = lenient(atoms(ours["contents"]), atoms(contents))
     problems = [] if found == wanted else [f"contents: {first_difference(found, wanted)}"]
     return problems + differences(settings_meaning(ours), settings_meaning(camel(after["request"]["body"])))

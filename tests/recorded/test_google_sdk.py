@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outrider.errors import ProviderError
-from outrider.providers.assembler import Assembler
+from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.client import WireClient
 from outrider.providers.google.client import FAMILY, GoogleWire
 from outrider.providers.transport.retry import RetryPolicy
@@ -42,7 +42,7 @@ def written(shared: Path) -> Iterator[tuple[Exchange, dict[str, Any], dict[str, 
             body = camel(exchange["request"]["body"])
             messages = messages_of(body["contents"], FAMILY)
             request = request_of(body, model_of(exchange), messages, stream=exchange["streaming"])
-            yield exchange, body, json.loads(WIRE.call(request).body)
+            yield exchange, body, json.loads(WIRE.build_request(request).body)
 
 
 def test_every_accepted_request_is_written_with_the_same_meaning(shared_dir: Path):
@@ -94,15 +94,15 @@ def test_the_judge_of_types_finds_a_wrong_field(sdk: Any):
 
 
 async def ask(exchange: Exchange, url: str) -> Answer | ProviderError:
-    assembler = Assembler(FAMILY)
+    assembler = AnswerAssembler(FAMILY)
     try:
         await follow(exchange, url, assembler)
     except ProviderError as error:
         return error
-    return assembler.answer()
+    return assembler.build_answer()
 
 
-async def follow(exchange: Exchange, url: str, assembler: Assembler) -> None:
+async def follow(exchange: Exchange, url: str, assembler: AnswerAssembler) -> None:
     provider = Provider("r", "google", api_key="k", base_url=url)
     client = WireClient("replayed", GoogleWire(provider), retry=RetryPolicy(attempts=1))
     prompt = Prompt([ModelMessage("user", (TextPart("hi"),))])
@@ -125,11 +125,11 @@ async def test_answers_come_through_a_real_connection_unchanged(shared_dir: Path
 async def test_an_answer_that_was_cut_is_never_taken_for_whole_and_keeps_what_arrived(shared_dir: Path, server: Any):
     streamed = [exchange for exchange in exchanges(shared_dir, "gemini", streaming=True) if exchange["streaming"]]
     for number, exchange in enumerate(streamed[::4]):
-        kept = Assembler(FAMILY)
+        kept = AnswerAssembler(FAMILY)
         with pytest.raises(ProviderError) as failure:
             await follow(exchange, server.url(exchange["id"], mode="x", session=f"cut{number}", end="60%"), kept)
         assert failure.value.retryable or exchange["expected"]["error"], exchange["id"]
-        assert exchange["expected"]["text"].startswith(text_of(kept.answer(), FAMILY)), exchange["id"]
+        assert exchange["expected"]["text"].startswith(text_of(kept.build_answer(), FAMILY)), exchange["id"]
 
 
 @pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession")  # the client's own affair

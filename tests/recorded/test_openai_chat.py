@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outrider.errors import ProviderError
-from outrider.providers.assembler import Assembler
+from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.client import WireClient
 from outrider.providers.openai.chat_client import ChatWire
 from outrider.providers.openai.dialects import DIALECTS
@@ -37,7 +37,7 @@ from tests.recorded.exchanges import (
 
 APIS = ("openai-chat", "openai-compatible")
 WIRE = ChatWire(Provider("openai", "openai", api_key="k"))
-FAMILY = WIRE.family("m")
+FAMILY = WIRE.model_family("m")
 FINISHES = {"length": "length", "content_filter": "refusal"}
 QUESTION: list[Any] = [{"role": "user", "content": "x"}]
 ROWS = {"vercel-gateway": "vercel"}
@@ -168,11 +168,11 @@ def wire_for(exchange: Exchange) -> ChatWire:
 
 
 def decoded(wire: ChatWire, exchange: Exchange, model: str) -> Answer:
-    assembler = Assembler(wire.family(model))
+    assembler = AnswerAssembler(wire.model_family(model))
     request = Request(model, Prompt(), stream=exchange["streaming"])
-    for delta in deltas(wire.decoder(request), exchange["response"]["body"].encode(), 65536):
+    for delta in deltas(wire.create_decoder(request), exchange["response"]["body"].encode(), 65536):
         assembler.add(delta)
-    return assembler.answer()
+    return assembler.build_answer()
 
 
 def said_again(answer: Answer) -> ModelMessage:
@@ -200,7 +200,7 @@ def rewritten(first: Exchange, second: Exchange) -> str | None:
 def next_request(first: Exchange, second: Exchange) -> list[dict[str, Any]]:
     """The messages of our request after the answer of `first`, with the results that `second` carries."""
     wire, model = wire_for(first), first["request"]["body"].get("model") or "m"
-    family, answer = wire.family(model), decoded(wire, first, model)
+    family, answer = wire.model_family(model), decoded(wire, first, model)
     theirs = second["request"]["body"]["messages"]
     place = answer_place(theirs)
     before = chat_requests.model_messages(first["request"]["body"]["messages"], family)
@@ -208,7 +208,7 @@ def next_request(first: Exchange, second: Exchange) -> list[dict[str, Any]]:
         with_ids(theirs[place + 1 :], theirs[place]["tool_calls"], calls_of(answer)), family
     )
     prompt = Prompt([*before, said_again(answer), *results])
-    body = wire.call(Request(model, prompt, system=chat_requests.system_of(theirs))).body
+    body = wire.build_request(Request(model, prompt, system=chat_requests.system_of(theirs))).body
     return json.loads(body)["messages"]
 
 
@@ -257,11 +257,11 @@ def test_the_next_request_begins_with_the_bytes_of_the_one_before(shared_dir: Pa
     for first, second in turns(shared_dir):
         wire, model = wire_for(first), first["request"]["body"].get("model") or "m"
         system = chat_requests.system_of(second["request"]["body"]["messages"])
-        messages = chat_requests.model_messages(second["request"]["body"]["messages"], wire.family(model))
+        messages = chat_requests.model_messages(second["request"]["body"]["messages"], wire.model_family(model))
         prompt = Prompt(messages[:-1])
-        before = wire.call(Request(model, prompt, system=system)).body
+        before = wire.build_request(Request(model, prompt, system=system)).body
         prompt.append(messages[-1])
-        assert wire.call(Request(model, prompt, system=system)).body.startswith(before.removesuffix(b"]}"))
+        assert wire.build_request(Request(model, prompt, system=system)).body.startswith(before.removesuffix(b"]}"))
 
 
 def test_requests_are_what_the_sdk_would_send(shared_dir: Path):
@@ -325,7 +325,7 @@ async def test_exchanges_over_a_real_connection_say_the_same(shared_dir: Path, s
         base_url = f"{server.url(exchange['id'], 'x', chunk='random:5:40')}/v1"
         client = WireClient("p", ChatWire(Provider("p", "openai", "k", base_url)), retry=RetryPolicy(attempts=1))
         request = Request("m", Prompt([ModelMessage("user", (TextPart("x"),))]), stream=exchange["streaming"])
-        assembler = Assembler(client.family("m"))
+        assembler = AnswerAssembler(client.model_family("m"))
         try:
             async for delta in client.stream(request):
                 assembler.add(delta)
@@ -334,7 +334,7 @@ async def test_exchanges_over_a_real_connection_say_the_same(shared_dir: Path, s
         else:
             straight = read(WIRE, exchange)
             assert isinstance(straight, Answer), exchange["id"]
-            over_the_wire = assembler.answer()
+            over_the_wire = assembler.build_answer()
             assert said(over_the_wire) == said(straight), exchange["id"]
         await client.aclose()
 

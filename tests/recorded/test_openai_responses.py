@@ -172,7 +172,7 @@ def next_turn(before: Exchange, after: Exchange) -> tuple[Request, list[Fields],
     history = asked if atoms(asked) == atoms(items[:start]) else items[:start]
     results = [item for item in items[start:end] if not is_answer(item)] + items[end:]
     messages = [*messages_of(history, FAMILY), said, *messages_of(results, FAMILY)]
-    added = atoms(json.loads(WIRE.call(request_of(body, [said])).body)["input"])
+    added = atoms(json.loads(WIRE.build_request(request_of(body, [said])).body)["input"])
     return request_of(body, messages), items, [atom for atom in added if atom[0] not in ("call", "custom call")]
 
 
@@ -188,7 +188,7 @@ def changed_by_client(before: Exchange, after: Exchange) -> bool:
 
 def turn_problems(before: Exchange, after: Exchange) -> list[str]:
     request, items, added = next_turn(before, after)
-    ours = json.loads(WIRE.call(request).body)
+    ours = json.loads(WIRE.build_request(request).body)
     found, wanted = atoms(ours["input"]), atoms(items)
     if surplus := without(found, wanted):
         # A client may have left out what the model thought or said beside its calls; we never do.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outrider.errors import ProviderError
-from outrider.providers.assembler import Assembler
+from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.client import WireClient
 from outrider.providers.openai.responses_client import FAMILY, ResponsesWire
 from outrider.providers.transport.retry import RetryPolicy
@@ -70,7 +70,7 @@ def test_every_accepted_request_is_written_with_the_same_meaning(shared_dir: Pat
     written = 0
     for exchange in accepted(shared_dir):
         body = exchange["request"]["body"]
-        ours = json.loads(WIRE.call(request_of(body, messages_of(items_of(body), FAMILY))).body)
+        ours = json.loads(WIRE.build_request(request_of(body, messages_of(items_of(body), FAMILY))).body)
         found, wanted = atoms(ours["input"]), atoms(items_of(body))
         if found != wanted:
             wrong[exchange["id"]] = first_difference(found, wanted)
@@ -87,7 +87,7 @@ def test_requests_are_valid_by_the_vendors_own_types(shared_dir: Path, request_t
         if exchange["api"] != "openai-responses":
             continue
         body = exchange["request"]["body"]
-        ours = json.loads(WIRE.call(request_of(body, messages_of(items_of(body), FAMILY))).body)
+        ours = json.loads(WIRE.build_request(request_of(body, messages_of(items_of(body), FAMILY))).body)
         exhausted(request_type.validate_python(written_by_us(ours)))
         checked += 1
     assert checked > 800
@@ -107,15 +107,15 @@ def test_the_judge_of_types_finds_a_wrong_field(request_type: Any):
 
 
 async def ask(exchange: Exchange, url: str) -> Answer | ProviderError:
-    assembler = Assembler(FAMILY)
+    assembler = AnswerAssembler(FAMILY)
     try:
         await follow(exchange, url, assembler)
     except ProviderError as error:
         return error
-    return assembler.answer()
+    return assembler.build_answer()
 
 
-async def follow(exchange: Exchange, url: str, assembler: Assembler) -> None:
+async def follow(exchange: Exchange, url: str, assembler: AnswerAssembler) -> None:
     provider = Provider("r", "openai-responses", api_key="k", base_url=f"{url}/v1")
     client = WireClient("replayed", ResponsesWire(provider), retry=RetryPolicy(attempts=1))
     prompt = Prompt([ModelMessage("user", (TextPart("hi"),))])
@@ -138,11 +138,11 @@ async def test_answers_come_through_a_real_connection_unchanged(shared_dir: Path
 async def test_an_answer_that_was_cut_is_never_taken_for_whole_and_keeps_what_arrived(shared_dir: Path, server: Any):
     streamed = [exchange for exchange in recorded(shared_dir) if exchange["streaming"]]
     for number, exchange in enumerate(streamed[::4]):
-        kept = Assembler(FAMILY)
+        kept = AnswerAssembler(FAMILY)
         with pytest.raises(ProviderError) as failure:
             await follow(exchange, server.url(exchange["id"], mode="x", session=f"cut{number}", end="60%"), kept)
         assert failure.value.retryable or exchange["expected"]["error"], exchange["id"]
-        assert exchange["expected"]["text"].startswith(text_of(kept.answer(), FAMILY)), exchange["id"]
+        assert exchange["expected"]["text"].startswith(text_of(kept.build_answer(), FAMILY)), exchange["id"]
 
 
 async def test_what_we_read_is_what_the_vendors_own_client_reads(shared_dir: Path, server: Any):

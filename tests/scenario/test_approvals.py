@@ -60,7 +60,7 @@ async def test_a_lasting_answer_that_was_revoked_holds_no_longer(tmp_path: Path)
         session = await held.create(workspace=tmp_path)
         await questions(held, session, scope="always")
         (approval,) = await held.store.approvals(session)
-        await held.desk.revoke(approval.id)
+        await held.approval_queue.revoke(approval.id)
         assert await questions(held, session) == 1
 
 
@@ -77,7 +77,7 @@ async def test_a_word_to_the_model_is_kept_with_the_answer(tmp_path: Path):
         await store.answer(question.approval_id, "denied", by="web", words="use the other one")
         async with engine(store=store) as second:
             opened = await second.open(session)
-            while second.live[session].busy:
+            while second.live[session].is_busy:
                 await asyncio.sleep(0.005)
     (part,) = [part for message in opened.messages for part in message.get_parts_by_type(ToolPart)]
     assert part.state.error == "The user said no: use the other one"  # pyright: ignore

@@ -317,7 +317,7 @@ async def test_an_engine_that_is_not_open_says_so():
 
 async def test_a_mode_that_does_not_exist_is_refused():
     async with engine(["never"]) as held:
-        with pytest.raises(ConfigurationError, match="there are chat, plan, agent, background"):
+        with pytest.raises(ConfigurationError, match="modes: chat, plan, agent, background"):
             await held.create(mode="fast")  # pyright: ignore[reportArgumentType]
         session = await held.create()
         with pytest.raises(ConfigurationError, match="'fast'"):

@@ -15,14 +15,14 @@ class Both:
     """Two calls at once; while both run for the first time, their session is copied as a crash would leave it."""
 
     def __init__(self) -> None:
-        self.ran: list[str] = []
+        self.add_execution: list[str] = []
         self.copy = ""
         self.together = asyncio.Barrier(2)
         self.tools = [Tool(self.look, repeatable=True), Tool(self.change)]
         self.store = MemoryStore()
 
     async def look(self) -> str:
-        self.ran.append("look")
+        self.add_execution.append("look")
         if not self.copy:
             await self.together.wait()
             (session,) = (await self.store.list()).sessions
@@ -31,7 +31,7 @@ class Both:
         return "as it was"
 
     async def change(self) -> str:
-        self.ran.append("change")
+        self.add_execution.append("change")
         await self.together.wait()
         await self.together.wait()
         return "changed"
@@ -45,7 +45,7 @@ async def both() -> Both:
     both = Both()
     async with both.engine([call("look", "c1"), call("change", "c2")], "done") as engine:
         await engine.prompt(await engine.create(), "go")
-    assert sorted(both.ran) == ["change", "look"]
+    assert sorted(both.add_execution) == ["change", "look"]
     return both
 
 
@@ -59,12 +59,12 @@ async def test_only_the_call_that_is_safe_to_repeat_runs_again_and_the_turn_goes
     async with both.engine("gone on") as engine:
         end = await engine.go_on(both.copy)
     assert (end.reason, end.output) == ("completed", "gone on")
-    assert sorted(both.ran) == ["change", "look", "look"]
+    assert sorted(both.add_execution) == ["change", "look", "look"]
     assert await states(both) == ["completed", "interrupted"]
 
 
 async def test_whoever_only_opens_the_session_repeats_nothing(both: Both):
     async with both.engine("never said") as engine:
         await engine.open(both.copy)
-    assert sorted(both.ran) == ["change", "look"]
+    assert sorted(both.add_execution) == ["change", "look"]
     assert await states(both) == ["interrupted", "interrupted"]

@@ -49,4 +49,4 @@ async def test_where_no_tool_could_read_a_file_it_is_said_that_the_rest_is_not_k
         session = await engine.create()
         await engine.prompt(session, "go")
         calls = [part for m in (await engine.open(session)).messages for part in m.get_parts_by_type(ToolPart)]
-        assert "the rest could not be kept" in calls[0].state.output
+        assert "the rest could not be stored" in calls[0].state.output

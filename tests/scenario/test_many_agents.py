@@ -252,7 +252,7 @@ async def test_agents_may_use_different_providers():
     ("agents", "tools", "words"),
     [
         ([player("a"), player("a")], [], "two agents are called 'a'"),
-        ([player("a", tools=("gone",))], [], "wants the tool 'gone'"),
+        ([player("a", tools=("gone",))], [], "needs the tool 'gone'"),
         ([player("look")], [Tool(lambda: "", name="look")], "the name 'look' is taken"),
         ([player("a")], [Tool(lambda: "", name="finish")], "the name 'finish' is taken"),
         ([player("a")], [Tool(lambda: "", name="x"), Tool(lambda: "", name="x")], "two tools are called 'x'"),

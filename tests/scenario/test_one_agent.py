@@ -424,7 +424,7 @@ async def test_a_limit_error_can_be_read_by_a_program():
 
 
 def test_an_agent_with_a_provider_that_was_not_given_is_told_at_once():
-    with pytest.raises(ConfigurationError, match="wants the provider 'scripted'"):
+    with pytest.raises(ConfigurationError, match="needs the provider 'scripted'"):
         run(agent(), "hi", [agent()], [], [])
 
 

@@ -110,7 +110,7 @@ async def test_a_plan_is_answered_once_and_a_different_later_answer_is_told():
         with pytest.raises(OutriderError, match="already accepted by terminal"):
             await second
         assert (await first).output == "done"
-        with pytest.raises(OutriderError, match="no plan that waits"):
+        with pytest.raises(OutriderError, match="no unanswered plan"):
             await held.accept_plan(session)
 
 
@@ -142,7 +142,7 @@ async def test_an_answer_that_was_kept_before_a_crash_is_carried_out_after_it():
         await live.answer_plan("accepted")
     async with engine(["carried out"], store=store) as second:
         await second.open(session)
-        while second.live[session].busy:
+        while second.live[session].is_busy:
             await asyncio.sleep(0.001)
         opened = await second.open(session)
         assert (opened.mode, opened.messages[-1].get_text_content()) == ("agent", "carried out")

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from outrider import Engine, EventBus, Tool, ToolCompleted, ToolError, ToolPart
-from outrider.engine.approval_grants import standing
+from outrider.engine.approval_grants import lasting_approvals
 from outrider.engine.session_tools import ToolEnvironment
 from outrider.events import Event, ToolApprovalRequestedEvent
-from outrider.permissions.redaction.redactor import HIDDEN
+from outrider.permissions.redaction.redactor import HIDDEN_SECRET
 from outrider.processes.sandbox.detect import find_sandbox
 from outrider.processes.sandbox.sandbox import NoSandbox, Sandbox
 from tests.scenario.stories import agent, call, scripted
@@ -77,8 +77,8 @@ async def test_a_yes_that_was_taken_back_is_asked_for_again(workspace: Path, tmp
         asked = Asked(held, "always")
         session = await held.create(workspace=workspace)
         await held.prompt(session, "go")
-        (answer,) = await standing(held.store)
-        await held.desk.revoke(answer.id)
+        (answer,) = await lasting_approvals(held.store)
+        await held.approval_queue.revoke(answer.id)
         await held.prompt(session, "again")
     assert len(asked.questions) == 2
 
@@ -107,13 +107,13 @@ async def test_a_tool_gets_what_the_model_said_and_nobody_else_reads_it(workspac
         end = await held.prompt(session, "go")
         loaded = await held.store.load(session)
     assert given == [SECRET]
-    assert end.output == f"I used {HIDDEN}"
+    assert end.output == f"I used {HIDDEN_SECRET}"
     assert SECRET not in str([event.to_dict() for event in heard])
     assert SECRET not in str([message.to_dict() for message in loaded.messages])
 
 
 async def test_a_call_that_holds_a_hidden_secret_is_not_run_in_its_place(workspace: Path, tmp_path: Path):
-    script = [[call("write", file_path="config", content=f"KEY={HIDDEN}")], "done"]
+    script = [[call("write", file_path="config", content=f"KEY={HIDDEN_SECRET}")], "done"]
     async with engine(script, tmp_path) as held:
         asked = Asked(held, "once")
         (part,) = await calls_of(held, workspace)
@@ -131,7 +131,7 @@ async def test_what_a_command_plants_in_background_mode_is_moved_away_and_told(w
     async with engine([[call("shell", command=command)], "done"], tmp_path, sandbox) as held:
         (part,) = await calls_of(held, workspace, mode="background")
     assert isinstance(part.state, ToolCompleted), part.state
-    assert "not allowed here" in part.state.output
+    assert "the sandbox does not allow these files" in part.state.output
     assert sorted(path.name for path in workspace.iterdir()) == ["notes.txt", "ordinary.txt"]
 
 

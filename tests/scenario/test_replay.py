@@ -223,7 +223,7 @@ async def test_a_session_without_a_cassette_says_so(tmp_path: Path):
         await held.prompt(session, "go")
     with pytest.raises(ConfigurationError, match="cassettes"):
         await replay(held, session)
-    with pytest.raises(ConfigurationError, match="record one first"):
+    with pytest.raises(ConfigurationError, match="record it first"):
         await replay(held, session, cassette=tmp_path / "gone.jsonl")
 
 

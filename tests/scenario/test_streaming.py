@@ -57,7 +57,7 @@ async def test_a_stream_of_a_failed_run_ends_with_its_error():
 
 
 async def test_what_cannot_even_start_is_raised():
-    with pytest.raises(ValueError, match="wants the provider"):
+    with pytest.raises(ValueError, match="needs the provider"):
         await events(WRITER, "go", [WRITER], [], [])
 
 

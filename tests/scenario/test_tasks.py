@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from outrider import Agent, Engine, EventBus, Limits, Rules, SubtaskPart, Tool, ToolCompleted, ToolError, ToolPart
-from outrider.engine.archive import Archive
+from outrider.engine.archive import SessionArchive
 from outrider.engine.session_tools import ToolEnvironment
 from outrider.engine.session_trace import stored_trace
 from outrider.events import AgentCalledEvent, SessionUpdatedEvent, ToolApprovalRequestedEvent
-from outrider.processes.launch import Launch
-from outrider.processes.sandbox.sandbox import Policy
+from outrider.processes.launch import LaunchRequest
+from outrider.processes.sandbox.sandbox import SandboxPolicy
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import SessionFilter
 from tests.scenario.stories import agent, call, scripted
@@ -25,7 +25,7 @@ class WatchedSandbox:
     def __init__(self) -> None:
         self.confined: list[tuple[str, bool]] = []
 
-    def wrap(self, launch: Launch, policy: Policy) -> Launch:
+    def wrap(self, launch: LaunchRequest, policy: SandboxPolicy) -> LaunchRequest:
         self.confined.append((launch.argv[-1], policy.writable))
         return launch
 
@@ -287,6 +287,6 @@ async def test_tasks_are_found_again_in_the_trace_of_a_stored_session(engine, wo
     async with engine(script) as held:
         session = await held.create(workspace=workspace)
         await held.prompt(session, "go")
-        tree = (await stored_trace(Archive(held.store), session)).format_tree()
+        tree = (await stored_trace(SessionArchive(held.store), session)).format_tree()
     assert "part 1" in tree
     assert "part 2" in tree

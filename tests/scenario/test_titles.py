@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from outrider import Agent, Engine, ServerError, Tokens
-from outrider.engine.archive import Archive
+from outrider.engine.archive import SessionArchive
 from outrider.engine.session_trace import stored_trace
 from outrider.sessions.records import SessionFilter
 from outrider.types.deltas import Finish
@@ -130,5 +130,5 @@ async def test_a_title_is_no_part_of_the_work_that_is_traced():
         session = await held.create()
         await held.prompt(session, "why is the sky blue?")
         await titled(held, session)
-        trace = await stored_trace(Archive(held.store), session)
+        trace = await stored_trace(SessionArchive(held.store), session)
     assert "title" not in trace.format_tree()

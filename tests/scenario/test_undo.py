@@ -16,7 +16,7 @@ from outrider.engine.frontend import archive_of
 from outrider.engine.session_tools import ToolEnvironment
 from outrider.events import ErrorEvent, FilesRestoredEvent, ToolApprovalRequestedEvent
 from outrider.processes.sandbox.sandbox import NoSandbox
-from outrider.sessions.snapshots.changes import sessions_in
+from outrider.sessions.snapshots.changes import tracked_sessions
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.tools.builtin import shell as shell_module
 from tests.fixtures.living import until_there
@@ -296,7 +296,7 @@ async def test_a_command_that_was_cut_short_or_failed_is_undone_too(workspace, t
         prompting = asyncio.ensure_future(held.prompt(session_id, "go"))
         await until(workspace / "two.txt")
         changes = held.file_changes(session_id)
-        with pytest.raises(SessionInUseError, match="turn is under way"):
+        with pytest.raises(SessionInUseError, match="turn is running"):
             await changes.undo()
         await held.abort(session_id)
         await prompting
@@ -304,7 +304,7 @@ async def test_a_command_that_was_cut_short_or_failed_is_undone_too(workspace, t
 
 
 async def test_a_process_in_the_background_is_undone_only_as_far_as_it_is_certain(workspace, tmp_path, monkeypatch):
-    monkeypatch.setattr(shell_module, "EARLY", 3)
+    monkeypatch.setattr(shell_module, "EARLY_EXIT_WAIT", 3)
     command = f"printf 1 > early.txt; {until_there(tmp_path / 'go on')}; printf 2 > late.txt"
     async with engine([[shell(command, background=True)], "done"], tmp_path) as held:
         session_id = await held.create(workspace=workspace)
@@ -364,7 +364,7 @@ async def test_a_home_directory_is_not_tracked_its_tools_work_and_undo_says_why(
 async def test_an_engine_without_built_in_tools_says_that_there_is_no_undo():
     async with Engine([agent()], [scripted(["hi"])]) as held:
         session_id = await held.create()
-        assert "keeps nothing" in (await held.file_changes(session_id).undo()).off
+        assert "records no file changes" in (await held.file_changes(session_id).undo()).off
 
 
 async def test_a_fork_does_not_undo_what_its_parent_did(workspace, tmp_path):
@@ -385,7 +385,7 @@ async def test_what_a_deleted_session_had_kept_goes_with_it(workspace, tmp_path)
     (kept,) = (tmp_path / "data" / "undo").glob("*/snapshots.db")
     async with open_archive(tmp_path / "data" / "sessions.db") as archive:
         await archive.delete(first)
-    assert sessions_in(kept.parent) == {second}
+    assert tracked_sessions(kept.parent) == {second}
     with closing(sqlite3.connect(kept)) as db:
         assert db.execute("SELECT count(*) FROM objects").fetchone() == (1,)
     async with engine(["fine"], tmp_path) as held:
@@ -428,6 +428,6 @@ async def test_a_session_deleted_from_an_open_engine_takes_what_was_kept_for_it_
         await held.prompt(session, "go")
         await held.close(session)
         (kept,) = (tmp_path / "data" / "undo").iterdir()
-        assert sessions_in(kept) == {session}
+        assert tracked_sessions(kept) == {session}
         await archive_of(held).delete(session)
-    assert not kept.exists() or sessions_in(kept) == set()
+    assert not kept.exists() or tracked_sessions(kept) == set()

@@ -9,11 +9,11 @@ import pytest
 
 from outrider import Engine, EventBus, EventLog, EventLogger, Provider, Tool, Trace
 from outrider.engine.session_tools import ToolEnvironment
-from outrider.permissions.redaction.redactor import HIDDEN
+from outrider.permissions.redaction.redactor import HIDDEN_SECRET
 from outrider.processes.sandbox.sandbox import NoSandbox
 from outrider.providers.scripted import call
 from outrider.sessions.export import export_session
-from outrider.sessions.share_page import share
+from outrider.sessions.share_page import render_share_page
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.events import Event
 from outrider.types.parts import ReasoningPart
@@ -127,7 +127,7 @@ async def exported(engine: Engine, session: str) -> list[tuple[str, str]]:
     found = [hit.snippet for word in ("witness", "so", "on") for hit in await engine.store.search(word, limit=100)]
     return [
         ("export", (await export_session(engine.store, session)).decode()),
-        ("share", share(loaded)),
+        ("share", render_share_page(loaded)),
         ("search", "\n".join(found)),
         ("titles", "\n".join(one.title for one in (await engine.store.list()).sessions)),
     ]
@@ -199,7 +199,7 @@ async def test_what_stands_around_the_secrets_is_told(smuggled: Smuggled, tmp_pa
     """So that nothing found means something: the way in leads to the way out."""
     told = dict(await everything_told(smuggled, tmp_path))
     for name in ("events", "export", "share", "verbose log", "event log"):
-        assert HIDDEN in told[name], name
+        assert HIDDEN_SECRET in told[name], name
         for way in ("user", "text", "argument", "output", "error", "file", "command"):
             assert f"witness of {way}" in told[name] or (name, way) in NOT_TOLD, (name, way)
     assert any(name.startswith("outputs") and "nothing of interest" in text for name, text in told.items())

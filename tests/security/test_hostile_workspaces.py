@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from outrider.engine.frontend import workspace_files
-from outrider.sessions.records import Transcript
+from outrider.sessions.records import SessionTranscript
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.parts import ToolPart
 from tests.security import files_that_configure, git_that_obeys, programs_that_obey
@@ -89,7 +89,7 @@ async def headless(ground: Ground, trap: Trap) -> list[ToolPart]:
         return _calls(await store.load(newest.id))
 
 
-def _calls(loaded: Transcript) -> list[ToolPart]:
+def _calls(loaded: SessionTranscript) -> list[ToolPart]:
     return [part for message in loaded.messages for part in message.get_parts_by_type(ToolPart)]
 
 

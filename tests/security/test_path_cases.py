@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from outrider.permissions.paths.containment import contain
-from outrider.permissions.paths.safe_open import PathRefused, open_to_read, open_to_write, write_at_once
+from outrider.permissions.paths.safe_open import PathRefused, open_to_read, open_to_write, write_atomically
 
 Case = dict[str, object]
 
@@ -100,7 +100,7 @@ def test_a_link_planted_after_the_decision_is_never_written_through(case: Case, 
     before = {path: path.read_bytes() for path in (place / "out").rglob("*") if path.is_file()}
     for attempt in (
         lambda: os.close(open_to_write(request, root=str(workspace), cwd=str(workspace))),
-        lambda: write_at_once(request, b"evil", root=str(workspace), cwd=str(workspace)),
+        lambda: write_atomically(request, b"evil", root=str(workspace), cwd=str(workspace)),
         lambda: os.close(open_to_read(request, root=str(workspace), cwd=str(workspace))),
     ):
         with pytest.raises((PathRefused, OSError)):

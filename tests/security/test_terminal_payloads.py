@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from outrider import EventBus, EventLog, EventLogger, Trace
-from outrider.permissions.explain import explain
-from outrider.permissions.redaction.terminal import for_terminal
+from outrider.permissions.explain import explain_decision
+from outrider.permissions.redaction.terminal import sanitize_for_terminal
 from outrider.types.events import EVENT_TYPES, Event
 from outrider.types.parts import TextPart
 from tests.security.payloads import PAYLOADS, harmless
@@ -75,7 +75,7 @@ def as_a_tree() -> str:
 
 def as_explanations() -> str:
     def explained(payload: str) -> str:
-        return explain("shell", {"command": f"make {payload}"}, mode="agent", workspace="/").format()
+        return explain_decision("shell", {"command": f"make {payload}"}, mode="agent", workspace="/").format()
 
     return "\n".join(map(explained, PAYLOADS))
 
@@ -88,7 +88,7 @@ SINKS: dict[str, Callable[[], str]] = {
     "the event log": lambda: recorded().format(),
     "the tree of a trace": as_a_tree,
     "explanations": as_explanations,
-    "front ends": lambda: "\n".join(map(for_terminal, PAYLOADS)),
+    "front ends": lambda: "\n".join(map(sanitize_for_terminal, PAYLOADS)),
 }
 
 

@@ -1,1 +1,1 @@
-"""Outrider for editors: sessions over the Agent Client Protocol, on standard input and output."""
+"""Agent Client Protocol (ACP) server for editors, on stdin and stdout."""

@@ -1,4 +1,4 @@
-"""The agent that a client talks to: every request of the protocol, answered by an engine."""
+"""Implements the requests of the Agent Client Protocol with an engine."""
 
 import asyncio
 import os
@@ -39,37 +39,37 @@ from acp.schema import (
     StopReason,
 )
 
-from outrider.acp.engines import Engines, Servers, SettingsOf, as_request_error, said_plainly
-from outrider.acp.session import Conversation
-from outrider.acp.tool_calls import parts_of, valid
+from outrider.acp.engines import EnginePool, McpServerConfigs, SettingsLoader, as_request_error, translate_errors
+from outrider.acp.session import EditorSession
+from outrider.acp.tool_calls import parts_from_prompt, replace_surrogates
 from outrider.engine.archive import StoredSession, TurnEnd, open_archive
-from outrider.engine.frontend import Question, ToolContext
+from outrider.engine.frontend import ToolContext, UserQuestion
 from outrider.errors import ConfigurationError, SessionNotFoundError
 
-PAGE = 50
+SESSIONS_PER_PAGE = 50
 McpServer = HttpMcpServer | SseMcpServer | AcpMcpServer | McpServerStdio
 
 
 class EditorAgent:
-    """One for each connection. Sessions stay open until the client closes them, or goes away."""
+    """The agent of one connection. Sessions stay open until the client closes them or disconnects."""
 
-    def __init__(self, settings_of: SettingsOf, version: str, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, load_settings: SettingsLoader, version: str, tasks: asyncio.TaskGroup) -> None:
         self._version = version
         self._tasks = tasks
-        self._engines = Engines(settings_of, tasks, self._ask)
-        self._conversations: dict[str, Conversation] = {}
+        self._engines = EnginePool(load_settings, tasks, self._ask_user)
+        self._sessions: dict[str, EditorSession] = {}
         self._client: acp.Client | None = None
 
     def on_connect(self, conn: acp.Client) -> None:
         self._client = conn
 
     def close(self) -> None:
-        for conversation in self._conversations.values():
-            conversation.close()
+        for session in self._sessions.values():
+            session.close()
         self._engines.close()
 
     async def initialize(self, protocol_version: int, **_: Any) -> InitializeResponse:
-        """There is one version so far; a client that speaks another hears which one it is."""
+        """Returns the only protocol version; a client with another one must decide whether to continue."""
         return InitializeResponse(
             protocol_version=acp.PROTOCOL_VERSION,
             agent_info=Implementation(name="outrider", title="Outrider", version=self._version),
@@ -86,69 +86,71 @@ class EditorAgent:
             auth_methods=[],
         )
 
-    @said_plainly
+    @translate_errors
     async def new_session(
         self, cwd: str, mcp_servers: Sequence[McpServer] | None = None, **_: Any
     ) -> NewSessionResponse:
-        opened = await self._engines.at(cwd, _servers(mcp_servers))
-        session_id = await opened.engine.create(workspace=opened.settings.workspace)
-        conversation = self._follow(session_id, Conversation(session_id, opened, self._connected, self._tasks))
-        await conversation.open(replay=False)
-        self._tasks.create_task(conversation.tell_commands())
-        choices = conversation.choices
-        return NewSessionResponse(session_id=session_id, modes=choices.modes(), config_options=list(choices.options()))
+        entry = await self._engines.get_engine(cwd, _mcp_configs(mcp_servers))
+        session_id = await entry.engine.create(workspace=entry.settings.workspace)
+        session = self._add_session(session_id, EditorSession(session_id, entry, self._connected_client, self._tasks))
+        await session.open(replay=False)
+        self._tasks.create_task(session.send_commands())
+        options = session.options
+        return NewSessionResponse(
+            session_id=session_id, modes=options.mode_state(), config_options=list(options.config_options())
+        )
 
-    @said_plainly
+    @translate_errors
     async def load_session(
         self, cwd: str, session_id: str, mcp_servers: Sequence[McpServer] | None = None, **_: Any
     ) -> LoadSessionResponse:
-        choices = (await self._opened(cwd, session_id, mcp_servers, replay=True)).choices
-        return LoadSessionResponse(modes=choices.modes(), config_options=list(choices.options()))
+        options = (await self._open_session(cwd, session_id, mcp_servers, replay=True)).options
+        return LoadSessionResponse(modes=options.mode_state(), config_options=list(options.config_options()))
 
-    @said_plainly
+    @translate_errors
     async def resume_session(
         self, session_id: str, cwd: str, mcp_servers: Sequence[McpServer] | None = None, **_: Any
     ) -> ResumeSessionResponse:
-        choices = (await self._opened(cwd, session_id, mcp_servers, replay=False)).choices
-        return ResumeSessionResponse(modes=choices.modes(), config_options=list(choices.options()))
+        options = (await self._open_session(cwd, session_id, mcp_servers, replay=False)).options
+        return ResumeSessionResponse(modes=options.mode_state(), config_options=list(options.config_options()))
 
-    @said_plainly
+    @translate_errors
     async def list_sessions(self, cwd: str | None = None, cursor: str | None = None, **_: Any) -> ListSessionsResponse:
         folder = Path(cwd) if cwd else Path.cwd()
-        settings = self._engines.settings_of(folder)
-        async with open_archive(settings.folders.store) as archive:
-            page = await archive.page(PAGE, after=cursor, workspace=str(folder) if cwd else None)
-        # Sessions of programs may have no folder, and those the protocol cannot name.
-        sessions = [_listed(found) for found in page.sessions if Path(found.workspace_directory).is_absolute()]
+        settings = self._engines.load_settings(folder)
+        async with open_archive(settings.folders.store_file) as archive:
+            page = await archive.list_page(SESSIONS_PER_PAGE, after=cursor, workspace=str(folder) if cwd else None)
+        # The protocol requires an absolute folder, which sessions created by programs may lack.
+        sessions = [_session_info(found) for found in page.sessions if Path(found.workspace_directory).is_absolute()]
         return ListSessionsResponse(sessions=sessions, next_cursor=page.next)
 
-    @said_plainly
+    @translate_errors
     async def close_session(self, session_id: str, **_: Any) -> CloseSessionResponse:
-        conversation = self._conversation(session_id)
-        await conversation.cancel()
-        self._conversations.pop(session_id).close()
-        await conversation.engine.close(session_id)
+        session = self._get_session(session_id)
+        await session.cancel()
+        self._sessions.pop(session_id).close()
+        await session.engine.close(session_id)
         return CloseSessionResponse()
 
-    @said_plainly
+    @translate_errors
     async def prompt(self, session_id: str, prompt: Sequence[ContentBlock], **_: Any) -> PromptResponse:
-        conversation = self._conversation(session_id)
-        end = await conversation.say(parts_of(prompt))
+        session = self._get_session(session_id)
+        end = await session.run_prompt(parts_from_prompt(prompt))
         if end.reason == "error" and end.error is not None:
             raise as_request_error(end.error)
         meta = {"outrider": {"reason": end.reason}}
-        return PromptResponse(stop_reason=_stop_reason(end), usage=conversation.spending.turn(), field_meta=meta)
+        return PromptResponse(stop_reason=_stop_reason(end), usage=session.usage.turn_usage(), field_meta=meta)
 
-    @said_plainly
+    @translate_errors
     async def cancel(self, session_id: str, **_: Any) -> None:
-        await self._conversation(session_id).cancel()
+        await self._get_session(session_id).cancel()
 
-    @said_plainly
+    @translate_errors
     async def set_session_mode(self, session_id: str, mode_id: str, **_: Any) -> SetSessionModeResponse:
-        await self._conversation(session_id).choices.set_mode(mode_id)
+        await self._get_session(session_id).options.set_mode(mode_id)
         return SetSessionModeResponse()
 
-    @said_plainly
+    @translate_errors
     async def set_config_option(
         self,
         config_id: str,
@@ -156,53 +158,58 @@ class EditorAgent:
         value: str | bool,  # noqa: FBT001
         **_: Any,
     ) -> SetSessionConfigOptionResponse:
-        choices = self._conversation(session_id).choices
-        await choices.choose(config_id, str(value))
-        return SetSessionConfigOptionResponse(config_options=list(choices.options()))
+        options = self._get_session(session_id).options
+        await options.set_option(config_id, str(value))
+        return SetSessionConfigOptionResponse(config_options=list(options.config_options()))
 
-    async def _ask(self, question: Question, context: ToolContext) -> tuple[str, ...] | None:
-        for conversation in self._conversations.values():
-            if conversation.concerns(context.session_id):
-                return await conversation.questions.ask_model_question(question)
+    async def _ask_user(self, question: UserQuestion, context: ToolContext) -> tuple[str, ...] | None:
+        for session in self._sessions.values():
+            if session.includes_session(context.session_id):
+                return await session.permissions.ask_model_question(question)
         return None
 
-    async def _opened(
+    async def _open_session(
         self, cwd: str, session_id: str, servers: Sequence[McpServer] | None, *, replay: bool
-    ) -> Conversation:
-        known = self._conversations.get(session_id)
-        if known is None:
-            opened = await self._engines.at(cwd, _servers(servers))
-            stored = await opened.engine.store.get(session_id)
+    ) -> EditorSession:
+        session = self._sessions.get(session_id)
+        if session is None:
+            entry = await self._engines.get_engine(cwd, _mcp_configs(servers))
+            stored = await entry.engine.store.get(session_id)
             if os.path.realpath(stored.workspace_directory) != os.path.realpath(cwd):  # noqa: ASYNC240
                 raise ConfigurationError(f"session {session_id} works in {stored.workspace_directory}, not in {cwd}")
-            known = self._follow(session_id, Conversation(session_id, opened, self._connected, self._tasks))
+            session = self._add_session(
+                session_id, EditorSession(session_id, entry, self._connected_client, self._tasks)
+            )
         try:
-            await known.open(replay=replay)
+            await session.open(replay=replay)
         except BaseException:
-            self._conversations.pop(session_id).close()
+            self._sessions.pop(session_id).close()
             raise
-        self._tasks.create_task(known.tell_commands())
-        return known
+        self._tasks.create_task(session.send_commands())
+        return session
 
     @property
-    def _connected(self) -> acp.Client:
+    def _connected_client(self) -> acp.Client:
         assert self._client is not None, "a request came before the connection"
         return self._client
 
-    def _follow(self, session_id: str, conversation: Conversation) -> Conversation:
-        self._conversations[session_id] = conversation
-        return conversation
+    def _add_session(self, session_id: str, session: EditorSession) -> EditorSession:
+        self._sessions[session_id] = session
+        return session
 
-    def _conversation(self, session_id: str) -> Conversation:
-        if session_id not in self._conversations:
-            raise SessionNotFoundError(f"session {session_id!r} is not open here; load it first")
-        return self._conversations[session_id]
+    def _get_session(self, session_id: str) -> EditorSession:
+        if session_id not in self._sessions:
+            raise SessionNotFoundError(f"session {session_id!r} is not open in this connection; load it first")
+        return self._sessions[session_id]
 
 
-def _listed(session: StoredSession) -> SessionInfo:
+def _session_info(session: StoredSession) -> SessionInfo:
     at = datetime.fromtimestamp(session.time.updated / 1000, UTC).isoformat() if session.time else None
     return SessionInfo(
-        session_id=session.id, cwd=valid(session.workspace_directory), title=session.title or None, updated_at=at
+        session_id=session.id,
+        cwd=replace_surrogates(session.workspace_directory),
+        title=session.title or None,
+        updated_at=at,
     )
 
 
@@ -220,10 +227,11 @@ def _stop_reason(end: TurnEnd) -> StopReason:
             return "end_turn"
 
 
-def _servers(given: Sequence[McpServer] | None) -> Servers:
-    """As the user's own configuration would name them. Raises ConfigurationError for one that cannot be reached."""
-    servers: Servers = {}
-    for server in given or ():
+def _mcp_configs(client_servers: Sequence[McpServer] | None) -> McpServerConfigs:
+    """Converts the client's MCP servers to our config format. Raises ConfigurationError for a server that cannot be
+    reached."""
+    servers: McpServerConfigs = {}
+    for server in client_servers or ():
         match server:
             case McpServerStdio():
                 env = {variable.name: variable.value for variable in server.env}
@@ -232,39 +240,41 @@ def _servers(given: Sequence[McpServer] | None) -> Servers:
                 headers = {header.name: header.value for header in server.headers}
                 servers[server.name] = {"type": server.type, "url": server.url, "headers": headers}
             case AcpMcpServer():
-                raise ConfigurationError(f"the MCP server {server.name!r} cannot be reached through the client")
+                raise ConfigurationError(
+                    f"the MCP server {server.name!r} uses the ACP transport, which is not supported"
+                )
     return servers
 
 
-def serve_editor(settings_of: SettingsOf, version: str) -> None:
-    """Settings are read for each folder that the client names."""
+def serve_editor(load_settings: SettingsLoader, version: str) -> None:
+    """Serves one client until it disconnects. Calls `load_settings` for each folder that the client names."""
     _claim_streams()
-    with suppress(asyncio.CancelledError):  # a signal: what was said is kept
-        asyncio.run(_serve(settings_of, version))
+    with suppress(asyncio.CancelledError):  # raised by a signal; the sessions are stored
+        asyncio.run(_run_agent(load_settings, version))
 
 
-async def _serve(settings_of: SettingsOf, version: str) -> None:
+async def _run_agent(load_settings: SettingsLoader, version: str) -> None:
     reader, writer = await acp.stdio_streams(limit=DEFAULT_STDIO_BUFFER_LIMIT_BYTES)
     sys.stdin, sys.stdout = sys.__stdin__, sys.stderr
-    loop, work = asyncio.get_running_loop(), asyncio.current_task()
-    assert work is not None
+    loop, main_task = asyncio.get_running_loop(), asyncio.current_task()
+    assert main_task is not None
     for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, work.cancel)
-    async with asyncio.TaskGroup() as tasks:
-        agent = EditorAgent(settings_of, version, tasks)
+        loop.add_signal_handler(number, main_task.cancel)
+    async with asyncio.TaskGroup() as task_group:
+        agent = EditorAgent(load_settings, version, task_group)
         try:
-            # Closing and resuming sessions are stable in the protocol, and not yet in the SDK.
+            # Closing and resuming sessions are stable in the protocol but marked unstable in the SDK.
             await acp.run_agent(agent, writer, reader, use_unstable_protocol=True)  # type: ignore[arg-type]  an agent need not offer all
         finally:
             agent.close()
 
 
 def _claim_streams() -> None:
-    """Nobody else may write a word to stdout, nor read one from stdin: not a library, not a program that is started.
-    What the SDK finds as stdin and stdout are copies that belong to the protocol alone."""
-    heard, said = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    """Reserves stdin and stdout for the protocol: the SDK gets duplicates of the descriptors, and descriptors 0 and 1
+    are redirected, so that libraries and child processes cannot write into the protocol stream or read from it."""
+    protocol_input, protocol_output = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    dev_null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(dev_null, 0)
+    os.close(dev_null)
     os.dup2(2, 1)
-    sys.stdin, sys.stdout = heard, said
+    sys.stdin, sys.stdout = protocol_input, protocol_output

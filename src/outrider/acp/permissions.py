@@ -1,4 +1,4 @@
-"""Questions that the client puts to its user: about calls, about plans, and those of a model."""
+"""Asks the editor's user through permission requests: approvals, plans and questions of a model."""
 
 import asyncio
 import logging
@@ -10,123 +10,130 @@ import msgspec
 from acp import RequestError
 from acp.schema import AllowedOutcome, PermissionOption, ToolCallUpdate
 
-from outrider.acp.tool_calls import Shown, one_line, valid
+from outrider.acp.tool_calls import ToolCallView, replace_surrogates, to_single_line
 from outrider.engine.engine import Engine
-from outrider.engine.frontend import ApprovalScope, Question
+from outrider.engine.frontend import ApprovalScope, UserQuestion
 from outrider.errors import OutriderError
 from outrider.types.ids import new_id
 
 _log = logging.getLogger("outrider.acp")
 
-BY = "editor"
+EDITOR_SENDER = "editor"
 NO_ANSWER = "no-answer"
 _SCOPES: dict[str, ApprovalScope] = {"once": "once", "session": "session", "always": "always"}
 
 
 class PermissionView(msgspec.Struct, frozen=True):
-    """A question about a call; `offers` are the rules that a yes for longer would keep."""
+    """An approval request; `offers` are the rules that a longer-lasting approval would store."""
 
     id: str
     session_id: str
-    call: Shown
+    call: ToolCallView
     why: str = ""
     offers: tuple[str, ...] = ()
     can_last: bool = False
 
 
-class Questions:
-    """Of one session. `session_id` is what the client knows it by, also for agents that were called in it."""
+class PermissionRequests:
+    """The permission requests of one session. `session_id` is the id that the client knows, also for calls of child
+    sessions."""
 
     def __init__(self, session_id: str, engine: Engine, client: acp.Client, tasks: asyncio.TaskGroup) -> None:
         self._session_id = session_id
         self._engine = engine
         self._client = client
         self._tasks = tasks
-        self._waiting: dict[str, asyncio.Task[None]] = {}
+        self._requests: dict[str, asyncio.Task[None]] = {}
 
-    def ask_about(self, asked: PermissionView) -> None:
-        if asked.id not in self._waiting:
-            task = self._tasks.create_task(_until_closed(self._approve(asked)))
-            self._waiting[asked.id] = task
-            task.add_done_callback(lambda _: self._waiting.pop(asked.id, None))
+    def request_approval(self, view: PermissionView) -> None:
+        if view.id not in self._requests:
+            task = self._tasks.create_task(_log_failure(self._ask_approval(view)))
+            self._requests[view.id] = task
+            task.add_done_callback(lambda _: self._requests.pop(view.id, None))
 
-    def drop(self, approval_id: str) -> None:
-        """Somebody else has answered, or nobody needs to any more."""
-        if (task := self._waiting.pop(approval_id, None)) is not None:
+    def cancel_request(self, approval_id: str) -> None:
+        """Withdraws a request that was answered by another client or is no longer needed."""
+        if (task := self._requests.pop(approval_id, None)) is not None:
             task.cancel()
 
     def close(self) -> None:
-        for approval_id in list(self._waiting):
-            self.drop(approval_id)
+        for approval_id in list(self._requests):
+            self.cancel_request(approval_id)
 
-    async def ask_model_question(self, question: Question) -> tuple[str, ...] | None:
-        """Only one that has options, and of which one is chosen: the protocol has no other answers."""
+    async def ask_model_question(self, question: UserQuestion) -> tuple[str, ...] | None:
+        """Asks a question with options and a single choice; the protocol supports no other answers. Returns None for
+        others."""
         if not question.options or question.multiple:
             return None
-        options = [_option(str(number), text, "allow_once") for number, text in enumerate(question.options)]
-        options.append(_option(NO_ANSWER, "No answer", "reject_once"))
-        call = ToolCallUpdate(tool_call_id=new_id(), title=one_line(question.text), kind="other", status="pending")
+        options = [_permission_option(str(number), text, "allow_once") for number, text in enumerate(question.options)]
+        options.append(_permission_option(NO_ANSWER, "No answer", "reject_once"))
+        call = ToolCallUpdate(
+            tool_call_id=new_id(), title=to_single_line(question.text), kind="other", status="pending"
+        )
         try:
-            chosen = await self.choose(call, options)
+            chosen = await self.request_choice(call, options)
         except OutriderError:
             return None
         except ConnectionError:
-            return await _left_open()
+            return await _wait_forever()
         return (question.options[int(chosen)],) if chosen is not None and chosen != NO_ANSWER else None
 
-    async def choose(self, call: ToolCallUpdate, options: Sequence[PermissionOption]) -> str | None:
-        """The option that the user chose; None if the turn is cancelled instead. Raises OutriderError where the client
-        cannot ask, or answers something else."""
+    async def request_choice(self, call: ToolCallUpdate, options: Sequence[PermissionOption]) -> str | None:
+        """Returns the id of the chosen option; None if the turn is cancelled. Raises OutriderError if the client cannot
+        ask."""
         try:
             answer = await self._client.request_permission(self._session_id, call, list(options))
         except (RequestError, ValueError) as error:
-            raise OutriderError(f"the editor could not ask: {error}") from error
+            raise OutriderError(f"the editor could not show the request: {error}") from error
         if not isinstance(answer.outcome, AllowedOutcome):
             return None
         known = {option.option_id for option in options}
         return answer.outcome.option_id if answer.outcome.option_id in known else NO_ANSWER
 
-    async def _approve(self, asked: PermissionView) -> None:
-        """A client that cannot ask means no; one that goes away leaves the question open."""
+    async def _ask_approval(self, view: PermissionView) -> None:
+        """A client that cannot ask means a denial; one that disconnects leaves the approval open."""
         try:
-            chosen = await self.choose(asked.call.asked(valid(asked.why)), _options(asked))
+            chosen = await self.request_choice(
+                view.call.to_permission_update(replace_surrogates(view.why)), _approval_options(view)
+            )
         except OutriderError as error:
-            await self._engine.answer(asked.id, allow=False, by=BY, words=error.message)
+            await self._engine.answer(view.id, allow=False, by=EDITOR_SENDER, words=error.message)
             return
         if chosen is None:
-            await self._cancel(asked)
+            await self._abort_turn(view)
             return
-        await self._engine.answer(asked.id, allow=chosen in _SCOPES, scope=_SCOPES.get(chosen, "once"), by=BY)
+        await self._engine.answer(view.id, allow=chosen in _SCOPES, scope=_SCOPES.get(chosen, "once"), by=EDITOR_SENDER)
 
-    async def _cancel(self, asked: PermissionView) -> None:
-        """The client gave up the turn. Once it has ended, the question is closed and nothing is left to end."""
-        if any(found.id == asked.id for found in await self._engine.approvals(asked.session_id)):
+    async def _abort_turn(self, view: PermissionView) -> None:
+        """Aborts the turn after the client cancelled, unless the approval is already closed because the turn has
+        ended."""
+        if any(found.id == view.id for found in await self._engine.approvals(view.session_id)):
             await self._engine.abort(self._session_id)
 
 
-async def _left_open() -> None:
-    """The editor went, and the program ends: until then nobody answers, and the next one is asked."""
+async def _wait_forever() -> None:
+    """The editor has disconnected and the program is ending: leaves the question open for the next client."""
     await asyncio.Event().wait()
 
 
-def _options(asked: PermissionView) -> list[PermissionOption]:
-    options = [_option("once", "Yes, once", "allow_once")]
-    if asked.can_last:
-        covered = f" ({', '.join(asked.offers)})" if asked.offers else ""
-        options.append(_option("session", f"Yes, in this session{covered}", "allow_always"))
-        options.append(_option("always", f"Yes, always{covered}", "allow_always"))
-    return [*options, _option("no", "No", "reject_once")]
+def _approval_options(view: PermissionView) -> list[PermissionOption]:
+    options = [_permission_option("once", "Yes, once", "allow_once")]
+    if view.can_last:
+        rules = f" ({', '.join(view.offers)})" if view.offers else ""
+        options.append(_permission_option("session", f"Yes, in this session{rules}", "allow_always"))
+        options.append(_permission_option("always", f"Yes, always{rules}", "allow_always"))
+    return [*options, _permission_option("no", "No", "reject_once")]
 
 
-def _option(option_id: str, name: str, kind: Any) -> PermissionOption:
-    return PermissionOption(option_id=option_id, name=one_line(name), kind=kind)
+def _permission_option(option_id: str, name: str, kind: Any) -> PermissionOption:
+    return PermissionOption(option_id=option_id, name=to_single_line(name), kind=kind)
 
 
-async def _until_closed(work: Coroutine[Any, Any, None]) -> None:
-    """One question that cannot be answered does not end all others."""
+async def _log_failure(work: Coroutine[Any, Any, None]) -> None:
+    """Prevents the failure of one request from cancelling the task group and with it all others."""
     try:
         await work
     except ConnectionError:
-        pass  # the client has gone; the question is asked when somebody opens the session again
+        pass  # the client disconnected; the approval is requested again when the session is opened
     except OutriderError as error:
-        _log.error("an answer could not be kept: %s", error)
+        _log.error("cannot store an approval answer: %s", error)

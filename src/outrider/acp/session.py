@@ -1,4 +1,4 @@
-"""One open session as its client follows it: what is said into it, what comes back, and what is asked."""
+"""One open session of a client: prompts, updates, options, slash commands and permission requests."""
 
 import asyncio
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ from acp.schema import (
     UsageUpdate,
 )
 
-from outrider.acp.engines import Opened
-from outrider.acp.permissions import BY, PermissionView, Questions
-from outrider.acp.tool_calls import shown, valid
-from outrider.acp.updates import Spending, Telling, Update, plan_of_text
+from outrider.acp.engines import OpenedEngine
+from outrider.acp.permissions import EDITOR_SENDER, PermissionRequests, PermissionView
+from outrider.acp.tool_calls import replace_surrogates, view_tool_call
+from outrider.acp.updates import Update, UpdateBuilder, UsageTracker, plan_from_text
 from outrider.config.settings import Settings
 from outrider.engine.archive import TurnEnd
 from outrider.engine.engine import Engine
-from outrider.engine.frontend import models_of
+from outrider.engine.frontend import list_models
 from outrider.errors import ConfigurationError
 from outrider.types.agents import Mode
 from outrider.types.events import (
@@ -42,7 +42,7 @@ from outrider.types.ids import new_id
 from outrider.types.parts import ModelRef, PartBase, TextPart, ToolPart
 from outrider.types.tool_state import ToolPending
 
-MODES: dict[Mode, str] = {
+MODE_DESCRIPTIONS: dict[Mode, str] = {
     "chat": "talks only; no tools",
     "plan": "reads and looks around, changes nothing, ends with a plan",
     "agent": "works, and asks before it changes or runs something",
@@ -50,8 +50,8 @@ MODES: dict[Mode, str] = {
 }
 
 
-class Choices:
-    """Of one open session."""
+class SessionOptions:
+    """The mode, model and agent of a session as protocol options."""
 
     def __init__(self, session_id: str, engine: Engine, settings: Settings) -> None:
         self._session_id = session_id
@@ -62,22 +62,30 @@ class Choices:
     def mode(self) -> Mode:
         return self._engine.live[self._session_id].journal.session.mode
 
-    def modes(self) -> SessionModeState:
-        available = [SessionMode(id=mode, name=mode.capitalize(), description=note) for mode, note in MODES.items()]
+    def mode_state(self) -> SessionModeState:
+        available = [
+            SessionMode(id=mode, name=mode.capitalize(), description=note) for mode, note in MODE_DESCRIPTIONS.items()
+        ]
         return SessionModeState(current_mode_id=self.mode, available_modes=available)
 
-    def options(self) -> list[SessionConfigOptionSelect]:
-        """Modes once more, for clients that know options only, and what has no place of its own."""
+    def config_options(self) -> list[SessionConfigOptionSelect]:
+        """Returns the mode again, for clients that support options only, and what has no field in the protocol."""
         live = self._engine.live[self._session_id]
         model = f"{live.agent.provider}/{live.agent.model}"
         return [
-            _select("mode", "Mode", self.mode, {mode: mode.capitalize() for mode in MODES}, category="mode"),
-            _select("model", "Model", model, {name: name for name in self._models(model)}, category="model"),
-            _select("agent", "Agent", live.agent.name, {agent.name: agent.name for agent in self._settings.agents}),
+            _select_option(
+                "mode", "Mode", self.mode, {mode: mode.capitalize() for mode in MODE_DESCRIPTIONS}, category="mode"
+            ),
+            _select_option(
+                "model", "Model", model, {name: name for name in self._model_names(model)}, category="model"
+            ),
+            _select_option(
+                "agent", "Agent", live.agent.name, {agent.name: agent.name for agent in self._settings.agents}
+            ),
         ]
 
-    async def choose(self, option: str, value: str) -> None:
-        """Raises ConfigurationError for what cannot be chosen, with what can."""
+    async def set_option(self, option: str, value: str) -> None:
+        """Sets an option. Raises ConfigurationError with the valid values."""
         match option:
             case "mode":
                 await self.set_mode(value)
@@ -87,65 +95,70 @@ class Choices:
                 await self._engine.set_agent(self._session_id, value)
                 self._engine.live[self._session_id].model = None
             case _:
-                raise ConfigurationError(f"there is no option {option!r}; there are mode, model and agent")
+                raise ConfigurationError(f"unknown option {option!r}; the options are mode, model and agent")
 
-    async def set_mode(self, wanted: str) -> None:
+    async def set_mode(self, mode_name: str) -> None:
         for mode in get_args(Mode):
-            if mode == wanted:
+            if mode == mode_name:
                 await self._engine.set_mode(self._session_id, mode)
                 return
-        raise ConfigurationError(f"no mode is called {wanted!r}; there are {', '.join(MODES)}")
+        raise ConfigurationError(f"unknown mode {mode_name!r}; there are {', '.join(MODE_DESCRIPTIONS)}")
 
-    def _set_model(self, wanted: str) -> None:
-        provider, _, model = wanted.partition("/")
+    def _set_model(self, model_name: str) -> None:
+        provider, _, model = model_name.partition("/")
         known = [found.name for found in self._settings.providers]
         if provider not in known or not model:
-            raise ConfigurationError(f"no model is called {wanted!r}; write PROVIDER/MODEL, with one of {known}")
+            raise ConfigurationError(f"unknown model {model_name!r}; write PROVIDER/MODEL, with one of {known}")
         self._engine.live[self._session_id].model = ModelRef(provider, model)
 
-    def _models(self, current: str) -> list[str]:
+    def _model_names(self, current: str) -> list[str]:
         used = [f"{agent.provider}/{agent.model}" for agent in self._settings.agents]
-        listed = [f"{found.provider}/{found.model}" for found in models_of(self._settings.providers)]
+        listed = [f"{found.provider}/{found.model}" for found in list_models(self._settings.providers)]
         return list(dict.fromkeys((current, *used, *listed)))
 
 
-def _select(
+def _select_option(
     name: str, title: str, current: str, values: dict[str, str], category: str | None = None
 ) -> SessionConfigOptionSelect:
-    options = [SessionConfigSelectOption(value=valid(value), name=valid(label)) for value, label in values.items()]
+    options = [
+        SessionConfigSelectOption(value=replace_surrogates(value), name=replace_surrogates(label))
+        for value, label in values.items()
+    ]
     return SessionConfigOptionSelect(
         type="select",
         id=name,
         name=title,
         category=category,  # type: ignore[arg-type]  the words of our own tables are among the known ones
-        current_value=valid(current),
+        current_value=replace_surrogates(current),
         options=options,
     )
 
 
-Name = Literal["compact", "undo", "redo"]
-COMMANDS: dict[Name, str] = {
+CommandName = Literal["compact", "undo", "redo"]
+COMMAND_DESCRIPTIONS: dict[CommandName, str] = {
     "compact": "Put a summary in place of old messages",
     "undo": "Bring files back to what they were before the last turn",
     "redo": "Make the changes again that were undone last",
 }
 
 
-def offered() -> AvailableCommandsUpdate:
-    commands = [AvailableCommand(name=name, description=words) for name, words in COMMANDS.items()]
+def available_commands() -> AvailableCommandsUpdate:
+    commands = [
+        AvailableCommand(name=name, description=description) for name, description in COMMAND_DESCRIPTIONS.items()
+    ]
     return AvailableCommandsUpdate(session_update="available_commands_update", available_commands=commands)
 
 
-def named(parts: Sequence[PartBase]) -> Name | None:
-    """The command that this is, if it is one and nothing else."""
+def parse_command(parts: Sequence[PartBase]) -> CommandName | None:
+    """Returns the slash command if the prompt is exactly one; else None."""
     if len(parts) != 1 or not isinstance(parts[0], TextPart):
         return None
-    said = parts[0].text.strip()
-    return next((name for name in COMMANDS if said == f"/{name}"), None)
+    text = parts[0].text.strip()
+    return next((name for name in COMMAND_DESCRIPTIONS if text == f"/{name}"), None)
 
 
-async def carry_out(name: Name, engine: Engine, session_id: str) -> str:
-    """What came of it, in words."""
+async def run_command(name: CommandName, engine: Engine, session_id: str) -> str:
+    """Runs a slash command and returns a sentence about the result."""
     match name:
         case "compact":
             part = await engine.compact(session_id)
@@ -153,160 +166,167 @@ async def carry_out(name: Name, engine: Engine, session_id: str) -> str:
                 f"Summed up: {part.tokens_before} → {part.tokens_after} tokens." if part else "Nothing to sum up yet."
             )
         case "undo":
-            return await _restored(engine, session_id, "undo")
+            return await _restore_files(engine, session_id, "undo")
         case "redo":
-            return await _restored(engine, session_id, "redo")
+            return await _restore_files(engine, session_id, "redo")
 
 
-async def _restored(engine: Engine, session_id: str, direction: Literal["undo", "redo"]) -> str:
+async def _restore_files(engine: Engine, session_id: str, direction: Literal["undo", "redo"]) -> str:
     changes = engine.file_changes(session_id)
     restored = await (changes.undo() if direction == "undo" else changes.redo())
-    done = f"Brought back: {', '.join(restored.changed)}." if restored.changed else restored.off or "Nothing changed."
-    left = (
+    result = f"Brought back: {', '.join(restored.changed)}." if restored.changed else restored.off or "Nothing changed."
+    skipped = (
         f" Left alone, since somebody else changed them: {', '.join(restored.conflicts)}." if restored.conflicts else ""
     )
-    return f"{done}{left}"
+    return f"{result}{skipped}"
 
 
-AFTER_THE_ANSWER = 0.05  # seconds
+COMMANDS_DELAY_SECONDS = 0.05  # seconds
 _ACCEPT = PermissionOption(option_id="accept", name="Yes, carry it out", kind="allow_once")
 _KEEP_PLANNING = PermissionOption(option_id="refuse", name="No, keep planning", kind="reject_once")
 
 
-class Conversation:
-    """Hears the engine from the moment it is made until it is closed."""
+class EditorSession:
+    """Subscribes to the engine's events from construction until `close`, and sends them to the client."""
 
-    def __init__(self, session_id: str, opened: Opened, client: acp.Client, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, session_id: str, opened: OpenedEngine, client: acp.Client, tasks: asyncio.TaskGroup) -> None:
         self.session_id = session_id
         self.engine = opened.engine
         self._client = client
         self._folder = Path()
-        self._telling = Telling(session_id, self._folder)
-        self.choices = Choices(session_id, opened.engine, opened.settings)
-        self.spending = Spending(session_id, opened.engine)
-        self.questions = Questions(session_id, opened.engine, client, tasks)
-        self._speaking = asyncio.Lock()  # held while what was kept is told, before what happens now
+        self._updates = UpdateBuilder(session_id, self._folder)
+        self.options = SessionOptions(session_id, opened.engine, opened.settings)
+        self.usage = UsageTracker(session_id, opened.engine)
+        self.permissions = PermissionRequests(session_id, opened.engine, client, tasks)
+        self._send_lock = asyncio.Lock()  # held during replay, so that live updates follow the stored messages
         self._inputs: set[str] = set()
-        self._cancelled = 0
-        self._stop_hearing = opened.engine.bus.subscribe_all(self._hear)
+        self._cancel_count = 0
+        self._unsubscribe = opened.engine.bus.subscribe_all(self._handle_event)
 
     async def open(self, *, replay: bool) -> None:
-        """What a crash left waiting for an answer is asked once more, after everything else is told."""
-        async with self._speaking:
+        """Opens the session and, with `replay`, sends its messages. Approvals that a crash left open are requested
+        again afterwards."""
+        async with self._send_lock:
             await self.engine.open(self.session_id)
-            kept = await self.engine.store.load(self.session_id)  # without secrets, which an open session may hold
-            self._folder = Path(kept.session.workspace_directory)
-            self._telling = Telling(self.session_id, self._folder)
-            for update in self._telling.replay(kept.messages):
+            # The stored copy is redacted; the open session may contain secrets.
+            transcript = await self.engine.store.load(self.session_id)
+            self._folder = Path(transcript.session.workspace_directory)
+            self._updates = UpdateBuilder(self.session_id, self._folder)
+            for update in self._updates.replay_messages(transcript.messages):
                 if replay:
-                    await self._tell(update)
+                    await self._send_update(update)
 
     def close(self) -> None:
-        self._stop_hearing()
-        self.questions.close()
+        self._unsubscribe()
+        self.permissions.close()
 
-    def concerns(self, session_id: str) -> bool:
-        return self._telling.concerns(session_id)
+    def includes_session(self, session_id: str) -> bool:
+        return self._updates.includes_session(session_id)
 
-    async def say(self, parts: Sequence[PartBase]) -> TurnEnd:
-        """The end of the turn; the client has heard everything before it when this returns."""
-        self.spending.begin()
-        if (command := named(parts)) is not None:
-            return await self._obey(command)
-        before, input_id = self._cancelled, new_id()
+    async def run_prompt(self, parts: Sequence[PartBase]) -> TurnEnd:
+        """Runs a turn and returns its end after all its updates were sent to the client."""
+        self.usage.start_turn()
+        if (command := parse_command(parts)) is not None:
+            return await self._run_command(command)
+        cancels_before, input_id = self._cancel_count, new_id()
         self._inputs.add(input_id)
         try:
-            ends = await self.engine.put(self.session_id, parts, input_id=input_id, sender=BY)
-            if self._cancelled != before:  # it came before there was anything to cancel
-                await self._stop()
-            end = await ends
+            turn_end = await self.engine.put(self.session_id, parts, input_id=input_id, sender=EDITOR_SENDER)
+            if self._cancel_count != cancels_before:  # the cancel request arrived before the input was queued
+                await self._stop_turn()
+            end = await turn_end
         finally:
             self._inputs.discard(input_id)
         await self.engine.bus.settled()
-        return await self._with_plan(end)
+        return await self._ask_about_plan(end)
 
-    async def tell_commands(self) -> None:
-        """A client knows a session once it has read the answer that names it."""
-        await asyncio.sleep(AFTER_THE_ANSWER)
-        await self._tell(offered())
+    async def send_commands(self) -> None:
+        """Waits shortly: a client accepts updates only after it has read the response with the session id."""
+        await asyncio.sleep(COMMANDS_DELAY_SECONDS)
+        await self._send_update(available_commands())
 
-    async def _obey(self, command: Name) -> TurnEnd:
-        words = await carry_out(command, self.engine, self.session_id)
+    async def _run_command(self, command: CommandName) -> TurnEnd:
+        message = await run_command(command, self.engine, self.session_id)
         await self.engine.bus.settled()
-        await self._tell(acp.update_agent_message(acp.text_block(valid(words))))
-        return TurnEnd("completed", words)
+        await self._send_update(acp.update_agent_message(acp.text_block(replace_surrogates(message))))
+        return TurnEnd("completed", message)
 
     async def cancel(self) -> None:
-        self._cancelled += 1
-        await self._stop()
+        self._cancel_count += 1
+        await self._stop_turn()
 
-    async def _stop(self) -> None:
-        """The turn under way ends, and what the client said into the session after it is taken back."""
+    async def _stop_turn(self) -> None:
+        """Aborts the running turn and withdraws the client's queued input."""
         for input_id in list(self._inputs):
             await self.engine.withdraw(self.session_id, input_id)
         await self.engine.abort(self.session_id)
 
-    async def _with_plan(self, end: TurnEnd) -> TurnEnd:
-        """A turn that ends in a plan ends with what the user says to it: carried out, its end is that of the work."""
+    async def _ask_about_plan(self, end: TurnEnd) -> TurnEnd:
+        """Asks the user about a plan at the end of a turn. If it is accepted, the end of the following turn is
+        returned."""
         plan = await self.engine.plan(self.session_id) if end.reason == "completed" else None
         if plan is None:
             return end
-        await self._tell(plan_of_text(plan.text))
+        await self._send_update(plan_from_text(plan.text))
         call = acp.start_tool_call(
             f"plan-{plan.id}",
-            "The plan is ready. Shall it be carried out?",
+            "The plan is ready. Carry it out?",
             kind="switch_mode",
             status="pending",
-            content=[acp.tool_content(acp.text_block(valid(plan.text)))],
+            content=[acp.tool_content(acp.text_block(replace_surrogates(plan.text)))],
         )
-        await self._tell(call)
-        asked = ToolCallUpdate(
+        await self._send_update(call)
+        update = ToolCallUpdate(
             tool_call_id=call.tool_call_id, title=call.title, kind=call.kind, status=call.status, content=call.content
         )
-        chosen = await self.questions.choose(asked, (_ACCEPT, _KEEP_PLANNING))
+        chosen = await self.permissions.request_choice(update, (_ACCEPT, _KEEP_PLANNING))
         accepted = chosen == _ACCEPT.option_id
-        await self._tell(acp.update_tool_call(call.tool_call_id, status="completed" if accepted else "failed"))
+        await self._send_update(acp.update_tool_call(call.tool_call_id, status="completed" if accepted else "failed"))
         if accepted:
-            end = await self.engine.accept_plan(self.session_id, by=BY)
+            end = await self.engine.accept_plan(self.session_id, by=EDITOR_SENDER)
             await self.engine.bus.settled()
         elif chosen is not None:
-            await self.engine.refuse_plan(self.session_id, by=BY)
+            await self.engine.refuse_plan(self.session_id, by=EDITOR_SENDER)
         return TurnEnd("aborted") if chosen is None else end
 
-    async def _hear(self, event: Event) -> None:
-        async with self._speaking:
-            for update in self._telling.hear(event):
-                await self._tell(update)
+    async def _handle_event(self, event: Event) -> None:
+        async with self._send_lock:
+            for update in self._updates.event_updates(event):
+                await self._send_update(update)
             match event:
-                case LLMResponseEvent() if self.concerns(event.session_id):
-                    if (used := self.spending.hear(event)) is not None:
-                        await self._tell(used)
-                case ToolApprovalRequestedEvent() if self.concerns(event.session_id):
-                    self.questions.ask_about(self._asked(event))
+                case LLMResponseEvent() if self.includes_session(event.session_id):
+                    if (usage_update := self.usage.record_response(event)) is not None:
+                        await self._send_update(usage_update)
+                case ToolApprovalRequestedEvent() if self.includes_session(event.session_id):
+                    self.permissions.request_approval(self._permission_view(event))
                 case ToolApprovalResultEvent():
-                    self.questions.drop(event.approval_id)
+                    self.permissions.cancel_request(event.approval_id)
                 case SessionUpdatedEvent(session_id=self.session_id) if event.changes.keys() & {"mode", "agent"}:
-                    await self._tell_choices()
+                    await self._send_options()
                 case _:
                     pass
 
-    def _asked(self, event: ToolApprovalRequestedEvent) -> PermissionView:
-        call = self._telling.call(event.session_id, event.call_id)
+    def _permission_view(self, event: ToolApprovalRequestedEvent) -> PermissionView:
+        call = self._updates.view_call(event.session_id, event.call_id)
         if call is None:
-            waiting = ToolPending(event.tool_input, phase="awaiting_approval")
-            call = shown(ToolPart(event.call_id, event.tool_name, waiting), self._folder)
+            pending = ToolPending(event.tool_input, phase="awaiting_approval")
+            call = view_tool_call(ToolPart(event.call_id, event.tool_name, pending), self._folder)
         return PermissionView(
             event.approval_id, event.session_id, call, event.description, event.offers, event.can_last
         )
 
-    async def _tell_choices(self) -> None:
-        await self._tell(CurrentModeUpdate(session_update="current_mode_update", current_mode_id=self.choices.mode))
-        await self._tell(
-            ConfigOptionUpdate(session_update="config_option_update", config_options=list(self.choices.options()))
+    async def _send_options(self) -> None:
+        await self._send_update(
+            CurrentModeUpdate(session_update="current_mode_update", current_mode_id=self.options.mode)
+        )
+        await self._send_update(
+            ConfigOptionUpdate(
+                session_update="config_option_update", config_options=list(self.options.config_options())
+            )
         )
 
-    async def _tell(
+    async def _send_update(
         self, update: Update | CurrentModeUpdate | ConfigOptionUpdate | UsageUpdate | AvailableCommandsUpdate
     ) -> None:
-        with suppress(ConnectionError):  # the client has gone, and what happens is kept all the same
+        with suppress(ConnectionError):  # the client disconnected; the session is stored anyway
             await self._client.session_update(self.session_id, update)

@@ -1,4 +1,4 @@
-"""A tool call as an editor shows it: a title, a kind, where it works, and what it changes."""
+"""Converts tool calls and prompts between our parts and the protocol's content blocks."""
 
 import math
 import re
@@ -31,49 +31,50 @@ from outrider.errors import ConfigurationError
 from outrider.types.parts import FilePart, TextPart, ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
 
-LONGEST_LINE = 200
+MAX_LINE_LENGTH = 200
 
 
-def valid(text: str) -> str:
-    """Half a surrogate pair, which a model may write, is no text."""
+def replace_surrogates(text: str) -> str:
+    """Replaces unpaired surrogates, which models may return and UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode()
 
 
-def plain(value: Any) -> Any:
-    """A value of any depth as JSON can write it."""
+def to_json_value(value: Any) -> Any:
+    """Converts a nested value to one that JSON can encode."""
     match value:
         case str():
-            return valid(value)
+            return replace_surrogates(value)
         case dict():
-            return {valid(str(name)): plain(one) for name, one in value.items()}  # pyright: ignore
+            return {replace_surrogates(str(name)): to_json_value(item) for name, item in value.items()}  # pyright: ignore
         case list() | tuple():
-            return [plain(one) for one in value]  # pyright: ignore
+            return [to_json_value(item) for item in value]  # pyright: ignore
         case float() if not math.isfinite(value):
             return str(value)
         case bool() | int() | float() | None:
             return value
         case _:
-            return valid(str(value))
+            return replace_surrogates(str(value))
 
 
-def one_line(text: str) -> str:
-    line = " ".join(valid(text).split())
-    return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 1]}…"
+def to_single_line(text: str) -> str:
+    text_line = " ".join(replace_surrogates(text).split())
+    return text_line if len(text_line) <= MAX_LINE_LENGTH else f"{text_line[: MAX_LINE_LENGTH - 1]}…"
 
 
-def fenced(text: str) -> str:
-    """Text that is no Markdown, for clients that read everything as such; nothing in it can end the fence."""
+def fence_text(text: str) -> str:
+    """Wraps plain text in a Markdown code fence that is longer than any fence in it, because clients render all text as
+    Markdown."""
     longest = max((len(found) for found in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
-    return f"{fence}\n{valid(text)}\n{fence}"
+    return f"{fence}\n{replace_surrogates(text)}\n{fence}"
 
 
-_HUNK = re.compile(r"^@@ -\d+(?:,(?P<old>\d+))? \+(?P<line>\d+)(?:,(?P<new>\d+))? @@")
-_NOWHERE = "/dev/null"
+_HUNK_HEADER = re.compile(r"^@@ -\d+(?:,(?P<old>\d+))? \+(?P<line>\d+)(?:,(?P<new>\d+))? @@")
+_DEV_NULL = "/dev/null"
 
 
-class Change(msgspec.Struct, frozen=True):
-    """One place of a file: `before` is None in a file that is new."""
+class FileHunk(msgspec.Struct, frozen=True):
+    """One changed region of a file; `before` is None in a new file."""
 
     path: str
     before: str | None
@@ -81,12 +82,12 @@ class Change(msgspec.Struct, frozen=True):
     line: int | None = None
 
 
-def changes_of(diff: str, folder: Path) -> list[Change]:
-    """The hunks of a unified diff, whose names are relative to `folder`."""
-    return list(_hunks(diff.split("\n"), folder))
+def parse_diff(diff: str, folder: Path) -> list[FileHunk]:
+    """Returns the hunks of a unified diff, whose paths are relative to `folder`."""
+    return list(_parse_hunks(diff.split("\n"), folder))
 
 
-def _hunks(lines: Sequence[str], folder: Path) -> Iterator[Change]:
+def _parse_hunks(lines: Sequence[str], folder: Path) -> Iterator[FileHunk]:
     old = new = ""
     position = 0
     while position < len(lines):
@@ -96,18 +97,19 @@ def _hunks(lines: Sequence[str], folder: Path) -> Iterator[Change]:
             old = line[4:]
         elif line.startswith("+++ "):
             new = line[4:]
-        elif (found := _HUNK.match(line)) is not None:
-            before, after, position = _sides(lines, position, int(found["old"] or 1), int(found["new"] or 1))
-            path = str(folder / (old if new == _NOWHERE else new))
-            yield Change(path, None if old == _NOWHERE else before, after, max(int(found["line"]), 1))
+        elif (found := _HUNK_HEADER.match(line)) is not None:
+            before, after, position = _read_hunk(lines, position, int(found["old"] or 1), int(found["new"] or 1))
+            path = str(folder / (old if new == _DEV_NULL else new))
+            yield FileHunk(path, None if old == _DEV_NULL else before, after, max(int(found["line"]), 1))
 
 
-def _sides(lines: Sequence[str], position: int, old: int, new: int) -> tuple[str, str, int]:
-    """Both sides of a hunk. Its header says how many lines belong to it: one that is removed may look like a header."""
+def _read_hunk(lines: Sequence[str], position: int, old: int, new: int) -> tuple[str, str, int]:
+    """Returns both sides of a hunk and the next position. It counts lines as the header states, because a removed line
+    may look like a header."""
     before: list[str] = []
     after: list[str] = []
     while position < len(lines) and (len(before) < old or len(after) < new):
-        sign, text = lines[position][:1], valid(lines[position][1:])
+        sign, text = lines[position][:1], replace_surrogates(lines[position][1:])
         if sign != "+":
             before.append(text)
         if sign != "-":
@@ -116,8 +118,8 @@ def _sides(lines: Sequence[str], position: int, old: int, new: int) -> tuple[str
     return "\n".join(before), "\n".join(after), position
 
 
-Content = ContentToolCallContent | FileEditToolCallContent
-MOST_OUTPUT = 10_000  # characters of output that are shown while a call runs
+ToolCallContent = ContentToolCallContent | FileEditToolCallContent
+MAX_OUTPUT_CHARS = 10_000  # characters of live output
 
 _KINDS: dict[str, ToolKind] = {
     "apply_patch": "edit",
@@ -133,55 +135,67 @@ _KINDS: dict[str, ToolKind] = {
     "web_fetch": "fetch",
     "write": "edit",
 }
-_WANTED = {"apply_patch": "patch", "shell": "command"}
-_SUBJECTS = ("file_path", "path", "command", "pattern", "url", "description", "agent_name", "name", "question", "query")
+_BODY_FIELDS = {"apply_patch": "patch", "shell": "command"}
+_SUBJECT_FIELDS = (
+    "file_path",
+    "path",
+    "command",
+    "pattern",
+    "url",
+    "description",
+    "agent_name",
+    "name",
+    "question",
+    "query",
+)
 
 
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """What is said of a call; the protocol says it in three ways."""
+class ToolCallView(msgspec.Struct, frozen=True, kw_only=True):
+    """The displayed fields of a call, which three protocol messages share."""
 
     id: str
     title: str
     kind: ToolKind
     status: ToolCallStatus
-    content: list[Content]
+    content: list[ToolCallContent]
     locations: list[ToolCallLocation]
     raw_input: dict[str, Any] | None
 
-    def started(self) -> ToolCallStart:
-        return ToolCallStart(session_update="tool_call", tool_call_id=self.id, **self._fields())
+    def to_start(self) -> ToolCallStart:
+        return ToolCallStart(session_update="tool_call", tool_call_id=self.id, **self._common_fields())
 
-    def changed(self) -> ToolCallProgress:
-        return ToolCallProgress(session_update="tool_call_update", tool_call_id=self.id, **self._fields())
+    def to_progress(self) -> ToolCallProgress:
+        return ToolCallProgress(session_update="tool_call_update", tool_call_id=self.id, **self._common_fields())
 
-    def asked(self, why: str = "") -> ToolCallUpdate:
-        """The call in a question about it, with the reason for the question first."""
-        fields = self._fields()
+    def to_permission_update(self, why: str = "") -> ToolCallUpdate:
+        """Returns the call for a permission request, with the reason as the first content block."""
+        fields = self._common_fields()
         if why.strip():
-            fields["content"] = [_text(why), *self.content]
+            fields["content"] = [_text_block(why), *self.content]
         return ToolCallUpdate(tool_call_id=self.id, **fields)
 
-    def _fields(self) -> dict[str, Any]:
+    def _common_fields(self) -> dict[str, Any]:
         names = ("title", "kind", "status", "content", "locations", "raw_input")
         return {name: getattr(self, name) for name in names}
 
 
-def shown(call: ToolPart, folder: Path, output: str = "", agent: str = "") -> Shown:
-    """`output` is what a running call has written so far; `agent` made the call, if it is not the session's own."""
-    changes = _changes(call, folder)
-    title = _title(call)
-    return Shown(
+def view_tool_call(call: ToolPart, folder: Path, output: str = "", agent: str = "") -> ToolCallView:
+    """Returns the view of a call. `output` is what a running call has written so far; `agent` is set for calls of child
+    sessions."""
+    hunks = _file_hunks(call, folder)
+    title = _call_title(call)
+    return ToolCallView(
         id=call.id,
-        title=f"{one_line(agent)}: {title}" if agent else title,
+        title=f"{to_single_line(agent)}: {title}" if agent else title,
         kind=_KINDS.get(call.tool, "other"),
-        status=_status(call),
-        content=[*map(_diff, changes), *_words(call, output, changed=bool(changes))],
-        locations=_locations(call, changes, folder),
-        raw_input=plain(call.state.input) or None,
+        status=_call_status(call),
+        content=[*map(_diff_content, hunks), *_text_content(call, output, changed=bool(hunks))],
+        locations=_call_locations(call, hunks, folder),
+        raw_input=to_json_value(call.state.input) or None,
     )
 
 
-def _status(call: ToolPart) -> ToolCallStatus:
+def _call_status(call: ToolPart) -> ToolCallStatus:
     match call.state:
         case ToolPending():
             return "pending"
@@ -193,119 +207,132 @@ def _status(call: ToolPart) -> ToolCallStatus:
             return "failed"
 
 
-def _title(call: ToolPart) -> str:
-    given = call.state.input
-    if call.tool == "shell" and given.get("command"):
-        return one_line(str(given["command"]))
-    subject = next((str(given[name]) for name in _SUBJECTS if given.get(name)), "")
-    return one_line(f"{call.tool} {subject}")
+def _call_title(call: ToolPart) -> str:
+    call_input = call.state.input
+    if call.tool == "shell" and call_input.get("command"):
+        return to_single_line(str(call_input["command"]))
+    subject = next((str(call_input[name]) for name in _SUBJECT_FIELDS if call_input.get(name)), "")
+    return to_single_line(f"{call.tool} {subject}")
 
 
-def _changes(call: ToolPart, folder: Path) -> list[Change]:
-    """What was done, once that is known; before it, what is wanted."""
-    state, given = call.state, call.state.input
+def _file_hunks(call: ToolPart, folder: Path) -> list[FileHunk]:
+    """Returns the diff of a completed call; before that, the requested change."""
+    state, call_input = call.state, call.state.input
     if isinstance(state, ToolCompleted):
-        return changes_of(str(state.metadata.get("diff", "")), folder)
-    path = str(folder / valid(str(given.get("file_path") or "")))
+        return parse_diff(str(state.metadata.get("diff", "")), folder)
+    path = str(folder / replace_surrogates(str(call_input.get("file_path") or "")))
     match call.tool:
-        case "edit" if "new_string" in given:
-            return [Change(path, valid(str(given.get("old_string") or "")), valid(str(given["new_string"])))]
-        case "write" if "content" in given:
-            return [Change(path, None, valid(str(given["content"])))]
+        case "edit" if "new_string" in call_input:
+            return [
+                FileHunk(
+                    path,
+                    replace_surrogates(str(call_input.get("old_string") or "")),
+                    replace_surrogates(str(call_input["new_string"])),
+                )
+            ]
+        case "write" if "content" in call_input:
+            return [FileHunk(path, None, replace_surrogates(str(call_input["content"])))]
         case _:
             return []
 
 
-def _words(call: ToolPart, output: str, *, changed: bool) -> list[Content]:
+def _text_content(call: ToolPart, output: str, *, changed: bool) -> list[ToolCallContent]:
     match call.state:
         case ToolError(error=error):
-            return [_text(fenced(error))]
+            return [_text_block(fence_text(error))]
         case ToolCompleted(output=text):
-            return [] if changed or call.tool == "todo" else [_text(fenced(text))]
+            return [] if changed or call.tool == "todo" else [_text_block(fence_text(text))]
         case ToolRunning():
-            return [_text(fenced(output[-MOST_OUTPUT:]))] if output.strip() else []
-        case ToolPending(input=given):
-            return [] if changed else [_text(fenced(text)) for text in _wanted(call.tool, given)]
+            return [_text_block(fence_text(output[-MAX_OUTPUT_CHARS:]))] if output.strip() else []
+        case ToolPending(input=call_input):
+            return [] if changed else [_text_block(fence_text(text)) for text in _requested_body(call.tool, call_input)]
 
 
-def _wanted(tool: str, given: dict[str, Any]) -> list[str]:
-    """What will run, nothing left out: the title has no room for all of it."""
-    wanted = given.get(_WANTED.get(tool, ""))
-    return [str(wanted)] if wanted else []
+def _requested_body(tool: str, call_input: dict[str, Any]) -> list[str]:
+    """Returns the complete command or patch, because the title truncates it."""
+    body = call_input.get(_BODY_FIELDS.get(tool, ""))
+    return [str(body)] if body else []
 
 
-def _locations(call: ToolPart, changes: list[Change], folder: Path) -> list[ToolCallLocation]:
+def _call_locations(call: ToolPart, changes: list[FileHunk], folder: Path) -> list[ToolCallLocation]:
     if changes:
         return [ToolCallLocation(path=change.path, line=change.line) for change in changes]
-    given = call.state.input
-    path = given.get("file_path") or (given.get("path") if call.tool in _KINDS else None)
+    call_input = call.state.input
+    path = call_input.get("file_path") or (call_input.get("path") if call.tool in _KINDS else None)
     if not isinstance(path, str):
         return []
-    line = given.get("offset") if call.tool == "read" else None
-    return [ToolCallLocation(path=valid(str(folder / path)), line=line if isinstance(line, int) and line > 0 else None)]
+    line = call_input.get("offset") if call.tool == "read" else None
+    return [
+        ToolCallLocation(
+            path=replace_surrogates(str(folder / path)), line=line if isinstance(line, int) and line > 0 else None
+        )
+    ]
 
 
-def _diff(change: Change) -> FileEditToolCallContent:
+def _diff_content(change: FileHunk) -> FileEditToolCallContent:
     return acp.tool_diff_content(change.path, change.after, change.before)
 
 
-def _text(text: str) -> ContentToolCallContent:
-    return acp.tool_content(acp.text_block(valid(text)))
+def _text_block(text: str) -> ContentToolCallContent:
+    return acp.tool_content(acp.text_block(replace_surrogates(text)))
 
 
-_DOCUMENTS = ("image/", "application/pdf", "text/")
+_ATTACHABLE_TYPES = ("image/", "application/pdf", "text/")
 
 
-def parts_of(prompt: Sequence[ContentBlock]) -> list[TextPart | FilePart]:
-    """Raises ConfigurationError for a prompt that says nothing, and for what no model is sent."""
-    parts = [_part(block) for block in prompt]
+def parts_from_prompt(prompt: Sequence[ContentBlock]) -> list[TextPart | FilePart]:
+    """Converts a prompt. Raises ConfigurationError if it is empty or contains content that cannot be sent to a
+    model."""
+    parts = [_part_from_block(block) for block in prompt]
     if not any(isinstance(part, FilePart) or part.text.strip() for part in parts):
         raise ConfigurationError("the prompt is empty")
     return parts
 
 
-def block_of(part: TextPart | FilePart) -> ContentBlock | None:
-    """What a person sees of a part; None for what was written for the model only."""
+def block_from_part(part: TextPart | FilePart) -> ContentBlock | None:
+    """Converts a part for display; None for synthetic text, which is for the model only."""
     match part:
         case TextPart(synthetic=True):
             return None
         case TextPart(text=text):
-            return acp.text_block(valid(text)) if text else None
+            return acp.text_block(replace_surrogates(text)) if text else None
         case FilePart(mime=mime, url=url):
             head, _, content = url.partition(",")
             if mime.startswith("image/") and head.endswith(";base64"):
                 return acp.image_block(content, mime)
-            name = valid(part.filename or "file")
-            return acp.resource_link_block(name, "data:" if url.startswith("data:") else valid(url), mime_type=mime)
+            name = replace_surrogates(part.filename or "file")
+            return acp.resource_link_block(
+                name, "data:" if url.startswith("data:") else replace_surrogates(url), mime_type=mime
+            )
 
 
-def _part(block: ContentBlock) -> TextPart | FilePart:
+def _part_from_block(block: ContentBlock) -> TextPart | FilePart:
     match block:
         case TextContentBlock():
-            return TextPart(valid(block.text))
+            return TextPart(replace_surrogates(block.text))
         case ImageContentBlock():
             return FilePart(block.mime_type, f"data:{block.mime_type};base64,{block.data}")
         case ResourceContentBlock():
-            return TextPart(f"[{valid(block.name)}]({_place(block.uri)})")
+            return TextPart(f"[{replace_surrogates(block.name)}]({_resource_path(block.uri)})")
         case EmbeddedResourceContentBlock():
-            return _embedded(block)
+            return _embedded_part(block)
         case AudioContentBlock():
-            raise ConfigurationError("sound cannot be sent to the model; write it, or attach a file")
+            raise ConfigurationError("audio cannot be sent to the model; write text or attach a file")
         case _:
             assert_never(block)
 
 
-def _embedded(block: EmbeddedResourceContentBlock) -> TextPart | FilePart:
+def _embedded_part(block: EmbeddedResourceContentBlock) -> TextPart | FilePart:
     resource = block.resource
     if isinstance(resource, TextResourceContents):
-        return TextPart(f"{_place(resource.uri)}:\n{valid(resource.text)}", synthetic=True)
+        return TextPart(f"{_resource_path(resource.uri)}:\n{replace_surrogates(resource.text)}", synthetic=True)
     mime = resource.mime_type or "application/octet-stream"
-    if not mime.startswith(_DOCUMENTS):
-        raise ConfigurationError(f"{_place(resource.uri)} is {mime}; only images, PDF and text can be attached")
-    return FilePart(mime, f"data:{mime};base64,{resource.blob}", _place(resource.uri).rpartition("/")[2])
+    if not mime.startswith(_ATTACHABLE_TYPES):
+        raise ConfigurationError(f"{_resource_path(resource.uri)} is {mime}; only images, PDF and text can be attached")
+    return FilePart(mime, f"data:{mime};base64,{resource.blob}", _resource_path(resource.uri).rpartition("/")[2])
 
 
-def _place(uri: str) -> str:
-    """A file by its path, as tools name it; anything else as it is."""
-    address = urlsplit(valid(uri))
-    return unquote(address.path) if address.scheme == "file" else valid(uri)
+def _resource_path(uri: str) -> str:
+    """Returns the path of a file URI, as tools name files; any other URI unchanged."""
+    address = urlsplit(replace_surrogates(uri))
+    return unquote(address.path) if address.scheme == "file" else replace_surrogates(uri)

@@ -1,4 +1,4 @@
-"""What happens in a session, as updates for its client: a fold over events, and over messages that are kept."""
+"""Converts events and stored messages of a session into protocol updates, and tracks token usage."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ from acp.schema import (
     UserMessageChunk,
 )
 
-from outrider.acp.tool_calls import MOST_OUTPUT, Shown, block_of, shown, valid
+from outrider.acp.tool_calls import MAX_OUTPUT_CHARS, ToolCallView, block_from_part, replace_surrogates, view_tool_call
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import context_limit
 from outrider.types.events import (
@@ -49,161 +49,175 @@ Update = (
     | AgentPlanUpdate
     | SessionInfoUpdate
 )
-_FINISH = "finish"
-_ITEM = re.compile(r"^(?:\d+[.)]|[-*])\s+(?:\[.\]\s+)?(?P<item>\S.*)")
+_FINISH_TOOL = "finish"
+_LIST_ITEM = re.compile(r"^(?:\d+[.)]|[-*])\s+(?:\[.\]\s+)?(?P<item>\S.*)")
 
 
-class Call(msgspec.Struct):
-    """A call that the client knows; `output` is the end of what it has written while it runs."""
+class TrackedCall(msgspec.Struct):
+    """A call that was sent to the client; `output` is the end of its live output."""
 
     part: ToolPart
     agent: str = ""
     output: str = ""
 
 
-class Telling:
-    """Agents that were called are seen by their calls: they stand beside those of the session's own agent."""
+class UpdateBuilder:
+    """Builds updates for one session. Tool calls of child sessions appear among the calls of the session."""
 
     def __init__(self, session_id: str, folder: Path) -> None:
         self._session_id = session_id
         self._folder = folder
-        self._callees: dict[str, str] = {}  # names of agents that were called, by their sessions
-        self._calls: dict[tuple[str, str], Call] = {}
-        self._said: dict[str, str] = {}  # texts as far as the client has them
-        self._missed = False  # whether pieces of the text that is being written were dropped
+        self._callees: dict[str, str] = {}  # agent names, by child session id
+        self._calls: dict[tuple[str, str], TrackedCall] = {}
+        self._sent_texts: dict[str, str] = {}  # text that was sent, by part id
+        self._deltas_dropped = False  # whether the bus dropped deltas of the current text
 
-    def concerns(self, session_id: str) -> bool:
+    def includes_session(self, session_id: str) -> bool:
         return session_id == self._session_id or session_id in self._callees
 
-    def call(self, session_id: str, call_id: str) -> Shown | None:
-        known = self._calls.get((session_id, call_id))
-        return self._shown(known) if known else None
+    def view_call(self, session_id: str, call_id: str) -> ToolCallView | None:
+        tracked = self._calls.get((session_id, call_id))
+        return self._view_tracked(tracked) if tracked else None
 
-    def replay(self, messages: Iterable[Message]) -> Iterator[Update]:
-        """Everything that was said and done, as if it happened now."""
+    def replay_messages(self, messages: Iterable[Message]) -> Iterator[Update]:
+        """Yields the updates of stored messages."""
         for message in messages:
             for part in message.parts:
                 if message.role == "assistant":
-                    yield from self._kept(part, self._session_id)
-                elif isinstance(part, TextPart | FilePart) and (block := block_of(part)) is not None:
+                    yield from self._part_updates(part, self._session_id)
+                elif isinstance(part, TextPart | FilePart) and (block := block_from_part(part)) is not None:
                     yield UserMessageChunk(session_update="user_message_chunk", content=block, message_id=message.id)
 
-    def hear(self, event: Event) -> Iterator[Update]:
+    def event_updates(self, event: Event) -> Iterator[Update]:
         if isinstance(event, DeltasDroppedEvent):
-            self._missed = True
-        elif self.concerns(event.session_id):
-            yield from self._hear(event, own=event.session_id == self._session_id)
+            self._deltas_dropped = True
+        elif self.includes_session(event.session_id):
+            yield from self._session_event_updates(event, own=event.session_id == self._session_id)
 
-    def _hear(self, event: Event, *, own: bool) -> Iterator[Update]:
+    def _session_event_updates(self, event: Event, *, own: bool) -> Iterator[Update]:
         match event:
             case AgentCalledEvent():
                 self._callees[event.child_session_id] = event.callee
-            case PartDeltaEvent() if own and not self._missed:
-                self._said[event.part_id] = self._said.get(event.part_id, "") + event.delta
-                yield _chunk(acp.text_block(valid(event.delta)), event.message_id, thought=event.field == "reasoning")
+            case PartDeltaEvent() if own and not self._deltas_dropped:
+                self._sent_texts[event.part_id] = self._sent_texts.get(event.part_id, "") + event.delta
+                yield _message_chunk(
+                    acp.text_block(replace_surrogates(event.delta)),
+                    event.message_id,
+                    thought=event.field == "reasoning",
+                )
             case PartUpdatedEvent() if own or isinstance(event.part, ToolPart):
-                yield from self._kept(event.part, event.session_id)
+                yield from self._part_updates(event.part, event.session_id)
             case ToolOutputEvent():
-                yield from self._output(event)
+                yield from self._output_updates(event)
             case SessionUpdatedEvent(changes={"title": str(title)}) if own:
-                yield SessionInfoUpdate(session_update="session_info_update", title=valid(title))
+                yield SessionInfoUpdate(session_update="session_info_update", title=replace_surrogates(title))
             case _:
                 pass
 
-    def _kept(self, part: object, session_id: str) -> Iterator[Update]:
+    def _part_updates(self, part: object, session_id: str) -> Iterator[Update]:
         match part:
             case TextPart(synthetic=False) | ReasoningPart():
-                yield from self._rest(part)
+                yield from self._text_updates(part)
             case FilePart():
-                if (block := block_of(part)) is not None:
-                    yield _chunk(block, part.message_id)
+                if (block := block_from_part(part)) is not None:
+                    yield _message_chunk(block, part.message_id)
             case ToolPart():
-                yield from self._call(part, session_id)
+                yield from self._call_updates(part, session_id)
             case _:
                 pass
 
-    def _rest(self, part: TextPart | ReasoningPart) -> Iterator[Update]:
-        """What was not said yet of a text that is whole now: pieces may have been dropped on the way."""
-        said, self._said[part.id], self._missed = self._said.get(part.id, ""), part.text, False
+    def _text_updates(self, part: TextPart | ReasoningPart) -> Iterator[Update]:
+        """Sends the missing rest of a complete text, because the bus may have dropped deltas."""
+        sent, self._sent_texts[part.id], self._deltas_dropped = self._sent_texts.get(part.id, ""), part.text, False
         thought = isinstance(part, ReasoningPart)
-        # Where the answer began a part anew, thoughts that were taken for text were read already.
-        anew = "" if thought else f"\n\n{part.text}"
-        rest = part.text[len(said) :] if part.text.startswith(said) else anew
+        # A provider that restarts a part may turn sent text into reasoning; sent text cannot be retracted, so it is
+        # repeated.
+        repeated = "" if thought else f"\n\n{part.text}"
+        rest = part.text[len(sent) :] if part.text.startswith(sent) else repeated
         if rest:
-            yield _chunk(acp.text_block(valid(rest)), part.message_id, thought=thought)
+            yield _message_chunk(acp.text_block(replace_surrogates(rest)), part.message_id, thought=thought)
 
-    def _call(self, part: ToolPart, session_id: str) -> Iterator[Update]:
-        if part.tool == _FINISH:
-            yield from self._last_words(part, session_id)
+    def _call_updates(self, part: ToolPart, session_id: str) -> Iterator[Update]:
+        if part.tool == _FINISH_TOOL:
+            yield from self._finish_updates(part, session_id)
             return
         key = session_id, part.call_id
-        known = self._calls.get(key)
-        call = self._calls[key] = Call(part, self._callees.get(session_id, ""), known.output if known else "")
-        yield self._shown(call).changed() if known else self._shown(call).started()
+        tracked = self._calls.get(key)
+        call = self._calls[key] = TrackedCall(
+            part, self._callees.get(session_id, ""), tracked.output if tracked else ""
+        )
+        yield self._view_tracked(call).to_progress() if tracked else self._view_tracked(call).to_start()
         if isinstance(part.state, ToolCompleted) and "todos" in part.state.metadata and session_id == self._session_id:
-            yield plan_of_todos(part.state.metadata["todos"])
+            yield plan_from_todos(part.state.metadata["todos"])
 
-    def _last_words(self, part: ToolPart, session_id: str) -> Iterator[Update]:
-        """An agent that works with others ends with a call; what it says there is its answer."""
-        words = str(part.state.input.get("message") or "")
-        if session_id == self._session_id and isinstance(part.state, ToolCompleted) and part.id not in self._said:
-            self._said[part.id] = words
-            yield _chunk(acp.text_block(valid(words)), part.message_id)
+    def _finish_updates(self, part: ToolPart, session_id: str) -> Iterator[Update]:
+        """An agent in a team ends with the `finish` tool; its message is the answer."""
+        message = str(part.state.input.get("message") or "")
+        if session_id == self._session_id and isinstance(part.state, ToolCompleted) and part.id not in self._sent_texts:
+            self._sent_texts[part.id] = message
+            yield _message_chunk(acp.text_block(replace_surrogates(message)), part.message_id)
 
-    def _output(self, event: ToolOutputEvent) -> Iterator[Update]:
+    def _output_updates(self, event: ToolOutputEvent) -> Iterator[Update]:
         call = self._calls.get((event.session_id, event.call_id))
         if call is not None and isinstance(call.part.state, ToolRunning):
-            call.output = (call.output + event.output)[-MOST_OUTPUT:]
-            yield self._shown(call).changed()
+            call.output = (call.output + event.output)[-MAX_OUTPUT_CHARS:]
+            yield self._view_tracked(call).to_progress()
 
-    def _shown(self, call: Call) -> Shown:
-        return shown(call.part, self._folder, call.output, call.agent)
+    def _view_tracked(self, call: TrackedCall) -> ToolCallView:
+        return view_tool_call(call.part, self._folder, call.output, call.agent)
 
 
-def plan_of_todos(todos: Iterable[Any]) -> AgentPlanUpdate:
-    """The agent's own list; what it gave up is no longer part of the plan."""
+def plan_from_todos(todos: Iterable[Any]) -> AgentPlanUpdate:
+    """Converts the agent's todo list; cancelled items are left out."""
     entries = [
-        PlanEntry(content=valid(str(todo["content"])), priority="medium", status=todo.get("status", "pending"))
+        PlanEntry(
+            content=replace_surrogates(str(todo["content"])), priority="medium", status=todo.get("status", "pending")
+        )
         for todo in todos
         if todo.get("status") != "cancelled"
     ]
     return AgentPlanUpdate(session_update="plan", entries=entries)
 
 
-def plan_of_text(text: str) -> AgentPlanUpdate:
-    """A plan as its author wrote it: the items of its lists, or the whole of it where it has none."""
-    items = [found["item"] for line in text.splitlines() if (found := _ITEM.match(line)) is not None]
-    entries = [PlanEntry(content=valid(item), priority="medium", status="pending") for item in items or [text]]
+def plan_from_text(text: str) -> AgentPlanUpdate:
+    """Converts a plan in Markdown: one entry per list item, or one for the whole text."""
+    items = [found["item"] for line in text.splitlines() if (found := _LIST_ITEM.match(line)) is not None]
+    entries = [
+        PlanEntry(content=replace_surrogates(item), priority="medium", status="pending") for item in items or [text]
+    ]
     return AgentPlanUpdate(session_update="plan", entries=entries)
 
 
-def _chunk(block: ContentBlock, message_id: str, *, thought: bool = False) -> AgentMessageChunk | AgentThoughtChunk:
+def _message_chunk(
+    block: ContentBlock, message_id: str, *, thought: bool = False
+) -> AgentMessageChunk | AgentThoughtChunk:
     if thought:
         return AgentThoughtChunk(session_update="agent_thought_chunk", content=block, message_id=message_id)
     return AgentMessageChunk(session_update="agent_message_chunk", content=block, message_id=message_id)
 
 
-class Spending:
-    """Of one session, with the agents that it called."""
+class UsageTracker:
+    """Token usage of one session and its child sessions."""
 
     def __init__(self, session_id: str, engine: Engine) -> None:
         self._session_id = session_id
         self._engine = engine
         self._turn = Tokens()
 
-    def begin(self) -> None:
+    def start_turn(self) -> None:
         self._turn = Tokens()
 
-    def hear(self, answer: LLMResponseEvent) -> UsageUpdate | None:
-        """Only the session's own answers fill its context; where nobody knows how much that holds, nothing is said."""
+    def record_response(self, answer: LLMResponseEvent) -> UsageUpdate | None:
+        """Adds the tokens of a response. Returns an update for responses of the session itself, if the context size is
+        known."""
         self._turn += answer.tokens
-        size = self._size()
+        size = self._context_size()
         if answer.session_id != self._session_id or size is None:
             return None
         used = answer.tokens.prompt + answer.tokens.output
-        return UsageUpdate(session_update="usage_update", used=used, size=size, cost=self._cost())
+        return UsageUpdate(session_update="usage_update", used=used, size=size, cost=self._total_cost())
 
-    def turn(self) -> Usage | None:
+    def turn_usage(self) -> Usage | None:
         tokens = self._turn
         if not tokens.total:
             return None
@@ -216,10 +230,10 @@ class Spending:
             cached_write_tokens=tokens.cache.write,
         )
 
-    def _size(self) -> int | None:
+    def _context_size(self) -> int | None:
         agent = self._engine.live[self._session_id].agent
-        return context_limit(self._engine.staff.plan.providers.values(), ModelRef(agent.provider, agent.model))
+        return context_limit(self._engine.runtime.spec.providers.values(), ModelRef(agent.provider, agent.model))
 
-    def _cost(self) -> Cost | None:
+    def _total_cost(self) -> Cost | None:
         cost = self._engine.live[self._session_id].journal.session.usage.total_cost
         return None if cost is None else Cost(amount=float(cost), currency="USD")

@@ -1,1 +1,1 @@
-"""Agents at work: the turn, its steps and calls, their limits, and how agents call each other."""
+"""The agent loop: turns, model steps, tool calls, delegation between agents, budgets and hooks."""

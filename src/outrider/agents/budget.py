@@ -1,4 +1,4 @@
-"""What a run and all the agents in it may use: counted in one place, reserved before it is spent, never overshot."""
+"""Usage limits of a run: one counter shared by all its agents; a request reserves tokens and cost before it is sent."""
 
 import asyncio
 import time
@@ -12,28 +12,30 @@ from outrider.errors import LimitReachedError
 from outrider.types.agents import Limits
 from outrider.types.usage import Tokens, Usage
 
-SMALLEST_ANSWER = 256  # tokens; less than this is not worth asking for
+MIN_OUTPUT_TOKENS = 256  # a shorter answer is not useful, so such a request is not sent
 
 
-class Price(msgspec.Struct, frozen=True):
-    """What a model charges, per token. Who is paid `by_bill`, as an agent of another process, says afterwards what it
-    was, and until then has all that is left."""
+class ModelPrice(msgspec.Struct, frozen=True):
+    """Price per token of a model. With `billed_afterwards` the cost is known only from the response, as for an agent in
+    another process; such a request reserves all cost that is left."""
 
     input: Decimal = Decimal(0)
     output: Decimal = Decimal(0)
-    by_bill: bool = False
+    billed_afterwards: bool = False
 
 
-class Reservation(msgspec.Struct, frozen=True):
-    """Room for one request. `max_output_tokens` is what the answer may be so that no limit is overshot."""
+class BudgetReservation(msgspec.Struct, frozen=True):
+    """Tokens and cost reserved for one request. `max_output_tokens` limits the response so that no limit is
+    exceeded."""
 
     tokens: int
     cost: Decimal
     max_output_tokens: int | None
 
 
-class Budget:
-    """Shared by a whole tree of agents. Every request is reserved first and settled after, also when it failed."""
+class RunBudget:
+    """Counts turns, tokens and cost for a tree of agents. Call `reserve` before each request and `settle` after it,
+    also when it failed."""
 
     def __init__(self, limits: Limits, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.limits = limits
@@ -52,7 +54,8 @@ class Budget:
         return max(self.limits.seconds - (self._clock() - self._start), 0.0)
 
     def begin_turn(self) -> int:
-        """Count one more request to a model; returns its number."""
+        """Count one more model request and return its number. Raises LimitReachedError when the turn or time limit is
+        reached."""
         if self.limits.turns is not None and self.turns >= self.limits.turns:
             raise LimitReachedError("turns", self.limits.turns, self.turns)
         if self.seconds_left == 0:
@@ -60,8 +63,9 @@ class Budget:
         self.turns += 1
         return self.turns
 
-    def as_limit(self, reached: LimitReachedError | TimeoutError) -> LimitReachedError:
-        """A turn that ran out of time has reached a limit like any other."""
+    def as_limit_error(self, reached: LimitReachedError | TimeoutError) -> LimitReachedError:
+        """Convert the timeout of a turn into the error for the `seconds` limit; return a LimitReachedError
+        unchanged."""
         if isinstance(reached, LimitReachedError):
             return reached
         return LimitReachedError("seconds", self.limits.seconds, round(self._clock() - self._start, 1))
@@ -70,23 +74,24 @@ class Budget:
         if depth > self.limits.depth:
             raise LimitReachedError("levels of agents", self.limits.depth, depth)
 
-    def reserve(self, prompt_tokens: int, max_output: int | None, price: Price | None) -> Reservation:
-        """Room for a prompt of about this size. Raises LimitReachedError when not even a short answer fits."""
+    def reserve(self, prompt_tokens: int, max_output: int | None, price: ModelPrice | None) -> BudgetReservation:
+        """Reserve tokens and cost for a prompt of about this size. Raises LimitReachedError when the rest of a limit is
+        too small for a response of `MIN_OUTPUT_TOKENS`."""
         output = self._output_for_tokens(prompt_tokens, max_output)
         cost = Decimal(0)
-        if price is not None and price.by_bill:
-            cost = self._all_that_is_left()
+        if price is not None and price.billed_afterwards:
+            cost = self._remaining_cost()
         elif self.limits.cost is not None:
             output = self._output_for_cost(prompt_tokens, output, price)
             if price is not None:
                 cost = price.input * prompt_tokens + price.output * (output or 0)
-        reserved = Reservation(prompt_tokens + (output or 0), cost, output)
+        reserved = BudgetReservation(prompt_tokens + (output or 0), cost, output)
         self._reserved_tokens += reserved.tokens
         self._reserved_cost += reserved.cost
         return reserved
 
-    def left(self, depth: int, reservation: Reservation) -> dict[str, Any]:
-        """What one that answers at this depth may use, as fields of an Allowance."""
+    def remaining_allowance(self, depth: int, reservation: BudgetReservation) -> dict[str, Any]:
+        """Return what an agent at this depth may still use, as keyword arguments for an Allowance."""
         limits = self.limits
         return {
             "depth": max(limits.depth - depth, 0),
@@ -96,15 +101,15 @@ class Budget:
             "cost": None if limits.cost is None else reservation.cost,
         }
 
-    def settle(self, reservation: Reservation, tokens: Tokens, cost: Decimal | None, turns: int = 1) -> None:
-        """What was really used takes the place of what was reserved; the first of the turns was counted before."""
+    def settle(self, reservation: BudgetReservation, tokens: Tokens, cost: Decimal | None, turns: int = 1) -> None:
+        """Replace a reservation by the actual usage. `turns` includes the one that `begin_turn` has counted already."""
         self.turns += turns - 1
         self._reserved_tokens -= reservation.tokens
         self._reserved_cost -= reservation.cost
         if tokens.total or cost is not None:
             self.usage = self.usage.plus(tokens, cost)
 
-    def _all_that_is_left(self) -> Decimal:
+    def _remaining_cost(self) -> Decimal:
         if self.limits.cost is None:
             return Decimal(0)
         spent = self.usage.total_cost
@@ -117,18 +122,19 @@ class Budget:
         if self.limits.tokens is None:
             return max_output
         left = self.limits.tokens - self.usage.tokens.total - self._reserved_tokens - prompt_tokens
-        if left < SMALLEST_ANSWER:
+        if left < MIN_OUTPUT_TOKENS:
             raise LimitReachedError("tokens", self.limits.tokens, self.usage.tokens.total)
         return left if max_output is None else min(max_output, left)
 
-    def _output_for_cost(self, prompt_tokens: int, max_output: int | None, price: Price | None) -> int | None:
-        """An unknown price cannot be held to a limit, so such a request is not made."""
+    def _output_for_cost(self, prompt_tokens: int, max_output: int | None, price: ModelPrice | None) -> int | None:
+        """Return the output tokens that the cost limit allows. Raises LimitReachedError for an unknown price, because a
+        limit cannot be enforced without one."""
         spent = self.usage.total_cost
         if price is None or spent is None or self.limits.cost is None:
             raise LimitReachedError("cost", self.limits.cost, "the price of this model is not known")
         left = self.limits.cost - spent - self._reserved_cost - price.input * prompt_tokens
         affordable = int(left / price.output) if price.output and left > 0 else (0 if price.output else None)
-        if left < 0 or (affordable is not None and affordable < SMALLEST_ANSWER):
+        if left < 0 or (affordable is not None and affordable < MIN_OUTPUT_TOKENS):
             raise LimitReachedError("cost", self.limits.cost, spent)
         options = [value for value in (max_output, affordable) if value is not None]
         return min(options) if options else None

@@ -1,25 +1,26 @@
-"""Compaction of a seat's context: a summary by the same model takes the place of old messages; nothing is deleted."""
+"""Builds model requests and compacts the context: a summary by the same model replaces old messages in the prompt.
+Stored messages are not deleted."""
 
 from collections.abc import Sequence
 from contextlib import aclosing
 
 from msgspec.structs import replace
 
-from outrider.agents.budget import Reservation
+from outrider.agents.budget import BudgetReservation
 from outrider.agents.run_context import AgentContext, RunContext
 from outrider.context.compaction import (
-    TAIL,
-    characters,
-    estimated_tokens,
-    is_full,
-    pinned,
-    since_last_compaction,
-    tail_start,
+    TAIL_SHARE,
+    estimate_text_tokens,
+    estimate_tokens,
+    find_tail_start,
+    last_compaction_position,
+    needs_compaction,
+    pin_last_input,
 )
 from outrider.context.lower import lower
-from outrider.context.prompts import words
+from outrider.context.prompts import render_prompt
 from outrider.errors import ContextOverflowError, ProviderError
-from outrider.providers.assembler import Assembler
+from outrider.providers.assembler import AnswerAssembler
 from outrider.types.agents import Agent
 from outrider.types.events import ContextCompactionEvent
 from outrider.types.messages import Message, text_message
@@ -27,148 +28,160 @@ from outrider.types.parts import CompactionPart, ModelRef, ToolPart
 from outrider.types.request import Allowance, ModelSettings, Request, ToolChoice
 from outrider.types.tool_state import ToolCompleted
 
-TOOLS_OVERHEAD = 100  # tokens a tool, roughly, before the first count of the provider
+TOKENS_PER_TOOL = 100  # rough size of a tool schema, used until a response reports the real prompt size
 
 
-def build_request(seat: AgentContext, crew: RunContext) -> tuple[Request, Reservation]:
-    agent = seat.agent
-    reserved = _reserved(seat, crew)
+def build_request(context: AgentContext) -> tuple[Request, BudgetReservation]:
+    """Build the next model request of an agent and reserve budget for it.
+
+    The caller settles the reservation after the request, also when it failed."""
+    agent, run = context.agent, context.run
+    reservation = _reserve_budget(context)
     request = Request(
         agent.model,
-        seat.projection.prompt(seat.session.messages),
-        seat.system or None,
-        seat.specs,
-        settings_of(agent, seat, reserved.max_output_tokens if _is_bounded(crew) else agent.max_output_tokens),
+        context.projection.prompt(context.session.messages),
+        context.system_prompt or None,
+        context.tool_specs,
+        model_settings(context, reservation.max_output_tokens if _has_usage_limits(run) else agent.max_output_tokens),
         stream=agent.stream,
-        conversation=seat.session.id,
-        workspace=str(seat.workspace),
-        allowance=lambda: _allowance(seat, crew, reserved),
+        conversation=context.session.id,
+        workspace=str(context.workspace),
+        # A callable, because only a client for a remote agent needs the value.
+        allowance=lambda: _remaining_allowance(context, reservation),
     )
-    return request, reserved
+    return request, reservation
 
 
-def _allowance(seat: AgentContext, crew: RunContext, reserved: Reservation) -> Allowance:
-    left = crew.budget.left(seat.depth, reserved)
-    return Allowance(mode=seat.effective_mode, ask=seat.ask, deny=seat.deny, **left)
+def _remaining_allowance(context: AgentContext, reservation: BudgetReservation) -> Allowance:
+    limits = context.run.budget.remaining_allowance(context.depth, reservation)
+    return Allowance(mode=context.effective_mode, ask=context.ask_rules, deny=context.deny_rules, **limits)
 
 
-def prompt_tokens(seat: AgentContext, history: Sequence[Message] | None = None) -> int:
-    """Of the seat's prompt now, or as it would be with this history."""
-    overhead = characters(seat.system) + TOOLS_OVERHEAD * len(seat.specs)
-    return estimated_tokens(seat.session.messages if history is None else history, overhead=overhead)
+def estimate_prompt_tokens(context: AgentContext, history: Sequence[Message] | None = None) -> int:
+    """Estimate the prompt size of the agent, for its current history or for the given one."""
+    overhead = estimate_text_tokens(context.system_prompt) + TOKENS_PER_TOOL * len(context.tool_specs)
+    return estimate_tokens(context.session.messages if history is None else history, overhead=overhead)
 
 
-def settings_of(agent: Agent, seat: AgentContext, max_output_tokens: int | None) -> ModelSettings:
+def model_settings(context: AgentContext, max_output_tokens: int | None) -> ModelSettings:
+    agent = context.agent
     return ModelSettings(
         max_output_tokens=max_output_tokens,
         reasoning=agent.reasoning,
         reasoning_effort=agent.reasoning_effort,
         reasoning_budget=agent.reasoning_budget,
         temperature=agent.temperature,
-        output=seat.output,
+        output=context.output_schema,
         extra=agent.extra,
     )
 
 
-def _reserved(seat: AgentContext, crew: RunContext) -> Reservation:
-    """The size of a prompt, and what a model costs and can write, is found out where a limit asks for it."""
-    agent = seat.agent
-    if not _is_bounded(crew):
-        return crew.budget.reserve(0, agent.max_output_tokens, None)
-    return crew.budget.reserve(prompt_tokens(seat), _largest_answer(agent, crew), crew.tariff.price(agent))
+def _reserve_budget(context: AgentContext) -> BudgetReservation:
+    # Prompt size and price lookups are skipped when no token or cost limit needs them.
+    agent, run = context.agent, context.run
+    if not _has_usage_limits(run):
+        return run.budget.reserve(0, agent.max_output_tokens, None)
+    return run.budget.reserve(estimate_prompt_tokens(context), _max_output_tokens(agent, run), run.pricing.price(agent))
 
 
-def _is_bounded(crew: RunContext) -> bool:
-    return crew.budget.limits.cost is not None or crew.budget.limits.tokens is not None
+def _has_usage_limits(run: RunContext) -> bool:
+    return run.budget.limits.cost is not None or run.budget.limits.tokens is not None
 
 
-def _largest_answer(agent: Agent, crew: RunContext) -> int | None:
-    return agent.max_output_tokens or crew.tariff.output_limit(agent)
+def _max_output_tokens(agent: Agent, run: RunContext) -> int | None:
+    return agent.max_output_tokens or run.pricing.output_limit(agent)
 
 
-FITS_EVERYWHERE = 2_000  # tokens; less than any model's context, so that none has to be looked up
-SHORTENED = 600  # characters of a tool's output that a summary of an overflowing context still sees
+MIN_TOKENS_TO_COMPACT = 2_000  # smaller than every model's context, so the catalog lookup is skipped
+MAX_TOOL_OUTPUT = 600  # characters of each tool output in the summary request of an overflowing context
 
 
-class Compactor:
-    def __init__(self, seat: AgentContext, crew: RunContext) -> None:
-        self._seat = seat
-        self._crew = crew
+class ContextCompactor:
+    """Compacts the context of one agent: when it is nearly full, after an overflow, or on request."""
 
-    def due(self) -> bool:
-        tariff, agent, tokens = self._crew.tariff, self._seat.agent, prompt_tokens(self._seat)
-        if tokens < FITS_EVERYWHERE or not self._crew.compacts:
+    def __init__(self, context: AgentContext) -> None:
+        self._context = context
+        self._run = context.run
+
+    def is_due(self) -> bool:
+        """Return whether the prompt is close to the context limit of the model."""
+        pricing, agent, tokens = self._run.pricing, self._context.agent, estimate_prompt_tokens(self._context)
+        if tokens < MIN_TOKENS_TO_COMPACT or not self._run.auto_compact:
             return False
-        return is_full(tokens, tariff.context_limit(agent), tariff.output_limit(agent))
+        return needs_compaction(tokens, pricing.context_limit(agent), pricing.output_limit(agent))
 
-    def possible(self, *, auto: bool = True) -> bool:
-        """Whether there is anything that a summary could stand for."""
-        return self._tail_start(auto=auto) > since_last_compaction(self._seat.session.messages)
+    def can_compact(self, *, auto: bool = True) -> bool:
+        """Return whether there are messages before the tail that are not summarized yet."""
+        return self._tail_start(auto=auto) > last_compaction_position(self._context.session.messages)
 
     async def compact(self, *, auto: bool = True, overflow: bool = False) -> CompactionPart:
-        """Summarise all but the tail. Raises ContextOverflowError when that would not make the prompt smaller."""
-        history = self._seat.session.messages
-        before = prompt_tokens(self._seat)
+        """Summarize all messages but the tail and store the summary. Raises ContextOverflowError when nothing can be
+        summarized."""
+        history = self._context.session.messages
+        before = estimate_prompt_tokens(self._context)
         start = self._tail_start(auto=auto)
-        if not self.possible(auto=auto):
+        if not self.can_compact(auto=auto):
             raise ContextOverflowError("the context is full, and the last messages alone fill it")
-        answer = await self._summary(history[:start], overflow=overflow)
+        answer = await self._request_summary(history[:start], overflow=overflow)
         part = CompactionPart(
             auto=auto,
             overflow=overflow,
-            summary=pinned(answer.get_text_content().strip(), history, start),
+            summary=pin_last_input(answer.get_text_content().strip(), history, start),
             tail_start_id=history[start].id if start < len(history) else None,
             tokens_before=before,
         )
-        after = prompt_tokens(self._seat, [*history, Message("user", [part])])
+        after = estimate_prompt_tokens(self._context, [*history, Message("user", [part])])
         part = replace(part, tokens_after=after, message_id="")
-        await self._seat.journal.add_message(self._message(part, answer))
-        self._seat.tell(ContextCompactionEvent, tokens_before=before, tokens_after=after, messages_removed=start)
+        await self._context.journal.add_message(self._summary_message(part, answer))
+        self._context.emit_event(
+            ContextCompactionEvent, tokens_before=before, tokens_after=after, messages_removed=start
+        )
         return part
 
-    def _message(self, part: CompactionPart, answer: Message) -> Message:
-        """It stands where the user's words were, and carries what it cost to find them."""
-        agent = self._seat.agent
+    def _summary_message(self, part: CompactionPart, answer: Message) -> Message:
+        """Return the message that carries the summary. It has the user role, and the usage of the summary request."""
+        agent = self._context.agent
         model = ModelRef(agent.provider, agent.model)
         return Message("user", [part], agent=agent.name, model=model, tokens=answer.tokens, cost=answer.cost)
 
     def _tail_start(self, *, auto: bool) -> int:
-        """Who asks for it wants all but the last turn summarised."""
-        limit = self._crew.tariff.context_limit(self._seat.agent)
-        return tail_start(self._seat.session.messages, limit, share=TAIL if auto else 0)
+        """Return the index of the first message that stays in the prompt. A compaction on request leaves the last turn
+        only."""
+        limit = self._run.pricing.context_limit(self._context.agent)
+        return find_tail_start(self._context.session.messages, limit, share=TAIL_SHARE if auto else 0)
 
-    async def _summary(self, old: list[Message], *, overflow: bool) -> Message:
-        request, reserved = build_request(self._seat, self._crew)
-        client = self._crew.client(self._seat.agent)
-        history = [_shortened(message) for message in old] if overflow else old
+    async def _request_summary(self, old: list[Message], *, overflow: bool) -> Message:
+        request, reservation = build_request(self._context)
+        client = self._run.client_for(self._context.agent)
+        history = [_truncate_message(message) for message in old] if overflow else old
         prompt = lower(
-            [*history, text_message("user", words("compaction", self._crew.prompts))],
-            family=client.family(request.model),
+            [*history, text_message("user", render_prompt("compaction", self._run.prompts))],
+            family=client.model_family(request.model),
         )
         settings = replace(request.settings, tool_choice=ToolChoice("none"), output=None)
-        assembler = Assembler(client.family(request.model))
+        assembler = AnswerAssembler(client.model_family(request.model))
         try:
-            ask = Request(request.model, prompt, request.system, request.tools, settings, request.stream)
-            async with aclosing(client.stream(ask)) as deltas:
+            summary_request = Request(request.model, prompt, request.system, request.tools, settings, request.stream)
+            async with aclosing(client.stream(summary_request)) as deltas:
                 async for delta in deltas:
                     assembler.add(delta)
         finally:
-            cost = self._crew.tariff.cost(self._seat.agent, assembler.model, assembler.tokens)
-            self._crew.budget.settle(reserved, assembler.tokens, cost)
-        answer = assembler.answer(cost).message
+            cost = self._run.pricing.cost(self._context.agent, assembler.model, assembler.tokens)
+            self._run.budget.settle(reservation, assembler.tokens, cost)
+        answer = assembler.build_answer(cost).message
         if not answer.get_text_content().strip():
             raise ProviderError("the model gave no summary of the conversation")
         return answer
 
 
-def _shortened(message: Message) -> Message:
-    """The message with long outputs cut: an overflowing context must fit once more to be summarised."""
-    parts = [_shortened_call(part) if isinstance(part, ToolPart) else part for part in message.parts]
+def _truncate_message(message: Message) -> Message:
+    """Truncate long tool outputs, so that an overflowing context fits into the summary request."""
+    parts = [_truncate_call(part) if isinstance(part, ToolPart) else part for part in message.parts]
     return replace(message, parts=parts)
 
 
-def _shortened_call(part: ToolPart) -> ToolPart:
+def _truncate_call(part: ToolPart) -> ToolPart:
     state = part.state
-    if not isinstance(state, ToolCompleted) or len(state.output) <= SHORTENED:
+    if not isinstance(state, ToolCompleted) or len(state.output) <= MAX_TOOL_OUTPUT:
         return part
-    return replace(part, state=replace(state, output=f"{state.output[:SHORTENED]}…", attachments=()))
+    return replace(part, state=replace(state, output=f"{state.output[:MAX_TOOL_OUTPUT]}…", attachments=()))

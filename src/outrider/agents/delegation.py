@@ -1,4 +1,5 @@
-"""How agents call each other as equals: `call_agent` and `task` open a child session, `finish` ends one's own turn."""
+"""Lets agents call each other: `call_agent` and `task` run a callee in a child session, `finish` ends the agent's own
+turn."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -9,14 +10,14 @@ from typing import Annotated
 from outrider.agents.run_context import AgentContext, RunContext, TakeInput
 from outrider.agents.turn import Turn
 from outrider.agents.turn_state import TurnEnd, has_pending_calls
-from outrider.context.lower import Projection
-from outrider.context.system_prompt import role_of, system_prompt
+from outrider.context.lower import PromptProjection
+from outrider.context.prompts import role_of, system_prompt
 from outrider.errors import LimitReachedError, ToolFailure
-from outrider.permissions.modes import stricter
+from outrider.permissions.modes import stricter_mode
 from outrider.sessions.journal import Journal
 from outrider.sessions.session import Session
 from outrider.tools.context import Progress, ToolContext
-from outrider.tools.tool import Tool, named
+from outrider.tools.tool import Tool, tools_by_name
 from outrider.types.agents import Agent, AgentMessage, Mode
 from outrider.types.events import AgentCalledEvent, AgentReturnedEvent
 from outrider.types.messages import Message
@@ -24,12 +25,13 @@ from outrider.types.parts import FilePart, ModelRef, SubtaskPart, TextPart
 from outrider.types.request import OutputSchema
 from outrider.types.tool_state import LEFT_OPEN, Attachment
 
-TakeSeat = Callable[..., AgentContext]
-ITSELF = "a fresh copy of you, with your tools and an empty context"
+OpenContext = Callable[..., AgentContext]
+OWN_COPY_ROLE = "a fresh copy of you, with your tools and an empty context"
 
 
-def delegate_tools(seat: AgentContext, take_seat: TakeSeat) -> dict[str, Tool]:
-    """The tools that need the loop. `take_seat` is handed in: seats have these tools, and these make seats."""
+def build_delegation_tools(caller: AgentContext, open_context: OpenContext) -> dict[str, Tool]:
+    """Build the tools that need the loop. `open_context` is passed in to break a cycle: opening a context builds these
+    tools, and these tools open contexts."""
 
     @Tool(delegates=True)
     async def call_agent(
@@ -38,110 +40,116 @@ def delegate_tools(seat: AgentContext, take_seat: TakeSeat) -> dict[str, Tool]:
         context: ToolContext,
     ) -> str:
         """Ask another agent and get its answer."""
-        return await Delegation(seat, take_seat, context).run(agent_name, message)
+        return await AgentDelegation(caller, open_context, context).run(agent_name, message)
 
     @Tool
     async def finish(message: Annotated[str, "the result, in full"]) -> str:
         """End your work with this result."""
-        seat.finished = message
+        caller.finish_output = message
         return "finished"
 
     async def run_task(agent_name: str, description: str, prompt: str, context: ToolContext) -> str:
-        return await Delegation(seat, take_seat, context).run(agent_name, prompt, description)
+        return await AgentDelegation(caller, open_context, context).run(agent_name, prompt, description)
 
-    make = seat.crew.task_tool
-    roles = {seat.agent.name: ITSELF}
-    for agent in seat.crew.agents.values():
+    make = caller.run.task_tool
+    roles = {caller.agent.name: OWN_COPY_ROLE}
+    for agent in caller.run.agents.values():
         roles.setdefault(agent.name, role_of(agent))
-    return named([call_agent, finish, *([make(roles, run_task)] if make else [])])
+    return tools_by_name([call_agent, finish, *([make(roles, run_task)] if make else [])])
 
 
-class Delegation:
-    """One call of an agent by another, from the forward to the return."""
+class AgentDelegation:
+    """One call of an agent by another agent, from the request to the returned result."""
 
-    def __init__(self, seat: AgentContext, take_seat: TakeSeat, context: ToolContext) -> None:
-        self._seat = seat
-        self._crew = seat.crew
-        self._take_seat = take_seat
+    def __init__(self, context: AgentContext, open_context: OpenContext, tool_context: ToolContext) -> None:
         self._context = context
-        self._call_id = context.call_id
+        self._run = context.run
+        self._open_context = open_context
+        self._tool_context = tool_context
+        self._call_id = tool_context.call_id
 
     async def run(self, agent_name: str, message: str, description: str = "") -> str:
-        callee = self._find(agent_name)
+        callee = self._find_agent(agent_name)
         try:
-            self._crew.budget.check_depth(self._seat.depth + 1)
+            self._run.budget.check_depth(self._context.depth + 1)
         except LimitReachedError as error:
             raise ToolFailure(f"No agent can be called from here: {error.message}. Do the work yourself.") from error
         started = monotonic()
-        left = await self._left_open()
-        session = left.session if left else self._child_session(callee)
-        if left is None:
-            await self._note(callee, session, message, description)
-        self._forward(callee, message, session)
-        async with left or await self._crew.open_journal(session) as journal:
-            child = self._take_seat(callee, journal, self._crew, caller=self._seat, call_id=self._call_id)
-            if left is None:
-                await journal.add_message(Message("user", [TextPart(message), *self._files()]))
-            end = await self._turn(child)
-        self._return(callee, end, session, round((monotonic() - started) * 1000))
-        return _result(callee, end)
+        reopened = await self._reopen_child_journal()
+        session = reopened.session if reopened else self._child_session(callee)
+        if reopened is None:
+            await self._record_subtask(callee, session, message, description)
+        self._publish_call(callee, message, session)
+        async with reopened or await self._run.open_journal(session) as journal:
+            child = self._open_context(callee, journal, self._run, caller=self._context, call_id=self._call_id)
+            if reopened is None:
+                await journal.add_message(Message("user", [TextPart(message), *self._input_files()]))
+            end = await self._run_turn(child)
+        self._publish_return(callee, end, session, round((monotonic() - started) * 1000))
+        return _result_text(callee, end)
 
-    async def _left_open(self) -> Journal | None:
-        """The session of an earlier life of this call, whose agent waited for an answer when all of it was left."""
-        call = next(found for m in reversed(self._seat.session.messages) if (found := m.find_call(self._call_id)))
+    async def _reopen_child_journal(self) -> Journal | None:
+        """Reopen the child session of this call if it was suspended while its agent waited for an approval; else return
+        None."""
+        call = next(found for m in reversed(self._context.session.messages) if (found := m.find_call(self._call_id)))
         session_id = call.metadata.get(LEFT_OPEN)
-        if not session_id or self._crew.reopen_journal is None:
+        if not session_id or self._run.reopen_journal is None:
             return None
-        self._context.report(Progress(metadata={"child_session_id": session_id}))
-        return await self._crew.reopen_journal(session_id)
+        self._tool_context.report(Progress(metadata={"child_session_id": session_id}))
+        return await self._run.reopen_journal(session_id)
 
-    async def _turn(self, child: AgentContext) -> TurnEnd:
+    async def _run_turn(self, child: AgentContext) -> TurnEnd:
         try:
-            return await Turn(child, self._crew).run()
+            return await Turn(child).run()
         except asyncio.CancelledError:
-            if child.comes_back and (child.left or has_pending_calls(child.session.messages[-1])):
-                self._seat.left.add(self._call_id)
+            if child.will_resume and (child.suspended_calls or has_pending_calls(child.session.messages[-1])):
+                self._context.suspended_calls.add(self._call_id)
             raise
 
-    async def _note(self, callee: Agent, session: Session, prompt: str, description: str) -> None:
-        """Where the work can be found is part of the transcript, and of the call."""
-        self._context.report(Progress(metadata={"child_session_id": session.id}))
-        asked = next(m for m in reversed(self._seat.session.messages) if m.find_call(self._call_id))
+    async def _record_subtask(self, callee: Agent, session: Session, prompt: str, description: str) -> None:
+        """Store the id of the child session in the transcript and in the call, so that front ends can find it."""
+        self._tool_context.report(Progress(metadata={"child_session_id": session.id}))
+        message = next(m for m in reversed(self._context.session.messages) if m.find_call(self._call_id))
         model = ModelRef(callee.provider, callee.model)
-        await self._seat.journal.put_part(SubtaskPart(callee.name, description, prompt, model, session.id), asked)
+        await self._context.journal.put_part(SubtaskPart(callee.name, description, prompt, model, session.id), message)
 
-    def _find(self, name: str) -> Agent:
-        if name == self._seat.agent.name:
-            return self._seat.agent  # with the model that it has here
-        if name in self._crew.agents:
-            return self._crew.agents[name]
-        if name in self._seat.tools:
+    def _find_agent(self, name: str) -> Agent:
+        if name == self._context.agent.name:
+            return self._context.agent  # not from `agents`: the session may have switched its model
+        if name in self._run.agents:
+            return self._run.agents[name]
+        if name in self._context.tools:
             raise ToolFailure(f"There is a tool called {name!r}, not an agent. Call the tool itself.")
-        raise ToolFailure(f"There is no agent called {name!r}. The agents are: {', '.join(self._crew.agents)}.")
+        raise ToolFailure(f"There is no agent called {name!r}. The agents are: {', '.join(self._run.agents)}.")
 
     def _child_session(self, callee: Agent) -> Session:
-        parent = self._seat.session
+        parent = self._context.session
         return Session(
-            title=f"{self._seat.agent.name} → {callee.name}",
+            title=f"{self._context.agent.name} → {callee.name}",
             workspace_directory=parent.workspace_directory,
-            mode=stricter(self._seat.effective_mode, callee.mode),
+            mode=stricter_mode(self._context.effective_mode, callee.mode),
             agent=callee.name,
             parent_id=parent.id,
         )
 
-    def _files(self) -> list[FilePart]:
-        """Files that came with the caller's own input go on to whom it asks."""
-        given = next((m for m in self._seat.session.messages if m.role == "user"), None)
-        files = given.get_parts_by_type(FilePart) if given else []
+    def _input_files(self) -> list[FilePart]:
+        """Return copies of the files of the caller's first input; the callee gets them too."""
+        first = next((m for m in self._context.session.messages if m.role == "user"), None)
+        files = first.get_parts_by_type(FilePart) if first else []
         return [FilePart(file.mime, file.url, file.filename, file.source, file.metadata) for file in files]
 
-    def _forward(self, callee: Agent, message: str, session: Session) -> None:
-        self._crew.forwards.append(
+    def _publish_call(self, callee: Agent, message: str, session: Session) -> None:
+        self._run.agent_messages.append(
             AgentMessage(
-                "forward", self._seat.agent.name, callee.name, message, self._call_id, _attached(self._files())
+                "forward",
+                self._context.agent.name,
+                callee.name,
+                message,
+                self._call_id,
+                _as_attachments(self._input_files()),
             )
         )
-        self._seat.tell(
+        self._context.emit_event(
             AgentCalledEvent,
             call_id=self._call_id,
             callee=callee.name,
@@ -149,11 +157,11 @@ class Delegation:
             child_session_id=session.id,
         )
 
-    def _return(self, callee: Agent, end: TurnEnd, session: Session, duration_ms: int) -> None:
-        self._crew.forwards.append(
-            AgentMessage("return", callee.name, self._seat.agent.name, end.output, self._call_id)
+    def _publish_return(self, callee: Agent, end: TurnEnd, session: Session, duration_ms: int) -> None:
+        self._run.agent_messages.append(
+            AgentMessage("return", callee.name, self._context.agent.name, end.output, self._call_id)
         )
-        self._seat.tell(
+        self._context.emit_event(
             AgentReturnedEvent,
             call_id=self._call_id,
             callee=callee.name,
@@ -164,7 +172,7 @@ class Delegation:
         )
 
 
-def _result(callee: Agent, end: TurnEnd) -> str:
+def _result_text(callee: Agent, end: TurnEnd) -> str:
     if end.reason == "completed":
         return end.output
     why = end.error.message if end.error else end.reason.replace("_", " ")
@@ -172,77 +180,81 @@ def _result(callee: Agent, end: TurnEnd) -> str:
     raise ToolFailure(f"{callee.name} ended early ({why}).{so_far}")
 
 
-def _attached(files: list[FilePart]) -> tuple[Attachment, ...]:
+def _as_attachments(files: list[FilePart]) -> tuple[Attachment, ...]:
     return tuple(Attachment(file.mime, url=file.url, name=file.filename) for file in files)
 
 
-TASK = "task"
-# Models that were taught to write patches; all others were taught to replace text.
-PATCHING = ("gpt-4.1", "gpt-5", "codex", "o4-mini")
+TASK_TOOL = "task"
+# Models trained on the patch format; all others are trained on text replacement.
+PATCH_MODEL_MARKERS = ("gpt-4.1", "gpt-5", "codex", "o4-mini")
 
 
 def open_agent_context(
     agent: Agent,
     journal: Journal,
-    crew: RunContext,
+    run: RunContext,
     *,
     caller: AgentContext | None = None,
     call_id: str = "",
     take_input: TakeInput | None = None,
     output: OutputSchema | None = None,
 ) -> AgentContext:
+    """Create the context of an agent in a session: system prompt, tools for the session's mode and inherited rules."""
     session = journal.session
-    others = [other for other in crew.agents.values() if other.name != agent.name and session.mode != "chat"]
-    seat = AgentContext(
+    others = [other for other in run.agents.values() if other.name != agent.name and session.mode != "chat"]
+    context = AgentContext(
         agent=agent,
-        crew=crew,
+        run=run,
         mode=session.mode,
         caller=caller,
         journal=journal,
-        projection=Projection(crew.client(agent).family(agent.model)),
-        system=system_prompt(agent, others, session.mode, notes=crew.notes, prompts=crew.prompts),
+        projection=PromptProjection(run.client_for(agent).model_family(agent.model)),
+        system_prompt=system_prompt(agent, others, session.mode, notes=run.notes, prompts=run.prompts),
         tools={},
         workspace=Path(session.workspace_directory or "."),
         depth=0 if caller is None else caller.depth + 1,
-        ask=(*(caller.ask if caller else ()), *agent.permissions.get("ask", ())),
-        deny=(*(caller.deny if caller else ()), *agent.permissions.get("deny", ())),
+        ask_rules=(*(caller.ask_rules if caller else ()), *agent.permissions.get("ask", ())),
+        deny_rules=(*(caller.deny_rules if caller else ()), *agent.permissions.get("deny", ())),
         call_id=call_id,
         take_input=take_input,
-        output=output,
+        output_schema=output,
     )
-    offered = tools_of(agent, crew.tools, session.mode)
-    delegates = delegate_tools(seat, open_agent_context)
-    seat.tools = delegates | offered
-    said = (*said_to(agent, offered), *(tool for tool in delegates.values() if _is_offered(tool, seat, others)))
-    seat.specs = tuple(tool.spec() for tool in said)
-    return seat
+    offered = tools_for_mode(agent, run.tools, session.mode)
+    delegates = build_delegation_tools(context, open_agent_context)
+    context.tools = delegates | offered
+    delegates_offered = (tool for tool in delegates.values() if _is_offered(tool, context, others))
+    context.tool_specs = tuple(tool.spec() for tool in (*advertised_tools(agent, offered), *delegates_offered))
+    return context
 
 
-def _is_offered(delegate: Tool, seat: AgentContext, others: Sequence[Agent]) -> bool:
-    """An agent alone calls nobody, but may give itself tasks; a tool of the user's own goes before ours."""
-    if delegate.name != TASK:
+def _is_offered(delegate: Tool, context: AgentContext, others: Sequence[Agent]) -> bool:
+    """Return whether a delegation tool is sent to the model. `call_agent` and `finish` need other agents; `task` also
+    works with a copy of the same agent. A user's tool named `task` replaces ours."""
+    if delegate.name != TASK_TOOL:
         return bool(others)
-    wanted = seat.agent.tools is None or TASK in seat.agent.tools
-    return wanted and seat.mode != "chat" and TASK not in seat.crew.tools
+    wanted = context.agent.tools is None or TASK_TOOL in context.agent.tools
+    return wanted and context.mode != "chat" and TASK_TOOL not in context.run.tools
 
 
-def said_to(agent: Agent, tools: Mapping[str, Tool]) -> list[Tool]:
-    """The tools that a model is told of: every word about one travels with every request. Of two ways to change a file
-    it hears of the one that it was taught, and a shell lists folders. What is left unsaid works all the same."""
-    taught, other = ("apply_patch", "edit") if _patches(agent.model) else ("edit", "apply_patch")
-    unsaid = {other if taught in tools else "", "list" if "shell" in tools else ""}
-    return [tool for name, tool in tools.items() if agent.tools is not None or name not in unsaid]
+def advertised_tools(agent: Agent, tools: Mapping[str, Tool]) -> list[Tool]:
+    """Return the tools whose schemas are sent to the model. Each schema costs tokens in every request, so of two file
+    editing tools only the one that the model was trained on is sent, and `list` is omitted if there is a shell. Omitted
+    tools still run when the model calls them."""
+    trained, other = ("apply_patch", "edit") if _prefers_patches(agent.model) else ("edit", "apply_patch")
+    omitted = {other if trained in tools else "", "list" if "shell" in tools else ""}
+    return [tool for name, tool in tools.items() if agent.tools is not None or name not in omitted]
 
 
-def _patches(model: str) -> bool:
-    return any(mark in model.lower() for mark in PATCHING)
+def _prefers_patches(model: str) -> bool:
+    return any(marker in model.lower() for marker in PATCH_MODEL_MARKERS)
 
 
-def tools_of(agent: Agent, tools: Mapping[str, Tool], mode: Mode) -> dict[str, Tool]:
-    """What a mode leaves of an agent's tools: chat none, plan those that only read or that the gate watches."""
+def tools_for_mode(agent: Agent, tools: Mapping[str, Tool], mode: Mode) -> dict[str, Tool]:
+    """Return the tools that an agent has in a mode: none in chat mode, and in plan mode only those that are read-only
+    or checked by the gate."""
     if mode == "chat":
         return {}
-    named = {name: tool for name, tool in tools.items() if agent.tools is None or name in agent.tools}
+    allowed = {name: tool for name, tool in tools.items() if agent.tools is None or name in agent.tools}
     if mode != "plan":
-        return named
-    return {name: tool for name, tool in named.items() if tool.read_only or tool.options.plan}
+        return allowed
+    return {name: tool for name, tool in allowed.items() if tool.read_only or tool.options.plan}

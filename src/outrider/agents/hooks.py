@@ -1,4 +1,4 @@
-"""Hooks: small callables of a program's own, before and after a call, on a message, on stop."""
+"""Hooks: callables of the embedding program that run before and after tool calls, on messages and on stop."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ from outrider.types.messages import Message
 
 
 class HookedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call as a hook sees it; `output` and `is_error` are known once it has run."""
+    """A tool call as passed to a hook. `output` and `is_error` are set for `after_call` only."""
 
     tool: str
     input: dict[str, Any]
@@ -21,7 +21,8 @@ class HookedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HookedStop(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent that is about to stop (`reason` completed) or had to; `output` is its last word."""
+    """The end of an agent's turn as passed to `on_stop`. `reason` is "completed" or why it ended early; `output` is its
+    last text."""
 
     agent: str
     session_id: str
@@ -30,16 +31,20 @@ class HookedStop(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hooks(msgspec.Struct, frozen=True, kw_only=True):
-    """Plain or async; plain ones run in the event loop, so they are quick. One that raises is told of as an error and
-    never ends a turn. Agents that other agents call have the same hooks.
+    """Functions, plain or async, that observe or change a run. Plain ones run in the event loop and must not block. An
+    exception in a hook is published as an error event and never ends a turn. Agents that other agents call have the
+    same hooks.
 
-    `before_call` gives back nothing, another input, or a string: then the call is refused, and the model reads why. If
-    it raises, the call is refused. What is decided on, shown and run is the input after it.
-    `after_call` gives back nothing, or a string that takes the place of what the tool said before it is kept. If it
-    raises, the result stays as it is. A call that was refused or canceled does not get here.
-    `on_message` sees each message of a turn once it is whole (an answer: once its calls have ended).
-    `on_stop` gives back nothing, or a string that sends an agent on which is done: it reads it as the user's words.
-    After a limit, an error or another early end it is only told; an abort waits for no hook.
+    `before_call` returns None, another input, or a string. A string denies the call, and the model reads it as the
+    reason. An exception denies the call too. The input that the hook returns is the one that is checked, shown and run.
+
+    `after_call` returns None, or a string that replaces the tool's output before it is stored. After an exception the
+    output stays unchanged. Denied and cancelled calls do not reach this hook.
+
+    `on_message` receives each message of a turn once it is complete (an answer: once its calls have ended).
+
+    `on_stop` returns None, or a string that makes a completed agent continue: the agent reads it as a user message.
+    After a limit, an error or another early end the return value is ignored. A cancelled turn does not call the hook.
     """
 
     before_call: Callable[[HookedCall], Any] | None = None

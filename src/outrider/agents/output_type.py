@@ -1,4 +1,5 @@
-"""Structured output: an answer that is a value of the user's type, read from the model's text, or words to mend it."""
+"""Structured output: parses the model's answer into a value of the requested type, or builds a prompt that asks for a
+valid answer."""
 
 import re
 from typing import Any, cast
@@ -6,39 +7,43 @@ from typing import Any, cast
 import msgspec
 
 from outrider.errors import ConfigurationError, OutputMismatch
-from outrider.tools.schema import json_schema_of, read_value
+from outrider.tools.schema import convert_value, schema_for_type
 from outrider.types.request import OutputSchema
 from outrider.types.validate import is_object
 
-REPAIRS = 2
+MAX_REPAIRS = 2
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
-_PACKED = "value"
+_WRAPPER_FIELD = "value"
 
 
 class OutputType:
-    """A dataclass, TypedDict, msgspec Struct, pydantic model, any other type hint, or a JSON schema as a dict. An API
-    takes schemas of objects only, so that anything else is asked for as the one field of an object."""
+    """A dataclass, TypedDict, msgspec Struct, pydantic model, any other type hint, or a JSON schema as a dict. Vendor
+    APIs accept object schemas only, so a schema of another type is wrapped as the single field of an object."""
 
-    def __init__(self, wanted: Any) -> None:
-        self._wanted = wanted
-        self._is_schema = is_object(wanted)
-        self._own = wanted if self._is_schema else _schema_of(wanted)
-        self._is_packed = self._own.get("type") != "object"
-        name = "answer" if self._is_schema else getattr(wanted, "__name__", "answer")
-        self.schema = OutputSchema(_packed(self._own) if self._is_packed else self._own, re.sub(r"\W", "_", name))
+    def __init__(self, output_type: Any) -> None:
+        self._type = output_type
+        self._is_schema = is_object(output_type)
+        self._value_schema = output_type if self._is_schema else _schema_of(output_type)
+        self._is_wrapped = self._value_schema.get("type") != "object"
+        name = "answer" if self._is_schema else getattr(output_type, "__name__", "answer")
+        self.schema = OutputSchema(
+            _wrap_schema(self._value_schema) if self._is_wrapped else self._value_schema, re.sub(r"\W", "_", name)
+        )
 
-    def read(self, text: str) -> Any:
-        value = _json(text)
-        if self._is_packed and is_object(value) and value.keys() == {_PACKED}:
-            value = value[_PACKED]
+    def parse_answer(self, text: str) -> Any:
+        """Return the value in the answer. Raises OutputMismatch if the text is not JSON or does not match the type."""
+        value = _decode_json(text)
+        if self._is_wrapped and is_object(value) and value.keys() == {_WRAPPER_FIELD}:
+            value = value[_WRAPPER_FIELD]
         if self._is_schema:
-            return _checked(value, self._own)
+            return _check_schema(value, self._value_schema)
         try:
-            return read_value(self._wanted, value)
+            return convert_value(self._type, value)
         except (ValueError, TypeError) as error:
             raise OutputMismatch(str(error)) from error
 
-    def repair(self, problem: OutputMismatch) -> str:
+    def repair_prompt(self, problem: OutputMismatch) -> str:
+        """Return the user message that asks the model for a valid answer."""
         schema = msgspec.json.encode(self.schema.schema).decode()
         return (
             f"Your answer does not have the wanted form: {problem.message}. "
@@ -48,20 +53,20 @@ class OutputType:
 
 def _schema_of(wanted: Any) -> dict[str, Any]:
     try:
-        return json_schema_of(wanted)
+        return schema_for_type(wanted)
     except TypeError as error:
         raise ConfigurationError(f"no answer can be of the output_type {wanted!r}: {error}") from error
 
 
-def _packed(schema: dict[str, Any]) -> dict[str, Any]:
-    """What the schema names stays where its references look for it: at the top."""
+def _wrap_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """Wrap a schema in an object. `$defs` stays at the top level, where its references resolve."""
     inner = {key: value for key, value in schema.items() if key != "$defs"}
-    outer = {"type": "object", "properties": {_PACKED: inner}, "required": [_PACKED]}
+    outer = {"type": "object", "properties": {_WRAPPER_FIELD: inner}, "required": [_WRAPPER_FIELD]}
     return outer | ({"$defs": schema["$defs"]} if "$defs" in schema else {})
 
 
-def _json(text: str) -> Any:
-    """The JSON of an answer; a code fence around it is forgiven."""
+def _decode_json(text: str) -> Any:
+    """Decode the answer as JSON; a code fence around it is accepted."""
     fenced = _FENCE.search(text)
     try:
         return msgspec.json.decode((fenced.group(1) if fenced else text).strip())
@@ -69,8 +74,8 @@ def _json(text: str) -> Any:
         raise OutputMismatch(f"it is not JSON ({error})") from error
 
 
-def _checked(value: Any, schema: dict[str, Any]) -> Any:
-    """What can be said of a value without a validator: its kind, and the fields that must be there."""
+def _check_schema(value: Any, schema: dict[str, Any]) -> Any:
+    """Check type and required fields only. A full JSON schema validation would need another dependency."""
     if schema.get("type") == "object":
         if not is_object(value):
             raise OutputMismatch(f"expected an object, got {type(value).__name__}")

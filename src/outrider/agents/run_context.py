@@ -1,4 +1,5 @@
-"""What the agents of one run share, and what one agent at work has for itself."""
+"""The two contexts of the loop: `RunContext` is shared by all agents of a run, `AgentContext` belongs to one agent in
+one session."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -9,17 +10,17 @@ from typing import Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from outrider.agents.budget import Budget, Price
+from outrider.agents.budget import ModelPrice, RunBudget
 from outrider.agents.hooks import Hooks
 from outrider.agents.turn_state import TurnStateTracker
-from outrider.context.lower import Projection
+from outrider.context.lower import PromptProjection
 from outrider.event_bus import EventBus
-from outrider.permissions.modes import stricter
+from outrider.permissions.modes import stricter_mode
 from outrider.providers.provider import ModelClient
 from outrider.sessions.journal import Journal
 from outrider.sessions.session import Session
 from outrider.tools.context import ToolContext
-from outrider.tools.runner import OutputCap, Save
+from outrider.tools.runner import OutputCap, SaveOutput
 from outrider.tools.tool import Tool
 from outrider.types.agents import Agent, AgentMessage, Mode
 from outrider.types.events import Event, PartUpdatedEvent
@@ -30,124 +31,132 @@ from outrider.types.usage import Tokens
 
 TakeInput = Callable[[], Awaitable[list[Message]]]
 RunTask = Callable[[str, str, str, ToolContext], Awaitable[str]]
-"""Lets the agent of that name work, by a short description and a prompt, for a call; its answer."""
+"""Runs an agent: its name, a short description, the prompt and the context of the tool call. Returns its answer."""
 TaskTool = Callable[[Mapping[str, str], RunTask], Tool]
-"""The tool that hands out tasks to agents, given by their names and roles."""
+"""Builds the `task` tool from the agents' names and roles."""
 
 
-class Verdict(msgspec.Struct, frozen=True):
-    """Whether a call may run; if not, `reason` and the words that the model reads."""
+class ApprovalVerdict(msgspec.Struct, frozen=True):
+    """Whether a call may run. If not, `reason` is "denied" or "rejected" and `message` is what the model reads."""
 
     allowed: bool
     reason: str = ""
-    words: str = ""
+    message: str = ""
 
 
-class Gate(Protocol):
-    """Decides on a call, and asks somebody where it must. What it is shown is what will run."""
+class ToolCallGate(Protocol):
+    """Decides whether a call may run and requests an approval where the rules require one. The call it gets is exactly
+    what runs."""
 
-    async def admit(self, call: ToolPart, tool: Tool, seat: "AgentContext") -> Verdict: ...
+    async def admit(self, call: ToolPart, tool: Tool, context: "AgentContext") -> ApprovalVerdict: ...
 
 
-class Tariff(Protocol):
-    """What is known about models: limits and prices."""
+class ModelPricing(Protocol):
+    """Limits and prices of models."""
 
-    def price(self, agent: Agent) -> Price | None: ...
+    def price(self, agent: Agent) -> ModelPrice | None: ...
     def cost(self, agent: Agent, model: str, tokens: Tokens) -> Decimal | None: ...
     def context_limit(self, agent: Agent) -> int | None: ...
     def output_limit(self, agent: Agent) -> int | None: ...
 
 
-Around = Callable[[ToolPart, Tool, "AgentContext"], AbstractAsyncContextManager[None]]
-"""Stands around a call while its tool runs, as what keeps files for an undo does."""
+CallWrapper = Callable[[ToolPart, Tool, "AgentContext"], AbstractAsyncContextManager[None]]
+"""Returns a context manager that is active while the tool of a call runs."""
 
 
-def unwatched(call: ToolPart, tool: Tool, seat: "AgentContext") -> AbstractAsyncContextManager[None]:
+def no_call_wrapper(call: ToolPart, tool: Tool, context: "AgentContext") -> AbstractAsyncContextManager[None]:
     return nullcontext()
 
 
-def not_saved(output: str) -> None:
-    """Where no tool could read a file of it."""
+def discard_output(output: str) -> None:
+    """The default of `save_output`: without file tools the model could not read a saved file."""
 
 
 class RunContext(msgspec.Struct, kw_only=True):
-    """One run: its agents, the models and tools they have, their common budget and bus. `notes` tell every agent about
-    the place it works in; `prompts` are the user's own, by name, in the place of ours; without `compacts` a context is
-    shortened only when a model refuses it or somebody asks for it."""
+    """Everything that the agents of one run share: models, tools, permission gate, budget and event bus.
+
+    `notes` are appended to every system prompt. `prompts` override built-in prompts by name. Without `auto_compact`,
+    the context is compacted only after an overflow or on request. `wrap_call` returns a context manager that is active
+    while a tool runs; undo snapshots use it.
+    """
 
     agents: Mapping[str, Agent]
     clients: Mapping[str, ModelClient]
     tools: Mapping[str, Tool]
-    gate: Gate
-    tariff: Tariff
-    budget: Budget
+    gate: ToolCallGate
+    pricing: ModelPricing
+    budget: RunBudget
     bus: EventBus
     open_journal: Callable[[Session], Awaitable[Journal]]
     reopen_journal: Callable[[str], Awaitable[Journal]] | None = None
     clock: Callable[[], int]
-    cap: OutputCap = OutputCap()
-    save_output: Save = not_saved
-    around: Around = unwatched
-    forwards: list[AgentMessage] = []
+    output_cap: OutputCap = OutputCap()
+    save_output: SaveOutput = discard_output
+    wrap_call: CallWrapper = no_call_wrapper
+    agent_messages: list[AgentMessage] = []
     hooks: Hooks = Hooks()
     task_tool: TaskTool | None = None
     notes: str = ""
     prompts: Mapping[str, str] = {}
-    compacts: bool = True
+    auto_compact: bool = True
 
-    def client(self, agent: Agent) -> ModelClient:
+    def client_for(self, agent: Agent) -> ModelClient:
         return self.clients[agent.provider]
 
 
 class AgentContext(msgspec.Struct, kw_only=True):
-    """One agent at work in one session. `call_id` is the call that brought it here, "" for the first agent. `mode` is
-    what its tools and its system prompt were chosen for. `ask` and `deny` are its own rules and those of everybody
-    above it: no agent has more rights than who called it. One that is `leaving` comes back: what was asked stays, and
-    so do the calls in `left`, whose agents wait for an answer."""
+    """The state of one agent in one session.
+
+    `call_id` is the tool call that started the agent, "" for the entry agent. `mode` is the mode for which the tools
+    and the system prompt were built. `ask_rules` and `deny_rules` include those of all callers, so a callee never has
+    more rights than its caller. While `closing` is set, a cancelled turn leaves open approvals and `suspended_calls`
+    pending, so that they continue when the session is reopened.
+    """
 
     agent: Agent
-    crew: RunContext
+    run: RunContext
     mode: Mode
     journal: Journal
-    projection: Projection
-    system: str
+    projection: PromptProjection
+    system_prompt: str
     tools: Mapping[str, Tool]
     workspace: Path
     depth: int = 0
     call_id: str = ""
-    specs: tuple[ToolSpec, ...] = ()
-    ask: tuple[str, ...] = ()
-    deny: tuple[str, ...] = ()
-    output: OutputSchema | None = None
-    finished: str | None = None
-    leaving: bool = False
-    left: set[str] = msgspec.field(default_factory=set[str])
+    tool_specs: tuple[ToolSpec, ...] = ()
+    ask_rules: tuple[str, ...] = ()
+    deny_rules: tuple[str, ...] = ()
+    output_schema: OutputSchema | None = None
+    finish_output: str | None = None
+    closing: bool = False
+    suspended_calls: set[str] = msgspec.field(default_factory=set[str])
     take_input: TakeInput | None = None
     caller: "AgentContext | None" = None
-    states: TurnStateTracker = msgspec.field(default_factory=TurnStateTracker)
+    state_tracker: TurnStateTracker = msgspec.field(default_factory=TurnStateTracker)
 
     @property
     def session(self) -> Session:
         return self.journal.session
 
     @property
-    def comes_back(self) -> bool:
-        """Whether it, or whoever called it, is leaving."""
-        return self.leaving or (self.caller is not None and self.caller.comes_back)
+    def will_resume(self) -> bool:
+        """Whether this agent or one of its callers is closing with the intent to be reopened."""
+        return self.closing or (self.caller is not None and self.caller.will_resume)
 
     @property
     def effective_mode(self) -> Mode:
-        """What the session's mode is now and what those above it allow, together; both may change during a turn."""
+        """The stricter one of the session's mode and the callers' modes. Both may change during a turn."""
         own = self.session.mode
-        return own if self.caller is None else stricter(self.caller.effective_mode, own)
+        return own if self.caller is None else stricter_mode(self.caller.effective_mode, own)
 
-    def begin(self, crew: RunContext) -> None:
-        """A new turn at the same seat: what it may use is counted anew, what it has prepared is kept."""
-        self.crew = crew
-        self.finished = None
+    def start_turn(self, run: RunContext) -> None:
+        """Use a new run context, with a fresh budget, for the next turn; prompt and tools are reused."""
+        self.run = run
+        self.finish_output = None
 
-    def echoed(self, event: Event, message_id: str) -> Event:
-        """An event of another process. One of the agent that sits there for this one happened here."""
+    def localize_event(self, event: Event, message_id: str) -> Event:
+        """Return an event from another process as an event of this session. An event without session id belongs to the
+        remote agent that answers for this one."""
         if event.session_id:
             return event
         own: dict[str, Any] = {
@@ -159,11 +168,12 @@ class AgentContext(msgspec.Struct, kw_only=True):
             own["part"] = replace(event.part, session_id=self.session.id, message_id=message_id)
         return replace(event, **own)
 
-    def tell(self, event: type[Event], /, **fields: Any) -> None:
-        """Of what happened at this seat, after the changes that came before it."""
-        if self.crew.bus.hears(event):
-            self.journal.tell(self.labelled(event, **fields))
+    def emit_event(self, event: type[Event], /, **fields: Any) -> None:
+        """Publish an event after the journal changes that precede it. The event is not created if it has no
+        listener."""
+        if self.run.bus.has_listeners(event):
+            self.journal.publish_event(self.make_event(event, **fields))
 
-    def labelled(self, event: type[Event], /, **fields: Any) -> Event:
-        """An event of this seat: its session, agent and the call that it belongs to."""
+    def make_event(self, event: type[Event], /, **fields: Any) -> Event:
+        """Create an event with the session, agent and parent call of this context."""
         return event(session_id=self.session.id, agent_name=self.agent.name, parent_call_id=self.call_id, **fields)

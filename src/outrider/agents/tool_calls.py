@@ -1,89 +1,94 @@
-"""The calls of one answer: each is decided on, run and ended exactly once; others do not wait for one that waits."""
+"""Runs the tool calls of one answer: checks each call, runs it and stores its end exactly once."""
 
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Any
 
-from outrider.agents.hook_runner import HookRunner, prepare
-from outrider.agents.run_context import AgentContext, RunContext
+from outrider.agents.hook_runner import HookRunner, prepare_call
+from outrider.agents.run_context import AgentContext
 from outrider.errors import OutriderError
-from outrider.sessions import failpoints as faults
+from outrider.sessions.failpoints import failpoint
 from outrider.tools.context import Progress, ToolContext
-from outrider.tools.runner import Runner, no_such_tool
+from outrider.tools.runner import ToolRunner, unknown_tool_message
 from outrider.tools.tool import Tool
 from outrider.types.events import ToolExecutionCompletedEvent, ToolExecutionStartedEvent, ToolOutputEvent
 from outrider.types.messages import Message
 from outrider.types.parts import ToolPart, tool_result
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
 
-PREVIEW = 200
+MAX_PREVIEW = 200
 
 
 class ToolCallRunner:
-    """Runs what a model asked for, answer by answer. Side by side, unless a tool wants to be alone."""
+    """Runs calls of parallel tools concurrently and all other calls alone. One call that awaits an approval does not
+    block the others of its group."""
 
-    def __init__(self, seat: AgentContext, crew: RunContext) -> None:
-        self._seat = seat
-        self._crew = crew
+    def __init__(self, context: AgentContext) -> None:
+        self._context = context
+        self._run = run = context.run
         self._message = Message("assistant")
-        self._hooked = HookRunner(seat, crew)
+        self._hook_runner = HookRunner(context)
         self._loop = asyncio.get_running_loop()
-        self._runner = Runner(
-            seat.tools,
-            self._record,
-            cap=crew.cap,
-            save=crew.save_output,
-            draft=self._draft,
-            around=self._around,
-            after=self._hooked.after,
-            unknown=self._misrouted,
-            left=self._left,
-            clock=crew.clock,
+        self._runner = ToolRunner(
+            context.tools,
+            self._record_call,
+            output_cap=run.output_cap,
+            save_output=run.save_output,
+            save_draft=self._schedule_draft,
+            call_scope=self._wrap_call,
+            filter_result=self._hook_runner.run_after_call,
+            explain_unknown=self._unknown_tool_message,
+            is_left_open=self._is_suspended,
+            clock=run.clock,
         )
 
     async def run(self, message: Message) -> list[ToolPart]:
-        """Every open call of the message, ended. Cancelling ends them all, as canceled."""
+        """Run every open call of the message and return all its calls, ended. A cancellation ends the open calls as
+        canceled."""
         self._message = message
         try:
-            for group in self._groups():
-                await self._run_together(group)
+            for group in self._parallel_groups():
+                await self._run_group(group)
         except asyncio.CancelledError:
-            await asyncio.shield(self._cancel_the_rest())
+            await asyncio.shield(self._cancel_remaining())
             raise
         except OutriderError as error:
-            self._give_up(error)
+            self._fail_unstarted(error)
             raise
         return self._message.get_parts_by_type(ToolPart)
 
-    async def _cancel_the_rest(self) -> None:
-        """Calls whose turn had not come: a task that is cancelled before its first step does nothing at all."""
+    async def _cancel_remaining(self) -> None:
+        """Cancel calls whose task did not start: a task that is cancelled before its first step never runs its except
+        blocks."""
         for call in self._message.get_parts_by_type(ToolPart):
-            await self._cancel(call.id)
+            await self._cancel_call(call.id)
 
-    def _give_up(self, error: OutriderError) -> None:
-        """Calls that did not start never will. That counts at once: what went wrong may be that nothing can be kept."""
+    def _fail_unstarted(self, error: OutriderError) -> None:
+        """Fail calls that did not start. Nothing is awaited here, because the error may be that the store cannot be
+        written."""
         for call in self._message.get_parts_by_type(ToolPart):
-            if isinstance(call.state, ToolPending) and not self._stays(call.state):
-                ended = call.state.fail(f"not run: {error.message}", self._crew.clock(), reason="canceled")
-                self._seat.journal.put_part_soon(call.with_state(ended), self._message)
+            if isinstance(call.state, ToolPending) and not self._stays_pending(call.state):
+                ended = call.state.fail(f"not run: {error.message}", self._run.clock(), reason="canceled")
+                self._context.journal.put_part_soon(call.with_state(ended), self._message)
 
-    async def _run_together(self, group: list[ToolPart]) -> None:
-        """A call ends in a result, whatever it does; errors that get out are the journal's, and one stands for all."""
+    async def _run_group(self, group: list[ToolPart]) -> None:
+        """Run calls concurrently. A tool error becomes a result and is not raised; errors that reach this method come
+        from the journal, and one of them is raised for all."""
         if len(group) == 1:
-            await self._run_one(group[0])
+            await self._run_call(group[0])
             return
         try:
             async with asyncio.TaskGroup() as tasks:
                 for call in group:
-                    tasks.create_task(self._run_one(call))
+                    tasks.create_task(self._run_call(call))
         except BaseExceptionGroup as errors:
             raise next((error for error in errors.exceptions if isinstance(error, OutriderError)), errors) from None
 
-    def _groups(self) -> Iterator[list[ToolPart]]:
+    def _parallel_groups(self) -> Iterator[list[ToolPart]]:
         group: list[ToolPart] = []
         for call in self._message.get_parts_by_type(ToolPart):
-            tool = self._seat.tools.get(call.tool)
+            tool = self._context.tools.get(call.tool)
             if tool is None or tool.options.parallel:
                 group.append(call)
                 continue
@@ -94,48 +99,50 @@ class ToolCallRunner:
         if group:
             yield group
 
-    async def _run_one(self, call: ToolPart) -> None:
+    async def _run_call(self, call: ToolPart) -> None:
         if not isinstance(call.state, ToolPending):
             return
         try:
-            admitted = await self._admitted(call)
+            admitted = await self._admit_call(call)
             if admitted is not None:
-                async with self._place(admitted):
-                    await self._execute(admitted)
+                async with self._concurrency_slot(admitted):
+                    await self._execute_call(admitted)
         except asyncio.CancelledError:
-            await asyncio.shield(self._cancel(call.id))
+            await asyncio.shield(self._cancel_call(call.id))
             raise
 
-    def _place(self, call: ToolPart) -> AbstractAsyncContextManager[Any]:
-        tool = self._seat.tools.get(call.tool)
-        return nullcontext() if tool is not None and tool.options.delegates else self._crew.budget.calls
+    def _concurrency_slot(self, call: ToolPart) -> AbstractAsyncContextManager[Any]:
+        """Return the semaphore of parallel calls. Delegating calls do not take a slot: the calls of their callee would
+        wait for it."""
+        tool = self._context.tools.get(call.tool)
+        return nullcontext() if tool is not None and tool.options.delegates else self._run.budget.calls
 
-    async def _admitted(self, call: ToolPart) -> ToolPart | None:
-        """The call as it will run, or None when it was refused (and so has ended)."""
-        tool = self._seat.tools.get(call.tool)
+    async def _admit_call(self, call: ToolPart) -> ToolPart | None:
+        """Return the call as it will run, or None if it was denied and has ended."""
+        tool = self._context.tools.get(call.tool)
         if tool is None or "input_error" in call.metadata:
-            return call  # the runner has words for it
-        call = await self._prepared(call, tool)
+            return call  # the runner builds the error result
+        call = await self._prepare_call(call, tool)
         if not isinstance(call.state, ToolPending):
             return None
-        verdict = await self._crew.gate.admit(call, tool, self._seat)
+        verdict = await self._run.gate.admit(call, tool, self._context)
         if verdict.allowed:
             return call
         reason = "rejected" if verdict.reason == "rejected" else "denied"
-        await self._record(call.with_state(call.state.fail(verdict.words, self._crew.clock(), reason=reason)))
+        await self._record_call(call.with_state(call.state.fail(verdict.message, self._run.clock(), reason=reason)))
         return None
 
-    async def _prepared(self, call: ToolPart, tool: Tool) -> ToolPart:
-        """What is decided on and shown is what runs."""
-        prepared = await prepare(call, tool, self._hooked, self._crew.clock)
+    async def _prepare_call(self, call: ToolPart, tool: Tool) -> ToolPart:
+        """Store the prepared input before the check, so that the stored input is the one that is checked and run."""
+        prepared = await prepare_call(call, tool, self._hook_runner, self._run.clock)
         if prepared is not call:
-            await self._record(prepared)
+            await self._record_call(prepared)
         return prepared
 
-    async def _execute(self, call: ToolPart) -> None:
-        tell = self._seat.tell
+    async def _execute_call(self, call: ToolPart) -> None:
+        tell = self._context.emit_event
         tell(ToolExecutionStartedEvent, call_id=call.call_id, tool_name=call.tool, tool_input=call.state.input)
-        ended = await self._runner.run(call, self._context(call))
+        ended = await self._runner.run(call, self._tool_context(call))
         state = ended.state
         assert isinstance(state, ToolCompleted | ToolError)
         result = tool_result(ended)
@@ -145,67 +152,67 @@ class ToolCallRunner:
             tool_name=call.tool,
             success=isinstance(state, ToolCompleted),
             duration_ms=state.time.end - state.time.start,
-            output_preview=result.content[:PREVIEW] if result else "",
+            output_preview=result.content[:MAX_PREVIEW] if result else "",
             reason=state.reason if isinstance(state, ToolError) else "",
         )
 
-    def _context(self, call: ToolPart) -> ToolContext:
+    def _tool_context(self, call: ToolPart) -> ToolContext:
         def report(progress: Progress) -> None:
-            faults.failpoint("FP-tool-mid")
+            failpoint("FP-tool-mid")
             if progress.output:
-                self._crew.bus.publish(
-                    self._seat.labelled(
+                self._run.bus.publish(
+                    self._context.make_event(
                         ToolOutputEvent, call_id=call.call_id, tool_name=call.tool, output=progress.output
                     )
                 )
 
         return ToolContext(
-            session_id=self._seat.session.id,
+            session_id=self._context.session.id,
             call_id=call.call_id,
-            agent=self._seat.agent.name,
-            workspace=self._seat.workspace,
+            agent=self._context.agent.name,
+            workspace=self._context.workspace,
             report=report,
         )
 
-    def _around(self, call: ToolPart, tool: Tool) -> AbstractAsyncContextManager[None]:
-        return self._crew.around(call, tool, self._seat)
+    def _wrap_call(self, call: ToolPart, tool: Tool) -> AbstractAsyncContextManager[None]:
+        return self._run.wrap_call(call, tool, self._context)
 
-    def _draft(self, part_id: str, characters: int, current: Callable[[], ToolPart]) -> None:
-        """Plain functions report from a thread, which may outlive its call and even the loop."""
+    def _schedule_draft(self, part_id: str, characters: int, current: Callable[[], ToolPart]) -> None:
+        """Store progress from any thread. A tool function in a thread may outlive its call and the event loop."""
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._keep_draft, part_id, characters, current)
+            self._loop.call_soon_threadsafe(self._store_draft, part_id, characters, current)
 
-    def _keep_draft(self, part_id: str, characters: int, current: Callable[[], ToolPart]) -> None:
+    def _store_draft(self, part_id: str, characters: int, current: Callable[[], ToolPart]) -> None:
         if any(part.id == part_id and not part.ended for part in self._message.get_parts_by_type(ToolPart)):
-            self._seat.journal.draft(part_id, characters, current)
+            self._context.journal.buffer_draft(part_id, characters, current)
 
-    async def _cancel(self, part_id: str) -> None:
-        """A call that was cancelled before its tool started ends here; one that ran was ended by the runner."""
+    async def _cancel_call(self, part_id: str) -> None:
+        """Fail a call that was cancelled before its tool started. The runner ends calls whose tool was running."""
         call = next(part for part in self._message.parts if part.id == part_id)
-        if isinstance(call.state, ToolPending) and not self._stays(call.state):
-            await self._record(
-                call.with_state(call.state.fail("canceled before it started", self._crew.clock(), reason="canceled"))
+        if isinstance(call.state, ToolPending) and not self._stays_pending(call.state):
+            await self._record_call(
+                call.with_state(call.state.fail("canceled before it started", self._run.clock(), reason="canceled"))
             )
 
-    def _stays(self, state: ToolPending) -> bool:
-        """What somebody was asked about waits for the answer until the session is opened again."""
-        return self._seat.comes_back and state.phase == "awaiting_approval"
+    def _stays_pending(self, state: ToolPending) -> bool:
+        """Return whether a cancelled call stays open because its approval is answered after the session is reopened."""
+        return self._context.will_resume and state.phase == "awaiting_approval"
 
-    def _left(self, call: ToolPart) -> bool:
-        """Whether a call, or the agent that it is about, waits for an answer, and goes on when all this is opened
-        again."""
-        if call.asks and self._seat.comes_back:
-            self._seat.left.add(call.call_id)
-        return call.call_id in self._seat.left
+    def _is_suspended(self, call: ToolPart) -> bool:
+        """Return whether the call, or the agent that it started, waits for an answer and continues when the session is
+        reopened."""
+        if call.asks and self._context.will_resume:
+            self._context.suspended_calls.add(call.call_id)
+        return call.call_id in self._context.suspended_calls
 
-    def _misrouted(self, name: str) -> str:
-        """The tools that are named are those that were offered: an agent alone has more, which lead nowhere."""
-        if name in self._crew.agents:
+    def _unknown_tool_message(self, name: str) -> str:
+        """Return the error for an unknown tool. It lists the advertised tools only."""
+        if name in self._run.agents:
             return f"There is an agent called {name!r}, not a tool. Use call_agent with agent_name={name!r}."
-        return no_such_tool(name, (spec.name for spec in self._seat.specs))
+        return unknown_tool_message(name, (spec.name for spec in self._context.tool_specs))
 
-    async def _record(self, call: ToolPart) -> None:
-        """The disk is waited for before a call starts that may change something."""
-        tool = self._seat.tools.get(call.tool)
+    async def _record_call(self, call: ToolPart) -> None:
+        """Store the state of a call. Before a call that may change files starts, wait for the fsync."""
+        tool = self._context.tools.get(call.tool)
         synced = isinstance(call.state, ToolRunning) and not (tool is not None and tool.read_only)
-        await self._seat.journal.put_part(call, self._message, synced=synced)
+        await self._context.journal.put_part(call, self._message, synced=synced)

@@ -1,4 +1,4 @@
-"""The states of a turn, and how it can end."""
+"""The states of a turn, its termination reasons, and checks on where a transcript ended."""
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -23,7 +23,8 @@ NOTE = "note"
 
 
 class TurnEnd(msgspec.Struct, frozen=True):
-    """How a turn ended, and its last words. What was done is kept and can be continued."""
+    """How a turn ended. `output` is the last text of the agent. Everything that was done is stored, and the session can
+    be continued."""
 
     reason: TerminationReason
     output: str = ""
@@ -31,17 +32,18 @@ class TurnEnd(msgspec.Struct, frozen=True):
 
 
 def is_note(message: Message) -> bool:
-    """Whether a message only tells of what the user did (brought files back, refused a plan): nobody waits for an
-    answer to it, and it is read with the next input."""
+    """Return whether a user message only informs the model, for example about restored files or a refused plan. It
+    starts no turn; the model reads it together with the next input."""
     return message.role == "user" and bool(message.metadata.get(NOTE) or message.get_parts_by_type(PatchPart))
 
 
 def is_cut_off(history: Sequence[Message]) -> bool:
-    """Whether the last turn has no end of its own: nobody answered, results wait to be read, or an answer broke off."""
-    said = [message for message in history if not message.get_parts_by_type(CompactionPart) and not is_note(message)]
-    if not said:
+    """Return whether the last turn did not end: input without an answer, unread tool results, or an incomplete
+    answer."""
+    relevant = [m for m in history if not m.get_parts_by_type(CompactionPart) and not is_note(m)]
+    if not relevant:
         return False
-    last = said[-1]
+    last = relevant[-1]
     if last.role == "user" or last.error is not None or last.finish is None or is_paused(last):
         return True
     calls = last.get_parts_by_type(ToolPart)
@@ -49,33 +51,36 @@ def is_cut_off(history: Sequence[Message]) -> bool:
 
 
 def is_paused(answer: Message) -> bool:
-    """Whether the provider wants to be asked again before it goes on with this answer."""
+    """Return whether the provider must be requested again to continue this answer."""
     return bool(answer.metadata.get(PAUSED))
 
 
 def has_pending_calls(message: Message) -> bool:
-    """Calls that can still be run. One that runs, and whose end could not be kept, is not run again."""
+    """Return whether the message has calls that can still run. A call in state running is not run again."""
     return any(isinstance(call.state, ToolPending) for call in message.get_parts_by_type(ToolPart))
 
 
-def _tell_nobody(old: TurnState, new: TurnState) -> None:
-    """For a seat that has no turn yet."""
+def _ignore_change(old: TurnState, new: TurnState) -> None:
+    """Default callback of a context that has no turn yet."""
 
 
 class TurnStateTracker:
-    def __init__(self, tell: Callable[[TurnState, TurnState], None] = _tell_nobody) -> None:
-        self._tell = tell
-        self._now: TurnState = "idle"
+    """Tracks the state of a turn and reports each change to `on_change`."""
+
+    def __init__(self, on_change: Callable[[TurnState, TurnState], None] = _ignore_change) -> None:
+        self._on_change = on_change
+        self._state: TurnState = "idle"
         self._waiting = 0
 
     def enter(self, state: TurnState) -> None:
-        if state != self._now:
-            old, self._now = self._now, state
-            self._tell(old, state)
+        if state != self._state:
+            old, self._state = self._state, state
+            self._on_change(old, state)
 
     @contextmanager
     def awaiting_approval(self) -> Generator[None, None, None]:
-        """As long as a call waits for somebody's answer, the turn does, whatever its other calls do."""
+        """Context manager around the wait for an approval. The turn is in this state while at least one of its calls
+        waits."""
         self._waiting += 1
         self.enter("awaiting_approval")
         try:

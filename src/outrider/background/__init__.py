@@ -1,15 +1,18 @@
-"""Runs that outlive the terminal and the machine: submitted once, carried to their end by whichever worker is alive.
+"""Background runs: durable jobs that continue after the terminal or the worker process that started them exits.
 
-A run is a session and a workflow of the durable engine (DBOS) with the same id. They share the work:
+A run is a session and a DBOS workflow with the same id. Three parts share the work:
 
-    the session's journal    every model step and every call is kept before it counts; a call that was cut off is ended
-                             as interrupted and never run again, unless its tool says that it may; the lease's token
-                             keeps a paused worker from writing
-    the line                 who is next: users take turns, within the limits of workers, queues and providers
-    the durable engine       which runs there are and who has each: delays, one owner, one end per run
+    session journal   Stores every model step and tool call before it takes effect. A call that a crash interrupted ends
+                      as "interrupted" and is not retried unless its tool declares that it may be. The lease token
+                      rejects writes of a worker that was paused and has lost the session.
+    run queue         Tables of ours. Decide which run starts next (users take turns within the limits of workers,
+                      queues and providers) and which worker owns it.
+    DBOS              Stores each run's input, status and result, delays runs, and starts a run in its worker.
+                      Only its public API is used; it accepts the result of the latest start only.
 
-So a workflow has nothing to replay. Whoever is given it takes the session over and lets it go on; done twice, it finds
-nothing left to do. Workers count beats in a table of our own: a count that stands still is a dead worker, by the
-watcher's own clock and nobody else's, and its runs go back to their queues. A run that waits for an approval is given
-up by its worker altogether; the answer, wherever it is given, puts it back into its queue.
+A workflow therefore has no steps to replay. The worker that receives it takes over the session's lease and continues
+the session; a second execution finds nothing left to do. Each worker increments a heartbeat counter in a table of ours.
+The other workers treat a counter that stops changing as a dead worker, measured with their own monotonic clock because
+clocks of machines differ, and put its runs back into the queue. A run that waits for an approval is released by its
+worker; the answer, from any process, puts it back into the queue.
 """

@@ -1,4 +1,4 @@
-"""Background runs of a program of one's own: an engine whose `submit` keeps work, and handles to look at it."""
+"""The public Python API for background runs: `Background`, which gives an engine `submit`, and `RunHandle`."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
@@ -7,94 +7,97 @@ from typing import TYPE_CHECKING, Self, Unpack
 from outrider.engine.engine import Engine
 
 if TYPE_CHECKING:
-    from outrider.background.follow import Called
-    from outrider.background.jobs import Jobs, Order
+    from outrider.background.follow import ChildChange
+    from outrider.background.jobs import JobClient, JobOptions
     from outrider.background.records import Run
-    from outrider.background.reports import Report
+    from outrider.background.reports import JobReport
     from outrider.sessions.records import Change
 
 
 class RunHandle:
-    """One run, wherever it is worked on. It can be had again by its `id`, also by another program."""
+    """A handle to one run in any process. `Background.run(id)` returns a new handle for the same `id`."""
 
-    def __init__(self, run_id: str, jobs: "Jobs") -> None:
+    def __init__(self, run_id: str, jobs: "JobClient") -> None:
         self.id = run_id
-        self._jobs = jobs
+        self._job_client = jobs
 
     async def show(self) -> "Run":
-        """Where it stands now."""
-        return await self._jobs.show(self.id)
+        """Returns the current state of the run."""
+        return await self._job_client.get_run(self.id)
 
-    async def result(self) -> "Report":
-        """What came of it, once it is over: `summary`, `outcome` (why it ended, tokens, cost) and `changes` (a diff).
-        A run that waits for an answer is waited for."""
+    async def result(self) -> "JobReport":
+        """Waits until the run ends and returns its report: `summary`, `outcome` (end reason, tokens, cost) and
+        `changes` (a diff). It also waits while the run itself waits for an approval."""
         async with aclosing(self.events()) as news:
             async for _ in news:
                 pass
-        return await self._jobs.report(self.id) or _without_report(await self.show())
+        return await self._job_client.get_report(self.id) or _report_without_worker(await self.show())
 
-    def events(self, *, after: int = 0, called: bool = False) -> "AsyncGenerator[Change | Called | Run, None]":
-        """The `Run` whenever it stands somewhere else, and every change of its session newer than number `after`; with
-        `called` also those of the agents that it calls."""
-        from outrider.background.follow import follow
+    def events(self, *, after: int = 0, called: bool = False) -> "AsyncGenerator[Change | ChildChange | Run, None]":
+        """Streams the `Run` object whenever its state changes, and every session change with a sequence number above
+        `after`. With `called`, the stream includes changes of child sessions, which called agents open."""
+        from outrider.background.follow import follow_run
 
-        return follow(self._jobs, self.id, after=after, called=called)
+        return follow_run(self._job_client, self.id, after=after, called=called)
 
     async def cancel(self) -> None:
-        """End it, with everything kept."""
-        await self._jobs.cancel(self.id)
+        """Cancels the run; everything that is stored stays stored."""
+        await self._job_client.cancel_run(self.id)
 
 
-def _without_report(run: "Run") -> "Report":
-    """Of a run that ended before anybody worked on it, or that no worker could carry to an end of its own."""
-    from outrider.background.records import Outcome
-    from outrider.background.reports import Report
+def _report_without_worker(run: "Run") -> "JobReport":
+    """Returns a report for a run that ended before a worker started it, or that no worker could finish."""
+    from outrider.background.records import RunOutcome
+    from outrider.background.reports import JobReport
 
     if run.outcome is None:
-        return Report(outcome=Outcome(reason="aborted" if run.state == "canceled" else "error"))
-    return Report(outcome=run.outcome)
+        return JobReport(outcome=RunOutcome(reason="aborted" if run.state == "canceled" else "error"))
+    return JobReport(outcome=run.outcome)
 
 
 class Background:
-    """Keeps runs for an engine, and carries them on while it is open:
+    """Stores runs for an engine, and executes them while it is open:
 
-        async with Engine(agents, providers, store=store) as engine, Background(engine, "sqlite:////data/runs.sqlite"):
-            handle = await engine.submit("look for dead links", workspace="/home/me/site")
-            print((await handle.result()).summary)
+            async with Engine(agents, providers, store=store) as engine, Background(engine, "sqlite:////data/runs.sqlite"):
+                handle = await engine.submit("look for dead links", workspace="/home/me/site")
+                print((await handle.result()).summary)
 
-    What is not finished when it closes goes on when one is open again, here or on another machine: that needs a `store`
-    and a `database` that last, and that both share. With `works=False` it only submits and looks, and others work."""
+    Runs that are not finished when it closes continue when a `Background` with the same database opens again, also on
+    another machine. This requires a persistent `store` and a `database` URL that both processes share. With
+    `works=False` it only submits and reads runs, and workers in other processes execute them.
+    """
 
     def __init__(self, engine: Engine, database: str, *, works: bool = True) -> None:
         self._engine = engine
         self._url = database
-        self._works = works
-        self._opened = AsyncExitStack()
+        self._runs_worker = works
+        self._exit_stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        from outrider.background.database import Database
-        from outrider.background.jobs import open_jobs
+        from outrider.background.database import RunDatabase
+        from outrider.background.jobs import open_job_client
         from outrider.background.worker import Worker
 
         async with AsyncExitStack() as opening:
-            database = Database(self._url)
+            database = RunDatabase(self._url)
             opening.callback(database.close)
-            self._jobs = await opening.enter_async_context(open_jobs(database, self._engine.store))
-            if self._works:
+            self._job_client = await opening.enter_async_context(open_job_client(database, self._engine.store))
+            if self._runs_worker:
                 await opening.enter_async_context(Worker(self._engine, database))
             self._engine.background = self
-            self._opened = opening.pop_all()
+            self._exit_stack = opening.pop_all()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._engine.background = None
-        await self._opened.aclose()
+        await self._exit_stack.aclose()
 
-    async def submit(self, prompt: str, **order: "Unpack[Order]") -> RunHandle:
-        """Keep a run. `workspace` is the folder to work in, `agent` the one who begins, `limits` hold for the whole
-        run; `place` says when it is its turn. The same `run_id` submits the same run once."""
-        return RunHandle((await self._jobs.submit(prompt, **order)).id, self._jobs)
+    async def submit(self, prompt: str, **order: "Unpack[JobOptions]") -> RunHandle:
+        """Stores a run and returns its handle. `workspace` is the folder to work in, `agent` the name of the agent that
+        starts, `limits` apply to the whole run, and `place` sets its position in the queue. The same `run_id` submits a
+        run only once."""
+        return RunHandle((await self._job_client.submit_run(prompt, **order)).id, self._job_client)
 
     def run(self, run_id: str) -> RunHandle:
-        """One that was submitted before."""
-        return RunHandle(run_id, self._jobs)
+        """Returns the handle of a run that was submitted before."""
+        return RunHandle(run_id, self._job_client)

@@ -1,4 +1,4 @@
-"""The database of the durable engine: one SQLite file on one machine, a Postgres server for many."""
+"""The database of background runs: one SQLite file for one machine, or a Postgres server for many."""
 
 import logging
 from collections.abc import Generator
@@ -8,17 +8,21 @@ from typing import Any
 
 import msgspec
 import sqlalchemy as sa
-from dbos import DBOS, DBOSClient, DBOSConfig, Serializer, error
+from dbos import DBOS, DBOSClient, DBOSConfig, Serializer, WorkflowStatus, error
 from sqlalchemy import event
 
 from outrider.errors import ConfigurationError
 
-NAME = "outrider"
+APPLICATION_NAME = "outrider"
 SCHEMA = "outrider_runs"
-QUEUE = "runs"
-VERSION = "1"  # of what a workflow's rows mean; a hash of the code would leave old runs behind with every upgrade
-_PREPARING = 0x6F757472  # the advisory lock of whoever makes the tables
-_TABLES = (
+WORKFLOW_NAME = "outrider.run"
+RUN_QUEUE_NAME = "runs"  # the DBOS queue of runs that no worker has; no worker listens to it
+_WORKER_PREFIX = "worker:"
+DEPENDENT_PREFIX = "after:"  # DBOS queue names of version 0.1 for runs that wait for another run
+# Version of the stored workflow data; DBOS's default, a hash of the code, would strand old runs at every upgrade.
+WORKFLOW_VERSION = "1"
+_MIGRATION_LOCK_KEY = 0x6F757472  # Postgres advisory lock for migrations
+_TABLE_STATEMENTS = (
     "CREATE TABLE IF NOT EXISTS {}workers (id TEXT PRIMARY KEY, owner TEXT NOT NULL, beats BIGINT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS {}waiting (id TEXT PRIMARY KEY)",
     "CREATE TABLE IF NOT EXISTS {}line (id TEXT PRIMARY KEY, queue TEXT NOT NULL, owner TEXT NOT NULL, "
@@ -31,12 +35,26 @@ _TABLES = (
     "CREATE TABLE IF NOT EXISTS {}schedules (id TEXT PRIMARY KEY, schedule TEXT NOT NULL, due BIGINT NOT NULL)",
 )
 
+_ENTRIES_STATEMENTS = (
+    "CREATE TABLE IF NOT EXISTS {}entries (id TEXT PRIMARY KEY, state TEXT NOT NULL, worker TEXT NOT NULL, "
+    "priority BIGINT NOT NULL, created BIGINT NOT NULL, ready BIGINT NOT NULL, after_run TEXT NOT NULL, "
+    "attempts BIGINT NOT NULL, canceled BIGINT NOT NULL)",
+    "CREATE INDEX IF NOT EXISTS entries_state ON {}entries (state, worker)",
+)
+_ACTIVE = ["DELAYED", "ENQUEUED", "PENDING"]
+_FAILED = ["CANCELLED", "ERROR", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
+
+
+def worker_queue(worker_id: str) -> str:
+    """Returns the name of the DBOS queue that only this worker listens to."""
+    return f"{_WORKER_PREFIX}{worker_id}"
+
 
 class JsonSerializer(Serializer):
-    """Values as JSON. Nothing that is read back can run code, as pickles could."""
+    """Serializes workflow values as JSON. Unlike pickle, the DBOS default, deserialized JSON cannot run code."""
 
     def serialize(self, data: Any) -> str:
-        return msgspec.json.encode(data, enc_hook=_as_text).decode()
+        return msgspec.json.encode(data, enc_hook=_encode_exception).decode()
 
     def deserialize(self, serialized_data: str) -> Any:
         return msgspec.json.decode(serialized_data)
@@ -45,43 +63,71 @@ class JsonSerializer(Serializer):
         return "outrider_json"
 
 
-class Database:
-    """`url` is sqlite:///path or postgresql://…; its connections are made when they are needed."""
+class RunDatabase:
+    """Holds the SQLAlchemy engine for `url`, which is sqlite:///path or postgresql://…; it connects on first use."""
 
     def __init__(self, url: str) -> None:
         self.url = sa.make_url(url)
         if self.url.get_backend_name() not in ("sqlite", "postgresql"):
-            raise ConfigurationError(f"runs are kept in sqlite:///path or postgresql://…, not in {self.url!r}")
-        self.shared = self.url.get_backend_name() == "postgresql"
-        self.prefix = f"{SCHEMA}." if self.shared else "outrider_"
-        self.status_table = f"{SCHEMA}.workflow_status" if self.shared else "workflow_status"
-        self.engine = self._engine()
+            raise ConfigurationError(f"the runs database must be sqlite:///path or postgresql://…, not {self.url!r}")
+        self.is_postgres = self.url.get_backend_name() == "postgresql"
+        self.table_prefix = f"{SCHEMA}." if self.is_postgres else "outrider_"
+        self.engine = self._create_engine()
 
-    def prepare(self) -> None:
-        """Make the tables, or bring them up to date; several processes may do it at once."""
-        with self._alone():
+    def migrate(self) -> None:
+        """Creates or upgrades the tables. Several processes may call it at the same time."""
+        with self._migration_lock():
             DBOS.migrate(self.url.render_as_string(hide_password=False), schema=SCHEMA)
             with self.engine.begin() as db:
-                for table in _TABLES:
-                    db.execute(sa.text(table.format(self.prefix)))
+                for statement in _TABLE_STATEMENTS:
+                    db.execute(sa.text(statement.format(self.table_prefix)))
+            self._create_entries()
 
-    def client(self) -> DBOSClient:
+    def _create_entries(self) -> None:
+        """Creates the queue's table. In a database of version 0.1, which used DBOS queues, the same
+        transaction fills it with the runs that are not over, so that a crash cannot leave it incomplete."""
+        name, schema = ("entries", SCHEMA) if self.is_postgres else (f"{self.table_prefix}entries", None)
+        if sa.inspect(self.engine).has_table(name, schema):
+            return
+        client = self.open_client()
+        try:
+            active = client.list_workflows(name=WORKFLOW_NAME, status=_ACTIVE, load_input=False, load_output=False)
+            failed = client.list_workflows(name=WORKFLOW_NAME, status=_FAILED, load_input=False, load_output=False)
+        finally:
+            client.destroy()
+        with self.engine.begin() as db:
+            for statement in _ENTRIES_STATEMENTS:
+                db.execute(sa.text(statement.format(self.table_prefix)))
+            started = {
+                row.id for row in db.execute(sa.text(f"SELECT id FROM {self.table_prefix}line WHERE begun IS NOT NULL"))
+            }
+            reported = {row.id for row in db.execute(sa.text(f"SELECT id FROM {self.table_prefix}reports"))}
+            entries = [_entry_of(status, started=status.workflow_id in started) for status in active]
+            orphans = [run for run in failed if run.workflow_id in started and run.workflow_id not in reported]
+            entries += [_entry_of(status, started=True) for status in orphans]
+            for entry in entries:
+                columns = ", ".join(f":{column}" for column in entry)
+                statement = f"INSERT INTO {self.table_prefix}entries VALUES ({columns}) ON CONFLICT DO NOTHING"
+                db.execute(sa.text(statement), entry)
+
+    def open_client(self) -> DBOSClient:
+        """Returns a DBOS client that shares this engine's connection pool."""
         return DBOSClient(
             system_database_engine=self.engine,
             dbos_system_schema=SCHEMA,
             serializer=JsonSerializer(),
-            application_name=NAME,
+            application_name=APPLICATION_NAME,
         )
 
-    def config(self, worker_id: str) -> DBOSConfig:
-        """For the one durable engine that a process may have."""
+    def dbos_config(self, worker_id: str) -> DBOSConfig:
+        """Returns the configuration of the DBOS runtime, of which a process can have only one."""
         return DBOSConfig(
-            name=NAME,
+            name=APPLICATION_NAME,
             system_database_url=self.url.render_as_string(hide_password=False),
             system_database_engine=self.engine,
             dbos_system_schema=SCHEMA,
             serializer=JsonSerializer(),
-            application_version=VERSION,
+            application_version=WORKFLOW_VERSION,
             executor_id=worker_id,
             run_migrations=False,
             log_level="ERROR",
@@ -90,53 +136,66 @@ class Database:
     def close(self) -> None:
         self.engine.dispose()
 
-    def _engine(self) -> sa.Engine:
-        if self.shared:
+    def _create_engine(self) -> sa.Engine:
+        if self.is_postgres:
             return sa.create_engine(self.url.set(drivername="postgresql+psycopg"), pool_size=10, pool_pre_ping=True)
         engine = sa.create_engine(self.url)
-        event.listen(engine, "connect", _set_up)
+        event.listen(engine, "connect", _configure_sqlite)
         return engine
 
     @contextmanager
-    def _alone(self) -> Generator[None]:
-        """Without a transaction, and without waiting inside of a statement: indexes are built when none is open."""
-        if not self.shared:
+    def _migration_lock(self) -> Generator[None]:
+        """Holds a Postgres advisory lock. It polls outside a transaction because CREATE INDEX CONCURRENTLY waits until
+        no other transaction is open, and would deadlock with a blocking lock request. SQLite needs no lock: it has one
+        writer."""
+        if not self.is_postgres:
             yield
             return
         with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
-            while not db.execute(sa.text("SELECT pg_try_advisory_lock(:key)"), {"key": _PREPARING}).scalar():
+            while not db.execute(sa.text("SELECT pg_try_advisory_lock(:key)"), {"key": _MIGRATION_LOCK_KEY}).scalar():
                 sleep(0.2)
             try:
                 yield
             finally:
-                db.execute(sa.text("SELECT pg_advisory_unlock(:key)"), {"key": _PREPARING})
+                db.execute(sa.text("SELECT pg_advisory_unlock(:key)"), {"key": _MIGRATION_LOCK_KEY})
 
 
-def give_back(client: DBOSClient, worker_id: str) -> None:
-    """Put the runs that a worker has back into their queues, each only if it still has it.
+def _entry_of(status: WorkflowStatus, *, started: bool) -> dict[str, Any]:
+    """Returns the queue entry of a run that version 0.1 submitted."""
+    queue = status.queue_name or ""
+    is_queued = status.status in ("DELAYED", "ENQUEUED") and not queue.startswith(_WORKER_PREFIX)
+    worker = status.executor_id or "" if status.status != "ENQUEUED" else queue.removeprefix(_WORKER_PREFIX)
+    created = status.created_at or 0
+    return {
+        "id": status.workflow_id,
+        "state": "queued" if is_queued else "assigned",
+        "worker": "" if is_queued else worker,
+        "priority": status.priority or 0,
+        "created": created,
+        "ready": status.delay_until_epoch_ms or created,
+        "after_run": queue.removeprefix(DEPENDENT_PREFIX) if queue.startswith(DEPENDENT_PREFIX) else "",
+        "attempts": max(status.recovery_attempts or 0, 1) if started else 0,
+        "canceled": int(status.status == "CANCELLED"),
+    }
 
-    The public way to resume would also bring back what was canceled a moment ago, and what another worker has by now.
-    """
-    runs = client._sys_db  # pyright: ignore[reportPrivateUsage]
-    for run in runs.get_pending_workflows(worker_id, VERSION):
-        runs.reenqueue_for_recovery(run.workflow_id, [worker_id], QUEUE)
 
-
-def is_unordered(record: logging.LogRecord) -> bool:
-    """Of what the durable engine logs: a run that was canceled ends with an error, which is what was wanted."""
+def is_unexpected_error(record: logging.LogRecord) -> bool:
+    """Log filter for DBOS: drops the error of a canceled workflow, because cancellation is a requested end."""
     raised = record.exc_info[1] if record.exc_info else None
     return not isinstance(raised, error.DBOSAwaitedWorkflowCancelledError)
 
 
-def _set_up(connection: Any, _: Any) -> None:
-    """Readers beside one writer, who waits for the other instead of failing."""
+def _configure_sqlite(connection: Any, _: Any) -> None:
+    """Enables WAL, so that readers do not block, and a busy timeout, so that a second writer waits instead of
+    failing."""
     connection.isolation_level = "IMMEDIATE"
     for pragma in ("busy_timeout=30000", "journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
 
 
-def _as_text(value: Any) -> Any:
-    """Errors that end a workflow are kept as their words."""
+def _encode_exception(value: Any) -> Any:
+    """Encodes an exception that ended a workflow as its class name and message. Raises NotImplementedError for other
+    types."""
     if isinstance(value, BaseException):
         return {"error": type(value).__name__, "message": str(value)}
-    raise NotImplementedError(f"{type(value).__name__} is no value that can be kept")
+    raise NotImplementedError(f"{type(value).__name__} cannot be stored as JSON")

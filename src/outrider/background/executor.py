@@ -1,4 +1,4 @@
-"""Carries runs to their ends: opens each session as its new owner, lets it go on, and says what came of it."""
+"""Executes runs: takes over the session's lease, continues the session until it ends, and stores a report."""
 
 import asyncio
 from collections import Counter
@@ -10,8 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from outrider.agents.turn_state import TurnEnd
-from outrider.background.records import EndReason, Job, Outcome
-from outrider.background.reports import Report, Reports, Told
+from outrider.background.records import EndReason, JobSpec, RunOutcome
+from outrider.background.reports import JobReport, ReportTable, WebhookTarget
 from outrider.background.worktrees import RunWorkspace
 from outrider.engine.child_sessions import end_session
 from outrider.engine.engine import Engine
@@ -26,54 +26,57 @@ from outrider.types.usage import Usage
 
 
 class RunUsage(msgspec.Struct, frozen=True):
-    """`seconds` is how long models and tools were at work: neither waiting in line nor for an answer counts."""
+    """What a run has used. `seconds` is the time in which models and tools worked; time in the queue and time waiting
+    for an approval do not count."""
 
     steps: int = 0
     usage: Usage = Usage()
     seconds: float = 0.0
 
 
-async def used_by(store: Store, run_id: str) -> RunUsage:
-    """By a run and all the agents that it called; those work while a call of their caller's does."""
+async def compute_run_usage(store: Store, run_id: str) -> RunUsage:
+    """Returns the usage of a run and of all its child sessions. Only the run's own session adds seconds, because a
+    child works while a call of its parent runs."""
     steps, usage, seconds = 0, Usage(), 0.0
-    async for session_id in family(store, run_id):
+    async for session_id in iterate_session_tree(store, run_id):
         messages = (await store.load(session_id)).messages
         answers = [message for message in messages if message.role == "assistant"]
         steps += len(answers)
         for message in answers:
             usage = usage.plus(message.tokens, message.cost)
         if session_id == run_id:
-            seconds = _covered(_at_work(answers)) / 1000
+            seconds = _merged_duration(_work_intervals(answers)) / 1000
     return RunUsage(steps, usage, seconds)
 
 
-async def family(store: Store, run_id: str) -> AsyncIterator[str]:
-    """A run's session, and those that its agents opened, at any depth."""
-    waiting = [run_id]
-    while waiting:
-        yield (above := waiting.pop(0))
+async def iterate_session_tree(store: Store, run_id: str) -> AsyncIterator[str]:
+    """Yields the id of the run's session and of all its child sessions, at any depth."""
+    pending = [run_id]
+    while pending:
+        yield (parent_id := pending.pop(0))
         after: str | None = None
         while True:
-            page = await store.list(SessionFilter(parent_id=above), after=after)
-            waiting += [session.id for session in page.sessions]
+            page = await store.list(SessionFilter(parent_id=parent_id), after=after)
+            pending += [session.id for session in page.sessions]
             if (after := page.next) is None:
                 break
 
 
-def limits_left(limits: Limits, used: RunUsage) -> Limits:
-    """What a run may still use: its limits hold for all its workers together."""
-    spent = used.usage
+def remaining_limits(limits: Limits, used: RunUsage) -> Limits:
+    """Returns the limits less what the run has used. Limits apply to all workers of a run together."""
+    usage = used.usage
     return replace(
         limits,
         turns=None if limits.turns is None else max(limits.turns - used.steps, 0),
         seconds=None if limits.seconds is None else max(limits.seconds - used.seconds, 0.0),
-        tokens=None if limits.tokens is None else max(limits.tokens - spent.tokens.total, 0),
-        cost=None if limits.cost is None else max(limits.cost - (spent.total_cost or 0), Decimal(0)),
+        tokens=None if limits.tokens is None else max(limits.tokens - usage.tokens.total, 0),
+        cost=None if limits.cost is None else max(limits.cost - (usage.total_cost or 0), Decimal(0)),
     )
 
 
-def _at_work(answers: Sequence[Message]) -> Iterator[tuple[int, int]]:
-    """Calls that a crash cut off end when somebody finds them, which may be days later: they are left out."""
+def _work_intervals(answers: Sequence[Message]) -> Iterator[tuple[int, int]]:
+    """Yields the start and end of every answer and call. It leaves out interrupted calls, because their end time is
+    when a later worker found them, possibly days after the crash."""
     for message in answers:
         if message.time is not None and message.time.completed is not None:
             yield message.time.created, message.time.completed
@@ -87,8 +90,8 @@ def _at_work(answers: Sequence[Message]) -> Iterator[tuple[int, int]]:
                     pass
 
 
-def _covered(spans: Iterable[tuple[int, int]]) -> int:
-    """Milliseconds; what happened side by side counts once."""
+def _merged_duration(spans: Iterable[tuple[int, int]]) -> int:
+    """Returns the total length of the intervals in milliseconds; overlapping intervals are merged."""
     total, reached = 0, 0
     for start, end in sorted(spans):
         total += max(0, end - max(start, reached))
@@ -96,187 +99,202 @@ def _covered(spans: Iterable[tuple[int, int]]) -> int:
     return total
 
 
-async def only_waits(engine: Engine, run_id: str) -> bool:
-    """Whether nothing happens in the run, nor in what its agents work on, until somebody has answered."""
+async def is_waiting_for_approval(engine: Engine, run_id: str) -> bool:
+    """Returns whether the run and all its child sessions make no progress until a user answers an approval."""
     live = engine.live.get(run_id)
     messages = live.journal.session.messages if live else []
-    if not messages or not _is_open(messages[-1]):
+    if not messages or not _has_open_call(messages[-1]):
         return False
-    return bool(await engine.store.approvals(only_open=True)) and await _waits(engine.store, messages)
+    return bool(await engine.store.approvals(only_open=True)) and await _all_calls_wait(engine.store, messages)
 
 
-async def _waits(store: Store, messages: Sequence[Message]) -> bool:
-    """Each open call waits for an answer, or for an agent that does; an agent works for one call alone."""
-    if not messages or not _is_open(messages[-1]):
+async def _all_calls_wait(store: Store, messages: Sequence[Message]) -> bool:
+    """Returns whether each open call of the last message waits for an approval, or for a child session that does. Each
+    running call has at most one child session."""
+    if not messages or not _has_open_call(messages[-1]):
         return False
     states = [call.state for call in messages[-1].get_parts_by_type(ToolPart)]
     if any(isinstance(state, ToolPending) and state.phase != "awaiting_approval" for state in states):
         return False
     running = sum(isinstance(state, ToolRunning) for state in states)
     children = [part.child_session_id for part in messages[-1].get_parts_by_type(SubtaskPart)] if running else []
-    waiting = [child for child in children if child and await _waits(store, await _last(store, child))]
+    waiting = [
+        child for child in children if child and await _all_calls_wait(store, await _load_last_message(store, child))
+    ]
     return len(waiting) == running
 
 
-async def _last(store: Store, session_id: str) -> Sequence[Message]:
-    """An agent is told of before its session is there, and begins with work."""
+async def _load_last_message(store: Store, session_id: str) -> Sequence[Message]:
+    """Returns the last message in a list; an empty list if the session does not exist yet, because the subtask part is
+    stored before the child session is created."""
     try:
         return (await store.load(session_id, limit=1)).messages
     except SessionNotFoundError:
         return ()
 
 
-def _is_open(message: Message) -> bool:
+def _has_open_call(message: Message) -> bool:
     return any(not call.ended for call in message.get_parts_by_type(ToolPart))
 
 
-LOOK_SECONDS = 0.25  # how often it is looked whether a run only waits for an answer
+APPROVAL_POLL_SECONDS = 0.25  # interval at which a running turn is checked for waiting on an approval
 
 
-Owns = Callable[[str], Awaitable[bool]]
+OwnershipCheck = Callable[[str], Awaitable[bool]]
 """Whether the durable engine says, now, that a run is this worker's."""
 
 
-async def _always(_: str) -> bool:
+async def _assume_owned(_: str) -> bool:
     return True
 
 
 class RunExecutor:
-    """Whoever calls `carry` has been given the run by the durable engine, and so may take its session over, as long as
-    the durable engine does not say otherwise: a worker that was paused may believe for a moment in what is past."""
+    """Executes runs that DBOS has assigned to this worker, and so may take over their session leases. It asks `owns`
+    again before each turn, because a worker that was paused may act on an assignment that has since moved."""
 
-    def __init__(self, engine: Engine, ground: RunWorkspace, reports: Reports, owns: Owns = _always) -> None:
-        self._owns = owns
+    def __init__(
+        self, engine: Engine, workspace: RunWorkspace, reports: ReportTable, owns: OwnershipCheck = _assume_owned
+    ) -> None:
+        self._owns_run = owns
         self._engine = engine
-        self._ground = ground
+        self._workspace = workspace
         self._reports = reports
-        self._held: dict[str, Engine] = {}
-        self._carried = Counter[str]()
+        self._open_engines: dict[str, Engine] = {}
+        self._active_counts = Counter[str]()
         self._leaving = False
 
     @property
-    def held(self) -> dict[str, Engine]:
-        """The runs that are carried now, each with the engine that does it."""
-        return dict(self._held)
+    def open_runs(self) -> dict[str, Engine]:
+        """The runs with an open engine, by run id."""
+        return dict(self._open_engines)
 
     @property
-    def carried(self) -> set[str]:
-        """The runs that are carried now, or tidied up after."""
-        return set(+self._carried)
+    def active_runs(self) -> set[str]:
+        """The ids of runs that are being executed or cleaned up."""
+        return set(+self._active_counts)
 
-    async def carry(self, run_id: str, job: Job) -> Outcome:
-        self._carried[run_id] += 1
+    async def execute_run(self, run_id: str, job: JobSpec) -> RunOutcome:
+        """Executes a run until it ends or waits for an approval, and returns the outcome."""
+        self._active_counts[run_id] += 1
         try:
-            return await self._carry(run_id, job)
+            return await self._execute_run(run_id, job)
         finally:
-            self._carried[run_id] -= 1
+            self._active_counts[run_id] -= 1
 
-    async def settle(self, run_id: str, job: Job, reason: EndReason) -> None:
-        """Bring a run to its end that is over and that nobody carries."""
+    async def fail_run(self, run_id: str, job: JobSpec, message: str) -> RunOutcome:
+        """Ends a run with an error without executing it."""
+        return await self._finish_unopened(run_id, job, RunOutcome(reason="error", error=message))
+
+    async def finish_orphan(self, run_id: str, job: JobSpec, reason: EndReason) -> None:
+        """Stores the report of a run that has ended and that no worker executes."""
         try:
-            await self._ended_unopened(run_id, job, await self._outcome(run_id, reason))
-        except SessionNotFoundError:  # it was deleted, and with it all that was open
-            await asyncio.to_thread(self._reports.keep, run_id, Report(outcome=Outcome(reason=reason)))
+            await self._finish_unopened(run_id, job, await self._build_outcome(run_id, reason))
+        except SessionNotFoundError:  # the session was deleted, so it has no open calls
+            await asyncio.to_thread(self._reports.store_report, run_id, JobReport(outcome=RunOutcome(reason=reason)))
 
-    async def _carry(self, run_id: str, job: Job) -> Outcome:
-        """One that this worker still holds from before is let go first: it has been given to us anew since then."""
-        if previous := self._held.get(run_id):
-            await self.drop(run_id, previous)
-        async with AsyncExitStack() as opened:
+    async def _execute_run(self, run_id: str, job: JobSpec) -> RunOutcome:
+        """Releases an earlier execution of the same run first: DBOS has assigned the run to this worker again since
+        then."""
+        if previous := self._open_engines.get(run_id):
+            await self.release_run(run_id, previous)
+        async with AsyncExitStack() as stack:
             try:
-                engine = await opened.enter_async_context(self._engine_for(run_id, job))
+                engine = await stack.enter_async_context(self._engine_for_job(run_id, job))
             except OutriderError as problem:
-                return await self._ended_unopened(run_id, job, Outcome(reason="error", error=str(problem)))
-            self._held[run_id] = engine
+                return await self._finish_unopened(run_id, job, RunOutcome(reason="error", error=str(problem)))
+            self._open_engines[run_id] = engine
             try:
-                end, reason = await self._to_the_end(engine, run_id)
-                outcome = await self._outcome(run_id, reason, end)
-                is_ours = self._has(run_id, engine)
+                end, reason = await self._run_to_end(engine, run_id)
+                outcome = await self._build_outcome(run_id, reason, end)
+                still_holds = self._still_holds(run_id, engine)
             finally:
-                await self.drop(run_id, engine)
-        return await self._ended(run_id, job, outcome) if is_ours and reason != "waiting" else outcome
+                await self.release_run(run_id, engine)
+        return await self._store_report(run_id, job, outcome) if still_holds and reason != "waiting" else outcome
 
-    async def cancel(self, run_id: str) -> None:
-        """End the turn under way; its questions are withdrawn."""
-        if engine := self._held.get(run_id):
+    async def abort_run(self, run_id: str) -> None:
+        """Aborts the current turn and withdraws its open approvals."""
+        if engine := self._open_engines.get(run_id):
             await engine.abort(run_id)
 
-    async def drop(self, run_id: str, engine: Engine) -> None:
-        """Let go of a run, so that somebody else can go on with it. Its end counts for nothing if it is not ours."""
-        if self._held.get(run_id) is engine:
-            del self._held[run_id]
+    async def release_run(self, run_id: str, engine: Engine) -> None:
+        """Closes the session so that another worker can take it over. The executor then stores no report for this
+        execution."""
+        if self._open_engines.get(run_id) is engine:
+            del self._open_engines[run_id]
             await engine.close(run_id)
 
-    async def leave(self) -> None:
-        """Let go of all runs; from now on none begins or ends here."""
+    async def release_all(self) -> None:
+        """Releases all runs. From then on no run starts or ends in this executor."""
         self._leaving = True
-        for run_id, engine in self.held.items():
-            await self.drop(run_id, engine)
+        for run_id, engine in self.open_runs.items():
+            await self.release_run(run_id, engine)
 
-    def _has(self, run_id: str, engine: Engine) -> bool:
-        """Whether nobody else has taken the run over in the meantime."""
+    def _still_holds(self, run_id: str, engine: Engine) -> bool:
+        """Returns whether this execution still holds the run and its session lease."""
         live = engine.live.get(run_id)
-        return self._held.get(run_id) is engine and live is not None and not live.journal.lost.is_set()
+        return self._open_engines.get(run_id) is engine and live is not None and not live.journal.lost.is_set()
 
-    async def _ended_unopened(self, run_id: str, job: Job, outcome: Outcome) -> Outcome:
-        """What those before us left open in its session has no end yet."""
-        if await asyncio.to_thread(self._reports.is_ours, run_id):
+    async def _finish_unopened(self, run_id: str, job: JobSpec, outcome: RunOutcome) -> RunOutcome:
+        """Ends the open calls of the session, which a previous worker may have left, and stores the report."""
+        if await asyncio.to_thread(self._reports.owns_run, run_id):
             await end_session(self._engine.store, run_id)
-        return await self._ended(run_id, job, outcome)
+        return await self._store_report(run_id, job, outcome)
 
-    async def _ended(self, run_id: str, job: Job, outcome: Outcome) -> Outcome:
-        """Also the end of a run that was canceled is reported; done twice, it is the same report. What another worker
-        works on by now is left alone, and so is the folder that it works in."""
-        if not await asyncio.to_thread(self._reports.is_ours, run_id):
+    async def _store_report(self, run_id: str, job: JobSpec, outcome: RunOutcome) -> RunOutcome:
+        """Commits the worktree and stores the report, also for a canceled run; storing it twice is idempotent. If
+        another worker owns the run by now, it leaves the report and the worktree alone."""
+        if not await asyncio.to_thread(self._reports.owns_run, run_id):
             return outcome
-        changes = await self._ground.tidy(run_id, job)
-        report = self._engine.discreet(Report(outcome=outcome, changes=changes))
-        told = Told(job.webhook, self._engine.discreet(job.prompt))
-        await asyncio.to_thread(self._reports.keep, run_id, report, told)
+        changes = await self._workspace.finish_workspace(run_id, job)
+        report = self._engine.discreet(JobReport(outcome=outcome, changes=changes))
+        told = WebhookTarget(job.webhook, self._engine.discreet(job.prompt))
+        await asyncio.to_thread(self._reports.store_report, run_id, report, told)
         return outcome
 
-    async def _stay(self) -> None:
-        """Nothing is said of a run that goes on elsewhere: whoever waits for it here is cancelled."""
+    async def _block_if_leaving(self) -> None:
+        """Waits forever once the executor is leaving. The run continues in another worker, so this execution must not
+        return an outcome; closing the worker cancels the wait."""
         if self._leaving:
             await asyncio.Event().wait()
 
-    async def _to_the_end(self, engine: Engine, run_id: str) -> tuple[TurnEnd, EndReason]:
-        while await self._owns(run_id):
-            await self._stay()
+    async def _run_to_end(self, engine: Engine, run_id: str) -> tuple[TurnEnd, EndReason]:
+        """Runs turns until the session has no more input, and returns the last turn's end."""
+        while await self._owns_run(run_id):
+            await self._block_if_leaving()
             turn = asyncio.ensure_future(engine.go_on(run_id, take_over=True))
             while not turn.done():
-                await asyncio.wait([turn], timeout=LOOK_SECONDS)
-                if not turn.done() and await only_waits(engine, run_id):
+                await asyncio.wait([turn], timeout=APPROVAL_POLL_SECONDS)
+                if not turn.done() and await is_waiting_for_approval(engine, run_id):
                     await engine.close(run_id)
                     return await turn, "waiting"
             end = turn.result()
-            await self._stay()
-            if self._is_taken(run_id, engine):
-                continue  # by one that was paused, and goes on in vain: the run is still ours, unless we are that one
+            await self._block_if_leaving()
+            if self._has_lost_lease(run_id, engine):
+                continue  # a worker that was paused took the lease; the loop condition checks which of us owns the run
             if end.reason != "completed" or not await engine.queued(run_id):
                 return end, end.reason
         return TurnEnd("aborted"), "aborted"
 
-    def _is_taken(self, run_id: str, engine: Engine) -> bool:
+    def _has_lost_lease(self, run_id: str, engine: Engine) -> bool:
         live = engine.live.get(run_id)
-        return self._held.get(run_id) is engine and live is not None and live.journal.lost.is_set()
+        return self._open_engines.get(run_id) is engine and live is not None and live.journal.lost.is_set()
 
     @asynccontextmanager
-    async def _engine_for(self, run_id: str, job: Job) -> AsyncGenerator[Engine, None]:
-        """An engine for what was ordered: the limits of the run, less what it has used before."""
-        await self._ground.prepare(run_id, job)
-        changes = await self._ground.engine(run_id, job)
+    async def _engine_for_job(self, run_id: str, job: JobSpec) -> AsyncGenerator[Engine, None]:
+        """Opens an engine with the job's options and with its limits less what the run has used."""
+        await self._workspace.prepare_workspace(run_id, job)
+        options = await self._workspace.engine_options(run_id, job)
         if job.limits is not None:
-            changes["limits"] = limits_left(job.limits, await used_by(self._engine.store, run_id))
-        if not changes:
+            options["limits"] = remaining_limits(job.limits, await compute_run_usage(self._engine.store, run_id))
+        if not options:
             yield self._engine
             return
-        async with self._engine.like(**changes) as engine:
+        async with self._engine.like(**options) as engine:
             yield engine
 
-    async def _outcome(self, run_id: str, reason: EndReason, end: TurnEnd | None = None) -> Outcome:
-        used = await used_by(self._engine.store, run_id)
-        return Outcome(
+    async def _build_outcome(self, run_id: str, reason: EndReason, end: TurnEnd | None = None) -> RunOutcome:
+        used = await compute_run_usage(self._engine.store, run_id)
+        return RunOutcome(
             reason=reason,
             output=end.output if end else "",
             error=str(end.error) if end and end.error else "",

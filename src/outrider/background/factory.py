@@ -1,4 +1,4 @@
-"""Jobs and workers as every front end opens them: in the user's data directory, or on a server that many share."""
+"""Opens job clients and workers for the front ends: on the user's data directory, or on a shared Postgres server."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -6,36 +6,39 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from outrider.background.database import Database
-from outrider.background.jobs import Jobs, open_jobs
-from outrider.background.records import Job
+from outrider.background.database import RunDatabase
+from outrider.background.jobs import JobClient, open_job_client
+from outrider.background.records import JobSpec
 from outrider.background.worker import Worker
-from outrider.background.worktrees import Fitted, RunWorkspace, Worktrees
-from outrider.config.paths import Folders, make_private
-from outrider.config.settings import Flags, Settings, read_settings
+from outrider.background.worktrees import EngineOptionsBuilder, RunWorkspace, WorktreeManager
+from outrider.config.paths import AppFolders, make_private_folder
+from outrider.config.settings import CommandFlags, Settings, read_settings
 from outrider.engine.approval_gate import Rules
-from outrider.engine.factory import standard_engine, store_at
+from outrider.engine.factory import create_store, standard_engine
 from outrider.errors import ConfigurationError
 from outrider.models.local.weights import adapt_to_local_models
 from outrider.sessions.store import Store
 
 
 @asynccontextmanager
-async def standard_jobs(folders: Folders, server: str | None = None) -> AsyncGenerator[Jobs, None]:
-    database = _database(folders, server)
+async def standard_jobs(folders: AppFolders, server: str | None = None) -> AsyncGenerator[JobClient, None]:
+    """Opens a job client with its own session store."""
+    database = _open_database(folders, server)
     try:
-        async with store_at(folders.store, server) as store, open_jobs(database, store) as jobs:
+        async with create_store(folders.store_file, server) as store, open_job_client(database, store) as jobs:
             yield jobs
     finally:
         database.close()
 
 
 @asynccontextmanager
-async def jobs_beside(store: Store, folders: Folders, server: str | None = None) -> AsyncGenerator[Jobs, None]:
-    """For whoever has the sessions open already."""
-    database = _database(folders, server)
+async def jobs_with_store(
+    store: Store, folders: AppFolders, server: str | None = None
+) -> AsyncGenerator[JobClient, None]:
+    """Opens a job client for a caller that already has the session store open."""
+    database = _open_database(folders, server)
     try:
-        async with open_jobs(database, store) as jobs:
+        async with open_job_client(database, store) as jobs:
             yield jobs
     finally:
         database.close()
@@ -45,19 +48,19 @@ async def jobs_beside(store: Store, folders: Folders, server: str | None = None)
 async def standard_worker(
     settings: Settings, server: str | None = None, *, runs: int | None = None
 ) -> AsyncGenerator[Worker, None]:
-    """With `runs` at once, or as many as the settings say. Questions of its runs are kept until somebody answers them,
-    here or elsewhere."""
-    folders, terms = settings.folders, settings.background
-    database = _database(folders, server)
-    store = store_at(folders.store, server)
+    """Opens a worker that executes up to `runs` runs at once; the default comes from the settings. Approval requests of
+    its runs stay in the store until any process answers them."""
+    folders, limits = settings.folders, settings.background
+    database = _open_database(folders, server)
+    store = create_store(folders.store_file, server)
     try:
         async with (
             standard_engine(settings, workspace=settings.workspace, attended=True, store=store) as engine,
             Worker(
                 engine,
                 database,
-                terms=replace(terms, runs=runs or terms.runs),
-                ground=RunWorkspace(engine.store, Worktrees(folders), fitted_by(settings)),
+                limits=replace(limits, runs=runs or limits.runs),
+                workspace=RunWorkspace(engine.store, WorktreeManager(folders), engine_options_builder(settings)),
             ) as worker,
         ):
             yield worker
@@ -65,24 +68,26 @@ async def standard_worker(
         database.close()
 
 
-def fitted_by(settings: Settings) -> Fitted:
-    """A worker serves many workspaces: each has settings of its own, which may only tighten, and each order has words
-    of its own. Keys and models are those of this machine."""
+def engine_options_builder(settings: Settings) -> EngineOptionsBuilder:
+    """Returns a function that builds the engine options of a job. Each workspace has its own settings file, which may
+    only tighten the rules, and each job has overrides. API keys and models come from this machine's settings."""
 
-    def fitted(job: Job, workspace: str) -> dict[str, Any]:
-        flags = Flags(model=job.terms.model or None, allow=job.terms.allow, ask=job.terms.ask, deny=job.terms.deny)
-        own = read_settings(cwd=workspace or settings.workspace, environ=settings.environ, flags=flags)
-        if own.missing:
-            raise ConfigurationError(own.missing)
+    def build_options(job: JobSpec, workspace: str) -> dict[str, Any]:
+        flags = CommandFlags(
+            model=job.terms.model or None, allow=job.terms.allow, ask=job.terms.ask, deny=job.terms.deny
+        )
+        workspace_settings = read_settings(cwd=workspace or settings.workspace, environ=settings.environ, flags=flags)
+        if workspace_settings.missing:
+            raise ConfigurationError(workspace_settings.missing)
         return {
-            "agents": adapt_to_local_models(own.agents, own.providers),
-            "providers": own.providers,
-            "rules": Rules(own.rules.allow, own.rules.ask, own.rules.deny),
-            "titles": False,  # a model would be asked for it outside of the run's limits; its prompt is title enough
+            "agents": adapt_to_local_models(workspace_settings.agents, workspace_settings.providers),
+            "providers": workspace_settings.providers,
+            "rules": Rules(workspace_settings.rules.allow, workspace_settings.rules.ask, workspace_settings.rules.deny),
+            "titles": False,  # a title request would not count towards the run's limits
         }
 
-    return fitted
+    return build_options
 
 
-def _database(folders: Folders, server: str | None) -> Database:
-    return Database(server or f"sqlite:///{make_private(folders.data) / 'runs.sqlite'}")
+def _open_database(folders: AppFolders, server: str | None) -> RunDatabase:
+    return RunDatabase(server or f"sqlite:///{make_private_folder(folders.data) / 'runs.sqlite'}")

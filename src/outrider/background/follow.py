@@ -1,4 +1,4 @@
-"""A run as it goes on, seen from anywhere: what its sessions keep, in order, and where the run stands."""
+"""Follows a run from any process: streams the stored changes of its sessions in order, and the run's state."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
-from outrider.background.jobs import Jobs
+from outrider.background.jobs import JobClient
 from outrider.background.records import Run
 from outrider.errors import OutriderError, SessionNotFoundError, StoreUnavailableError
 from outrider.sessions.records import ApprovalChange, Change, MessageChange, PartChange, SessionChange
@@ -17,9 +17,9 @@ from outrider.types.parts import SubtaskPart, ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolRunning
 
 
-class Called(msgspec.Struct, frozen=True, tag="called"):
-    """A change in the session of an agent that was called, `depth` calls below the run; its number is one of that
-    session, not of the run's."""
+class ChildChange(msgspec.Struct, frozen=True, tag="called"):
+    """A change in the session of a called agent, `depth` calls below the run. Its sequence number belongs to that
+    session, not to the run's."""
 
     session_id: str
     agent: str
@@ -27,8 +27,8 @@ class Called(msgspec.Struct, frozen=True, tag="called"):
     change: Change
 
 
-def called_by(change: Change) -> str:
-    """The session of the agent whose call is under way or has ended with this change; "" if there is none."""
+def child_session_of(change: Change) -> str:
+    """Returns the id of the child session whose call this change starts, updates or ends; "" if there is none."""
     match change:
         case PartChange(part=SubtaskPart(child_session_id=str(child))):
             return child
@@ -38,60 +38,60 @@ def called_by(change: Change) -> str:
             return ""
 
 
-def has_ended(change: Change) -> bool:
-    """Whether it is the end of a call."""
+def ends_call(change: Change) -> bool:
+    """Returns whether the change ends a tool call."""
     return isinstance(change, PartChange) and isinstance(change.part, ToolPart) and change.part.ended
 
 
-async def at_work(store: Store, session_id: str) -> list[str]:
-    """The sessions of agents that work for a session's last answer now."""
+async def active_child_sessions(store: Store, session_id: str) -> list[str]:
+    """Returns the child sessions that work for the session's last answer now."""
     messages = (await store.load(session_id, limit=1)).messages
     parts = [PartChange(0, part) for part in messages[-1].parts] if messages else []
-    ended = {called_by(part) for part in parts if has_ended(part)}
-    called = dict.fromkeys(called_by(part) for part in parts)
+    ended = {child_session_of(part) for part in parts if ends_call(part)}
+    called = dict.fromkeys(child_session_of(part) for part in parts)
     return [child for child in called if child and child not in ended]
 
 
-_AT_MOST = 1000  # changes that wait to be taken; the rest stays in the store
+_MAX_BUFFERED_CHANGES = 1000  # buffer size; the rest stays in the store
 
-Reached = dict[str, int]
+LastSequences = dict[str, int]
 """Of each session the last number that was read, or given."""
 
 
-class Voice(NamedTuple):
-    """Whose session is read: the run's own, or, `depth` calls below it, that of an agent which was called."""
+class ChangeSource(NamedTuple):
+    """The session that a change comes from: the run's own (`depth` 0), or a child session `depth` calls below it."""
 
     session_id: str
     depth: int
     agent: str = ""
 
-    def tell(self, change: Change) -> Change | Called:
-        return Called(self.session_id, self.agent, self.depth, change) if self.depth else change
+    def wrap_change(self, change: Change) -> Change | ChildChange:
+        return ChildChange(self.session_id, self.agent, self.depth, change) if self.depth else change
 
 
-class Found(NamedTuple):
+class SourcedChange(NamedTuple):
     session_id: str
     seq: int
-    news: Change | Called
+    item: Change | ChildChange
 
 
-class Reader:
-    """Takes changes from the store as they come, and from where it was when the store could not be reached. With
-    `called` also those of the agents that are called: all that they said stands before the end of their call."""
+class RunChangeReader:
+    """Reads changes from the store as they are written, and resumes at the last sequence number after a store failure.
+    With `called` it also reads child sessions; all changes of a child come before the end of its call."""
 
     def __init__(self, store: Store, run_id: str, *, after: int = 0, pause: float = 0.5, called: bool = False) -> None:
         self._store = store
         self._pause = pause
-        self._called = called
+        self._include_children = called
         self._run_id = run_id
         self._depths = {run_id: 0}
-        self._read: Reached = {run_id: after}
-        self._given: Reached = {run_id: after}
-        self._found: asyncio.Queue[Found] = asyncio.Queue(_AT_MOST)
+        self._read_sequences: LastSequences = {run_id: after}
+        self._returned_sequences: LastSequences = {run_id: after}
+        self._buffer: asyncio.Queue[SourcedChange] = asyncio.Queue(_MAX_BUFFERED_CHANGES)
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def __aenter__(self) -> Self:
-        self._tasks[self._run_id] = asyncio.create_task(self._read_on(self._run_id))
+        self._tasks[self._run_id] = asyncio.create_task(self._read_with_retry(self._run_id))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -99,144 +99,146 @@ class Reader:
             task.cancel()
         await asyncio.wait(tasks)
 
-    async def next(self, seconds: float) -> Change | Called | None:
-        """None if there is none for so long, however many came before: then it is time to look at the run."""
+    async def next_change(self, seconds: float) -> Change | ChildChange | None:
+        """Returns the next change; None after `seconds` without one, so that the caller can poll the run's state.
+        Raises the error of a reader task that failed."""
         for task in self._tasks.values():
             if task.done() and not task.cancelled():
                 task.result()
         try:
-            async with asyncio.timeout(seconds):  # `wait_for` may forget a cancellation that comes with a change
-                found = await self._found.get()
+            async with asyncio.timeout(seconds):  # `wait_for` may lose a cancellation that arrives with a change
+                sourced = await self._buffer.get()
         except TimeoutError:
             return None
-        self._given[found.session_id] = found.seq
-        return found.news
+        self._returned_sequences[sourced.session_id] = sourced.seq
+        return sourced.item
 
-    async def rest(self) -> AsyncGenerator[Change | Called, None]:
-        """All that was kept until now and was not given yet."""
-        for session_id in reversed(list(self._depths)):  # who was called speaks before the end of the call
-            for found in await self._kept(session_id, dict(self._given)):
-                yield found.news
-                self._given[found.session_id] = found.seq
+    async def remaining_changes(self) -> AsyncGenerator[Change | ChildChange, None]:
+        """Yields all stored changes that were not returned yet."""
+        for session_id in reversed(list(self._depths)):  # changes of a child come before the end of its call
+            for sourced in await self._stored_changes(session_id, dict(self._returned_sequences)):
+                yield sourced.item
+                self._returned_sequences[sourced.session_id] = sourced.seq
 
-    async def _read_on(self, session_id: str) -> None:
+    async def _read_with_retry(self, session_id: str) -> None:
         while True:
             try:
-                return await self._read_all(session_id)
+                return await self._read_changes(session_id)
             except (StoreUnavailableError, OSError):
                 await asyncio.sleep(self._pause)
             except SessionNotFoundError:
                 if session_id == self._run_id:
                     raise
-                await asyncio.sleep(self._pause)  # an agent is told of before its session is there
+                await asyncio.sleep(self._pause)  # the call is stored before the child session is created
 
-    async def _read_all(self, session_id: str) -> None:
-        voice, after = await self._voice(session_id), self._read.get(session_id, 0)
-        if self._called and after:
-            for child in await at_work(self._store, session_id):
-                self._hear_of(child, voice)
+    async def _read_changes(self, session_id: str) -> None:
+        source, after = await self._load_source(session_id), self._read_sequences.get(session_id, 0)
+        if self._include_children and after:
+            for child in await active_child_sessions(self._store, session_id):
+                self._start_child(child, source)
         async with aclosing(self._store.changes(session_id, after=after)) as changes:
             async for change in changes:
-                child = self._child(change, voice)
-                if child and has_ended(change):
-                    await self._hear_out(child)
-                await self._found.put(Found(session_id, change.seq, voice.tell(change)))
-                self._read[session_id] = change.seq
-                if child and not has_ended(change):
-                    self._hear_of(child, voice)
+                child = self._register_child(change, source)
+                if child and ends_call(change):
+                    await self._drain_child(child)
+                await self._buffer.put(SourcedChange(session_id, change.seq, source.wrap_change(change)))
+                self._read_sequences[session_id] = change.seq
+                if child and not ends_call(change):
+                    self._start_child(child, source)
 
-    def _hear_of(self, child: str, caller: Voice) -> None:
+    def _start_child(self, child: str, caller: ChangeSource) -> None:
         if child not in self._tasks:
             self._depths.setdefault(child, caller.depth + 1)
-            self._tasks[child] = asyncio.create_task(self._read_on(child))
+            self._tasks[child] = asyncio.create_task(self._read_with_retry(child))
 
-    async def _hear_out(self, child: str) -> None:
-        """Its call has ended: what is left of it comes now, and then no more."""
+    async def _drain_child(self, child: str) -> None:
+        """Cancels the child's reader task and buffers the rest of its changes, because its call has ended."""
         if task := self._tasks.get(child):
             task.cancel()
             await asyncio.wait([task])
-        for found in await self._kept(child, dict(self._read)):
-            await self._found.put(found)
-            self._read[found.session_id] = found.seq
+        for sourced in await self._stored_changes(child, dict(self._read_sequences)):
+            await self._buffer.put(sourced)
+            self._read_sequences[sourced.session_id] = sourced.seq
 
-    async def _kept(self, session_id: str, reached: Reached) -> list[Found]:
-        """What one session holds beyond what was reached, each agent that it called before the end of that call."""
+    async def _stored_changes(self, session_id: str, sequences: LastSequences) -> list[SourcedChange]:
+        """Returns the stored changes of a session after the given sequence numbers; the changes of each child come
+        before the end of its call."""
         try:
-            voice = await self._voice(session_id)
+            source = await self._load_source(session_id)
         except SessionNotFoundError:
             if session_id == self._run_id:
                 raise
-            return []  # its caller was killed before it was there
-        kept: list[Found] = []
-        changes = self._store.changes(session_id, after=reached.get(session_id, 0), follow=False)
+            return []  # the worker died before it created the child session
+        stored: list[SourcedChange] = []
+        changes = self._store.changes(session_id, after=sequences.get(session_id, 0), follow=False)
         async with aclosing(changes):
             async for change in changes:
-                if child := self._child(change, voice):
-                    kept += await self._kept(child, reached)
-                kept.append(Found(session_id, change.seq, voice.tell(change)))
-                reached[session_id] = change.seq
-        return kept
+                if child := self._register_child(change, source):
+                    stored += await self._stored_changes(child, sequences)
+                stored.append(SourcedChange(session_id, change.seq, source.wrap_change(change)))
+                sequences[session_id] = change.seq
+        return stored
 
-    def _child(self, change: Change, voice: Voice) -> str:
-        child = called_by(change) if self._called else ""
+    def _register_child(self, change: Change, source: ChangeSource) -> str:
+        child = child_session_of(change) if self._include_children else ""
         if child:
-            self._depths.setdefault(child, voice.depth + 1)
+            self._depths.setdefault(child, source.depth + 1)
         return child
 
-    async def _voice(self, session_id: str) -> Voice:
+    async def _load_source(self, session_id: str) -> ChangeSource:
         depth = self._depths[session_id]
-        return Voice(session_id, depth, (await self._store.get(session_id)).agent if depth else "")
+        return ChangeSource(session_id, depth, (await self._store.get(session_id)).agent if depth else "")
 
 
 __all__ = [
     "ApprovalChange",
-    "Called",
     "Change",
+    "ChildChange",
     "MessageChange",
     "PartChange",
     "SessionChange",
-    "follow",
-    "so_far",
-    "until_left_alone",
+    "follow_run",
+    "stored_changes",
+    "wait_until_unattended",
 ]
 
-POLL = 0.5
+POLL_SECONDS = 0.5
 
 
-async def follow(
-    jobs: Jobs, run_id: str, *, after: int = 0, called: bool = False, poll: float = POLL
-) -> AsyncGenerator[Change | Called | Run, None]:
-    """The run first and whenever it stands somewhere else, and every change newer than `after`, drafts of answers
-    included; it ends when the run is over. With `called` also what the agents do that it calls. Whoever leaves and
-    comes back gives the last number of the run's own that was seen, and hears again of the agents that are at work.
-    To leave does nothing to the run."""
-    run = await jobs.show(run_id)
+async def follow_run(
+    jobs: JobClient, run_id: str, *, after: int = 0, called: bool = False, poll: float = POLL_SECONDS
+) -> AsyncGenerator[Change | ChildChange | Run, None]:
+    """Yields the run first and whenever its state changes, and every change with a sequence number above `after`,
+    drafts of answers included. It returns when the run is over. With `called` it includes child sessions. A caller that
+    reconnects passes the last sequence number of the run's own session, and receives the changes of active children
+    again. Closing the generator does not affect the run."""
+    run = await jobs.get_run(run_id)
     yield run
-    async with Reader(jobs.store, run_id, after=after, pause=poll, called=called) as reader:
+    async with RunChangeReader(jobs.store, run_id, after=after, pause=poll, called=called) as reader:
         while not run.is_over:
-            if change := await reader.next(poll):
+            if change := await reader.next_change(poll):
                 yield change
                 continue
-            now = await jobs.show(run_id)
-            if now.state != run.state:
-                yield now
-            run = now
-    async with aclosing(reader.rest()) as rest:
-        async for change in rest:
+            current = await jobs.get_run(run_id)
+            if current.state != run.state:
+                yield current
+            run = current
+    async with aclosing(reader.remaining_changes()) as remaining:
+        async for change in remaining:
             yield change
 
 
-def so_far(jobs: Jobs, run_id: str, *, after: int = 0) -> AsyncGenerator[Change | Called, None]:
-    """What was kept of a run and of the agents that it called, until now."""
-    return Reader(jobs.store, run_id, after=after, called=True).rest()
+def stored_changes(jobs: JobClient, run_id: str, *, after: int = 0) -> AsyncGenerator[Change | ChildChange, None]:
+    """Yields the changes of a run and of its child sessions that are stored now."""
+    return RunChangeReader(jobs.store, run_id, after=after, called=True).remaining_changes()
 
 
-async def until_left_alone(jobs: Jobs, run_id: str, *, pause: float = 5.0) -> None:
-    """Returns once a run was found twice in a row to have nobody who goes on with it."""
-    found = 0
-    while found < 2:
+async def wait_until_unattended(jobs: JobClient, run_id: str, *, pause: float = 5.0) -> None:
+    """Returns once two polls in a row found that no worker executes the run."""
+    unattended_polls = 0
+    while unattended_polls < 2:
         await asyncio.sleep(pause)
         try:
-            found = found + 1 if await jobs.left_alone([await jobs.show(run_id)]) else 0
+            unattended_polls = unattended_polls + 1 if await jobs.unattended_runs([await jobs.get_run(run_id)]) else 0
         except (SQLAlchemyError, OutriderError):
-            found = 0  # whoever follows the run hears of it there
+            unattended_polls = 0  # the caller's own request reports the error

@@ -1,4 +1,4 @@
-"""Which workers there are, and which of them have died: each counts its beats, and the others watch the counts."""
+"""Worker heartbeats: each worker increments a counter in a table, and the others detect counters that stop changing."""
 
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -6,81 +6,87 @@ from time import monotonic
 import msgspec
 import sqlalchemy as sa
 
-from outrider.background.database import Database
-from outrider.sessions.records import Owner
-from outrider.sessions.sqlite.owners import is_alive, this_process
+from outrider.background.database import RunDatabase
+from outrider.sessions.process_identity import current_process, is_process_alive
+from outrider.sessions.records import ProcessIdentity
 
-NOBODY = Owner("", "", 0)  # of whom nothing is known
+UNKNOWN_OWNER = ProcessIdentity("", "", 0)  # for workers without a row
 
 
-class Heartbeat(msgspec.Struct, frozen=True):
+class WorkerHeartbeat(msgspec.Struct, frozen=True):
+    """A row of the workers table: the process that the worker runs in and its heartbeat counter."""
+
     worker_id: str
-    owner: Owner
+    owner: ProcessIdentity
     count: int
 
 
 class WorkerRegistry:
-    """The table of workers, written by each for itself."""
+    """The table of workers. Each worker writes its own row; others delete it when they consider the worker dead."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: RunDatabase) -> None:
         self._engine = database.engine
-        self._table = f"{database.prefix}workers"
-        self.me = this_process()
+        self._table = f"{database.table_prefix}workers"
+        self.owner = current_process()
 
-    def beat(self) -> bool:
-        """Say that this worker lives; False if the others had given it up for dead (or it is new)."""
+    def record_heartbeat(self) -> bool:
+        """Increments this worker's counter. Returns False if there was no row: the worker is new, or another worker
+        removed it as dead."""
         with self._engine.begin() as db:
-            counted = db.execute(
-                sa.text(f"UPDATE {self._table} SET beats = beats + 1 WHERE id = :id"), {"id": self.me.id}
+            updated = db.execute(
+                sa.text(f"UPDATE {self._table} SET beats = beats + 1 WHERE id = :id"), {"id": self.owner.id}
             )
-            if counted.rowcount:
+            if updated.rowcount:
                 return True
-            owner = msgspec.json.encode(self.me).decode()
+            owner = msgspec.json.encode(self.owner).decode()
             db.execute(
-                sa.text(f"INSERT INTO {self._table} VALUES (:id, :owner, 0)"), {"id": self.me.id, "owner": owner}
+                sa.text(f"INSERT INTO {self._table} VALUES (:id, :owner, 0)"), {"id": self.owner.id, "owner": owner}
             )
             return False
 
-    def others(self) -> Sequence[Heartbeat]:
+    def other_heartbeats(self) -> Sequence[WorkerHeartbeat]:
         with self._engine.connect() as db:
             rows = db.execute(
-                sa.text(f"SELECT id, owner, beats FROM {self._table} WHERE id <> :id"), {"id": self.me.id}
+                sa.text(f"SELECT id, owner, beats FROM {self._table} WHERE id <> :id"), {"id": self.owner.id}
             )
-            return [Heartbeat(row.id, msgspec.json.decode(row.owner, type=Owner), row.beats) for row in rows]
+            return [
+                WorkerHeartbeat(row.id, msgspec.json.decode(row.owner, type=ProcessIdentity), row.beats) for row in rows
+            ]
 
-    def names(self) -> set[str]:
-        return {self.me.id, *(beat.worker_id for beat in self.others())}
+    def worker_ids(self) -> set[str]:
+        return {self.owner.id, *(heartbeat.worker_id for heartbeat in self.other_heartbeats())}
 
-    def strike(self, worker_id: str) -> None:
+    def remove_worker(self, worker_id: str) -> None:
         with self._engine.begin() as db:
             db.execute(sa.text(f"DELETE FROM {self._table} WHERE id = :id"), {"id": worker_id})
 
 
-class Watch:
-    """Tells the dead from the living by its own clock alone: clocks of machines differ, and jump."""
+class FailureDetector:
+    """Detects dead workers with its own monotonic clock, because clocks of machines differ and may jump."""
 
     def __init__(
         self,
-        patience: float,
+        timeout: float,
         *,
         clock: Callable[[], float] = monotonic,
-        alive: Callable[[Owner], bool | None] = is_alive,
+        alive: Callable[[ProcessIdentity], bool | None] = is_process_alive,
     ) -> None:
-        self._patience = patience
+        self._timeout = timeout
         self._clock = clock
         self._alive = alive
         self._seen: dict[str, tuple[int, float]] = {}
 
-    def dead(self, beats: Sequence[Heartbeat]) -> list[str]:
-        """Workers whose process is known to be gone, and those whose count has stood still for too long."""
+    def find_dead_workers(self, heartbeats: Sequence[WorkerHeartbeat]) -> list[str]:
+        """Returns the workers whose process no longer exists, and those whose counter has not changed for `timeout`
+        seconds."""
         now = self._clock()
-        self._seen = {beat.worker_id: self._last_change(beat, now) for beat in beats}
+        self._seen = {heartbeat.worker_id: self._last_change(heartbeat, now) for heartbeat in heartbeats}
         return [
-            beat.worker_id
-            for beat in beats
-            if self._alive(beat.owner) is False or now - self._seen[beat.worker_id][1] > self._patience
+            heartbeat.worker_id
+            for heartbeat in heartbeats
+            if self._alive(heartbeat.owner) is False or now - self._seen[heartbeat.worker_id][1] > self._timeout
         ]
 
-    def _last_change(self, beat: Heartbeat, now: float) -> tuple[int, float]:
-        known = self._seen.get(beat.worker_id)
-        return known if known is not None and known[0] == beat.count else (beat.count, now)
+    def _last_change(self, heartbeat: WorkerHeartbeat, now: float) -> tuple[int, float]:
+        known = self._seen.get(heartbeat.worker_id)
+        return known if known is not None and known[0] == heartbeat.count else (heartbeat.count, now)

@@ -1,4 +1,5 @@
-"""Runs from the outside: submit them, look at them, cancel, retry, answer; no worker has to be there for it."""
+"""The client for background runs: submit, list, cancel, retry and answer them. It needs no worker in the same
+process."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -8,20 +9,20 @@ from typing import Any, TypedDict, Unpack
 import msgspec
 from dbos import DBOSClient, EnqueueOptions, WorkflowStatus, error
 
-from outrider.background.database import QUEUE, VERSION, Database
-from outrider.background.executor import family
+from outrider.background.database import RUN_QUEUE_NAME, WORKFLOW_NAME, WORKFLOW_VERSION, RunDatabase
+from outrider.background.executor import iterate_session_tree
 from outrider.background.heartbeat import WorkerRegistry
-from outrider.background.queue import DependentRuns, RunQueue, Waiting, queue_after, run_before
-from outrider.background.records import Job, Outcome, Run, Terms, state_of
-from outrider.background.reports import OrphanedRuns, Report, Reports
-from outrider.background.schedules import Schedule, Schedules, local_zone
-from outrider.background.worktrees import worktree_of
-from outrider.engine.archive import Archive
+from outrider.background.queue import QueuedRun, QueueEntry, RunQueue, WaitingRuns
+from outrider.background.records import JobOverrides, JobSpec, Run, RunOutcome, derive_run_state
+from outrider.background.reports import JobReport, OrphanedRunFinder, ReportTable
+from outrider.background.schedules import Schedule, ScheduleTable, local_timezone
+from outrider.background.worktrees import stored_worktree
+from outrider.engine.archive import SessionArchive
 from outrider.engine.session_trace import stored_trace
 from outrider.errors import OutriderError, SessionNotFoundError
-from outrider.project.sandbox import Worktree
+from outrider.project.sandbox import RunWorktree
+from outrider.sessions.process_identity import is_process_alive
 from outrider.sessions.records import Approval, InboxItem, StoredSession
-from outrider.sessions.sqlite.owners import is_alive
 from outrider.sessions.store import Store
 from outrider.tracing.trace import Trace
 from outrider.types.agents import Limits, Mode
@@ -29,225 +30,257 @@ from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message
 from outrider.types.parts import TextPart
 
-WORKFLOW = "outrider.run"
-STARTING = 15_000  # milliseconds in which a worker that starts by itself is there
+WORKER_START_MS = 15_000  # how long a worker may take to start
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run stands in line. Users of a queue take turns; among the runs of one `user` a smaller `priority` is
-    begun sooner, and none before `after` seconds are over or the run `after_run` is."""
+class QueuePlacement(msgspec.Struct, frozen=True, kw_only=True):
+    """When a run may start. Users of a `queue` take turns; among the runs of one `user` a smaller `priority` starts
+    first. A run does not start before `after` seconds have passed, nor before the run `after_run` is over."""
 
-    queue: str = QUEUE
+    queue: str = RUN_QUEUE_NAME
     user: str = ""
     priority: int = 100
     after: float = 0
     after_run: str = ""
 
 
-IN_LINE = Place()
+DEFAULT_PLACEMENT = QueuePlacement()
 
 
-class Order(TypedDict, total=False):
-    """What may be said about a run besides its prompt; see `Job` and `Place`."""
+class JobOptions(TypedDict, total=False):
+    """The optional arguments of a submitted run; see `JobSpec` and `QueuePlacement`."""
 
     workspace: str
     agent: str
     mode: Mode
     limits: Limits | None
-    place: Place
+    place: QueuePlacement
     run_id: str | None
     worktree: bool
     webhook: str
-    terms: Terms
+    terms: JobOverrides
 
 
-class Jobs:
-    """`store` keeps the sessions, and has to be the one that the workers use."""
+class JobClient:
+    """Submits runs and reads their state. `store` holds the sessions and must be the store that the workers use."""
 
-    def __init__(self, client: DBOSClient, store: Store, database: Database) -> None:
+    def __init__(self, client: DBOSClient, store: Store, database: RunDatabase) -> None:
         self._client = client
+        self._database = database
         self.store = store
-        self._reports = Reports(database)
-        self._leavings = OrphanedRuns(database)
-        self._line = RunQueue(database)
-        self._schedules = Schedules(database)
-        self._afterwards = DependentRuns(database)
-        self.waiting = Waiting(database)
-        self._roster = WorkerRegistry(database)
+        self._reports = ReportTable(database)
+        self._orphans = OrphanedRunFinder(database, client)
+        self._queue = RunQueue(database)
+        self._schedules = ScheduleTable(database)
+        self.waiting_runs = WaitingRuns(database)
+        self._workers = WorkerRegistry(database)
 
-    async def submit(self, prompt: str, **order: Unpack[Order]) -> Run:
-        """The same `run_id` submits the same run once."""
-        run_id, place = order.get("run_id") or new_id(), order.get("place", IN_LINE)
-        if place.after_run:
-            await self.show(place.after_run)
+    async def submit_run(self, prompt: str, **order: Unpack[JobOptions]) -> Run:
+        """Stores a run and returns it. The same `run_id` submits a run only once."""
+        run_id, placement = order.get("run_id") or new_id(), order.get("place", DEFAULT_PLACEMENT)
+        if placement.after_run:
+            await self.get_run(placement.after_run)
         session = StoredSession(
             id=run_id,
             mode=order.get("mode", "background"),
             agent=order.get("agent", ""),
             workspace_directory=order.get("workspace", ""),
         )
-        await self._begin(session, prompt)
+        await self._store_session(session, prompt)
         options = EnqueueOptions(
-            workflow_name=WORKFLOW,
-            queue_name=queue_after(place.after_run) if place.after_run else QUEUE,
+            workflow_name=WORKFLOW_NAME,
+            queue_name=RUN_QUEUE_NAME,
             workflow_id=run_id,
-            app_version=VERSION,
-            priority=place.priority,
+            app_version=WORKFLOW_VERSION,
+            priority=placement.priority,
         )
-        if place.after > 0:
-            options["delay_seconds"] = place.after
-        job = Job(
+        if placement.after > 0:
+            options["delay_seconds"] = placement.after
+        job = JobSpec(
             prompt=prompt,
-            queue=place.queue,
-            user=place.user,
+            queue=placement.queue,
+            user=placement.user,
             limits=order.get("limits"),
             worktree=order.get("worktree", True),
             webhook=order.get("webhook", ""),
-            terms=order.get("terms", Terms()),
+            terms=order.get("terms", JobOverrides()),
         )
-        stands = {"queue": place.queue, "user": place.user, "agent": session.agent}
-        await asyncio.to_thread(self._line.join, run_id, **stands, provider=job.terms.model.partition("/")[0])
-        await self._client.enqueue_async(options, msgspec.to_builtins(job))
-        return await self.show(run_id)
+        await asyncio.to_thread(self._enqueue, run_id, placement, session.agent, job, options)
+        return await self.get_run(run_id)
 
-    async def list(self, *, limit: int = 50) -> Sequence[Run]:
-        """The newest first."""
-        found = await self._client.list_workflows_async(name=WORKFLOW, limit=limit, sort_desc=True)
-        return [_run(status) for status in found]
+    def _enqueue(
+        self, run_id: str, placement: QueuePlacement, agent: str, job: JobSpec, options: EnqueueOptions
+    ) -> None:
+        """Adds the run to the queue and enqueues its workflow in one transaction, so that neither exists alone."""
+        created = now_ms()
+        run = QueuedRun(
+            id=run_id,
+            queue=placement.queue,
+            user=placement.user,
+            provider=job.terms.model.partition("/")[0],
+            priority=placement.priority,
+            number=created,
+        )
+        ready = created + round(max(placement.after, 0) * 1000)
+        with self._database.engine.begin() as db:
+            self._queue.add_run(db, run, agent=agent, ready=ready, after_run=placement.after_run)
+            self._client.enqueue_in_transaction(db, options, msgspec.to_builtins(job))
 
-    async def show(self, run_id: str) -> Run:
-        found = await self._client.list_workflows_async(workflow_ids=[run_id], name=WORKFLOW)
+    async def list_runs(self, *, limit: int = 50) -> Sequence[Run]:
+        """Returns runs, newest first."""
+        found = await self._client.list_workflows_async(name=WORKFLOW_NAME, limit=limit, sort_desc=True)
+        entries = await asyncio.to_thread(self._queue.get_entries, [status.workflow_id for status in found])
+        return [_decode_run(status, entries.get(status.workflow_id)) for status in found]
+
+    async def get_run(self, run_id: str) -> Run:
+        """Returns a run. Raises SessionNotFoundError if it does not exist."""
+        found = await self._client.list_workflows_async(workflow_ids=[run_id], name=WORKFLOW_NAME)
         if not found:
-            raise SessionNotFoundError(f"there is no run {run_id}")
-        return _run(found[0])
+            raise SessionNotFoundError(f"no run {run_id}")
+        return _decode_run(found[0], (await asyncio.to_thread(self._queue.get_entries, [run_id])).get(run_id))
 
-    async def job(self, run_id: str) -> Job:
-        """What was asked for."""
+    async def get_job(self, run_id: str) -> JobSpec:
+        """Returns the job as it was submitted."""
         (found,) = await self._client.list_workflows_async(workflow_ids=[run_id], load_output=False)
-        return _job(found)
+        return _decode_job(found)
 
-    async def is_left_open(self, run_id: str) -> bool:
-        """Whether a run is over and a worker still has to end what it left."""
-        return bool(await asyncio.to_thread(self._leavings.all, run_id))
+    async def needs_cleanup(self, run_id: str) -> bool:
+        """Returns whether a run is over but a worker still has to end its open calls and store its report."""
+        return bool(await asyncio.to_thread(self._orphans.list_orphans, run_id))
 
-    async def busy(self) -> bool:
-        """Whether there is anything to do for a worker, now or at a time that is set: a run that waits for an answer is
-        nothing to do until it has them all."""
+    async def has_work(self) -> bool:
+        """Returns whether a worker has anything to do, now or at a scheduled time. A run that waits for an approval is
+        no work until all its approvals are answered."""
         found = await self._client.list_workflows_async(
-            name=WORKFLOW, status=["DELAYED", "ENQUEUED", "PENDING"], limit=1, load_input=False, load_output=False
+            name=WORKFLOW_NAME, status=["DELAYED", "ENQUEUED", "PENDING"], limit=1, load_input=False, load_output=False
         )
-        if found or any(not one.paused for one in await self.schedules()):
+        if found or any(not one.paused for one in await self.list_schedules()):
             return True
-        if await asyncio.to_thread(self._reports.notices.are_left) or await asyncio.to_thread(self._leavings.all):
+        if await asyncio.to_thread(self._reports.outbox.has_pending) or await asyncio.to_thread(
+            self._orphans.list_orphans
+        ):
             return True
-        return any([not await self.approvals(run_id) for run_id in await asyncio.to_thread(self.waiting.all)])
+        return any(
+            [not await self.open_approvals(run_id) for run_id in await asyncio.to_thread(self.waiting_runs.list_runs)]
+        )
 
-    async def attended(self) -> bool:
-        """Whether a worker lives, as far as that can be known: those of other machines are taken at their word."""
-        beats = await asyncio.to_thread(self._roster.others)
-        return any(is_alive(beat.owner) is not False for beat in beats)
+    async def has_live_worker(self) -> bool:
+        """Returns whether a worker is alive. A worker on another machine counts as alive while its row exists, because
+        its process cannot be checked from here."""
+        beats = await asyncio.to_thread(self._workers.other_heartbeats)
+        return any(is_process_alive(beat.owner) is not False for beat in beats)
 
-    async def left_alone(self, runs: Sequence[Run]) -> Sequence[Run]:
-        """Those of them that should be worked on and are not, since there is no worker; one may be starting."""
-        due = now_ms() - STARTING
+    async def unattended_runs(self, runs: Sequence[Run]) -> Sequence[Run]:
+        """Returns those of the runs that should be executing but have no live worker. A queued run gets a grace period,
+        because a worker may be starting."""
+        due = now_ms() - WORKER_START_MS
         stuck = [run for run in runs if run.state == "running" or (run.state == "queued" and (run.created or 0) < due)]
-        return stuck if stuck and not await self.attended() else ()
+        return stuck if stuck and not await self.has_live_worker() else ()
 
-    async def schedule(self, cron: str, prompt: str, *, timezone: str = "", **order: Unpack[Order]) -> Schedule:
-        """Submit a run at every time that `cron` tells, of a time zone like Europe/Berlin or else of this machine. What
-        was missed while no worker lived is made up for once."""
+    async def add_schedule(
+        self, cron: str, prompt: str, *, timezone: str = "", **order: Unpack[JobOptions]
+    ) -> Schedule:
+        """Submits a run at every time that `cron` matches in `timezone` (such as Europe/Berlin; default: this
+        machine's). Times that were missed while no worker was alive result in one run, not in one each."""
         given = msgspec.to_builtins(order)
-        return await asyncio.to_thread(self._schedules.add, cron, timezone or local_zone(), prompt, given)
+        return await asyncio.to_thread(self._schedules.add_schedule, cron, timezone or local_timezone(), prompt, given)
 
-    async def schedules(self) -> Sequence[Schedule]:
-        return await asyncio.to_thread(self._schedules.all)
+    async def list_schedules(self) -> Sequence[Schedule]:
+        return await asyncio.to_thread(self._schedules.list_schedules)
 
     async def pause_schedule(self, schedule_id: str) -> Schedule:
-        """No runs of it until it is resumed; those that were submitted go on."""
-        return await asyncio.to_thread(self._schedules.pause, schedule_id)
+        """Submits no more runs of the schedule until it is resumed; runs that were submitted continue."""
+        return await asyncio.to_thread(self._schedules.pause_schedule, schedule_id)
 
     async def resume_schedule(self, schedule_id: str) -> Schedule:
-        """From its next time on; nothing is made up for of what it missed meanwhile. One that is not paused stays as it
-        is."""
-        return await asyncio.to_thread(self._schedules.resume, schedule_id)
+        """Continues a paused schedule at its next time; missed times are skipped. A schedule that is not paused is not
+        changed."""
+        return await asyncio.to_thread(self._schedules.resume_schedule, schedule_id)
 
-    async def unschedule(self, schedule_id: str) -> None:
-        """No more runs of it; those that were submitted go on."""
-        await asyncio.to_thread(self._schedules.remove, schedule_id)
+    async def remove_schedule(self, schedule_id: str) -> None:
+        """Deletes the schedule; runs that were submitted continue."""
+        await asyncio.to_thread(self._schedules.remove_schedule, schedule_id)
 
     async def submit_due(self) -> None:
-        """What schedules and ended runs have made due; a worker sees to it with every beat."""
+        """Submits the runs of due schedules and queues runs whose predecessor is over. A worker calls it with every
+        heartbeat."""
         now = now_ms()
-        for schedule in await asyncio.to_thread(self._schedules.all, due=now):
-            order = msgspec.convert(schedule.order, Order, strict=False)
-            await self.submit(schedule.prompt, **{**order, "run_id": schedule.run_id()})
-            await asyncio.to_thread(self._schedules.advance, schedule, now)
-        for run_id in await asyncio.to_thread(self._afterwards.awaited):
-            if (await self.show(run_id)).is_over:
-                await asyncio.to_thread(self._afterwards.release, run_id)
+        for schedule in await asyncio.to_thread(self._schedules.list_schedules, due=now):
+            order = msgspec.convert(schedule.order, JobOptions, strict=False)
+            await self.submit_run(schedule.prompt, **{**order, "run_id": schedule.run_id()})
+            await asyncio.to_thread(self._schedules.advance_due, schedule, now)
+        for run_id in await asyncio.to_thread(self._queue.list_awaited_runs):
+            if (await self.get_run(run_id)).is_over:
+                await asyncio.to_thread(self._queue.release_dependents, run_id)
 
-    async def report(self, run_id: str) -> Report | None:
-        """What came of a run, once it has ended."""
-        return await asyncio.to_thread(self._reports.of, run_id)
+    async def get_report(self, run_id: str) -> JobReport | None:
+        """Returns the report of a run; None before it has ended."""
+        return await asyncio.to_thread(self._reports.get_report, run_id)
 
-    async def worktree(self, run_id: str) -> Worktree | None:
-        """The checkout that a run works in, as long as it is kept."""
-        return worktree_of(await self.store.get(run_id))
+    async def get_worktree(self, run_id: str) -> RunWorktree | None:
+        """Returns the worktree of a run; None if it has none or if it was removed."""
+        return stored_worktree(await self.store.get(run_id))
 
-    async def trace(self, run_id: str) -> Trace:
-        """What a run did so far, with all the agents that it called."""
-        return await stored_trace(Archive(self.store), run_id)
+    async def load_trace(self, run_id: str) -> Trace:
+        """Returns the trace of a run and of all its child sessions."""
+        return await stored_trace(SessionArchive(self.store), run_id)
 
-    async def cancel(self, run_id: str) -> Run:
-        """The worker that has it ends it within a beat, with everything kept. A run that is over stays as it is."""
-        run = await self.show(run_id)
+    async def cancel_run(self, run_id: str) -> Run:
+        """Cancels a run. Its worker aborts the turn at its next heartbeat; everything stored stays stored. A run that
+        is over does not change."""
+        run = await self.get_run(run_id)
         if run.state == "waiting":
-            await self._again(run)
+            await self._requeue_run(run)
+        # The mark comes first: a worker that starts the run at the same time sees it and cancels the workflow again.
+        await asyncio.to_thread(self._queue.cancel_run, run_id)
         await self._client.cancel_workflow_async(run_id)
-        return await self.show(run_id)
+        return await self.get_run(run_id)
 
-    async def retry(self, run_id: str) -> Run:
-        """Let a run go on that failed or was canceled; what it has done is not done again."""
-        run = await self.show(run_id)
+    async def retry_run(self, run_id: str) -> Run:
+        """Puts a failed or canceled run back into the queue. It continues its session; completed calls do not run
+        again."""
+        run = await self.get_run(run_id)
         if run.state not in ("failed", "canceled"):
-            raise OutriderError(f"only a run that failed or was canceled can be retried; this one is {run.state}")
-        await asyncio.to_thread(self._reports.withdraw, run_id)
-        return await self._again(run)
+            raise OutriderError(f"only a failed or canceled run can be retried; this run is {run.state}")
+        await asyncio.to_thread(self._reports.delete_report, run_id)
+        return await self._requeue_run(run)
 
-    async def approvals(self, run_id: str | None = None) -> Sequence[Approval]:
-        """The questions that runs wait for, those of the agents that they called included."""
+    async def open_approvals(self, run_id: str | None = None) -> Sequence[Approval]:
+        """Returns the open approvals of all sessions, or of one run and its child sessions."""
         found = await self.store.approvals(only_open=True)
         if run_id is None or not found:
             return found
-        ours = {session_id async for session_id in family(self.store, run_id)}
+        ours = {session_id async for session_id in iterate_session_tree(self.store, run_id)}
         return [question for question in found if question.session_id in ours]
 
-    async def approve(self, approval_id: str, *, allow: bool = True, by: str = "", words: str = "") -> Approval:
-        """The first answer counts. A worker notices that nothing is open any more and lets the run go on."""
+    async def answer_approval(self, approval_id: str, *, allow: bool = True, by: str = "", words: str = "") -> Approval:
+        """Stores an answer; only the first one applies. A worker resumes the run when none of its approvals is open."""
         return await self.store.answer(approval_id, "allowed" if allow else "denied", by=by, words=words)
 
-    async def wait(self, run_id: str, *, poll: float = 0.5) -> Run:
-        """Until it is over, or waits for somebody."""
+    async def wait_for_run(self, run_id: str, *, poll: float = 0.5) -> Run:
+        """Polls until the run is over or waits for an approval."""
         while True:
-            run = await self.show(run_id)
+            run = await self.get_run(run_id)
             if run.state not in ("delayed", "queued", "running"):
                 return run
             await asyncio.sleep(poll)
 
-    async def wake(self, run_id: str) -> bool:
-        """Put a run that waits back into its queue once all its questions are answered, wherever that was done; says
-        whether it need not be looked at any more."""
-        run = await self.show(run_id)
+    async def resume_if_answered(self, run_id: str) -> bool:
+        """Puts a waiting run back into the queue once all its approvals are answered, by any process. Returns whether
+        the run needs no more polling."""
+        run = await self.get_run(run_id)
+        if run.state == "queued":  # a process that requeued the run died after it had rewound the workflow
+            await asyncio.to_thread(self._queue.reopen_run, run)
         if run.state != "waiting":
             return run.is_over
-        if await self.approvals(run_id):
+        if await self.open_approvals(run_id):
             return False
-        with suppress(error.DBOSException):  # somebody else has done so in this moment
-            await self._again(run)
+        with suppress(error.DBOSException):  # another process has requeued it at the same time
+            await self._requeue_run(run)
         return True
 
-    async def _begin(self, session: StoredSession, prompt: str) -> None:
-        """The session and its input are kept before anybody can be given the run."""
+    async def _store_session(self, session: StoredSession, prompt: str) -> None:
+        """Stores the session and its input before the workflow is enqueued, so that a worker finds both."""
         try:
             await self.store.get(session.id)
         except SessionNotFoundError:
@@ -255,43 +288,53 @@ class Jobs:
         message = Message("user", [TextPart(prompt)])
         await self.store.put_inbox(InboxItem(session_id=session.id, message=message, id=session.id))
 
-    async def _again(self, run: Run) -> Run:
-        await self._client.rewind_workflow_async(run.id, queue_name=QUEUE)
-        return await self.show(run.id)
+    async def _requeue_run(self, run: Run) -> Run:
+        """Rewinds the finished workflow to its start and puts the run back into the queue. The row in the waiting table
+        makes a worker complete the second step if this process dies after the first."""
+        await asyncio.to_thread(self.waiting_runs.add_run, run.id)
+        await self._client.rewind_workflow_async(run.id, queue_name=RUN_QUEUE_NAME)
+        await asyncio.to_thread(self._queue.reopen_run, run, force=True)
+        await asyncio.to_thread(self.waiting_runs.remove_run, run.id)
+        return await self.get_run(run.id)
 
 
 @asynccontextmanager
-async def open_jobs(database: Database, store: Store) -> AsyncGenerator[Jobs, None]:
-    await asyncio.to_thread(database.prepare)
-    client = await asyncio.to_thread(database.client)
+async def open_job_client(database: RunDatabase, store: Store) -> AsyncGenerator[JobClient, None]:
+    await asyncio.to_thread(database.migrate)
+    client = await asyncio.to_thread(database.open_client)
     try:
-        yield Jobs(client, store, database)
+        yield JobClient(client, store, database)
     finally:
         await asyncio.to_thread(client.destroy)
 
 
-def _job(status: WorkflowStatus) -> Job:
-    given: Any = status.input["args"][0] if status.input else {}
-    return msgspec.convert(given, Job, strict=False)
+def _decode_job(status: WorkflowStatus) -> JobSpec:
+    encoded: Any = status.input["args"][0] if status.input else {}
+    return msgspec.convert(encoded, JobSpec, strict=False)
 
 
-def _run(status: WorkflowStatus) -> Run:
-    job = _job(status)
-    left: Any = status.output
-    outcome = msgspec.convert(left, Outcome, strict=False) if left else None
-    state, before = state_of(status.status, outcome), run_before(status.queue_name or "")
+def _decode_run(status: WorkflowStatus, entry: QueueEntry | None) -> Run:
+    """Combines the workflow's status with the queue entry, which decides whether a run is queued: DBOS lists the run of
+    a dead worker as pending until another worker starts it."""
+    job = _decode_job(status)
+    stored: Any = status.output
+    outcome = msgspec.convert(stored, RunOutcome, strict=False) if stored else None
+    state, after_run = derive_run_state(status.status, outcome), ""
+    if entry is not None and entry.state == "queued" and state in ("delayed", "queued", "running"):
+        after_run = entry.after_run
+        state = "delayed" if after_run or state == "delayed" else "queued"
     return Run(
         id=status.workflow_id,
-        state="delayed" if state == "queued" and before else state,
+        state=state,
         prompt=job.prompt,
         queue=job.queue,
         user=job.user,
         priority=status.priority or 0,
-        worker=status.executor_id or "",
-        attempts=status.recovery_attempts or 0,
+        worker=(entry.worker if entry else status.executor_id) or "",
+        attempts=entry.attempts if entry else status.recovery_attempts or 0,
         created=status.created_at,
         ended=status.completed_at,
-        begins=status.delay_until_epoch_ms if state == "delayed" else None,
-        after_run=before if state == "queued" else "",
+        begins=status.delay_until_epoch_ms if state == "delayed" and not after_run else None,
+        after_run=after_run,
         outcome=outcome,
     )

@@ -1,4 +1,4 @@
-"""When a worker that nobody started by hand ends itself."""
+"""The resident worker process of a data directory: start, stop, lock, log file and exit when idle."""
 
 import asyncio
 import fcntl
@@ -17,133 +17,147 @@ from typing import TextIO
 
 import msgspec
 
-from outrider.background.jobs import Jobs
-from outrider.config.paths import Folders, make_private
+from outrider.background.jobs import JobClient
+from outrider.config.paths import AppFolders, make_private_folder
 from outrider.errors import ProcessError
-from outrider.sessions.records import Owner
-from outrider.sessions.sqlite.owners import is_alive, this_process
+from outrider.sessions.process_identity import current_process, is_process_alive
+from outrider.sessions.records import ProcessIdentity
 
-LARGEST = 1 << 20  # bytes
-NAME = "outrider.worker"
+MAX_LOG_BYTES = 1 << 20  # bytes
+LOGGER_NAME = "outrider.worker"
 
 
-def write_down(stream: TextIO) -> None:
-    """When runs begin and end, and what went wrong; each line with its time."""
-    lines = logging.StreamHandler(stream)
-    lines.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
-    log = logging.getLogger(NAME)
-    log.addHandler(lines)
+def configure_worker_log(stream: TextIO) -> None:
+    """Writes the worker's log records to the stream, each line with a timestamp."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    log = logging.getLogger(LOGGER_NAME)
+    log.addHandler(handler)
     log.setLevel(logging.INFO)
     log.propagate = False
 
 
-def log_of(folders: Folders) -> Path:
+def worker_log_path(folders: AppFolders) -> Path:
     return folders.data / "worker.log"
 
 
-def bound(log: Path) -> None:
-    """Begin it anew once it is too long; whoever writes at its end goes on in the same file."""
+def truncate_log(log: Path) -> None:
+    """Copies a log above the size limit to a backup and truncates it. The file is not replaced, because the worker's
+    open descriptor appends to it."""
     with suppress(FileNotFoundError):
-        if log.stat().st_size > LARGEST:
+        if log.stat().st_size > MAX_LOG_BYTES:
             shutil.copyfile(log, log.with_suffix(".log.old"))
             os.truncate(log, 0)
 
 
-class Holding(Owner, frozen=True):
-    """`mark` tells what its process was started with, without telling what that is."""
+class LockHolder(ProcessIdentity, frozen=True):
+    """The content of the lock file. `mark` is a digest of the launch values, which may contain API keys."""
 
     mark: str = ""
 
 
 class WorkerLock:
-    """`terms` are what the process was started with, where others should know that they would start it otherwise."""
+    """An exclusive file lock for the one resident worker of a data directory. `launch_values` are recorded as a digest,
+    so that later commands can detect that they would start the worker with other values."""
 
-    def __init__(self, folder: Path, terms: Sequence[str] = ()) -> None:
-        self._terms = terms
+    def __init__(self, folder: Path, launch_values: Sequence[str] = ()) -> None:
+        self._launch_values = launch_values
         self._file = folder / "worker.lock"
-        self._held: int | None = None
+        self._descriptor: int | None = None
 
-    def take(self) -> bool:
-        """Whether it is ours now: False if another process has it."""
-        if self._held is not None:
+    def acquire(self) -> bool:
+        """Returns whether this process holds the lock now; False if another process holds it."""
+        if self._descriptor is not None:
             return True
-        opened = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(opened)
+            os.close(descriptor)
             return False
-        os.ftruncate(opened, 0)
-        me = this_process()
-        holding = Holding(**msgspec.structs.asdict(me), mark=_mark(me, self._terms) if self._terms else "")
-        os.write(opened, msgspec.json.encode(holding))
-        self._held = opened
+        os.ftruncate(descriptor, 0)
+        owner = current_process()
+        holder = LockHolder(
+            **msgspec.structs.asdict(owner),
+            mark=_launch_digest(owner, self._launch_values) if self._launch_values else "",
+        )
+        os.write(descriptor, msgspec.json.encode(holder))
+        self._descriptor = descriptor
         return True
 
-    def leave(self) -> None:
-        if self._held is not None:
-            os.ftruncate(self._held, 0)
-            os.close(self._held)
-            self._held = None
+    def release(self) -> None:
+        if self._descriptor is not None:
+            os.ftruncate(self._descriptor, 0)
+            os.close(self._descriptor)
+            self._descriptor = None
 
-    def holder(self) -> Holding | None:
-        """Who has it; None if nobody does. What a process that was killed wrote there counts for nothing."""
+    def holder(self) -> LockHolder | None:
+        """Returns the process that holds the lock; None if there is none. The content of a killed process is
+        ignored."""
         try:
-            owner = msgspec.json.decode(self._file.read_bytes(), type=Holding)
+            owner = msgspec.json.decode(self._file.read_bytes(), type=LockHolder)
         except (OSError, msgspec.MsgspecError):
             return None
-        return None if is_alive(owner) is False else owner
+        return None if is_process_alive(owner) is False else owner
 
 
-def differs(holding: Holding, terms: Sequence[str]) -> bool:
-    """Whether the process was started with other terms; False where it did not say with which."""
-    return bool(holding.mark) and holding.mark != _mark(holding, terms)
+def was_launched_differently(holder: LockHolder, launch_values: Sequence[str]) -> bool:
+    """Returns whether the process was started with other launch values; False if it recorded none."""
+    return bool(holder.mark) and holder.mark != _launch_digest(holder, launch_values)
 
 
-def _mark(owner: Owner, terms: Sequence[str]) -> str:
-    """Another one for each process: what keys are the same where is nobody's business."""
-    return hashlib.sha256("\0".join([owner.id, *terms]).encode()).hexdigest()
+def _launch_digest(owner: ProcessIdentity, launch_values: Sequence[str]) -> str:
+    """Returns a digest salted with the process id of the owner, so that equal API keys in two lock files do not
+    show."""
+    return hashlib.sha256("\0".join([owner.id, *launch_values]).encode()).hexdigest()
 
 
-MINUTES = 5.0
-_LOOK = 2.0
+IDLE_MINUTES = 5.0
+_IDLE_POLL_SECONDS = 2.0
 
 
-async def until_idle(
-    jobs: Jobs, post: WorkerLock, *, seconds: float = MINUTES * 60, look: float = _LOOK, log: Path | None = None
+async def wait_until_idle(
+    jobs: JobClient,
+    lock: WorkerLock,
+    *,
+    seconds: float = IDLE_MINUTES * 60,
+    poll: float = _IDLE_POLL_SECONDS,
+    log: Path | None = None,
 ) -> None:
-    """Returns, with the post left, once there was nothing to do for so long. A run that waits for an answer is nothing
-    to do: whoever answers starts a worker again."""
+    """Releases the lock and returns once there was no work for `seconds`. A run that waits for an approval is no work:
+    the process that stores the answer starts a worker again."""
     while True:
-        since = monotonic()
-        while monotonic() - since < seconds:
+        idle_since = monotonic()
+        while monotonic() - idle_since < seconds:
             if log is not None:
-                await asyncio.to_thread(bound, log)
-            if await jobs.busy():
-                since = monotonic()
-            await asyncio.sleep(min(look, seconds))
-        # Whoever submits looks for a worker afterwards: what was submitted while this one had the post is seen here.
-        post.leave()
-        if not await jobs.busy() or not post.take():
+                await asyncio.to_thread(truncate_log, log)
+            if await jobs.has_work():
+                idle_since = monotonic()
+            await asyncio.sleep(min(poll, seconds))
+        # A client submits first and looks for a worker afterwards, so a run submitted while this process held the lock
+        # is found by this second check.
+        lock.release()
+        if not await jobs.has_work() or not lock.acquire():
             return
 
 
-_LOOK_STARTING = 0.1
-_PLACES = ("OUTRIDER_HOME",)  # another one has a worker of its own
+_STOP_POLL_SECONDS = 0.1
+_IGNORED_VARIABLES = ("OUTRIDER_HOME",)  # a different OUTRIDER_HOME has its own worker
 
 
-def terms_of(environ: Mapping[str, str], version: str) -> list[str]:
-    """What a worker keeps for as long as it lives: keys, addresses and settings of its environment, and the program."""
-    kept = {name for name in environ if name.startswith("OUTRIDER_") or name.endswith(("_API_KEY", "_BASE_URL"))}
-    return [version, *(f"{name}={environ[name]}" for name in sorted(kept.difference(_PLACES)))]
+def collect_launch_values(environ: Mapping[str, str], version: str) -> list[str]:
+    """Returns what a worker reads only at its start: API keys, base URLs, OUTRIDER_* settings and the program
+    version."""
+    names = {name for name in environ if name.startswith("OUTRIDER_") or name.endswith(("_API_KEY", "_BASE_URL"))}
+    return [version, *(f"{name}={environ[name]}" for name in sorted(names.difference(_IGNORED_VARIABLES)))]
 
 
-def ensure_worker(folders: Folders, environ: Mapping[str, str]) -> Holding | None:
-    """Start one unless there is one; gives the one that was there before. It listens to nobody: runs reach it through
-    the database, and it has no terminal that could be closed."""
-    if holder := WorkerLock(make_private(folders.data)).holder():
+def ensure_worker(folders: AppFolders, environ: Mapping[str, str]) -> LockHolder | None:
+    """Starts a resident worker unless one runs; returns the holder of the lock if one ran before. The process has no
+    terminal and no socket: runs reach it through the database."""
+    if holder := WorkerLock(make_private_folder(folders.data)).holder():
         return holder
-    log = log_of(folders)
+    log = worker_log_path(folders)
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600), "ab") as output:
         subprocess.Popen(
             [sys.executable, "-m", "outrider", "worker", "--resident"],
@@ -157,18 +171,18 @@ def ensure_worker(folders: Folders, environ: Mapping[str, str]) -> Holding | Non
     return None
 
 
-def stop_worker(folders: Folders, *, seconds: float = 30.0) -> Owner | None:
-    """Ask the worker to end, and wait for it; it gives its runs back. None if there was none, and ProcessError if it
-    does not end in time."""
-    post = WorkerLock(folders.data)
-    holder = post.holder()
+def stop_worker(folders: AppFolders, *, seconds: float = 30.0) -> ProcessIdentity | None:
+    """Sends SIGTERM to the resident worker and waits for its exit; it puts its runs back into the queue. Returns None
+    if there was no worker. Raises ProcessError if it does not exit in time."""
+    lock = WorkerLock(folders.data)
+    holder = lock.holder()
     if holder is None:
         return None
     with suppress(ProcessLookupError):
         os.kill(holder.pid, signal.SIGTERM)
-    until = monotonic() + seconds
-    while post.holder() == holder:
-        if monotonic() > until:
-            raise ProcessError(f"the worker, process {holder.pid}, was asked to end and has not done so yet")
-        sleep(_LOOK_STARTING)
+    deadline = monotonic() + seconds
+    while lock.holder() == holder:
+        if monotonic() > deadline:
+            raise ProcessError(f"the worker (process {holder.pid}) has received SIGTERM but has not exited yet")
+        sleep(_STOP_POLL_SECONDS)
     return holder

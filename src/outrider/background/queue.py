@@ -1,23 +1,26 @@
-"""The line in the database: who stands in it, and what a worker takes from it."""
+"""The run queue: decides fairly which queued run a worker starts next."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 
-from outrider.background.database import QUEUE, Database
+from outrider.background.database import RunDatabase
+from outrider.background.records import Run
 from outrider.config.file import BackgroundTable, BoundsTable
 from outrider.types.ids import now_ms
 
-Share = tuple[str, str]
-"""A queue and one of its users: what is fair is said between these."""
-Group = tuple[str, str]
-"""("queue", its name) or ("provider", its name): what may have a bound."""
+UserShare = tuple[str, str]
+"""(queue, user): the unit between which the queue is fair."""
+LimitGroup = tuple[str, str]
+"""("queue", name) or ("provider", name): what can have a limit."""
 
 
 class QueuedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in line. A smaller `priority` comes first among the runs of one user; `number` is its place in time."""
+    """A queued run. Among the runs of one user a smaller `priority` starts first, then a smaller `number` (creation
+    time)."""
 
     id: str
     queue: str
@@ -27,261 +30,351 @@ class QueuedRun(msgspec.Struct, frozen=True, kw_only=True):
     number: int
 
     @property
-    def share(self) -> Share:
+    def user_share(self) -> UserShare:
         return self.queue, self.user
 
     @property
-    def groups(self) -> tuple[Group, Group]:
+    def limit_groups(self) -> tuple[LimitGroup, LimitGroup]:
         return ("queue", self.queue), ("provider", self.provider)
 
 
 class QueueState(msgspec.Struct, kw_only=True):
-    """How things stand before a choice: `room` for more runs in groups that have a bound, how many runs of each share
-    are `running`, and in which order shares were `served` last (the larger, the later)."""
+    """The input of a choice: `room` is how many more runs each limited group may start, `running` the number of running
+    runs per share, and `served` the order in which shares last started a run (larger is later)."""
 
-    room: dict[Group, int] = {}
-    running: Counter[Share] = msgspec.field(default_factory=Counter)
-    served: dict[Share, int] = {}
+    room: dict[LimitGroup, int] = {}
+    running: Counter[UserShare] = msgspec.field(default_factory=Counter)
+    served: dict[UserShare, int] = {}
 
 
-def choose(tickets: Sequence[QueuedRun], places: int, standing: QueueState) -> list[QueuedRun]:
-    """The next runs, in order. The user who has the fewest running is next; of several the one who waited longest
-    for a turn. So everybody's first run comes before anybody's second, however many one has submitted."""
-    lines = _lines(tickets)
-    room, running = dict(standing.room), Counter(standing.running)
-    served = defaultdict(int, standing.served)
+def choose_runs(queued: Sequence[QueuedRun], capacity: int, state: QueueState) -> list[QueuedRun]:
+    """Returns the next runs to start, in order. The share with the fewest running runs is next; among equals the one
+    that waited longest. So the first run of each user starts before the second run of any, however many one has
+    submitted."""
+    lines = _group_by_share(queued)
+    room, running = dict(state.room), Counter(state.running)
+    served = defaultdict(int, state.served)
     chosen: list[QueuedRun] = []
-    while len(chosen) < places:
-        heads = [head for line in lines.values() if (head := _first(line, room)) is not None]
+    while len(chosen) < capacity:
+        heads = [head for line in lines.values() if (head := _first_startable(line, room)) is not None]
         if not heads:
             break
-        ticket = min(heads, key=lambda head: (running[head.share], served[head.share], head.number, head.id))
-        lines[ticket.share].remove(ticket)
-        running[ticket.share] += 1
-        served[ticket.share] = max(served.values(), default=0) + 1
-        for group in ticket.groups:
+        ticket = min(heads, key=lambda head: (running[head.user_share], served[head.user_share], head.number, head.id))
+        lines[ticket.user_share].remove(ticket)
+        running[ticket.user_share] += 1
+        served[ticket.user_share] = max(served.values(), default=0) + 1
+        for group in ticket.limit_groups:
             if group in room:
                 room[group] -= 1
         chosen.append(ticket)
     return chosen
 
 
-def _lines(tickets: Sequence[QueuedRun]) -> dict[Share, list[QueuedRun]]:
-    lines: dict[Share, list[QueuedRun]] = {}
-    for ticket in sorted(tickets, key=lambda ticket: (ticket.priority, ticket.number, ticket.id)):
-        lines.setdefault(ticket.share, []).append(ticket)
+def _group_by_share(queued: Sequence[QueuedRun]) -> dict[UserShare, list[QueuedRun]]:
+    lines: dict[UserShare, list[QueuedRun]] = {}
+    for ticket in sorted(queued, key=lambda ticket: (ticket.priority, ticket.number, ticket.id)):
+        lines.setdefault(ticket.user_share, []).append(ticket)
     return lines
 
 
-def _first(line: Sequence[QueuedRun], room: Mapping[Group, int]) -> QueuedRun | None:
-    """The first one that may begin: behind a run whose provider is busy, another one need not wait."""
-    return next((ticket for ticket in line if all(room.get(group, 1) > 0 for group in ticket.groups)), None)
+def _first_startable(queued: Sequence[QueuedRun], room: Mapping[LimitGroup, int]) -> QueuedRun | None:
+    """Returns the first run whose groups have room. A run whose provider is at its limit does not block the runs after
+    it."""
+    return next((ticket for ticket in queued if all(room.get(group, 1) > 0 for group in ticket.limit_groups)), None)
 
 
-_OWN = "worker:"
-_CHOOSING = 0x6F757473  # the advisory lock of whoever chooses: two at once would both fill the same room
-_IN_FLIGHT = "status.status IN ('ENQUEUED', 'PENDING')"  # word for word what the durable engine's index covers
+_DEQUEUE_LOCK_KEY = 0x6F757473  # Postgres advisory lock: two concurrent choices would both fill the same free capacity
 
-Provider = Callable[[str], str]
-"""The name of the provider that an agent thinks with."""
+ProviderLookup = Callable[[str], str]
+"""Returns the name of the provider of an agent."""
 
 
-def own_queue(worker_id: str) -> str:
-    return f"{_OWN}{worker_id}"
+_STARTABLE = "state = 'queued' AND canceled = 0 AND after_run = '' AND ready <= :now"
+
+
+class QueueEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """The queue's record of a run. `state` is "queued", "assigned" to a worker, or "released": over, or waiting for an
+    approval. `attempts` counts how often a worker was assigned; `after_run` is the run that must be over first."""
+
+    id: str
+    state: str
+    worker: str = ""
+    after_run: str = ""
+    attempts: int = 0
+    canceled: bool = False
+
+    def is_assigned_to(self, worker_id: str) -> bool:
+        return self.state == "assigned" and self.worker == worker_id
 
 
 class RunQueue:
-    """A table beside the durable engine's own, with what that does not know of a run: queue, user, agent, its start."""
+    """The queue of runs, in tables of our own because DBOS queues have no fairness between users. A chosen run is first
+    recorded here as assigned to a worker and then resumed in that worker's DBOS queue. This table alone decides which
+    worker owns a run."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: RunDatabase) -> None:
         self._database = database
         self._engine = database.engine
-        self._line = f"{database.prefix}line"
-        self._turns = f"{database.prefix}turns"
-        self._status = database.status_table
+        self._entries = f"{database.table_prefix}entries"
+        self._line_table = f"{database.table_prefix}line"
+        self._turns_table = f"{database.table_prefix}turns"
 
-    def join(self, run_id: str, *, queue: str, user: str, agent: str, provider: str = "") -> None:
-        """Before the run is submitted, so that none can be taken of which nothing is known. `provider` is what the
-        order names; otherwise it is the agent's."""
-        given = {"id": run_id, "queue": queue, "user": user, "agent": agent, "provider": provider}
-        holes = ", ".join(f":{name}" for name in given)
-        with self._engine.begin() as db:
-            db.execute(sa.text(f"INSERT INTO {self._line} VALUES ({holes}, NULL) ON CONFLICT DO NOTHING"), given)
-
-    def take(self, worker_id: str, terms: BackgroundTable, provider: Provider) -> Sequence[str]:
-        """Move the next runs into the worker's own queue, as many as all limits leave room for."""
-        if not self._somebody_waits():
-            return ()
-        with self._engine.begin() as db:
-            self._alone(db)
-            places = terms.runs - self._held(db, worker_id)
-            if places <= 0:
-                return ()
-            chosen = choose(self._tickets(db, places, provider), places, self._standing(db, terms, provider))
-            for ticket in chosen:
-                self._move(db, ticket, worker_id)
-            return [ticket.id for ticket in chosen]
-
-    def return_all(self, worker_id: str) -> None:
-        """What a worker took and has not begun stands in line again, where it stood."""
-        with self._engine.begin() as db:
-            db.execute(
-                sa.text(
-                    f"UPDATE {self._status} SET queue_name = :line WHERE queue_name = :own AND status = 'ENQUEUED'"
-                ),
-                {"line": QUEUE, "own": own_queue(worker_id)},
-            )
-
-    def takers(self) -> set[str]:
-        """The workers that have taken runs which have not begun."""
-        rows = self._read(f"SELECT DISTINCT queue_name AS name FROM {self._status} AS status WHERE {_IN_FLIGHT}")
-        return {row.name.removeprefix(_OWN) for row in rows if row.name and row.name.startswith(_OWN)}
-
-    def _read(self, statement: str) -> Sequence[sa.Row[tuple[str, ...]]]:
-        with self._engine.connect() as db:
-            return db.execute(sa.text(statement)).all()
-
-    def _somebody_waits(self) -> bool:
-        return bool(
-            self._read(
-                f"SELECT 1 FROM {self._status} AS status"
-                f" WHERE queue_name = '{QUEUE}' AND status = 'ENQUEUED' AND {_IN_FLIGHT} LIMIT 1"
-            )
+    def add_run(
+        self, db: sa.Connection, run: QueuedRun, *, agent: str, ready: int | None = None, after_run: str = ""
+    ) -> None:
+        """Inserts a new run in the caller's transaction, which also enqueues the workflow; does nothing if the run
+        exists. If `run.provider` is empty, the provider of the agent applies. The run can start at time `ready`."""
+        line = {"id": run.id, "queue": run.queue, "user": run.user, "agent": agent, "provider": run.provider}
+        added = db.execute(
+            sa.text(
+                f"INSERT INTO {self._line_table} VALUES (:id, :queue, :user, :agent, :provider, NULL)"
+                " ON CONFLICT DO NOTHING"
+            ),
+            line,
+        )
+        if not added.rowcount:
+            return
+        entry = {"id": run.id, "priority": run.priority, "created": run.number, "after": after_run}
+        db.execute(
+            sa.text(
+                f"INSERT INTO {self._entries} VALUES (:id, 'queued', '', :priority, :created, :ready, :after, 0, 0)"
+            ),
+            {**entry, "ready": run.number if ready is None else ready},
         )
 
-    def _alone(self, db: sa.Connection) -> None:
-        """SQLite has one writer: whoever means to write something is alone from then on."""
-        statement = f"SELECT pg_advisory_xact_lock({_CHOOSING})" if self._database.shared else None
-        db.execute(sa.text(statement or f"DELETE FROM {self._turns} WHERE FALSE"))
+    def get_entries(self, run_ids: Collection[str]) -> dict[str, QueueEntry]:
+        """Returns the entries by run id."""
+        if not run_ids:
+            return {}
+        return {entry.id: entry for entry in self._select_entries("id IN :ids", ids=list(run_ids))}
 
-    def _held(self, db: sa.Connection, worker_id: str) -> int:
-        statement = f"SELECT count(*) FROM {self._status} AS status WHERE queue_name = :own AND {_IN_FLIGHT}"
-        return db.execute(sa.text(statement), {"own": own_queue(worker_id)}).scalar_one()
+    def list_unreleased(self, run_id: str | None = None) -> Sequence[QueueEntry]:
+        """Returns the entries of runs that a worker has started and not released."""
+        condition = "state <> 'released' AND attempts > 0"
+        if run_id is not None:
+            return self._select_entries(f"{condition} AND id = :id", id=run_id)
+        return self._select_entries(condition)
 
-    def _tickets(self, db: sa.Connection, places: int, provider: Provider) -> list[QueuedRun]:
-        """Of each user's runs with each agent the first ones: more than there are places cannot be chosen."""
+    def list_assigned(self, worker_id: str) -> Sequence[QueueEntry]:
+        """Returns the entries that are assigned to a worker."""
+        return self._select_entries("state = 'assigned' AND worker = :worker", worker=worker_id)
+
+    def list_workers(self) -> set[str]:
+        """Returns the workers that have assigned runs."""
+        with self._engine.connect() as db:
+            rows = db.execute(sa.text(f"SELECT DISTINCT worker FROM {self._entries} WHERE state = 'assigned'"))
+            return {row.worker for row in rows}
+
+    def dequeue_runs(self, worker_id: str, limits: BackgroundTable, provider: ProviderLookup) -> Sequence[str]:
+        """Assigns the next runs to the worker, as many as all limits allow. The caller resumes their workflows."""
+        if not self._has_queued_runs():
+            return ()
+        with self._engine.begin() as db:
+            self._acquire_lock(db)
+            capacity = limits.runs - self._count_assigned(db, worker_id)
+            if capacity <= 0:
+                return ()
+            candidates = self._load_candidates(db, capacity, provider)
+            chosen = choose_runs(candidates, capacity, self._load_state(db, limits, provider))
+            for run in chosen:
+                self._assign_run(db, run, worker_id)
+            return [run.id for run in chosen]
+
+    def requeue_run(self, run_id: str, worker_id: str) -> bool:
+        """Puts a run of a worker back into the queue, at its old position. Returns False if the run is no longer the
+        worker's: of several processes that recover a dead worker, one succeeds."""
+        return self._update(
+            "state = 'queued', worker = ''", "id = :id AND worker = :worker", id=run_id, worker=worker_id
+        )
+
+    def reopen_run(self, run: Run, *, force: bool = False) -> None:
+        """Queues a run again whose workflow was rewound. Without `force` it changes only a released run. A run that
+        version 0.1 ended has no entry, so this inserts one."""
+        with self._engine.begin() as db:
+            if force:
+                db.execute(sa.text(f"UPDATE {self._entries} SET state = 'released' WHERE id = :id"), {"id": run.id})
+            db.execute(
+                sa.text(
+                    f"INSERT INTO {self._entries} AS entry"
+                    " VALUES (:id, 'queued', '', :priority, :created, :created, '', 1, 0)"
+                    " ON CONFLICT (id) DO UPDATE SET state = 'queued', worker = '', canceled = 0"
+                    " WHERE entry.state = 'released'"
+                ),
+                {"id": run.id, "priority": run.priority, "created": run.created or now_ms()},
+            )
+
+    def release_run(self, run_id: str, worker_id: str) -> bool:
+        """Ends the worker's assignment. The worker's id stays in the entry, because a crash before DBOS has stored the
+        outcome makes the run recoverable by `requeue_run`."""
+        return self._update(
+            "state = 'released'", "id = :id AND worker = :worker AND state = 'assigned'", id=run_id, worker=worker_id
+        )
+
+    def claim_run(self, entry: QueueEntry, worker_id: str) -> bool:
+        """Assigns a run that is over to a worker for cleanup, if its entry has not changed since it was read."""
+        return self._update(
+            "state = 'assigned', worker = :new",
+            "id = :id AND worker = :worker AND state = :state AND attempts = :attempts",
+            id=entry.id,
+            worker=entry.worker,
+            state=entry.state,
+            attempts=entry.attempts,
+            new=worker_id,
+        )
+
+    def cancel_run(self, run_id: str) -> None:
+        """Marks a run as canceled before its workflow is: a worker that assigns it at the same time sees the mark. A
+        run that no worker has started needs no cleanup and is released."""
+        self._update(
+            "canceled = 1, state = CASE WHEN attempts = 0 THEN 'released' ELSE state END",
+            "id = :id AND state <> 'released'",
+            id=run_id,
+        )
+
+    def list_awaited_runs(self) -> Sequence[str]:
+        """Returns the runs that other runs wait for."""
+        with self._engine.connect() as db:
+            statement = f"SELECT DISTINCT after_run FROM {self._entries} WHERE after_run <> '' AND state = 'queued'"
+            return [row.after_run for row in db.execute(sa.text(statement))]
+
+    def release_dependents(self, run_id: str) -> None:
+        """Lets the runs start that waited for this one, however it ended."""
+        self._update("after_run = ''", "after_run = :id", id=run_id)
+
+    def _update(self, assignments: str, condition: str, **values: Any) -> bool:
+        with self._engine.begin() as db:
+            statement = f"UPDATE {self._entries} SET {assignments} WHERE {condition}"
+            return bool(db.execute(sa.text(statement), values).rowcount)
+
+    def _select_entries(self, condition: str, **values: Any) -> Sequence[QueueEntry]:
+        statement = sa.text(
+            f"SELECT id, state, worker, after_run, attempts, canceled FROM {self._entries} WHERE {condition}"
+        )
+        if "ids" in values:
+            statement = statement.bindparams(sa.bindparam("ids", expanding=True))
+        with self._engine.connect() as db:
+            return [
+                QueueEntry(
+                    id=row.id,
+                    state=row.state,
+                    worker=row.worker,
+                    after_run=row.after_run,
+                    attempts=row.attempts,
+                    canceled=bool(row.canceled),
+                )
+                for row in db.execute(statement, values)
+            ]
+
+    def _has_queued_runs(self) -> bool:
+        statement = f"SELECT 1 FROM {self._entries} WHERE {_STARTABLE} LIMIT 1"
+        with self._engine.connect() as db:
+            return db.execute(sa.text(statement), {"now": now_ms()}).first() is not None
+
+    def _acquire_lock(self, db: sa.Connection) -> None:
+        """Serializes choices until the transaction ends. On SQLite any write statement takes the only write lock."""
+        statement = f"SELECT pg_advisory_xact_lock({_DEQUEUE_LOCK_KEY})" if self._database.is_postgres else None
+        db.execute(sa.text(statement or f"DELETE FROM {self._turns_table} WHERE FALSE"))
+
+    def _count_assigned(self, db: sa.Connection, worker_id: str) -> int:
+        statement = f"SELECT count(*) FROM {self._entries} WHERE state = 'assigned' AND worker = :worker"
+        return db.execute(sa.text(statement), {"worker": worker_id}).scalar_one()
+
+    def _load_candidates(self, db: sa.Connection, capacity: int, provider: ProviderLookup) -> list[QueuedRun]:
+        """Returns the first runs of each user and agent: more than `capacity` of one cannot be chosen."""
         statement = f"""
-            SELECT id, queue, owner, agent, provider, priority, created_at FROM (
-                SELECT line.id, queue, owner, agent, provider, status.priority, status.created_at, row_number() OVER (
-                    PARTITION BY queue, owner, agent, provider
-                    ORDER BY status.priority, status.created_at, line.id) AS rank
-                FROM {self._status} AS status JOIN {self._line} AS line ON line.id = status.workflow_uuid
-                WHERE status.queue_name = '{QUEUE}' AND status.status = 'ENQUEUED' AND {_IN_FLIGHT}
-            ) AS waiting WHERE rank <= :places"""
+            SELECT id, queue, owner, agent, provider, priority, created FROM (
+                SELECT entry.id, queue, owner, agent, provider, priority, created, row_number() OVER (
+                    PARTITION BY queue, owner, agent, provider ORDER BY priority, created, entry.id) AS rank
+                FROM {self._entries} AS entry JOIN {self._line_table} AS line ON line.id = entry.id
+                WHERE {_STARTABLE}
+            ) AS waiting WHERE rank <= :capacity"""
         return [
             QueuedRun(
                 id=row.id,
                 queue=row.queue,
                 user=row.owner,
                 provider=row.provider or provider(row.agent),
-                priority=row.priority or 0,
-                number=row.created_at,
+                priority=row.priority,
+                number=row.created,
             )
-            for row in db.execute(sa.text(statement), {"places": places})
+            for row in db.execute(sa.text(statement), {"capacity": capacity, "now": now_ms()})
         ]
 
-    def _standing(self, db: sa.Connection, terms: BackgroundTable, provider: Provider) -> QueueState:
+    def _load_state(self, db: sa.Connection, limits: BackgroundTable, provider: ProviderLookup) -> QueueState:
         statement = f"""
             SELECT queue, owner, agent, provider, count(*) AS runs
-            FROM {self._status} AS status JOIN {self._line} AS line ON line.id = status.workflow_uuid
-            WHERE {_IN_FLIGHT} AND status.queue_name LIKE '{_OWN}%' GROUP BY queue, owner, agent, provider"""
-        standing, busy = QueueState(), Counter[Group]()
+            FROM {self._entries} AS entry JOIN {self._line_table} AS line ON line.id = entry.id
+            WHERE state = 'assigned' GROUP BY queue, owner, agent, provider"""
+        state, busy = QueueState(), Counter[LimitGroup]()
         for row in db.execute(sa.text(statement)):
-            standing.running[row.queue, row.owner] += row.runs
+            state.running[row.queue, row.owner] += row.runs
             busy["queue", row.queue] += row.runs
             busy["provider", row.provider or provider(row.agent)] += row.runs
-        for group, bounds in _bounded(terms):
+        for group, bounds in _limited_groups(limits):
             left = [] if bounds.at_once is None else [bounds.at_once - busy[group]]
             if bounds.starts is not None:
-                left.append(bounds.starts - self._begun(db, group, bounds, provider))
+                left.append(bounds.starts - self._count_recent_starts(db, group, bounds, provider))
             if left:
-                standing.room[group] = min(left)
-        rows = db.execute(sa.text(f"SELECT queue, owner, number FROM {self._turns}"))
-        standing.served = {(row.queue, row.owner): row.number for row in rows}
-        return standing
+                state.room[group] = min(left)
+        rows = db.execute(sa.text(f"SELECT queue, owner, number FROM {self._turns_table}"))
+        state.served = {(row.queue, row.owner): row.number for row in rows}
+        return state
 
-    def _begun(self, db: sa.Connection, group: Group, bounds: BoundsTable, provider: Provider) -> int:
+    def _count_recent_starts(
+        self, db: sa.Connection, group: LimitGroup, bounds: BoundsTable, provider: ProviderLookup
+    ) -> int:
         statement = (
-            f"SELECT queue, agent, provider, count(*) AS runs FROM {self._line}"
+            f"SELECT queue, agent, provider, count(*) AS runs FROM {self._line_table}"
             " WHERE begun > :since GROUP BY queue, agent, provider"
         )
         rows = db.execute(sa.text(statement), {"since": now_ms() - round(bounds.seconds * 1000)})
         named = [(row.runs, row.queue, row.provider or provider(row.agent)) for row in rows]
         return sum(runs for runs, queue, name in named if group in (("queue", queue), ("provider", name)))
 
-    def _move(self, db: sa.Connection, ticket: QueuedRun, worker_id: str) -> None:
-        given = {
-            "id": ticket.id,
-            "own": own_queue(worker_id),
-            "now": now_ms(),
-            "queue": ticket.queue,
-            "user": ticket.user,
-        }
-        for statement in (
-            f"UPDATE {self._status} SET queue_name = :own WHERE workflow_uuid = :id AND status = 'ENQUEUED'",
-            f"UPDATE {self._line} SET begun = :now WHERE id = :id",
-            f"INSERT INTO {self._turns} SELECT :queue, :user, coalesce(max(number), 0) + 1 FROM {self._turns}"
-            " WHERE TRUE ON CONFLICT (queue, owner) DO UPDATE SET number = excluded.number",
-        ):
-            wanted = {name: value for name, value in given.items() if f":{name}" in statement}
-            db.execute(sa.text(statement), wanted)
+    def _assign_run(self, db: sa.Connection, run: QueuedRun, worker_id: str) -> None:
+        db.execute(
+            sa.text(
+                f"UPDATE {self._entries} SET state = 'assigned', worker = :worker, attempts = attempts + 1"
+                " WHERE id = :id"
+            ),
+            {"id": run.id, "worker": worker_id},
+        )
+        db.execute(
+            sa.text(f"UPDATE {self._line_table} SET begun = :now WHERE id = :id"), {"id": run.id, "now": now_ms()}
+        )
+        db.execute(
+            sa.text(
+                f"INSERT INTO {self._turns_table} SELECT :queue, :user, coalesce(max(number), 0) + 1"
+                f" FROM {self._turns_table} WHERE TRUE"
+                " ON CONFLICT (queue, owner) DO UPDATE SET number = excluded.number"
+            ),
+            {"queue": run.queue, "user": run.user},
+        )
 
 
-def _bounded(terms: BackgroundTable) -> Iterable[tuple[Group, BoundsTable]]:
-    yield from ((("queue", name), bounds) for name, bounds in terms.queues.items())
-    yield from ((("provider", name), bounds) for name, bounds in terms.providers.items())
+def _limited_groups(limits: BackgroundTable) -> Iterable[tuple[LimitGroup, BoundsTable]]:
+    yield from ((("queue", name), bounds) for name, bounds in limits.queues.items())
+    yield from ((("provider", name), bounds) for name, bounds in limits.providers.items())
 
 
-class Waiting:
-    """A table of their ids. A run is named here before its worker lets go of it, and until it has gone on."""
+class WaitingRuns:
+    """A table with the ids of runs that a worker's heartbeat must look at: runs that wait for approvals, and runs whose
+    workflow is being rewound. A run is added before its worker releases it, and removed after it is queued again."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: RunDatabase) -> None:
         self._engine = database.engine
-        self._table = f"{database.prefix}waiting"
+        self._table = f"{database.table_prefix}waiting"
 
-    def add(self, run_id: str) -> None:
+    def add_run(self, run_id: str) -> None:
         self._execute(f"INSERT INTO {self._table} VALUES (:id) ON CONFLICT DO NOTHING", run_id)
 
-    def remove(self, run_id: str) -> None:
+    def remove_run(self, run_id: str) -> None:
         self._execute(f"DELETE FROM {self._table} WHERE id = :id", run_id)
 
-    def all(self) -> Sequence[str]:
+    def list_runs(self) -> Sequence[str]:
         with self._engine.connect() as db:
             return [row.id for row in db.execute(sa.text(f"SELECT id FROM {self._table} ORDER BY id"))]
 
     def _execute(self, statement: str, run_id: str) -> None:
         with self._engine.begin() as db:
             db.execute(sa.text(statement), {"id": run_id})
-
-
-_AFTER = "after:"
-
-
-def queue_after(run_id: str) -> str:
-    return f"{_AFTER}{run_id}"
-
-
-def run_before(queue: str) -> str:
-    """The run whose end those of a queue wait for; "" if it is none of these queues."""
-    return queue.removeprefix(_AFTER) if queue.startswith(_AFTER) else ""
-
-
-class DependentRuns:
-    def __init__(self, database: Database) -> None:
-        self._engine = database.engine
-        self._status = database.status_table
-
-    def awaited(self) -> Sequence[str]:
-        """The runs that others wait for."""
-        statement = (
-            f"SELECT DISTINCT queue_name AS name FROM {self._status}"
-            f" WHERE status = 'ENQUEUED' AND queue_name LIKE '{_AFTER}%'"
-        )
-        with self._engine.connect() as db:
-            return [row.name.removeprefix(_AFTER) for row in db.execute(sa.text(statement))]
-
-    def release(self, run_id: str) -> None:
-        """It is over, however it ended: whoever waited for it stands in line."""
-        statement = f"UPDATE {self._status} SET queue_name = :line WHERE queue_name = :queue AND status = 'ENQUEUED'"
-        with self._engine.begin() as db:
-            db.execute(sa.text(statement), {"line": QUEUE, "queue": queue_after(run_id)})

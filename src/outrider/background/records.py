@@ -1,4 +1,4 @@
-"""A run as people see it: what was asked for, where it stands, and what came of it."""
+"""Values that describe a run: the submitted job, its state and its outcome."""
 
 from decimal import Decimal
 from typing import Literal
@@ -11,11 +11,11 @@ from outrider.types.usage import Tokens
 
 RunState = Literal["delayed", "queued", "running", "waiting", "done", "failed", "canceled"]
 EndReason = TerminationReason | Literal["waiting"]
-OVER: tuple[RunState, ...] = ("done", "failed", "canceled")
+FINAL_STATES: tuple[RunState, ...] = ("done", "failed", "canceled")
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a command line said about the model and the rules of a run; it goes before a worker's own settings."""
+class JobOverrides(msgspec.Struct, frozen=True, kw_only=True):
+    """Model and permission rules from the command line; they take precedence over the worker's settings."""
 
     model: str = ""
     allow: tuple[str, ...] = ()
@@ -23,9 +23,10 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     deny: tuple[str, ...] = ()
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for, as the durable engine keeps it. With `worktree` a run in a repository gets a checkout of its
-    own; without, it works where it was submitted. `webhook` is an address that is told of its end."""
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The submitted job, stored as the workflow's input. With `worktree` a run in a git repository works in its own
+    checkout; without, in the folder that it was submitted for. `webhook` is a URL that receives a POST when the run
+    ends."""
 
     prompt: str
     queue: str
@@ -33,11 +34,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits | None = None
     worktree: bool = True
     webhook: str = ""
-    terms: Terms = Terms()
+    terms: JobOverrides = JobOverrides()
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker leaves behind when it lets go of a run: at its end, or because somebody has to answer first."""
+class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker stores when it releases a run: at its end, or because an approval must be answered first."""
 
     reason: EndReason
     output: str = ""
@@ -49,8 +50,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """`id` is the session's too. `attempts` counts the workers that were given it; times are Unix milliseconds. What is
-    delayed begins at the time `begins`, or when the run `after_run` is over."""
+    """A run and its state. `id` is also the session id. `attempts` counts how often a worker started it; times are Unix
+    milliseconds. A delayed run starts at time `begins`, or when the run `after_run` is over."""
 
     id: str
     state: RunState
@@ -64,15 +65,15 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     ended: int | None = None
     begins: int | None = None
     after_run: str = ""
-    outcome: Outcome | None = None
+    outcome: RunOutcome | None = None
 
     @property
     def is_over(self) -> bool:
-        return self.state in OVER
+        return self.state in FINAL_STATES
 
 
-def state_of(status: str, outcome: Outcome | None) -> RunState:
-    """Where a run stands, from what the durable engine says and what the worker left behind."""
+def derive_run_state(status: str, outcome: RunOutcome | None) -> RunState:
+    """Returns the state of a run from its DBOS workflow status and the outcome that its worker stored."""
     match status:
         case "DELAYED":
             return "delayed"
@@ -83,12 +84,12 @@ def state_of(status: str, outcome: Outcome | None) -> RunState:
         case "CANCELLED":
             return "canceled"
         case "SUCCESS" if outcome is not None:
-            return _after(outcome.reason)
+            return _state_after_end(outcome.reason)
         case _:
             return "failed"
 
 
-def _after(reason: EndReason) -> RunState:
+def _state_after_end(reason: EndReason) -> RunState:
     match reason:
         case "waiting":
             return "waiting"

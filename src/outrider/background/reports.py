@@ -1,72 +1,76 @@
-"""What came of a run: its last words, what it changed, and what it cost; kept until the run is deleted."""
+"""Reports of ended runs, and the detection of ended runs that have none."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
 import sqlalchemy as sa
+from dbos import DBOSClient
 
-from outrider.background.database import Database
-from outrider.background.records import EndReason, Outcome, state_of
-from outrider.background.webhooks import Notice, Notices
-from outrider.background.worktrees import Changes
+from outrider.background.database import RunDatabase
+from outrider.background.queue import QueueEntry, RunQueue
+from outrider.background.records import EndReason, RunOutcome, derive_run_state
+from outrider.background.webhooks import WebhookNotice, WebhookOutbox
+from outrider.background.worktrees import WorktreeChanges
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """`changes` is None for a run that had no worktree. The trace is made from the session when somebody asks."""
+class JobReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a run. `changes` is None for a run without a worktree. The trace is not part of it; it is built
+    from the stored session on request."""
 
-    outcome: Outcome
-    changes: Changes | None = None
+    outcome: RunOutcome
+    changes: WorktreeChanges | None = None
 
     @property
     def summary(self) -> str:
         return self.outcome.output or self.outcome.error
 
 
-class Told(msgspec.Struct, frozen=True):
-    """Who wants to know of a run's end, and of which prompt."""
+class WebhookTarget(msgspec.Struct, frozen=True):
+    """The URL that receives the report, and the redacted prompt."""
 
     url: str
     prompt: str
 
 
-def notice_of(notice_id: str, told: Told, report: Report) -> Notice:
-    """It holds what a person would be told, and nothing of the session besides."""
+def build_notice(notice_id: str, target: WebhookTarget, report: JobReport) -> WebhookNotice:
+    """Returns the webhook message of a report. It contains no session content besides the prompt and the final
+    output."""
     body: dict[str, Any] = {
         "notice": notice_id,
         "run": notice_id.partition(":")[0],
-        "state": state_of("SUCCESS", report.outcome),
-        "prompt": told.prompt,
+        "state": derive_run_state("SUCCESS", report.outcome),
+        "prompt": target.prompt,
         "outcome": report.outcome,
         "stat": report.changes.stat if report.changes else "",
     }
-    return Notice(id=notice_id, url=told.url, body=msgspec.json.encode(body).decode())
+    return WebhookNotice(id=notice_id, url=target.url, body=msgspec.json.encode(body).decode())
 
 
-class Reports:
-    """A table of them, one for each run: that of its last end, unless it goes on after it. With `worker_id` only those
-    of this worker's own runs are kept: one that was paused may have been given up, and its runs given to others."""
+class ReportTable:
+    """The table of reports: one per run, for its latest end. With `worker_id` it stores only reports of runs that this
+    worker owns, because a worker that was paused may have lost its runs to others."""
 
-    def __init__(self, database: Database, worker_id: str = "") -> None:
-        self.notices = Notices(database)
+    def __init__(self, database: RunDatabase, worker_id: str = "") -> None:
+        self.outbox = WebhookOutbox(database)
         self._engine = database.engine
         self._worker_id = worker_id
-        self._status = database.status_table
-        self._table = f"{database.prefix}reports"
+        self._entries = f"{database.table_prefix}entries"
+        self._table = f"{database.table_prefix}reports"
 
-    def is_ours(self, run_id: str) -> bool:
+    def owns_run(self, run_id: str) -> bool:
         with self._engine.begin() as db:
-            return self._hold(db, run_id)
+            return self._lock_ownership(db, run_id)
 
-    def keep(self, run_id: str, report: Report, told: Told | None = None) -> None:
-        """Together with what others are to be told of it, unless they were: several workers may come to the same end,
-        and only a run that goes on comes to another."""
+    def store_report(self, run_id: str, report: JobReport, target: WebhookTarget | None = None) -> None:
+        """Stores the report and its webhook notice in one transaction. A second report of the same end adds no notice:
+        several workers may reach the same end, and only a retried run reaches another one."""
         with self._engine.begin() as db:
-            if not self._hold(db, run_id):
+            if not self._lock_ownership(db, run_id):
                 return
-            if told is not None and told.url and not _is_same(self._of(db, run_id), report):
-                notice_id = f"{run_id}:{self.notices.count(db, run_id) + 1}"
-                self.notices.keep(db, notice_of(notice_id, told, report))
+            if target is not None and target.url and not _is_same_end(self._select_report(db, run_id), report):
+                notice_id = f"{run_id}:{self.outbox.count_notices(db, run_id) + 1}"
+                self.outbox.add_notice(db, build_notice(notice_id, target, report))
             db.execute(
                 sa.text(
                     f"INSERT INTO {self._table} VALUES (:id, :report) "
@@ -75,85 +79,82 @@ class Reports:
                 {"id": run_id, "report": msgspec.json.encode(report).decode()},
             )
 
-    def of(self, run_id: str) -> Report | None:
+    def get_report(self, run_id: str) -> JobReport | None:
         with self._engine.connect() as db:
-            return self._of(db, run_id)
+            return self._select_report(db, run_id)
 
-    def withdraw(self, run_id: str) -> None:
-        """The run goes on: what was its end is none, and it will have another, even if that is like this one."""
+    def delete_report(self, run_id: str) -> None:
+        """Deletes the report of a run that is retried, so that its next end is reported even if it is equal."""
         with self._engine.begin() as db:
             db.execute(sa.text(f"DELETE FROM {self._table} WHERE id = :id"), {"id": run_id})
 
-    def _hold(self, db: sa.Connection, run_id: str) -> bool:
+    def _lock_ownership(self, db: sa.Connection, run_id: str) -> bool:
         """Whether the run is the worker's, and stays so until the end of the transaction."""
         if not self._worker_id:
             return True
         statement = (
-            f"UPDATE {self._status} SET executor_id = executor_id"
-            " WHERE workflow_uuid = :id AND executor_id = :worker AND status NOT IN ('ENQUEUED', 'DELAYED')"
+            f"UPDATE {self._entries} SET worker = worker WHERE id = :id AND worker = :worker AND state = 'assigned'"
         )
         return bool(db.execute(sa.text(statement), {"id": run_id, "worker": self._worker_id}).rowcount)
 
-    def _of(self, db: sa.Connection, run_id: str) -> Report | None:
+    def _select_report(self, db: sa.Connection, run_id: str) -> JobReport | None:
         found = db.execute(sa.text(f"SELECT report FROM {self._table} WHERE id = :id"), {"id": run_id}).scalar()
-        return None if found is None else msgspec.json.decode(found, type=Report)
+        return None if found is None else msgspec.json.decode(found, type=JobReport)
 
 
-def _is_same(known: Report | None, report: Report) -> bool:
+def _is_same_end(known: JobReport | None, report: JobReport) -> bool:
     return known is not None and (known.outcome.reason, known.outcome.steps) == (
         report.outcome.reason,
         report.outcome.steps,
     )
 
 
-class Leaving(msgspec.Struct, frozen=True):
-    """A run that nobody ended, and the worker that had it last, if any."""
+class OrphanedRun(msgspec.Struct, frozen=True):
+    """A run that ended without a report: its queue entry, and the status of its workflow."""
 
-    run_id: str
+    entry: QueueEntry
     status: str
-    worker: str = ""
+
+    @property
+    def run_id(self) -> str:
+        return self.entry.id
 
     @property
     def reason(self) -> EndReason:
         return "aborted" if self.status == "CANCELLED" else "error"
 
 
-class OrphanedRuns:
-    """Every run that somebody has begun gets a report at its end; these have none."""
+class OrphanedRunFinder:
+    """Finds runs that were started and are over, but have no report because their worker died or lost them: their
+    queue entry is not released, and their workflow has ended."""
 
-    def __init__(self, database: Database) -> None:
-        self._engine = database.engine
-        self._status = database.status_table
-        self._prefix = database.prefix
-        self._before: set[Leaving] = set()
+    def __init__(self, database: RunDatabase, client: DBOSClient) -> None:
+        self._queue = RunQueue(database)
+        self._client = client
+        self._seen_last_time: set[OrphanedRun] = set()
 
-    def all(self, run_id: str | None = None) -> Sequence[Leaving]:
-        statement = f"""
-            SELECT line.id, status.status, coalesce(status.executor_id, '') AS worker
-            FROM {self._status} AS status JOIN {self._prefix}line AS line ON line.id = status.workflow_uuid
-            WHERE status.status IN ('CANCELLED', 'ERROR', 'MAX_RECOVERY_ATTEMPTS_EXCEEDED') AND line.begun IS NOT NULL
-            AND NOT EXISTS (SELECT 1 FROM {self._prefix}reports AS report WHERE report.id = line.id)"""
-        if run_id is not None:
-            statement += " AND line.id = :id"
-        with self._engine.connect() as db:
-            rows = db.execute(sa.text(statement), {} if run_id is None else {"id": run_id}).all()
-        return [Leaving(row.id, row.status, row.worker) for row in rows]
-
-    def take(self, me: str, workers: Callable[[], Collection[str]], busy: Collection[str]) -> Sequence[Leaving]:
-        """Those that nobody else sees to: one whose worker lives is left to it, since it may be about to do so, and so
-        is one that was not there the last time, since somebody may be about to let it go on."""
-        found, before = self.all(), self._before
-        self._before = set(found)
-        if not (left := [one for one in found if one in before and one.run_id not in busy]):
+    def list_orphans(self, run_id: str | None = None) -> Sequence[OrphanedRun]:
+        entries = {entry.id: entry for entry in self._queue.list_unreleased(run_id)}
+        if not entries:
             return ()
-        living = set(workers()) - {me}
-        return [one for one in left if one.worker not in living and self._claim(one, me)]
+        found = self._client.list_workflows(workflow_ids=list(entries), load_input=False, load_output=False)
+        ended = [status for status in found if status.status not in ("DELAYED", "ENQUEUED", "PENDING")]
+        return [OrphanedRun(entries[status.workflow_id], status.status) for status in ended]
 
-    def _claim(self, one: Leaving, me: str) -> bool:
-        statement = (
-            f"UPDATE {self._status} SET executor_id = :me"
-            " WHERE workflow_uuid = :id AND status = :status AND coalesce(executor_id, '') = :worker"
-        )
-        given = {"me": me, "id": one.run_id, "status": one.status, "worker": one.worker}
-        with self._engine.begin() as db:
-            return bool(db.execute(sa.text(statement), given).rowcount)
+    def claim_orphans(
+        self, worker_id: str, list_workers: Callable[[], Collection[str]], active_runs: Collection[str]
+    ) -> Sequence[OrphanedRun]:
+        """Claims the orphaned runs for this worker. It skips runs whose worker is alive, which may be about to store
+        the report, and runs that were not orphaned at the last call, which may be about to be retried."""
+        found, before = self.list_orphans(), self._seen_last_time
+        self._seen_last_time = set(found)
+        if not (orphans := [one for one in found if one in before and one.run_id not in active_runs]):
+            return ()
+        alive = set(list_workers()) - {worker_id}
+        claimed = [
+            one for one in orphans if one.entry.worker not in alive and self._queue.claim_run(one.entry, worker_id)
+        ]
+        for orphan in claimed:
+            if orphan.status == "SUCCESS":  # the report was stored before the workflow ended
+                self._queue.release_run(orphan.run_id, worker_id)
+        return [orphan for orphan in claimed if orphan.status != "SUCCESS"]

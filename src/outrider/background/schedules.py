@@ -1,4 +1,4 @@
-"""Runs that are submitted again and again, at the times that a line of cron tells."""
+"""Cron schedules that submit runs."""
 
 import hashlib
 import os
@@ -13,16 +13,16 @@ import msgspec
 import sqlalchemy as sa
 from croniter import croniter
 
-from outrider.background.database import Database
+from outrider.background.database import RunDatabase
 from outrider.errors import ConfigurationError, SessionNotFoundError
 from outrider.types.ids import new_id, now_ms
 
-_NEVER = (1 << 62) + 1  # of one that is paused: no worker finds it due, those of earlier versions included
+_PAUSED_DUE = (1 << 62) + 1  # due time of a paused schedule: workers of all versions never find it due
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """`due` is when it is submitted next, in Unix milliseconds, or would be if it were not `paused`; `order` is what
-    else was said about its runs."""
+    """A cron schedule. `due` is the time of the next submission in Unix milliseconds, or what it would be if the
+    schedule were not `paused`; `order` holds the options of its runs."""
 
     id: str
     cron: str
@@ -33,26 +33,30 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     order: dict[str, Any] = {}
 
     def run_id(self) -> str:
-        """The same for the same moment, so that of many workers that find it due only one submits it."""
+        """Returns a UUIDv7 derived from the schedule and its due time. All workers that find the schedule due compute
+        the same id, so only one run is submitted."""
         mark = hashlib.sha256(f"{self.id} {self.due}".encode()).digest()
         bits = int.from_bytes(mark[:10], "big")
         value = (self.due << 80 | bits) & ~(0xF << 76 | 0x3 << 62) | 7 << 76 | 2 << 62
         return str(uuid.UUID(int=value))
 
 
-def next_time(cron: str, timezone: str, after: int) -> int:
-    """The first moment of a schedule after another one; raises ConfigurationError for what is none."""
+def next_due_time(cron: str, timezone: str, after: int) -> int:
+    """Returns the first matching time after `after`. Raises ConfigurationError for an invalid cron line or time
+    zone."""
     try:
         zone = ZoneInfo(timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ConfigurationError(f"there is no time zone {timezone!r}; write one like Europe/Berlin") from None
+        raise ConfigurationError(f"unknown time zone {timezone!r}; use an IANA name such as Europe/Berlin") from None
     if not croniter.is_valid(cron) or len(cron.split()) != 5:
-        raise ConfigurationError(f"{cron!r} is no schedule; write minute, hour, day, month and weekday: 0 7 * * *")
+        raise ConfigurationError(
+            f"{cron!r} is not a cron line; write minute, hour, day, month and weekday, such as 0 7 * * *"
+        )
     return round(croniter(cron, datetime.fromtimestamp(after / 1000, zone)).get_next(float) * 1000)
 
 
-def local_zone() -> str:
-    """The name of this machine's time zone."""
+def local_timezone() -> str:
+    """Returns the IANA name of this machine's time zone; UTC if it is unknown."""
     named = os.environ.get("TZ", "").lstrip(":")
     linked = str(Path("/etc/localtime").resolve()).partition("zoneinfo/")[2]
     for name in (named, linked):
@@ -63,13 +67,15 @@ def local_zone() -> str:
     return "UTC"
 
 
-class Schedules:
-    def __init__(self, database: Database) -> None:
-        self._engine = database.engine
-        self._table = f"{database.prefix}schedules"
+class ScheduleTable:
+    """The table of schedules."""
 
-    def add(self, cron: str, timezone: str, prompt: str, order: dict[str, Any]) -> Schedule:
-        due = next_time(cron, timezone, now_ms())
+    def __init__(self, database: RunDatabase) -> None:
+        self._engine = database.engine
+        self._table = f"{database.table_prefix}schedules"
+
+    def add_schedule(self, cron: str, timezone: str, prompt: str, order: dict[str, Any]) -> Schedule:
+        due = next_due_time(cron, timezone, now_ms())
         schedule = Schedule(id=new_id(), cron=cron, timezone=timezone, prompt=prompt, due=due, order=order)
         with self._engine.begin() as db:
             db.execute(
@@ -78,56 +84,56 @@ class Schedules:
             )
         return schedule
 
-    def all(self, *, due: int | None = None) -> Sequence[Schedule]:
-        """In the order in which they are due, then those that are paused; with `due` only those whose time has come by
-        then."""
+    def list_schedules(self, *, due: int | None = None) -> Sequence[Schedule]:
+        """Returns the schedules ordered by due time, paused ones last; with `due` only those that are due by then."""
         statement = f"SELECT schedule, due FROM {self._table} WHERE due <= :due ORDER BY due, id"
         with self._engine.connect() as db:
-            rows = db.execute(sa.text(statement), {"due": _NEVER if due is None else due}).all()
-        return [_read(row.schedule, row.due) for row in rows]
+            rows = db.execute(sa.text(statement), {"due": _PAUSED_DUE if due is None else due}).all()
+        return [_decode_schedule(row.schedule, row.due) for row in rows]
 
-    def advance(self, schedule: Schedule, now: int) -> None:
-        """To its next time from now: what was missed while nobody looked is made up for once, not once for each."""
-        self._set_due(schedule.id, next_time(schedule.cron, schedule.timezone, now), before=schedule.due)
+    def advance_due(self, schedule: Schedule, now: int) -> None:
+        """Moves the schedule to its next time after `now`; missed times result in one run, not in one each."""
+        self._set_due(schedule.id, next_due_time(schedule.cron, schedule.timezone, now), before=schedule.due)
 
-    def pause(self, schedule_id: str) -> Schedule:
+    def pause_schedule(self, schedule_id: str) -> Schedule:
         with self._engine.begin() as db:
             db.execute(
-                sa.text(f"UPDATE {self._table} SET due = :never WHERE id = :id"), {"never": _NEVER, "id": schedule_id}
+                sa.text(f"UPDATE {self._table} SET due = :never WHERE id = :id"),
+                {"never": _PAUSED_DUE, "id": schedule_id},
             )
-        return self._one(schedule_id)
+        return self._load_schedule(schedule_id)
 
-    def resume(self, schedule_id: str) -> Schedule:
-        """From its next time from now on: what it missed while it was paused was not wanted."""
-        schedule = self._one(schedule_id)
+    def resume_schedule(self, schedule_id: str) -> Schedule:
+        """Continues a paused schedule at its next time after now; times that it missed are skipped."""
+        schedule = self._load_schedule(schedule_id)
         if schedule.paused:
-            self._set_due(schedule_id, schedule.due, before=_NEVER)
-        return self._one(schedule_id)
+            self._set_due(schedule_id, schedule.due, before=_PAUSED_DUE)
+        return self._load_schedule(schedule_id)
 
-    def remove(self, schedule_id: str) -> None:
+    def remove_schedule(self, schedule_id: str) -> None:
         with self._engine.begin() as db:
             db.execute(sa.text(f"DELETE FROM {self._table} WHERE id = :id"), {"id": schedule_id})
 
     def _set_due(self, schedule_id: str, due: int, *, before: int) -> None:
-        """Unless somebody else has set it in the meantime."""
+        """Compare-and-set: does nothing if another process has changed the due time."""
         with self._engine.begin() as db:
             db.execute(
                 sa.text(f"UPDATE {self._table} SET due = :due WHERE id = :id AND due = :before"),
                 {"due": due, "id": schedule_id, "before": before},
             )
 
-    def _one(self, schedule_id: str) -> Schedule:
+    def _load_schedule(self, schedule_id: str) -> Schedule:
         with self._engine.connect() as db:
             row = db.execute(
                 sa.text(f"SELECT schedule, due FROM {self._table} WHERE id = :id"), {"id": schedule_id}
             ).one_or_none()
         if row is None:
-            raise SessionNotFoundError(f"there is no schedule {schedule_id}")
-        return _read(row.schedule, row.due)
+            raise SessionNotFoundError(f"no schedule {schedule_id}")
+        return _decode_schedule(row.schedule, row.due)
 
 
-def _read(kept: str, due: int) -> Schedule:
-    schedule = msgspec.json.decode(kept, type=Schedule)
-    if due < _NEVER:
+def _decode_schedule(encoded: str, due: int) -> Schedule:
+    schedule = msgspec.json.decode(encoded, type=Schedule)
+    if due < _PAUSED_DUE:
         return msgspec.structs.replace(schedule, due=due)
-    return msgspec.structs.replace(schedule, due=next_time(schedule.cron, schedule.timezone, now_ms()), paused=True)
+    return msgspec.structs.replace(schedule, due=next_due_time(schedule.cron, schedule.timezone, now_ms()), paused=True)

@@ -1,4 +1,4 @@
-"""What others are told when a run has ended: kept with its report, and posted until somebody took it or nobody will."""
+"""Webhooks for ended runs: an outbox table written with the report, and retries until the receiver accepts."""
 
 import asyncio
 import logging
@@ -10,55 +10,56 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from outrider.background.database import Database
+from outrider.background.database import RunDatabase
 from outrider.errors import ToolFailure
-from outrider.processes.sandbox.proxy import Rules
-from outrider.tools.web_client import Gate, checked, is_public
+from outrider.processes.sandbox.proxy import HostRules
+from outrider.tools.web_client import SocketGuard, check_url, is_public
 from outrider.types.ids import now_ms
 
-SECONDS = 10.0
-_USUAL_PORTS = {"http": 80, "https": 443}
+TIMEOUT_SECONDS = 10.0
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-async def post(url: str, body: str, key: str, hosts: Sequence[str] = ()) -> None:
-    """`hosts` are those of the user's own network that may be called. Raises ToolFailure for anything but a yes."""
+async def post_notice(url: str, body: str, key: str, hosts: Sequence[str] = ()) -> None:
+    """Posts a notice. `hosts` lists private addresses that the user allows. Raises ToolFailure unless the status is
+    2xx."""
     import aiohttp
 
-    gate = Gate((lambda _: True) if _is_named(checked(url), hosts) else is_public)
+    gate = SocketGuard((lambda _: True) if _is_allowed_host(check_url(url), hosts) else is_public)
     connector = aiohttp.TCPConnector(socket_factory=gate.open_socket, use_dns_cache=False, force_close=True)
     headers = {"content-type": "application/json", "user-agent": "outrider", "idempotency-key": key}
     try:
         async with (
-            asyncio.timeout(SECONDS),
+            asyncio.timeout(TIMEOUT_SECONDS),
             aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session,
-            session.post(url, data=body.encode(), headers=headers, allow_redirects=False) as answer,
+            session.post(url, data=body.encode(), headers=headers, allow_redirects=False) as response,
         ):
-            if not 200 <= answer.status < 300:
-                raise ToolFailure(f"it answered with {answer.status}")
+            if not 200 <= response.status < 300:
+                raise ToolFailure(f"the receiver returned status {response.status}")
     except TimeoutError as error:
-        raise ToolFailure(f"it did not answer within {SECONDS:g} s") from error
+        raise ToolFailure(f"the receiver did not respond within {TIMEOUT_SECONDS:g} s") from error
     except (aiohttp.ClientError, OSError, ValueError) as error:
         if gate.refused is not None:
-            raise ToolFailure(f"it leads to {gate.refused}, which is not a public address") from error
-        raise ToolFailure(f"{type(error).__name__} on the way") from error
+            raise ToolFailure(f"the host resolves to {gate.refused}, which is not a public address") from error
+        raise ToolFailure(f"{type(error).__name__}") from error
 
 
-def _is_named(url: str, hosts: Sequence[str]) -> bool:
+def _is_allowed_host(url: str, hosts: Sequence[str]) -> bool:
     parts = urlsplit(url)
-    return Rules(hosts).allow(parts.hostname or "", parts.port or _USUAL_PORTS[parts.scheme])
+    return HostRules(hosts).allows(parts.hostname or "", parts.port or _DEFAULT_PORTS[parts.scheme])
 
 
-ATTEMPTS = 6
-FIRST_PAUSE = 5_000  # milliseconds until the second attempt; each one after it waits four times as long
-# Milliseconds in which nobody else tries; an attempt takes far less, unless it is cut off.
-CLAIM = round(SECONDS * 6_000)
+MAX_ATTEMPTS = 6
+FIRST_RETRY_MS = 5_000  # delay before the second attempt; each further delay is four times as long
+# How long a claim excludes other workers; an attempt takes far less unless its worker dies.
+CLAIM_MS = round(TIMEOUT_SECONDS * 6_000)
 
 _log = logging.getLogger("outrider.worker")
 
 
-class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """`id` is the same for the same end, however many workers come to it and however often it is posted: receivers can
-    tell a repetition by it. `due` is when somebody else may try."""
+class WebhookNotice(msgspec.Struct, frozen=True, kw_only=True):
+    """One message. `id` is the same for the same end of a run, however many workers report it and however often it is
+    posted, so that receivers can detect duplicates. `due` is when another worker may try."""
 
     id: str
     url: str
@@ -67,86 +68,89 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     due: int = 0
 
 
-class Notices:
-    """A table of them; one that was taken stays, so that it is not sent again, and one that nobody took as well."""
+class WebhookOutbox:
+    """The table of notices. A delivered or abandoned notice stays in it with `due` NULL, so that it is not sent
+    again."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: RunDatabase) -> None:
         self._engine = database.engine
-        self._table = f"{database.prefix}notices"
+        self._table = f"{database.table_prefix}notices"
 
-    def keep(self, db: sa.Connection, notice: Notice) -> None:
-        """In the transaction in which the end of the run is kept."""
+    def add_notice(self, db: sa.Connection, notice: WebhookNotice) -> None:
+        """Inserts a notice in the caller's transaction, which also stores the report."""
         statement = f"INSERT INTO {self._table} VALUES (:id, :url, :body, 0, :due) ON CONFLICT DO NOTHING"
         db.execute(sa.text(statement), {"id": notice.id, "url": notice.url, "body": notice.body, "due": now_ms()})
 
-    def count(self, db: sa.Connection, run_id: str) -> int:
-        """How many ends of a run others were, or are to be, told of."""
+    def count_notices(self, db: sa.Connection, run_id: str) -> int:
+        """Returns how many ends of the run have a notice."""
         statement = f"SELECT count(*) FROM {self._table} WHERE id LIKE :ids"
         return db.execute(sa.text(statement), {"ids": f"{run_id}:%"}).scalar_one()
 
-    def are_left(self) -> bool:
-        """Whether some are to be posted, now or later."""
+    def has_pending(self) -> bool:
+        """Returns whether a notice is to be posted, now or later."""
         statement = f"SELECT id FROM {self._table} WHERE due IS NOT NULL LIMIT 1"
         with self._engine.connect() as db:
             return db.execute(sa.text(statement)).first() is not None
 
-    async def tell(self, hosts: Sequence[str]) -> None:
-        """Post what is due. Whoever has enough of it waits for what is under way: cut off, it would be posted twice."""
-        posting = asyncio.ensure_future(self._post_all(hosts))
+    async def post_due(self, hosts: Sequence[str]) -> None:
+        """Posts the due notices. If the caller is cancelled, it first waits for posts in progress: an interrupted post
+        would be sent twice."""
+        posting = asyncio.ensure_future(self._post_claimed(hosts))
         try:
             await asyncio.shield(posting)
         except asyncio.CancelledError:
             await posting
             raise
 
-    async def _post_all(self, hosts: Sequence[str]) -> None:
-        """Side by side: nobody waits for the deaf receiver of another."""
-        due = await asyncio.to_thread(self.claim, now_ms())
+    async def _post_claimed(self, hosts: Sequence[str]) -> None:
+        """Posts in parallel, so that a slow receiver does not delay the others."""
+        due = await asyncio.to_thread(self.claim_due, now_ms())
         async with asyncio.TaskGroup() as posting:
             for notice in due:
-                posting.create_task(self.deliver(notice, hosts))
+                posting.create_task(self.deliver_notice(notice, hosts))
 
-    async def deliver(self, notice: Notice, hosts: Sequence[str]) -> None:
+    async def deliver_notice(self, notice: WebhookNotice, hosts: Sequence[str]) -> None:
         try:
-            await post(notice.url, notice.body, notice.id, hosts)
+            await post_notice(notice.url, notice.body, notice.id, hosts)
         except ToolFailure as problem:
-            last = notice.tries >= ATTEMPTS
-            words = "it is not tried again" if last else "it is tried again later"
-            host = urlsplit(notice.url).hostname  # the rest of the address may be a secret
-            _log.warning("the notice %s could not be posted to %s; %s: %s", notice.id, host, words, problem)
-            await self._record(notice, None if last else now_ms() + FIRST_PAUSE * 4 ** (notice.tries - 1))
+            last = notice.tries >= MAX_ATTEMPTS
+            consequence = "no further attempt" if last else "will retry"
+            host = urlsplit(notice.url).hostname  # the rest of the URL may contain a secret
+            _log.warning("cannot post webhook notice %s to %s (%s): %s", notice.id, host, consequence, problem)
+            await self._record_result(notice, None if last else now_ms() + FIRST_RETRY_MS * 4 ** (notice.tries - 1))
         else:
-            await self._record(notice, None)
+            await self._record_result(notice, None)
 
-    def claim(self, now: int) -> Sequence[Notice]:
-        """Those that are due, each for one worker: whoever claims one has it for longer than an attempt takes. Only a
-        worker that is cut off between its attempt and its record of it leaves one to be posted again."""
+    def claim_due(self, now: int) -> Sequence[WebhookNotice]:
+        """Claims the due notices, each for one worker, for longer than an attempt takes. A notice is posted twice only
+        if a worker dies between the attempt and recording its result."""
         statement = f"SELECT id, url, body, tries, due FROM {self._table} WHERE due <= :now ORDER BY due LIMIT 20"
         with self._engine.connect() as db:
             if not (found := db.execute(sa.text(statement), {"now": now}).all()):
                 return ()
-        return [notice for row in found if (notice := self._claimed(row, now))]
+        return [notice for row in found if (notice := self._claim_notice(row, now))]
 
-    def _claimed(self, row: Any, now: int) -> Notice | None:
-        later = now + CLAIM
+    def _claim_notice(self, row: Any, now: int) -> WebhookNotice | None:
+        later = now + CLAIM_MS
         statement = f"UPDATE {self._table} SET tries = tries + 1, due = :later WHERE id = :id AND due = :due"
         with self._engine.begin() as db:
             if not db.execute(sa.text(statement), {"later": later, "id": row.id, "due": row.due}).rowcount:
                 return None
-        return Notice(id=row.id, url=row.url, body=row.body, tries=row.tries + 1, due=later)
+        return WebhookNotice(id=row.id, url=row.url, body=row.body, tries=row.tries + 1, due=later)
 
-    async def _record(self, notice: Notice, due: int | None) -> None:
-        """When it is tried next, or that it is not."""
+    async def _record_result(self, notice: WebhookNotice, due: int | None) -> None:
+        """Stores when the next attempt is due; None for no further attempt."""
         try:
-            await asyncio.to_thread(self._set, notice, due)
+            await asyncio.to_thread(self._set_due, notice, due)
         except SQLAlchemyError as problem:
-            _log.warning("what became of the notice %s is not kept; it may be posted again: %s", notice.id, problem)
+            _log.warning("cannot store the result of webhook notice %s; it may be posted again: %s", notice.id, problem)
 
-    def _set(self, notice: Notice, due: int | None) -> None:
-        """One that was taken is done with, whoever has claimed it since."""
-        given: dict[str, Any] = {"due": due, "id": notice.id}
+    def _set_due(self, notice: WebhookNotice, due: int | None) -> None:
+        """A delivered notice is final even if another worker has claimed it since; a retry time is stored only if the
+        claim is still ours."""
+        parameters: dict[str, Any] = {"due": due, "id": notice.id}
         statement = f"UPDATE {self._table} SET due = :due WHERE id = :id"
         if due is not None:
-            statement, given = f"{statement} AND due = :claimed", {**given, "claimed": notice.due}
+            statement, parameters = f"{statement} AND due = :claimed", {**parameters, "claimed": notice.due}
         with self._engine.begin() as db:
-            db.execute(sa.text(statement), given)
+            db.execute(sa.text(statement), parameters)

@@ -1,4 +1,4 @@
-"""A worker: takes runs from the queues, carries them to their ends, and watches over the other workers."""
+"""The worker: dequeues runs, executes them, and takes over the runs of dead workers."""
 
 import asyncio
 import logging
@@ -10,13 +10,13 @@ import msgspec
 from dbos import DBOS, DBOSClient, error
 from sqlalchemy.exc import SQLAlchemyError
 
-from outrider.background.database import Database, give_back, is_unordered
+from outrider.background.database import WORKFLOW_NAME, RunDatabase, is_unexpected_error, worker_queue
 from outrider.background.executor import RunExecutor
-from outrider.background.heartbeat import NOBODY, Heartbeat, Watch, WorkerRegistry
-from outrider.background.jobs import WORKFLOW, Jobs
-from outrider.background.queue import RunQueue, own_queue
-from outrider.background.records import Job, state_of
-from outrider.background.reports import OrphanedRuns, Reports
+from outrider.background.heartbeat import UNKNOWN_OWNER, FailureDetector, WorkerHeartbeat, WorkerRegistry
+from outrider.background.jobs import JobClient
+from outrider.background.queue import RunQueue
+from outrider.background.records import JobSpec, RunOutcome, derive_run_state
+from outrider.background.reports import OrphanedRunFinder, ReportTable
 from outrider.background.worktrees import RunWorkspace
 from outrider.config.file import BackgroundTable
 from outrider.engine.archive import short_id
@@ -24,184 +24,252 @@ from outrider.engine.engine import Engine
 from outrider.errors import ConfigurationError, OutriderError
 
 _log = logging.getLogger("outrider.worker")
-_USUAL = BackgroundTable()
-ATTEMPTS = 100  # workers that a run may wear out before it is given up
+_DEFAULT_LIMITS = BackgroundTable()
+MAX_RECOVERY_ATTEMPTS = 100  # workers that may die during a run before it fails
 
 
 class Worker:
-    """Open it with `async with`; there is one per process, since the durable engine is one per process. It takes runs
-    within its `terms`, looking for some every `poll` seconds."""
+    """Executes runs while it is open (`async with`). A process can have one, because DBOS has one runtime per process.
+    It starts runs within `limits` and polls the queue every `poll` seconds."""
 
     def __init__(
         self,
         engine: Engine,
-        database: Database,
+        database: RunDatabase,
         *,
-        terms: BackgroundTable = _USUAL,
+        limits: BackgroundTable = _DEFAULT_LIMITS,
         poll: float = 0.25,
-        beat: float = 1.0,
-        patience: float = 4.0,
-        ground: RunWorkspace | None = None,
+        heartbeat: float = 1.0,
+        dead_after: float = 4.0,
+        workspace: RunWorkspace | None = None,
     ) -> None:
         self._database = database
         self._engine = engine
-        self._terms = terms
+        self._limits = limits
         self._poll = poll
-        self._beat = beat
-        self._line = RunQueue(database)
-        self._roster = WorkerRegistry(database)
-        self._reports = Reports(database, self._roster.me.id)
-        self._leavings = OrphanedRuns(database)
-        self._carrier = RunExecutor(engine, ground or RunWorkspace(engine.store), self._reports, self._owns)
+        self._heartbeat = heartbeat
+        self._queue = RunQueue(database)
+        self._workers = WorkerRegistry(database)
+        self._reports = ReportTable(database, self._workers.owner.id)
+        self._executor = RunExecutor(engine, workspace or RunWorkspace(engine.store), self._reports, self._owns_run)
         self._store = engine.store
-        self._watch = Watch(patience)
-        self._given_up = False
+        self._failure_detector = FailureDetector(dead_after)
+        self._is_removed = False
+        self._unstarted: set[str] = set()  # assigned runs that had not started at the last heartbeat
 
     @property
     def id(self) -> str:
-        return self._roster.me.id
+        return self._workers.owner.id
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        await asyncio.to_thread(self._database.prepare)
-        self._client: DBOSClient = await asyncio.to_thread(self._database.client)
-        self.jobs = Jobs(self._client, self._store, self._database)
-        await asyncio.to_thread(self._launch)
-        await asyncio.to_thread(self._roster.beat)  # nobody gives up one that takes long to begin
+        await asyncio.to_thread(self._database.migrate)
+        self._client: DBOSClient = await asyncio.to_thread(self._database.open_client)
+        self._orphans = OrphanedRunFinder(self._database, self._client)
+        self.job_client = JobClient(self._client, self._store, self._database)
+        await asyncio.to_thread(self._launch_dbos)
+        # Before the first heartbeat, so that a slow start is not a dead worker.
+        await asyncio.to_thread(self._workers.record_heartbeat)
         self._tasks = [
-            asyncio.create_task(self._again(self._beat, self._one_beat), name="the worker's heart"),
-            asyncio.create_task(self._again(self._poll, self._take), name="the worker's hand"),
-            asyncio.create_task(self._again(self._beat, self._tell), name="the worker's voice"),
-            asyncio.create_task(self._again(self._beat, self._settle), name="the worker's broom"),
+            asyncio.create_task(self._repeat_forever(self._heartbeat, self._run_heartbeat), name="the worker's heart"),
+            asyncio.create_task(self._repeat_forever(self._poll, self._dequeue_runs), name="the worker's hand"),
+            asyncio.create_task(self._repeat_forever(self._heartbeat, self._post_webhooks), name="the worker's voice"),
+            asyncio.create_task(self._repeat_forever(self._heartbeat, self._finish_orphans), name="the worker's broom"),
         ]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Give everything back: another worker goes on with it at once."""
+        """Puts all runs back into the queue, so that another worker continues them immediately."""
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
-        await self._carrier.leave()
+        await self._executor.release_all()
         await asyncio.to_thread(DBOS.destroy, destroy_registry=True)
-        await asyncio.to_thread(self._bury, self.id)
+        await asyncio.to_thread(self._remove_worker, self.id)
         await asyncio.to_thread(self._client.destroy)
 
-    def _launch(self) -> None:
+    def _launch_dbos(self) -> None:
         async def work(given: Any) -> Any:
-            return await self._work(given)
+            return await self._run_workflow(given)
 
-        DBOS.workflow(name=WORKFLOW, max_recovery_attempts=ATTEMPTS)(work)
-        DBOS(config=self._database.config(self.id))
-        logging.getLogger("dbos").addFilter(is_unordered)
-        DBOS.listen_queues([own_queue(self.id)])
+        DBOS.workflow(name=WORKFLOW_NAME, max_recovery_attempts=MAX_RECOVERY_ATTEMPTS)(work)
+        DBOS(config=self._database.dbos_config(self.id))
+        logging.getLogger("dbos").addFilter(is_unexpected_error)
+        DBOS.listen_queues([worker_queue(self.id)])
         DBOS.launch()
-        self._open_queue()
+        self._register_queue()
 
-    def _open_queue(self) -> None:
-        """What is in it was taken within all limits already."""
-        DBOS.register_queue(own_queue(self.id), polling_interval_sec=self._poll)
+    def _register_queue(self) -> None:
+        """Registers this worker's DBOS queue without limits: the run queue has already applied them."""
+        DBOS.register_queue(worker_queue(self.id), polling_interval_sec=self._poll)
 
-    async def _work(self, given: Any) -> Any:
-        """The workflow. It runs on a loop of the durable engine; the agents' engine has its own."""
+    async def _run_workflow(self, given: Any) -> Any:
+        """The DBOS workflow. DBOS calls it on its own event loop; the engine runs on the loop that opened the
+        worker."""
         run_id = DBOS.workflow_id or ""
-        carried = self._carry(run_id, msgspec.convert(given, Job, strict=False))
+        carried = self._execute_run(run_id, msgspec.convert(given, JobSpec, strict=False))
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(carried, self._loop))
 
-    async def _carry(self, run_id: str, job: Job) -> Any:
-        _log.info("works on the run %s", short_id(run_id))
-        outcome = await self._carrier.carry(run_id, job)
-        _log.info("the run %s is %s", short_id(run_id), state_of("SUCCESS", outcome))
-        if outcome.reason == "waiting":
-            await asyncio.to_thread(self.jobs.waiting.add, run_id)
+    async def _execute_run(self, run_id: str, job: JobSpec) -> Any:
+        outcome = RunOutcome(reason="aborted")
+        if await self._owns_run(run_id):
+            _log.info("run %s started", short_id(run_id))
+            outcome = await self._start_run(run_id, job)
+            _log.info("run %s: %s", short_id(run_id), derive_run_state("SUCCESS", outcome))
+        await self._release_run(run_id, is_waiting=outcome.reason == "waiting")
         return msgspec.to_builtins(outcome)
 
-    async def _owns(self, run_id: str) -> bool:
-        """A server that cannot be asked just now has given the run to nobody else either."""
+    async def _start_run(self, run_id: str, job: JobSpec) -> RunOutcome:
+        entry = (await asyncio.to_thread(self._queue.get_entries, [run_id])).get(run_id)
+        if entry is not None and entry.attempts > MAX_RECOVERY_ATTEMPTS:
+            message = f"the run was given up: {MAX_RECOVERY_ATTEMPTS} workers died while they executed it"
+            return await self._executor.fail_run(run_id, job, message)
+        return await self._executor.execute_run(run_id, job)
+
+    async def _release_run(self, run_id: str, *, is_waiting: bool) -> None:
+        """Ends the assignment before the workflow returns. If the run is no longer assigned to this worker, waits until
+        DBOS no longer lists it as ours: DBOS would store the outcome of this execution as the end of the run."""
+        while True:
+            try:
+                if is_waiting:
+                    await asyncio.to_thread(self.job_client.waiting_runs.add_run, run_id)
+                if await asyncio.to_thread(self._queue.release_run, run_id, self.id):
+                    return
+                status = await self._client.list_workflows_async(
+                    workflow_ids=[run_id], load_input=False, load_output=False
+                )
+                if not any(found.status == "PENDING" and found.executor_id == self.id for found in status):
+                    return
+            except SQLAlchemyError as problem:
+                _log.warning("cannot release run %s, will retry: %s", short_id(run_id), problem)
+            await asyncio.sleep(self._poll)
+
+    async def _owns_run(self, run_id: str) -> bool:
+        """Returns whether the queue assigns the run to this worker now. If the database is unreachable it returns True,
+        because then no other worker can have taken the run either."""
         try:
-            found = await self._client.list_workflows_async(workflow_ids=[run_id], load_input=False, load_output=False)
+            entry = (await asyncio.to_thread(self._queue.get_entries, [run_id])).get(run_id)
         except SQLAlchemyError:
             return True
-        return any(status.status == "PENDING" and status.executor_id == self.id for status in found)
+        return entry is not None and entry.is_assigned_to(self.id) and not entry.canceled
 
-    async def _again(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat_forever(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(seconds)
             try:
                 await work()
             except (SQLAlchemyError, error.DBOSException, OutriderError) as problem:
-                _log.warning("this failed, and is tried again: %s", problem)
-            except Exception:  # noqa: BLE001  one whose heart stands still takes runs that the others take back, for ever
-                _log.exception("this failed, and is tried again")
+                _log.warning("worker task failed, will retry: %s", problem)
+            except Exception:  # noqa: BLE001  a worker without heartbeat would lose its runs and start them again, forever
+                _log.exception("worker task failed, will retry")
 
-    async def _take(self) -> None:
-        await asyncio.to_thread(self._line.take, self.id, self._terms, self._provider_of)
+    async def _dequeue_runs(self) -> None:
+        """Assigns runs to this worker and moves their workflows into its DBOS queue. `resume_workflows` also revives a
+        canceled workflow, so runs that were canceled in between are canceled again."""
+        run_ids = await asyncio.to_thread(self._queue.dequeue_runs, self.id, self._limits, self._provider_of)
+        if run_ids:
+            await asyncio.to_thread(self._resume_workflows, list(run_ids))
 
-    async def _tell(self) -> None:
-        await self._reports.notices.tell(self._terms.webhooks)
+    def _resume_workflows(self, run_ids: list[str]) -> None:
+        self._client.resume_workflows(run_ids, queue_name=worker_queue(self.id))
+        if canceled := [entry.id for entry in self._queue.get_entries(run_ids).values() if entry.canceled]:
+            self._client.cancel_workflows(canceled)
 
-    async def _settle(self) -> None:
-        """Bring runs to their end that are over, and whose workers could not do it any more; one that cannot be is
-        found again."""
-        taken = await asyncio.to_thread(self._leavings.take, self.id, self._roster.names, self._carrier.carried)
-        for left in taken:
-            _log.warning("the run %s was left as it stood; it is brought to its end", short_id(left.run_id))
+    async def _resume_unstarted(self) -> None:
+        """Moves the workflows of assigned runs again that are not in this worker's DBOS queue, because the database was
+        unreachable after the assignment."""
+        assigned = {entry.id for entry in await asyncio.to_thread(self._queue.list_assigned, self.id)}
+        unstarted = assigned - self._executor.active_runs
+        repeated, self._unstarted = unstarted & self._unstarted, unstarted
+        if not repeated:
+            return
+        found = await self._client.list_workflows_async(
+            workflow_ids=list(repeated), status=["DELAYED", "ENQUEUED", "PENDING"], load_input=False, load_output=False
+        )
+        here = [("ENQUEUED", worker_queue(self.id)), ("PENDING", worker_queue(self.id))]
+        if lost := [status.workflow_id for status in found if (status.status, status.queue_name) not in here]:
+            await asyncio.to_thread(self._resume_workflows, lost)
+
+    async def _post_webhooks(self) -> None:
+        await self._reports.outbox.post_due(self._limits.webhooks)
+
+    async def _finish_orphans(self) -> None:
+        """Stores the reports of ended runs whose workers could not; a run that fails here is found again later."""
+        claimed = await asyncio.to_thread(
+            self._orphans.claim_orphans, self.id, self._workers.worker_ids, self._executor.active_runs
+        )
+        for orphan in claimed:
+            _log.warning("run %s ended without a report; storing one", short_id(orphan.run_id))
             with suppress(OutriderError):
-                await self._carrier.settle(left.run_id, await self.jobs.job(left.run_id), left.reason)
+                job = await self.job_client.get_job(orphan.run_id)
+                await self._executor.finish_orphan(orphan.run_id, job, orphan.reason)
+                await asyncio.to_thread(self._queue.release_run, orphan.run_id, self.id)
 
     def _provider_of(self, agent: str) -> str:
         try:
-            return self._engine.staff.agent(agent).provider
+            return self._engine.runtime.find_agent(agent).provider
         except ConfigurationError:
-            return ""  # the run will end with that error
+            return ""  # the run itself fails with this error
 
-    async def _one_beat(self) -> None:
-        self._given_up |= not await asyncio.to_thread(self._roster.beat)
-        if self._given_up:
-            await self._begin_anew()
-        beats = [*await asyncio.to_thread(self._roster.others), *await self._unknown()]
-        for worker_id in self._watch.dead(beats):
-            _log.warning("the worker %s has died; its runs go back to their queues", worker_id)
-            await asyncio.to_thread(self._bury, worker_id)
-        await self._cancel_unwanted()
-        await self.jobs.submit_due()
-        for run_id in await asyncio.to_thread(self.jobs.waiting.all):
-            if await self.jobs.wake(run_id):
-                await asyncio.to_thread(self.jobs.waiting.remove, run_id)
+    async def _run_heartbeat(self) -> None:
+        self._is_removed |= not await asyncio.to_thread(self._workers.record_heartbeat)
+        if self._is_removed:
+            await self._rejoin_workers()
+        beats = [*await asyncio.to_thread(self._workers.other_heartbeats), *await self._unregistered_workers()]
+        for worker_id in self._failure_detector.find_dead_workers(beats):
+            _log.warning("worker %s is dead; its runs are queued again", worker_id)
+            await asyncio.to_thread(self._remove_worker, worker_id)
+        await self._abort_canceled_runs()
+        await self._resume_unstarted()
+        await self.job_client.submit_due()
+        for run_id in await asyncio.to_thread(self.job_client.waiting_runs.list_runs):
+            if await self.job_client.resume_if_answered(run_id):
+                await asyncio.to_thread(self.job_client.waiting_runs.remove_run, run_id)
 
-    async def _begin_anew(self) -> None:
-        """The others had given this worker up. What it held is let go, after it has ceased to be this worker's."""
-        _log.warning("the other workers had given up this one; it lets go of its runs")
-        held = self._carrier.held
-        await asyncio.to_thread(self._return_runs, self.id)
-        await asyncio.to_thread(self._open_queue)
+    async def _rejoin_workers(self) -> None:
+        """Releases all runs after other workers removed this one as dead. It requeues them first, so that none is
+        lost."""
+        _log.warning("other workers removed this worker as dead; releasing its runs")
+        held = self._executor.open_runs
+        await asyncio.to_thread(self._requeue_runs, self.id)
+        await asyncio.to_thread(self._register_queue)
         for run_id, engine in held.items():
-            await self._carrier.drop(run_id, engine)
-        self._given_up = False
+            await self._executor.release_run(run_id, engine)
+        self._is_removed = False
 
-    async def _unknown(self) -> list[Heartbeat]:
-        """Who has runs without being on the roster: given up while it was paused, it took some before it noticed."""
-        running = await self._client.list_workflows_async(
-            name=WORKFLOW, status="PENDING", load_input=False, load_output=False
+    async def _unregistered_workers(self) -> list[WorkerHeartbeat]:
+        """Returns owners of runs that have no row in the registry: a worker that was removed while it was paused may
+        have started runs before it noticed."""
+        workers = await asyncio.to_thread(self._queue.list_workers) - {""}
+        return [
+            WorkerHeartbeat(worker_id, UNKNOWN_OWNER, 0)
+            for worker_id in workers - await asyncio.to_thread(self._workers.worker_ids)
+        ]
+
+    def _remove_worker(self, worker_id: str) -> None:
+        """Requeues the runs first and deletes the worker's row last, so that another worker repeats it after a crash in
+        between."""
+        self._requeue_runs(worker_id)
+        self._client.delete_queue(worker_queue(worker_id))
+        self._workers.remove_worker(worker_id)
+
+    def _requeue_runs(self, worker_id: str) -> None:
+        """Requeues the worker's assigned runs, and released runs whose outcome DBOS has not stored. Their workflows
+        stay pending in DBOS until a worker starts them: a resume here could stop one that has just been started."""
+        pending = self._client.list_workflows(
+            name=WORKFLOW_NAME, status="PENDING", executor_id=worker_id, load_input=False, load_output=False
         )
-        workers = {status.executor_id for status in running if status.executor_id}
-        workers |= await asyncio.to_thread(self._line.takers)
-        return [Heartbeat(worker_id, NOBODY, 0) for worker_id in workers - await asyncio.to_thread(self._roster.names)]
+        run_ids = [entry.id for entry in self._queue.list_assigned(worker_id)]
+        run_ids += [status.workflow_id for status in pending]
+        requeued = [run_id for run_id in dict.fromkeys(run_ids) if self._queue.requeue_run(run_id, worker_id)]
+        canceled = [entry.id for entry in self._queue.get_entries(requeued).values() if entry.canceled]
+        if canceled:
+            self._client.cancel_workflows(canceled)
 
-    def _bury(self, worker_id: str) -> None:
-        """First the runs, then the worker's name: whoever dies in between leaves it for the next one to do."""
-        self._return_runs(worker_id)
-        self._client.delete_queue(own_queue(worker_id))
-        self._roster.strike(worker_id)
-
-    def _return_runs(self, worker_id: str) -> None:
-        give_back(self._client, worker_id)
-        self._line.return_all(worker_id)
-
-    async def _cancel_unwanted(self) -> None:
-        held = list(self._carrier.held)
+    async def _abort_canceled_runs(self) -> None:
+        held = list(self._executor.open_runs)
         if not held:
             return
-        found = await self._client.list_workflows_async(workflow_ids=held, load_input=False, load_output=False)
-        for status in found:
-            if status.status == "CANCELLED":
-                await self._carrier.cancel(status.workflow_id)
+        for entry in (await asyncio.to_thread(self._queue.get_entries, held)).values():
+            if entry.canceled:
+                await self._executor.abort_run(entry.id)

@@ -1,4 +1,4 @@
-"""The worktrees on this machine: made when a run begins, committed to when it ends, kept if anything changed."""
+"""Git worktrees of runs: created when a run starts, committed when it ends, removed if nothing changed."""
 
 import asyncio
 import logging
@@ -16,52 +16,54 @@ from typing import Any
 
 import msgspec
 
-from outrider.background.records import Job
-from outrider.config.paths import Folders, make_private
+from outrider.background.records import JobSpec
+from outrider.config.paths import AppFolders, make_private_folder
 from outrider.engine.archive import short_id
 from outrider.errors import ConfigurationError, ProcessError
-from outrider.project.sandbox import FOLDER, Worktree, record_of
+from outrider.project.sandbox import WORKTREES_FOLDER, RunWorktree, worktree_record
 from outrider.project.trust import WorkspaceTrust, find_project
+from outrider.sessions.process_identity import current_process
 from outrider.sessions.records import InboxItem, SessionUpdate, StoredSession
-from outrider.sessions.sqlite.owners import this_process
 from outrider.sessions.store import Store
 from outrider.types.messages import Message
 from outrider.types.parts import TextPart
 
-SECONDS = 300.0
-LONGEST = 1 << 20  # bytes of output that are kept
-_PLAIN = (
+GIT_TIMEOUT_SECONDS = 300.0
+MAX_OUTPUT_BYTES = 1 << 20  # the rest of the output is dropped
+_SAFE_CONFIG = (
     *("core.hooksPath=/dev/null", "core.fsmonitor=false", "commit.gpgSign=false", "submodule.recurse=false"),
-    *("gc.auto=0", "maintenance.auto=false"),  # which would outlive the command
+    *("gc.auto=0", "maintenance.auto=false"),  # these start background processes that outlive the command
 )
-_FILTER = re.compile(r"(filter\..+)\.(clean|smudge|process|required)")
-_OBEYED = ("local", "worktree")  # scopes that the repository itself decides
+_FILTER_KEY = re.compile(r"(filter\..+)\.(clean|smudge|process|required)")
+_REPOSITORY_SCOPES = ("local", "worktree")  # config scopes that the repository's author controls
 
 
-def git(folder: str | Path, *words: str, index: str = "") -> str:
-    """What git prints, cut after `LONGEST` bytes; raises ProcessError with its own words."""
-    return _run(folder, [*_settings(folder), *words], index)
+def run_git(folder: str | Path, *arguments: str, index: str = "") -> str:
+    """Returns the output of a git command, truncated to MAX_OUTPUT_BYTES. Raises ProcessError with git's error
+    output."""
+    return _execute_git(folder, [*_config_options(folder), *arguments], index)
 
 
-def has_git(folder: str | Path) -> bool:
-    """Whether a folder lies in a working tree that git can tell of."""
+def is_work_tree(folder: str | Path) -> bool:
+    """Returns whether the folder is inside a git work tree."""
     try:
-        return _run(folder, ["rev-parse", "--is-inside-work-tree"]).strip() == "true"
+        return _execute_git(folder, ["rev-parse", "--is-inside-work-tree"]).strip() == "true"
     except ProcessError:
         return False
 
 
-def _settings(folder: str | Path) -> list[str]:
-    """Filters of the user's own settings stay; those of the repository would run what its author wrote."""
-    words = [word for setting in _PLAIN for word in ("-c", setting)]
-    listed = _run(folder, ["config", "--list", "-z", "--show-scope", "--name-only"]).split("\0")
+def _config_options(folder: str | Path) -> list[str]:
+    """Returns -c options that disable hooks and the content filters of the repository's own config, because filters run
+    commands that the repository's author chose. Filters of the user's config stay."""
+    options = [word for setting in _SAFE_CONFIG for word in ("-c", setting)]
+    listed = _execute_git(folder, ["config", "--list", "-z", "--show-scope", "--name-only"]).split("\0")
     for scope, key in zip(listed[::2], listed[1::2], strict=False):
-        if scope in _OBEYED and (found := _FILTER.fullmatch(key)):
-            words += ["-c", f"{key}={'false' if found[2] == 'required' else ''}"]
-    return words
+        if scope in _REPOSITORY_SCOPES and (found := _FILTER_KEY.fullmatch(key)):
+            options += ["-c", f"{key}={'false' if found[2] == 'required' else ''}"]
+    return options
 
 
-def _run(folder: str | Path, words: list[str], index: str = "") -> str:
+def _execute_git(folder: str | Path, arguments: list[str], index: str = "") -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment |= {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"}
     if index:
@@ -69,270 +71,286 @@ def _run(folder: str | Path, words: list[str], index: str = "") -> str:
     with tempfile.TemporaryFile() as output:
         try:
             done = subprocess.run(
-                ["git", "-C", str(folder), *words],
+                ["git", "-C", str(folder), *arguments],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.PIPE,
-                timeout=SECONDS,
+                timeout=GIT_TIMEOUT_SECONDS,
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as problem:
-            raise ProcessError(f"git does not work here: {problem}") from problem
+            raise ProcessError(f"cannot run git: {problem}") from problem
         if done.returncode:
-            said = done.stderr.decode("utf-8", "replace").strip()
-            raise ProcessError(said[-2000:] or f"git ended with {done.returncode}")
+            error_output = done.stderr.decode("utf-8", "replace").strip()
+            raise ProcessError(error_output[-2000:] or f"git ended with {done.returncode}")
         output.seek(0)
-        return output.read(LONGEST).decode("utf-8", "replace")
+        return output.read(MAX_OUTPUT_BYTES).decode("utf-8", "replace")
 
 
-_AUTHOR = ("-c", "user.name=Outrider", "-c", "user.email=outrider@localhost")
-_DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=all")
-_UNFIT = re.compile(r"[^a-z0-9]+")
+_AUTHOR_OPTIONS = ("-c", "user.name=Outrider", "-c", "user.email=outrider@localhost")
+_DIFF_COMMAND = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=all")
+_NOT_IN_SLUG = re.compile(r"[^a-z0-9]+")
 
 
-class Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run did to its worktree, against the commit that it began with; `stat` is git's summary of `diff`."""
+class WorktreeChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run changed in its worktree against its base commit; `stat` is git's summary of `diff`."""
 
     diff: str = ""
     stat: str = ""
     commits: int = 0
 
 
-class Worktrees:
-    """`patience` is how many seconds git may hold a lock before it is taken for dead."""
+class WorktreeManager:
+    """Creates, commits and removes worktrees on this machine. `lock_timeout` is how many seconds a git lock file may
+    exist before it is treated as stale."""
 
-    def __init__(self, folders: Folders, *, patience: float = 10.0) -> None:
+    def __init__(self, folders: AppFolders, *, lock_timeout: float = 10.0) -> None:
         self._folders = folders
-        self._patience = patience
-        self._place = folders.data.resolve() / FOLDER
-        self._host = this_process().host
+        self._lock_timeout = lock_timeout
+        self._root = folders.data.resolve() / WORKTREES_FOLDER
+        self._host = current_process().host
 
-    def make(self, run_id: str, prompt: str, workspace: str) -> Worktree | None:
-        """From the repository's HEAD; None where there is no repository, or none with a commit."""
-        if not shutil.which("git") or not workspace or not Path(workspace).is_dir() or not has_git(workspace):
+    def create_worktree(self, run_id: str, prompt: str, workspace: str) -> RunWorktree | None:
+        """Creates a worktree from the repository's HEAD. Returns None if the workspace is in no repository, or in one
+        without a commit."""
+        if not shutil.which("git") or not workspace or not Path(workspace).is_dir() or not is_work_tree(workspace):
             return None
-        repository = git(workspace, "rev-parse", "--show-toplevel").strip()
+        repository = run_git(workspace, "rev-parse", "--show-toplevel").strip()
         try:
-            base = git(workspace, "rev-parse", "--verify", "HEAD^{commit}").strip()
+            base = run_git(workspace, "rev-parse", "--verify", "HEAD^{commit}").strip()
         except ProcessError:
             return None
         if not Path(workspace).resolve().is_relative_to(repository):
-            return None  # its settings say that its files lie elsewhere
-        wanted = Worktree(
-            path=str(self._path(run_id)),
-            branch=f"outrider/{short_id(run_id)}/{_slug(prompt)}",
+            return None  # core.worktree points to another folder
+        requested = RunWorktree(
+            path=str(self._worktree_path(run_id)),
+            branch=f"outrider/{short_id(run_id)}/{_branch_slug(prompt)}",
             base=base,
             repository=repository,
             workspace=str(Path(workspace).resolve()),
-            common=git(repository, "rev-parse", "--path-format=absolute", "--git-common-dir").strip(),
+            common=run_git(repository, "rev-parse", "--path-format=absolute", "--git-common-dir").strip(),
             own="",
-            uncommitted=uncommitted(repository),
+            uncommitted=count_uncommitted(repository),
         )
-        tree = self._check_out(wanted)
-        # Whoever was killed while it made this one may have made the branch, from what was HEAD then.
-        return self._recorded(tree, base=git(tree.path, "rev-parse", "HEAD").strip())
+        tree = self._check_out(requested)
+        # A worker that was killed during creation may have created the branch from an earlier HEAD.
+        return self._save_record(tree, base=run_git(tree.path, "rev-parse", "HEAD").strip())
 
-    def again(self, run_id: str, lost: Worktree) -> Worktree:
-        """Made anew: from its branch where the repository here has it, else from the commit that it began with."""
-        return self._check_out(msgspec.structs.replace(lost, path=str(self._path(run_id))))
+    def recreate_worktree(self, run_id: str, lost: RunWorktree) -> RunWorktree:
+        """Creates a lost worktree again: from its branch if the repository has it, else from its base commit."""
+        return self._check_out(msgspec.structs.replace(lost, path=str(self._worktree_path(run_id))))
 
-    def holds(self, tree: Worktree) -> bool:
-        """Whether it is there, on this machine."""
+    def exists_here(self, tree: RunWorktree) -> bool:
+        """Returns whether the worktree exists on this machine."""
         path = Path(tree.path)
-        return path.parent == self._place and tree.host == self._host and (path / ".git").is_file()
+        return path.parent == self._root and tree.host == self._host and (path / ".git").is_file()
 
-    def commit(self, tree: Worktree, message: str) -> Changes:
-        """Commit what the run left lying about, so that its branch holds all of it, and tell what that is."""
-        self._unlock(tree)
-        git(tree.path, "add", "--all")
-        if uncommitted(tree.path):
-            git(tree.path, *_AUTHOR, "commit", "--quiet", "--no-verify", "--message", message)
-        return self.changes(tree)
+    def commit_changes(self, tree: RunWorktree, message: str) -> WorktreeChanges:
+        """Commits what the run left uncommitted, so that its branch holds everything, and returns the changes."""
+        self._remove_stale_locks(tree)
+        run_git(tree.path, "add", "--all")
+        if count_uncommitted(tree.path):
+            run_git(tree.path, *_AUTHOR_OPTIONS, "commit", "--quiet", "--no-verify", "--message", message)
+        return self.read_changes(tree)
 
-    def changes(self, tree: Worktree) -> Changes:
-        """What differs now, files that git does not know yet included; the run's own index is left alone."""
+    def read_changes(self, tree: RunWorktree) -> WorktreeChanges:
+        """Returns the current changes, untracked files included. It uses a copy of the index, so the run's index does
+        not change."""
         with tempfile.TemporaryDirectory() as folder:
             index = str(Path(folder) / "index")
             with suppress(OSError):
                 shutil.copyfile(Path(tree.own) / "index", index)
-            git(tree.path, "add", "--all", "--intent-to-add", index=index)
-            return Changes(
-                diff=git(tree.path, *_DIFF, tree.base, index=index),
-                stat=git(tree.path, *_DIFF, "--stat", tree.base, index=index).rstrip(),
-                commits=int(git(tree.path, "rev-list", "--count", f"{tree.base}..HEAD")),
+            run_git(tree.path, "add", "--all", "--intent-to-add", index=index)
+            return WorktreeChanges(
+                diff=run_git(tree.path, *_DIFF_COMMAND, tree.base, index=index),
+                stat=run_git(tree.path, *_DIFF_COMMAND, "--stat", tree.base, index=index).rstrip(),
+                commits=int(run_git(tree.path, "rev-list", "--count", f"{tree.base}..HEAD")),
             )
 
-    def remove(self, tree: Worktree, *, branch: bool = False) -> None:
-        """The folder, and with `branch` what was committed in it as well."""
-        git(tree.repository, "worktree", "remove", "--force", tree.path)
-        record_of(Path(tree.path)).unlink(missing_ok=True)
-        self._trust(tree.path).distrust()
+    def remove_worktree(self, tree: RunWorktree, *, branch: bool = False) -> None:
+        """Removes the folder; with `branch` also the branch and its commits."""
+        run_git(tree.repository, "worktree", "remove", "--force", tree.path)
+        worktree_record(Path(tree.path)).unlink(missing_ok=True)
+        self._workspace_trust(tree.path).revoke_trust()
         if branch:
-            git(tree.repository, "branch", "--quiet", "-D", tree.branch)
+            run_git(tree.repository, "branch", "--quiet", "-D", tree.branch)
 
-    def _check_out(self, wanted: Worktree) -> Worktree:
-        make_private(self._folders.data)
-        make_private(self._place)
-        git(wanted.repository, "worktree", "prune")
-        for path in (wanted.path, *self._elsewhere(wanted)):
-            with suppress(ProcessError):  # half made, or of a worker that keeps its own elsewhere and is given up
-                git(wanted.repository, "worktree", "remove", "--force", "--force", path)
-        words = ["worktree", "add", "--quiet"]
-        if self._knows(wanted):
-            git(wanted.repository, *words, wanted.path, wanted.branch)
+    def _check_out(self, requested: RunWorktree) -> RunWorktree:
+        make_private_folder(self._folders.data)
+        make_private_folder(self._root)
+        run_git(requested.repository, "worktree", "prune")
+        for path in (requested.path, *self._other_checkouts(requested)):
+            with suppress(ProcessError):  # incomplete, or of a dead worker with another data directory
+                run_git(requested.repository, "worktree", "remove", "--force", "--force", path)
+        command = ["worktree", "add", "--quiet"]
+        if self._branch_exists(requested):
+            run_git(requested.repository, *command, requested.path, requested.branch)
         else:
-            git(wanted.repository, *words, "-b", wanted.branch, wanted.path, wanted.base)
-        own = git(wanted.path, "rev-parse", "--path-format=absolute", "--git-dir").strip()
-        tree = self._recorded(wanted, own=own, host=self._host)
-        self.open(tree)
-        if self._trust(tree.repository).trusted:
-            self._trust(tree.path).trust()
+            run_git(requested.repository, *command, "-b", requested.branch, requested.path, requested.base)
+        own = run_git(requested.path, "rev-parse", "--path-format=absolute", "--git-dir").strip()
+        tree = self._save_record(requested, own=own, host=self._host)
+        self.create_branch_folders(tree)
+        if self._workspace_trust(tree.repository).trusted:
+            self._workspace_trust(tree.path).trust()
         return tree
 
-    def _recorded(self, tree: Worktree, **known: str) -> Worktree:
-        tree = msgspec.structs.replace(tree, **known)
-        record_of(Path(tree.path)).write_bytes(msgspec.json.encode(tree))
+    def _save_record(self, tree: RunWorktree, **updates: str) -> RunWorktree:
+        tree = msgspec.structs.replace(tree, **updates)
+        worktree_record(Path(tree.path)).write_bytes(msgspec.json.encode(tree))
         return tree
 
-    def _unlock(self, tree: Worktree) -> None:
-        """Only the run's own git works here. One that was killed with its worker leaves its locks behind; one that
-        goes on without it is waited for."""
-        own, until = Path(tree.own), monotonic() + self._patience
+    def _remove_stale_locks(self, tree: RunWorktree) -> None:
+        """Waits for lock files and then deletes them. Only the run's own git works in the worktree: one that was killed
+        with its worker leaves its locks, and one that still runs removes them."""
+        own, until = Path(tree.own), monotonic() + self._lock_timeout
         locks = (own / "index.lock", own / "HEAD.lock", Path(tree.common, "refs", "heads", f"{tree.branch}.lock"))
         while any(lock.exists() for lock in locks) and monotonic() < until:
             sleep(0.05)
         for lock in locks:
             lock.unlink(missing_ok=True)
 
-    def open(self, tree: Worktree) -> None:
-        """The folders of its branch, which git removes when it packs what is in them: a sandbox cannot let a command
-        write into what does not exist."""
+    def create_branch_folders(self, tree: RunWorktree) -> None:
+        """Creates the ref folders of the branch, which git removes when it packs refs. A sandbox can grant write access
+        only to folders that exist."""
         branch = Path("refs", "heads", tree.branch).parent
         for folder in (branch, "logs" / branch):
             (Path(tree.common) / folder).mkdir(parents=True, exist_ok=True)
 
-    def _knows(self, tree: Worktree) -> bool:
-        return bool(git(tree.repository, "branch", "--list", tree.branch).strip())
+    def _branch_exists(self, tree: RunWorktree) -> bool:
+        return bool(run_git(tree.repository, "branch", "--list", tree.branch).strip())
 
-    def _elsewhere(self, tree: Worktree) -> list[str]:
-        """Where else its branch is checked out, for it can be in one place only; not what people made of it."""
+    def _other_checkouts(self, tree: RunWorktree) -> list[str]:
+        """Returns other worktrees of ours that have the branch checked out, because git allows one checkout per branch.
+        Checkouts that a user made are not returned."""
         own, branch = Path(tree.path), f"branch refs/heads/{tree.branch}"
-        listed = git(tree.repository, "worktree", "list", "--porcelain", "-z").split("\0\0")
-        paths = [Path(one.lstrip("\0").partition("\0")[0].removeprefix("worktree ")) for one in listed if branch in one]
+        listed = run_git(tree.repository, "worktree", "list", "--porcelain", "-z").split("\0\0")
+        paths = [
+            Path(entry.lstrip("\0").partition("\0")[0].removeprefix("worktree ")) for entry in listed if branch in entry
+        ]
         return [str(path) for path in paths if (path.parent.name, path.name) == (own.parent.name, own.name)]
 
-    def _path(self, run_id: str) -> Path:
-        return self._place / f"outrider-{short_id(run_id)}"
+    def _worktree_path(self, run_id: str) -> Path:
+        return self._root / f"outrider-{short_id(run_id)}"
 
-    def _trust(self, folder: str) -> WorkspaceTrust:
-        """A checkout of a project that the user trusts is the same project."""
-        return WorkspaceTrust(find_project(Path(folder), self._folders.home), self._folders.trust)
+    def _workspace_trust(self, folder: str) -> WorkspaceTrust:
+        """A checkout of a trusted project is trusted as well."""
+        return WorkspaceTrust(find_project(Path(folder), self._folders.home), self._folders.trust_file)
 
 
-def uncommitted(folder: str) -> int:
-    """How many files of a working tree differ from its last commit, or are new; 0 where there is no git."""
-    if not shutil.which("git") or not has_git(folder):
+def count_uncommitted(folder: str) -> int:
+    """Returns how many files of a work tree differ from its last commit or are untracked; 0 without git."""
+    if not shutil.which("git") or not is_work_tree(folder):
         return 0
-    return len(git(folder, "status", "--porcelain", "--ignore-submodules=all").splitlines())
+    return len(run_git(folder, "status", "--porcelain", "--ignore-submodules=all").splitlines())
 
 
-def _slug(prompt: str) -> str:
-    """A few words of the prompt, as a branch can be called."""
-    words = _UNFIT.sub("-", prompt.lower()[:200]).strip("-")
-    return words[:40].rstrip("-") or "run"
+def _branch_slug(prompt: str) -> str:
+    """Returns the first words of the prompt in the form of a branch name."""
+    slug = _NOT_IN_SLUG.sub("-", prompt.lower()[:200]).strip("-")
+    return slug[:40].rstrip("-") or "run"
 
 
-KEY = "worktree"  # in the session's metadata
+METADATA_KEY = "worktree"  # key in the session's metadata
 
 _log = logging.getLogger("outrider.worker")
 
 
-Fitted = Callable[[Job, str], dict[str, Any]]
+EngineOptionsBuilder = Callable[[JobSpec, str], dict[str, Any]]
 
 
-def as_it_is(job: Job, workspace: str) -> dict[str, Any]:
+def no_engine_options(job: JobSpec, workspace: str) -> dict[str, Any]:
+    """Returns no options: the job runs with the worker's engine."""
     return {}
 
 
 class RunWorkspace:
-    """Without `worktrees` runs work in the folders that they were submitted for. `fitted` says what an engine has to be
-    made of for a job in a folder, where that is anything else than the worker's own."""
+    """Prepares the folder of a run. Without `worktrees`, runs work in the folders that they were submitted for.
+    `build_options` returns the engine options of a job in a folder."""
 
-    def __init__(self, store: Store, worktrees: Worktrees | None = None, fitted: Fitted = as_it_is) -> None:
+    def __init__(
+        self,
+        store: Store,
+        worktrees: WorktreeManager | None = None,
+        build_options: EngineOptionsBuilder = no_engine_options,
+    ) -> None:
         self._store = store
         self._worktrees = worktrees
-        self._fitted = fitted
+        self._build_options = build_options
 
-    async def prepare(self, run_id: str, job: Job) -> None:
-        """A run keeps its worktree for as long as it is there; on another machine it gets a new one, and is told."""
+    async def prepare_workspace(self, run_id: str, job: JobSpec) -> None:
+        """Creates the run's worktree if it needs one. A run keeps its worktree while it exists; on another machine it
+        gets a new one, and a message for the model is queued."""
         session = await self._store.get(run_id)
         if self._worktrees is None or not job.worktree or session.mode in ("chat", "plan"):
             return
         try:
-            tree = await asyncio.to_thread(self._ready, self._worktrees, session, job)
+            tree = await asyncio.to_thread(self._ensure_worktree, self._worktrees, session, job)
         except ProcessError as problem:
-            raise ConfigurationError(f"no worktree could be made for this run: {problem}") from problem
-        known = worktree_of(session)
+            raise ConfigurationError(f"cannot create a worktree for this run: {problem}") from problem
+        known = stored_worktree(session)
         if tree is None or tree == known:
             return
         if known is not None:
-            await self._tell(session, tree)
-        metadata = {**session.metadata, KEY: msgspec.to_builtins(tree)}
+            await self._announce_recreation(session, tree)
+        metadata = {**session.metadata, METADATA_KEY: msgspec.to_builtins(tree)}
         await self._store.update(run_id, SessionUpdate(workspace_directory=str(tree.folder), metadata=metadata))
 
-    async def engine(self, run_id: str, job: Job) -> dict[str, Any]:
-        """What the run's engine is made of besides the worker's own."""
-        return await asyncio.to_thread(self._fit, job, (await self._store.get(run_id)).workspace_directory)
+    async def engine_options(self, run_id: str, job: JobSpec) -> dict[str, Any]:
+        """Returns the options in which the run's engine differs from the worker's."""
+        return await asyncio.to_thread(self._checked_options, job, (await self._store.get(run_id)).workspace_directory)
 
-    async def tidy(self, run_id: str, job: Job) -> Changes | None:
-        """Commit what the run left; a worktree in which nothing changed is removed, and the session put back."""
+    async def finish_workspace(self, run_id: str, job: JobSpec) -> WorktreeChanges | None:
+        """Commits what the run left. A worktree without changes is removed, and the session's workspace is reset."""
         session = await self._store.get(run_id)
-        tree = worktree_of(session)
-        if self._worktrees is None or tree is None or not self._worktrees.holds(tree):
+        tree = stored_worktree(session)
+        if self._worktrees is None or tree is None or not self._worktrees.exists_here(tree):
             return None
         try:
-            changes = await asyncio.to_thread(self._worktrees.commit, tree, f"{job.prompt}\n\nOutrider-Run: {run_id}")
+            changes = await asyncio.to_thread(
+                self._worktrees.commit_changes, tree, f"{job.prompt}\n\nOutrider-Run: {run_id}"
+            )
             if not changes.commits:
-                await self._forget(session, tree)
-                await asyncio.to_thread(self._worktrees.remove, tree, branch=True)
+                await self._detach_worktree(session, tree)
+                await asyncio.to_thread(self._worktrees.remove_worktree, tree, branch=True)
         except ProcessError as problem:
-            _log.warning("the worktree %s stays as it is: %s", tree.path, problem)
+            _log.warning("cannot commit or remove the worktree %s: %s", tree.path, problem)
             return None
         return changes
 
-    async def _forget(self, session: StoredSession, tree: Worktree) -> None:
-        """Before it is removed: whoever is killed in between leaves one that is made anew, and none that is missed."""
-        metadata = {key: value for key, value in session.metadata.items() if key != KEY}
+    async def _detach_worktree(self, session: StoredSession, tree: RunWorktree) -> None:
+        """Updates the session before the worktree is removed: a crash in between leaves an unused worktree, not a
+        session whose folder is missing."""
+        metadata = {key: value for key, value in session.metadata.items() if key != METADATA_KEY}
         await self._store.update(session.id, SessionUpdate(workspace_directory=tree.workspace, metadata=metadata))
 
-    def _fit(self, job: Job, workspace: str) -> dict[str, Any]:
+    def _checked_options(self, job: JobSpec, workspace: str) -> dict[str, Any]:
         if workspace and not Path(workspace).is_dir():
-            raise ConfigurationError(f"{workspace} is not on this machine ({gethostname()})")
-        return self._fitted(job, workspace)
+            raise ConfigurationError(f"{workspace} does not exist on this machine ({gethostname()})")
+        return self._build_options(job, workspace)
 
-    def _ready(self, worktrees: Worktrees, session: StoredSession, job: Job) -> Worktree | None:
-        known = worktree_of(session)
+    def _ensure_worktree(self, worktrees: WorktreeManager, session: StoredSession, job: JobSpec) -> RunWorktree | None:
+        known = stored_worktree(session)
         if known is None:
-            return worktrees.make(session.id, job.prompt, session.workspace_directory)
-        if not worktrees.holds(known):
-            return worktrees.again(session.id, known)
-        worktrees.open(known)
+            return worktrees.create_worktree(session.id, job.prompt, session.workspace_directory)
+        if not worktrees.exists_here(known):
+            return worktrees.recreate_worktree(session.id, known)
+        worktrees.create_branch_folders(known)
         return known
 
-    async def _tell(self, session: StoredSession, tree: Worktree) -> None:
-        """What the model believes to have written may be gone."""
-        words = (
+    async def _announce_recreation(self, session: StoredSession, tree: RunWorktree) -> None:
+        """Queues a message for the model, because files that it believes to have written may be missing."""
+        notice = (
             f"The worktree of this run is gone: the machine it was on was lost, or it was removed. It was made anew at "
             f"{tree.path} from the branch {tree.branch}, or, where that was lost too, from the commit {tree.base}. "
             f"Changes that were not committed are not in it: look at the files before you go on."
         )
-        message = Message("user", [TextPart(words, synthetic=True)])
+        message = Message("user", [TextPart(notice, synthetic=True)])
         await self._store.put_inbox(
             InboxItem(session_id=session.id, message=message, delivery="steer", sender="outrider")
         )
 
 
-def worktree_of(session: StoredSession) -> Worktree | None:
-    kept: Any = session.metadata.get(KEY)
-    return None if kept is None else msgspec.convert(kept, Worktree)
+def stored_worktree(session: StoredSession) -> RunWorktree | None:
+    stored: Any = session.metadata.get(METADATA_KEY)
+    return None if stored is None else msgspec.convert(stored, RunWorktree)

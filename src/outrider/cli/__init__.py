@@ -1,1 +1,1 @@
-"""The command line: headless runs, the sessions that are kept, and a look at everything else."""
+"""The command line interface: headless runs, stored sessions, background jobs, servers and diagnostics."""

@@ -1,38 +1,41 @@
-"""`outrider run`: what it takes."""
+"""Declares the arguments of every command; `registry.py` refers to these functions by name.
+
+A command's `execute` default names the function that runs it, so that the implementation is imported only when needed.
+"""
 
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
 
 from outrider.cli.parser import (
     MODES,
-    TO_DO,
-    add_conversation,
-    add_database,
-    add_place,
-    add_server,
-    add_terms,
-    at_least_one,
-    examples,
-    folder,
-    port,
-    seconds,
+    SUBCOMMANDS_TITLE,
+    add_agent_options,
+    add_cwd_option,
+    add_database_option,
+    add_server_options,
+    add_session_options,
+    format_examples,
+    parse_duration,
+    parse_folder,
+    parse_port,
+    parse_positive_int,
 )
 
 FORMATS = ("text", "json", "stream-json")
-_DESCRIPTION = """\
-Work on one prompt without a screen. The answer goes to stdout as it is written, everything else to stderr.
-Nobody is asked: a call that would need an approval is refused, and the exit code is 3. Say with --allow what may run,
-or with --mode background that everything may, inside the sandbox."""
-_EPILOG = """\
-Exit codes: 0 done, 1 failed, 2 usage, 3 a call was refused for want of approval, 4 a limit was reached,
-5 the provider failed, 130 interrupted."""
+_RUN_DESCRIPTION = """\
+Run one prompt without the terminal application. The answer is streamed to stdout, everything else goes to stderr.
+There are no approval questions: a call that needs approval is denied, and the exit code is 3. Allow calls with --allow,
+or use --mode background, which runs everything inside the sandbox."""
+_RUN_EXIT_CODES = """\
+Exit codes: 0 success, 1 failure, 2 usage error, 3 a call was denied because it needs approval, 4 limit reached,
+5 provider error, 130 interrupted."""
 
 
-def run(parser: ArgumentParser) -> None:
-    parser.description = _DESCRIPTION
-    parser.epilog = f"{_EXAMPLES}\n\n{_EPILOG}"
+def declare_run(parser: ArgumentParser) -> None:
+    parser.description = _RUN_DESCRIPTION
+    parser.epilog = f"{_RUN_EXAMPLES}\n\n{_RUN_EXIT_CODES}"
     parser.add_argument(
-        "prompt", metavar="PROMPT", nargs="*", help="what to do; - reads stdin, @FILE reads a file; several are joined"
+        "prompt", metavar="PROMPT", nargs="*", help="the prompt; - reads stdin, @FILE reads a file; several are joined"
     )
     parser.add_argument(
         "-f",
@@ -42,37 +45,36 @@ def run(parser: ArgumentParser) -> None:
         default=[],
         help="attach an image or a document; may be repeated",
     )
-    parser.add_argument("-o", "--output-format", choices=FORMATS, default="text", help="what to print (default: text)")
-    parser.add_argument(
-        "--system", metavar="TEXT", help="instructions in the place of the agent's own; @FILE reads a file"
-    )
-    add_conversation(parser)
-    add_server(parser)
+    parser.add_argument("-o", "--output-format", choices=FORMATS, default="text", help="output format (default: text)")
+    parser.add_argument("--system", metavar="TEXT", help="replace the agent's instructions; @FILE reads a file")
+    add_session_options(parser)
+    add_server_options(parser)
     parser.add_argument(
         "--wait-for-approval",
         action="store_true",
-        help="a call that needs an approval waits until somebody else answers, on the page or in a terminal",
+        help="with --attach: wait until a user of the web page or a terminal answers, instead of denying the call",
     )
-    loudness = parser.add_mutually_exclusive_group()
-    loudness.add_argument("-q", "--quiet", action="store_true", help="only the last answer, and only errors on stderr")
-    loudness.add_argument("-v", "--verbose", action="store_true", help="say on stderr what happens, terminal or not")
-    parser.set_defaults(execute="outrider.cli.commands.run:execute")
+    verbosity = parser.add_mutually_exclusive_group()
+    verbosity.add_argument("-q", "--quiet", action="store_true", help="print only the last answer, and only errors")
+    verbosity.add_argument("-v", "--verbose", action="store_true", help="print progress to stderr, terminal or not")
+    parser.set_defaults(execute="outrider.cli.commands.run:run_prompt")
 
 
-_EXAMPLES = examples(
+_RUN_EXAMPLES = format_examples(
     "outrider run 'why does the build fail?'",
     "git diff | outrider run 'review this change' -",
     "outrider run @task.md --file screenshot.png",
-    "outrider run --allow 'shell(make test)' 'run the tests and mend what fails'",
+    "outrider run --allow 'shell(make test)' 'run the tests and fix what fails'",
     "outrider run --continue 'and now the documentation'",
     "outrider run -o json 'count the TODOs' | jq .output",
-    "outrider run --attach http://127.0.0.1:8765 --continue 'go on'",
+    "outrider run --attach http://127.0.0.1:8765 --continue 'continue'",
 )
 
 
-_SESSIONS = """Sessions are kept until you delete them. Name one by its id, by the last characters of its id
-(four or more), or as `last`."""
-_SESSIONS_EXAMPLES = examples(
+_SESSIONS_DESCRIPTION = """\
+Sessions are stored until you delete them. Select one by its id, by the last characters of its id (four or more), or as
+`last`."""
+_SESSIONS_EXAMPLES = format_examples(
     "outrider sessions list --here",
     "outrider sessions show last",
     "outrider sessions search 'connection refused'",
@@ -81,104 +83,115 @@ _SESSIONS_EXAMPLES = examples(
 )
 
 
-def sessions(parser: ArgumentParser) -> None:
-    parser.description, parser.epilog = _SESSIONS, _SESSIONS_EXAMPLES
-    parser.set_defaults(usual="list")
-    known = parser.add_subparsers(title=TO_DO, metavar="WHAT", required=True, parser_class=type(parser))
+def declare_sessions(parser: ArgumentParser) -> None:
+    parser.description, parser.epilog = _SESSIONS_DESCRIPTION, _SESSIONS_EXAMPLES
+    parser.set_defaults(default_subcommand="list")
+    subparsers = parser.add_subparsers(
+        title=SUBCOMMANDS_TITLE, metavar="WHAT", required=True, parser_class=type(parser)
+    )
 
-    def add(name: str, help: str, execute: str, *, session: bool = True) -> ArgumentParser:
-        one = known.add_parser(name, help=help, description=help)
+    def add_subcommand(name: str, help: str, execute: str, *, session: bool = True) -> ArgumentParser:
+        subparser = subparsers.add_parser(name, help=help, description=help)
         if session:
-            one.add_argument("session", metavar="SESSION", help="an id, the end of one, or `last`")
-        one.set_defaults(execute=f"outrider.cli.commands.{execute}")
-        return one
+            subparser.add_argument("session", metavar="SESSION", help="an id, the end of one, or `last`")
+        subparser.set_defaults(execute=f"outrider.cli.commands.{execute}")
+        return subparser
 
-    found = add("list", "list sessions, the one used last first", "sessions:list_sessions", session=False)
-    found.add_argument("-n", "--limit", metavar="N", type=at_least_one, default=20, help="at most so many (20)")
-    found.add_argument("--here", action="store_true", help="only those of the current folder")
-    found.add_argument("--children", action="store_true", help="also those that agents opened for each other")
-    found.add_argument("--json", action="store_true", help="one JSON object a line")
+    found = add_subcommand("list", "list sessions, most recently used first", "sessions:list_sessions", session=False)
+    found.add_argument("-n", "--limit", metavar="N", type=parse_positive_int, default=20, help="maximum number (20)")
+    found.add_argument("--here", action="store_true", help="only sessions of the current folder")
+    found.add_argument("--children", action="store_true", help="include sessions that agents opened for each other")
+    found.add_argument("--json", action="store_true", help="print one JSON object per line")
 
-    shown = add("show", "print a conversation", "sessions:show")
-    shown.add_argument("-n", "--last", metavar="N", type=at_least_one, help="only the last N messages")
-    shown.add_argument("--full", action="store_true", help="tool output and reasoning in full")
-    shown.add_argument("--json", action="store_true", help="one message a line, as JSON")
+    shown = add_subcommand("show", "print a conversation", "sessions:show_session")
+    shown.add_argument("-n", "--last", metavar="N", type=parse_positive_int, help="only the last N messages")
+    shown.add_argument("--full", action="store_true", help="print tool output and reasoning in full")
+    shown.add_argument("--json", action="store_true", help="print one JSON message per line")
 
-    search = add("search", "find words in titles, texts and tool output", "sessions:search", session=False)
-    search.add_argument("words", nargs="+", help='every word counts; "a phrase" and prefix* work')
-    search.add_argument("-n", "--limit", metavar="N", type=at_least_one, default=20, help="at most so many (20)")
-    search.add_argument("--json", action="store_true", help="one JSON object a line")
+    search = add_subcommand(
+        "search", "search titles, messages and tool output", "sessions:search_sessions", session=False
+    )
+    search.add_argument("words", nargs="+", help='all words must match; "a phrase" and prefix* are supported')
+    search.add_argument("-n", "--limit", metavar="N", type=parse_positive_int, default=20, help="maximum number (20)")
+    search.add_argument("--json", action="store_true", help="print one JSON object per line")
 
-    fork = add("fork", "begin a new session with a copy of another", "sessions:fork")
-    fork.add_argument("--at", metavar="MESSAGE", help="copy up to and with this message (default: all)")
+    fork = add_subcommand("fork", "copy a session into a new one", "sessions:fork_session")
+    fork.add_argument("--at", metavar="MESSAGE", help="copy up to and including this message (default: all)")
     fork.add_argument("--title", help="the title of the new session")
 
-    add("rename", "give a session another title", "sessions:rename").add_argument("title")
+    add_subcommand("rename", "change the title of a session", "sessions:rename_session").add_argument("title")
 
-    export = add("export", "write a session as JSON, without loss", "sessions:export")
-    export.add_argument("-o", "--output", metavar="FILE", help="where to (default: stdout)")
+    export = add_subcommand("export", "write a complete session as JSON", "sessions:export_session")
+    export.add_argument("-o", "--output", metavar="FILE", help="the output file (default: stdout)")
 
-    bring = add("import", "keep what an export holds", "sessions:bring", session=False)
-    bring.add_argument("file", metavar="FILE", help="an export, or - for stdin")
-    bring.add_argument("--copy", action="store_true", help="as new sessions with ids of their own")
+    bring = add_subcommand("import", "import exported sessions", "sessions:import_sessions", session=False)
+    bring.add_argument("file", metavar="FILE", help="an exported file, or - for stdin")
+    bring.add_argument("--copy", action="store_true", help="import as new sessions with new ids")
 
-    share = add("share", "write a session as one HTML page that loads and runs nothing", "sessions:share")
-    share.add_argument("-o", "--output", metavar="FILE", help="where to (default: stdout)")
+    share = add_subcommand(
+        "share", "write a session as one self-contained HTML page without scripts", "sessions:share_session"
+    )
+    share.add_argument("-o", "--output", metavar="FILE", help="the output file (default: stdout)")
 
-    delete = add("delete", "delete a session, and those that its agents opened", "sessions:delete")
-    delete.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    delete = add_subcommand(
+        "delete", "delete a session and the sessions that its agents opened", "sessions:delete_session"
+    )
+    delete.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
 
-    clear = add("clear", "delete every session that is not in use", "sessions:clear", session=False)
-    clear.add_argument("-y", "--yes", action="store_true", help="do not ask")
-
-
-def undo(parser: ArgumentParser) -> None:
-    parser.description = "Take back what the last turn of a session did to files. `outrider redo` does it again."
-    parser.epilog = examples("outrider undo --preview", "outrider undo", "outrider undo --session 1a2b3c4d")
-    _change_of_files(parser, "undo")
+    clear = add_subcommand("clear", "delete every session that is not in use", "sessions:clear_sessions", session=False)
+    clear.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
 
 
-def redo(parser: ArgumentParser) -> None:
-    parser.description = "Do again what `outrider undo` took back."
-    parser.epilog = examples("outrider redo")
-    _change_of_files(parser, "redo")
+def declare_undo(parser: ArgumentParser) -> None:
+    parser.description = "Revert the file changes of a session's last turn. `outrider redo` applies them again."
+    parser.epilog = format_examples("outrider undo --preview", "outrider undo", "outrider undo --session 1a2b3c4d")
+    _add_restore_options(parser, "undo")
 
 
-def what_if(parser: ArgumentParser) -> None:
-    parser.description = "Run a copy of a session on from one of its steps with something otherwise, and compare."
-    parser.epilog = examples(
+def declare_redo(parser: ArgumentParser) -> None:
+    parser.description = "Apply the file changes again that `outrider undo` reverted."
+    parser.epilog = format_examples("outrider redo")
+    _add_restore_options(parser, "redo")
+
+
+def declare_what_if(parser: ArgumentParser) -> None:
+    parser.description = "Rerun a copy of a session from one of its steps with a change, and compare the results."
+    parser.epilog = format_examples(
         "outrider what-if last --at-step 3 --model openai/gpt-5.4",
         "outrider what-if 1a2b3c4d --instructions @shorter.md",
         "outrider what-if last --result CALL_ID='no such file'",
     )
-    add_place(parser)
+    add_cwd_option(parser)
     parser.add_argument("session", metavar="SESSION", help="an id, the end of one, or `last`")
     parser.add_argument(
-        "--at-step", metavar="N", type=int, help="keep the first N answers (default: as many as can stay)"
+        "--at-step", metavar="N", type=int, help="keep the first N model responses (default: as many as possible)"
     )
-    parser.add_argument("--model", metavar="PROVIDER/MODEL", help="another model")
-    parser.add_argument("--agent", metavar="NAME", help="another agent")
-    parser.add_argument("--instructions", metavar="TEXT", help="other instructions; @FILE reads a file")
-    parser.add_argument("--result", metavar="CALL=TEXT", action="append", default=[], help="another result of a call")
-    parser.set_defaults(execute="outrider.cli.commands.what_if:execute")
+    parser.add_argument("--model", metavar="PROVIDER/MODEL", help="use another model")
+    parser.add_argument("--agent", metavar="NAME", help="use another agent")
+    parser.add_argument("--instructions", metavar="TEXT", help="use other instructions; @FILE reads a file")
+    parser.add_argument("--result", metavar="CALL=TEXT", action="append", default=[], help="replace a call's result")
+    parser.set_defaults(execute="outrider.cli.commands.what_if:run_what_if")
 
 
-def _change_of_files(parser: ArgumentParser, what: str) -> None:
-    add_place(parser)
-    parser.add_argument("-s", "--session", metavar="ID", help="which session (default: the last one of this folder)")
-    parser.add_argument("--preview", action="store_true", help="say which files would change, and change nothing")
-    parser.set_defaults(execute=f"outrider.cli.commands.undo:{what}")
+def _add_restore_options(parser: ArgumentParser, what: str) -> None:
+    """Add the options that `undo` and `redo` share."""
+    add_cwd_option(parser)
+    parser.add_argument("-s", "--session", metavar="ID", help="the session (default: the last one of this folder)")
+    parser.add_argument(
+        "--preview", action="store_true", help="list the files that would change, without changing them"
+    )
+    parser.set_defaults(execute=f"outrider.cli.commands.undo:{what}_turn")
 
 
-_JOBS = """\
-Runs that go on when the terminal is closed. A worker carries them on: on one machine it starts by itself, and many
-machines share a database (see `outrider worker --help`). A run is a session too: `outrider sessions show ID` and
-`outrider trace ID` show what it did."""
-_WORKER = """\
-Carry on the runs that were submitted, until it is stopped; it can be killed at any moment, and another goes on.
-Any number of workers may share one Postgres server. Users of a queue take turns, however many runs one has submitted.
+_JOBS_DESCRIPTION = """\
+Submit and manage background runs, which continue after the terminal closes. A worker process executes them; on one
+machine it starts automatically, and several machines can share a database (see `outrider worker --help`). Every run is
+a session: `outrider sessions show ID` and `outrider trace ID` show what it did."""
+_WORKER_DESCRIPTION = """\
+Execute submitted runs until stopped. If a worker is killed, another one resumes its runs. Any number of workers can
+share one Postgres server. Runs of a queue are started round-robin by user, however many runs one user submitted.
 
-The settings may bound a worker, and over all workers a queue and a provider:
+Limits in the settings, per worker, and across all workers per queue and provider:
 
   [background]
   runs = 4
@@ -190,332 +203,372 @@ The settings may bound a worker, and over all workers a queue and a provider:
   seconds = 60"""
 
 
-_RUN = "its id, or the end of it"
+_RUN_ID_HELP = "the id, or the end of it"
 
-Add = Callable[[str, str, str], ArgumentParser]
+AddSubcommand = Callable[[str, str, str], ArgumentParser]
 
 
-def jobs(parser: ArgumentParser) -> None:
-    parser.description = _JOBS
-    parser.epilog = examples(
-        "outrider jobs submit 'update the dependencies and mend what breaks'",
+def declare_jobs(parser: ArgumentParser) -> None:
+    parser.description = _JOBS_DESCRIPTION
+    parser.epilog = format_examples(
+        "outrider jobs submit 'update the dependencies and fix what breaks'",
         "outrider jobs submit 'look for dead links' --after 22:30 --max-cost 1",
         "outrider jobs schedule '0 7 * * 1-5' 'summarise what was merged yesterday'",
         "outrider jobs follow RUN",
         "outrider jobs approve RUN",
     )
-    parser.set_defaults(usual="list")
-    known = parser.add_subparsers(title=TO_DO, metavar="WHAT", required=True, parser_class=type(parser))
-
-    def add(name: str, help: str, function: str) -> ArgumentParser:
-        one = known.add_parser(name, help=help, description=help)
-        one.set_defaults(execute=f"outrider.cli.commands.{function}")
-        one.add_argument("--json", action="store_true", help="one JSON object on each line")
-        add_database(one)
-        return one
-
-    _add_submitting(add)
-    _add_looking(add)
-    _add_ordering(add)
-
-
-def _add_submitting(add: Add) -> None:
-    submitted = add("submit", "submit a prompt; it is begun as soon as a worker has time", "jobs:submit")
-    submitted.add_argument("prompt", metavar="PROMPT", type=words, help="what to do")
-    submitted.add_argument(
-        "--after", default="", metavar="WHEN", help="not before 90s, 15m or 2h are over, 22:30, or another run's end"
+    parser.set_defaults(default_subcommand="list")
+    subparsers = parser.add_subparsers(
+        title=SUBCOMMANDS_TITLE, metavar="WHAT", required=True, parser_class=type(parser)
     )
-    submitted.add_argument("--wait", action="store_true", help="follow it until it is over")
-    _add_order(submitted)
-    scheduled = add("schedule", "submit a prompt again and again", "jobs:schedule")
+
+    def add_subcommand(name: str, help: str, function: str) -> ArgumentParser:
+        subparser = subparsers.add_parser(name, help=help, description=help)
+        subparser.set_defaults(execute=f"outrider.cli.commands.{function}")
+        subparser.add_argument("--json", action="store_true", help="print one JSON object per line")
+        add_database_option(subparser)
+        return subparser
+
+    _add_submit_commands(add_subcommand)
+    _add_view_commands(add_subcommand)
+    _add_control_commands(add_subcommand)
+
+
+def _add_submit_commands(add: AddSubcommand) -> None:
+    """Add the subcommands that create runs and schedules, and those that control schedules."""
+    submitted = add("submit", "submit a prompt; the next free worker starts it", "jobs:submit_run")
+    submitted.add_argument("prompt", metavar="PROMPT", type=parse_prompt, help="the prompt")
+    submitted.add_argument(
+        "--after", default="", metavar="WHEN", help="start after 90s, 15m or 2h, at 22:30, or when another run ends"
+    )
+    submitted.add_argument("--wait", action="store_true", help="follow the run until it ends")
+    _add_run_options(submitted)
+    scheduled = add("schedule", "submit a prompt on a schedule", "jobs:schedule_run")
     scheduled.add_argument("cron", metavar="CRON", help="minute, hour, day, month and weekday: '0 7 * * *'")
-    scheduled.add_argument("prompt", metavar="PROMPT", type=words, help="what to do")
-    scheduled.add_argument("--timezone", default="", metavar="ZONE", help="like Europe/Berlin (this machine's)")
-    _add_order(scheduled)
-    add("schedules", "what is submitted again and again, and when", "jobs:schedules")
-    paused = add("pause", "submit no runs of a schedule until it is resumed", "jobs:pause")
-    resumed = add("resume", "submit runs of a schedule again, from its next time on", "jobs:resume")
-    _add_no_worker(resumed)
-    unscheduled = add("unschedule", "end a schedule; runs that it submitted go on", "jobs:unschedule")
-    for one in (paused, resumed, unscheduled):
-        one.add_argument("schedule", metavar="SCHEDULE", help=_RUN)
+    scheduled.add_argument("prompt", metavar="PROMPT", type=parse_prompt, help="the prompt")
+    scheduled.add_argument(
+        "--timezone", default="", metavar="ZONE", help="e.g. Europe/Berlin (default: this machine's)"
+    )
+    _add_run_options(scheduled)
+    add("schedules", "list schedules and when each runs next", "jobs:list_schedules")
+    paused = add("pause", "stop submitting runs of a schedule until it is resumed", "jobs:pause_schedule")
+    resumed = add("resume", "resume a paused schedule at its next time", "jobs:resume_schedule")
+    _add_no_worker_option(resumed)
+    unscheduled = add("unschedule", "delete a schedule; runs that it submitted continue", "jobs:delete_schedule")
+    for subparser in (paused, resumed, unscheduled):
+        subparser.add_argument("schedule", metavar="SCHEDULE", help=_RUN_ID_HELP)
 
 
-def _add_looking(add: Add) -> None:
-    listed = add("list", "the newest runs, and where they stand", "jobs:list_runs")
-    listed.add_argument("-n", "--limit", type=at_least_one, default=20, metavar="N", help="at most so many")
-    shown = add("show", "one run: where it stands, where it works, and what came of it", "jobs:show")
-    shown.add_argument("--diff", action="store_true", help="print what it changed, as git does")
-    shown.add_argument("--trace", action="store_true", help="print what it did, step by step")
-    logged = add("logs", "what a run has said and done so far", "jobs_follow:logs")
-    followed = add("follow", "watch a run until it is over; Ctrl+C leaves it alone", "jobs_follow:follow")
-    for one in (logged, followed):
-        one.add_argument("--after", type=int, default=0, metavar="N", help="only what is newer than this number")
-    for one in (shown, logged, followed):
-        one.add_argument("run", metavar="RUN", help=_RUN)
+def _add_view_commands(add: AddSubcommand) -> None:
+    """Add the subcommands that only read runs."""
+    listed = add("list", "list the newest runs and their states", "jobs:list_runs")
+    listed.add_argument("-n", "--limit", type=parse_positive_int, default=20, metavar="N", help="maximum number (20)")
+    shown = add("show", "show the state, worktree and result of a run", "jobs:show_run")
+    shown.add_argument("--diff", action="store_true", help="print its changes as a git diff")
+    shown.add_argument("--trace", action="store_true", help="print its trace, step by step")
+    logged = add("logs", "print the messages and calls of a run so far", "jobs_follow:show_logs")
+    followed = add(
+        "follow", "follow a run until it ends; Ctrl+C stops following, not the run", "jobs_follow:follow_run"
+    )
+    for subparser in (logged, followed):
+        subparser.add_argument(
+            "--after", type=int, default=0, metavar="N", help="only changes with a higher number than N"
+        )
+    for subparser in (shown, logged, followed):
+        subparser.add_argument("run", metavar="RUN", help=_RUN_ID_HELP)
 
 
-def _add_ordering(add: Add) -> None:
+def _add_control_commands(add: AddSubcommand) -> None:
+    """Add the subcommands that change the state of a run."""
     for name, help, function in (
-        ("cancel", "end a run, with everything kept", "jobs:cancel"),
-        ("clean", "remove the worktree of a run that has ended; its branch stays", "jobs:clean"),
-        ("retry", "let a run go on that failed or was canceled", "jobs:retry"),
-        ("approve", "say yes to what a run waits for", "jobs:approve"),
-        ("deny", "say no to what a run waits for", "jobs:deny"),
+        ("cancel", "cancel a run; its session and changes are kept", "jobs:cancel_run"),
+        ("clean", "remove the worktree of an ended run; its branch is kept", "jobs:remove_worktree"),
+        ("retry", "resume a run that failed or was canceled", "jobs:retry_run"),
+        ("approve", "approve the calls that a run is waiting for", "jobs:approve_calls"),
+        ("deny", "deny the calls that a run is waiting for", "jobs:deny_calls"),
     ):
         ordered = add(name, help, function)
-        ordered.add_argument("run", metavar="RUN", help=_RUN)
-        _add_no_worker(ordered)
+        ordered.add_argument("run", metavar="RUN", help=_RUN_ID_HELP)
+        _add_no_worker_option(ordered)
 
 
-def _add_order(parser: ArgumentParser) -> None:
-    """What may be said about a run, whenever it begins."""
+def _add_run_options(parser: ArgumentParser) -> None:
+    """Add the options that submitted and scheduled runs share."""
     parser.add_argument(
-        "--priority", type=at_least_one, default=100, metavar="N", help="smaller is begun sooner (100), among your own"
+        "--priority",
+        type=parse_positive_int,
+        default=100,
+        metavar="N",
+        help="lower starts sooner among your own runs (100)",
     )
-    parser.add_argument("--queue", default="runs", metavar="NAME", help="one that the settings may bound (runs)")
+    parser.add_argument("--queue", default="runs", metavar="NAME", help="the queue; settings can limit it (runs)")
     parser.add_argument(
-        "--no-worktree", dest="worktree", action="store_false", help="work in the folder itself, not in a git worktree"
+        "--no-worktree", dest="worktree", action="store_false", help="run in the folder itself, not in a git worktree"
     )
-    parser.add_argument("--webhook", type=web_address, metavar="URL", help="POST its end there, as JSON")
-    _add_no_worker(parser)
-    add_place(parser)
-    add_terms(parser)
+    parser.add_argument(
+        "--webhook", type=parse_web_url, metavar="URL", help="POST the result there as JSON when the run ends"
+    )
+    _add_no_worker_option(parser)
+    add_cwd_option(parser)
+    add_agent_options(parser)
 
 
-def worker(parser: ArgumentParser) -> None:
-    parser.description = _WORKER
-    parser.epilog = examples(
+def declare_worker(parser: ArgumentParser) -> None:
+    parser.description = _WORKER_DESCRIPTION
+    parser.epilog = format_examples(
         "outrider worker",
         "outrider worker --database postgresql://runs.example/outrider",
         "outrider worker --print-unit",
     )
     parser.add_argument(
-        "--runs", type=at_least_one, metavar="N", help="so many runs at once (as [background] says, else 4)"
+        "--runs", type=parse_positive_int, metavar="N", help="concurrent runs (default: [background] runs, else 4)"
     )
-    add_database(parser)
-    add_place(parser)
-    add_terms(parser)
-    one = parser.add_mutually_exclusive_group()
-    one.add_argument("--status", action="store_true", help="say whether a worker is at work on this machine")
-    one.add_argument("--stop", action="store_true", help="end it; another one goes on with its runs")
-    one.add_argument("--restart", action="store_true", help="end it, and start one with the keys and settings of now")
-    one.add_argument(
+    add_database_option(parser)
+    add_cwd_option(parser)
+    add_agent_options(parser)
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("--status", action="store_true", help="show whether a worker is running on this machine")
+    action.add_argument("--stop", action="store_true", help="stop the worker; another one resumes its runs")
+    action.add_argument("--restart", action="store_true", help="restart the worker with the current keys and settings")
+    action.add_argument(
         "--print-unit",
         action="store_true",
-        help="print what has the system start a worker whenever the machine starts (systemd, or launchd on a Mac)",
+        help="print a service unit that starts a worker at boot (systemd, or launchd on macOS)",
     )
-    one.add_argument("--resident", action="store_true", help=SUPPRESS)
-    parser.add_argument("--idle", type=seconds, default=300, help=SUPPRESS)
-    parser.set_defaults(execute="outrider.cli.commands.worker:worker")
+    action.add_argument("--resident", action="store_true", help=SUPPRESS)
+    parser.add_argument("--idle", type=parse_duration, default=300, help=SUPPRESS)
+    parser.set_defaults(execute="outrider.cli.commands.worker:run_worker")
 
 
-def words(text: str) -> str:
+def parse_prompt(text: str) -> str:
+    """Return the prompt argument. Raises ArgumentTypeError if it is blank."""
     if not text.strip():
-        raise ArgumentTypeError("it is empty; say what to do")
+        raise ArgumentTypeError("the prompt is empty")
     return text
 
 
-def web_address(text: str) -> str:
+def parse_web_url(text: str) -> str:
+    """Return an http or https URL argument. Raises ArgumentTypeError for any other text."""
     from urllib.parse import urlsplit
 
     if urlsplit(text).scheme not in ("http", "https") or not urlsplit(text).hostname:
-        raise ArgumentTypeError(f"{text!r} is no address of the web")
+        raise ArgumentTypeError(f"{text!r} is not an http:// or https:// URL")
     return text
 
 
-def _add_no_worker(parser: ArgumentParser) -> None:
+def _add_no_worker_option(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--no-worker", dest="worker", action="store_false", help="start no worker, if none is at work on this machine"
+        "--no-worker",
+        dest="worker",
+        action="store_false",
+        help="do not start a worker if none is running on this machine",
     )
 
 
-_SESSION = "an id, the end of one, or `last` (the default)"
+_SESSION_HELP = "an id, the end of one, or `last` (the default)"
 
 
-def trace(parser: ArgumentParser) -> None:
-    parser.description = "Show what a session did: every answer of a model and every call, with time, tokens and cost."
-    parser.epilog = examples("outrider trace", "outrider trace 1a2b3c4d --html trace.html")
-    parser.add_argument("session", metavar="SESSION", nargs="?", default="last", help=_SESSION)
-    parser.add_argument("--html", metavar="FILE", help="write a page with a timeline instead (- for stdout)")
-    parser.set_defaults(execute="outrider.cli.commands.trace:execute")
+def declare_trace(parser: ArgumentParser) -> None:
+    parser.description = "Show what a session did: every model response and tool call, with time, tokens and cost."
+    parser.epilog = format_examples("outrider trace", "outrider trace 1a2b3c4d --html trace.html")
+    parser.add_argument("session", metavar="SESSION", nargs="?", default="last", help=_SESSION_HELP)
+    parser.add_argument("--html", metavar="FILE", help="write an HTML page with a timeline instead (- for stdout)")
+    parser.set_defaults(execute="outrider.cli.commands.trace:show_trace")
 
 
-def stats(parser: ArgumentParser) -> None:
-    parser.description = "What was used, by day, model, agent and tool. Days are those of UTC."
-    parser.epilog = examples("outrider stats", "outrider stats --by model --days 7", "outrider stats --session last")
-    parser.add_argument("--by", choices=("day", "model", "agent", "tool"), help="one table only")
-    parser.add_argument("-d", "--days", metavar="N", type=at_least_one, default=30, help="the last N days (30)")
-    parser.add_argument("-s", "--session", metavar="ID", help="of one session only")
-    parser.add_argument("--json", action="store_true", help="as one JSON object")
-    parser.set_defaults(execute="outrider.cli.commands.stats:execute")
+def declare_stats(parser: ArgumentParser) -> None:
+    parser.description = "Show usage by day, model, agent and tool. Days are in UTC."
+    parser.epilog = format_examples(
+        "outrider stats", "outrider stats --by model --days 7", "outrider stats --session last"
+    )
+    parser.add_argument("--by", choices=("day", "model", "agent", "tool"), help="print only this table")
+    parser.add_argument("-d", "--days", metavar="N", type=parse_positive_int, default=30, help="the last N days (30)")
+    parser.add_argument("-s", "--session", metavar="ID", help="only this session")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(execute="outrider.cli.commands.stats:show_stats")
 
 
-def models(parser: ArgumentParser) -> None:
-    parser.description = "The models of the providers that are set up, and those that run inside this program."
-    parser.epilog = examples("outrider models list", "outrider models list anthropic", "outrider models pull")
-    parser.set_defaults(usual="list")
-    known = parser.add_subparsers(title=TO_DO, metavar="WHAT", required=True, parser_class=type(parser))
-    listed = known.add_parser("list", help="models, their limits, and their prices in dollars per million tokens")
-    listed.add_argument("provider", metavar="PROVIDER", nargs="?", help="only those of this provider")
-    listed.add_argument("--json", action="store_true", help="one JSON object a line")
+def declare_models(parser: ArgumentParser) -> None:
+    parser.description = (
+        "List the models of the configured providers and the local models; download and remove local models."
+    )
+    parser.epilog = format_examples("outrider models list", "outrider models list anthropic", "outrider models pull")
+    parser.set_defaults(default_subcommand="list")
+    subparsers = parser.add_subparsers(
+        title=SUBCOMMANDS_TITLE, metavar="WHAT", required=True, parser_class=type(parser)
+    )
+    listed = subparsers.add_parser("list", help="list models with limits and prices in dollars per million tokens")
+    listed.add_argument("provider", metavar="PROVIDER", nargs="?", help="only models of this provider")
+    listed.add_argument("--json", action="store_true", help="print one JSON object per line")
     listed.set_defaults(execute="outrider.cli.commands.models:list_models")
-    found = known.add_parser("servers", help="look for programs on this machine that serve models")
-    found.description = "Asks the usual ports of Ollama, llama.cpp, LM Studio and vLLM on this machine, and no other."
-    found.set_defaults(execute="outrider.cli.commands.models:servers")
-    for name, help in (("pull", "fetch a model that needs no key"), ("remove", "delete a model that was fetched")):
-        one = known.add_parser(name, help=help, description=help)
-        one.add_argument(
-            "model", metavar="MODEL", nargs="?", default="", help="as `outrider models list local` names it"
+    found = subparsers.add_parser("servers", help="find model servers running on this machine")
+    found.description = "Queries the default ports of Ollama, llama.cpp, LM Studio and vLLM on this machine only."
+    found.set_defaults(execute="outrider.cli.commands.models:list_servers")
+    for name, help in (("pull", "download a local model, which needs no key"), ("remove", "delete a downloaded model")):
+        subparser = subparsers.add_parser(name, help=help, description=help)
+        subparser.add_argument(
+            "model", metavar="MODEL", nargs="?", default="", help="a name from `outrider models list local`"
         )
-        one.set_defaults(execute=f"outrider.cli.commands.models:{name}")
+        subparser.set_defaults(execute=f"outrider.cli.commands.models:{name}_model")
 
 
-def config(parser: ArgumentParser) -> None:
-    parser.description = "Settings come from flags, the environment, your own file, and the file of a trusted folder."
-    parser.epilog = examples("outrider config", "outrider config init", "$EDITOR $(outrider config path)")
-    add_place(parser)
+def declare_config(parser: ArgumentParser) -> None:
+    parser.description = (
+        "Settings come from flags, the environment, your settings file, and the file of a trusted folder."
+    )
+    parser.epilog = format_examples("outrider config", "outrider config init", "$EDITOR $(outrider config path)")
+    add_cwd_option(parser)
     what = parser.add_argument("what", nargs="?", choices=("show", "path", "init"), default="show")
-    what.help = "show what counts here (default), print the path of your file, or write a commented one"
-    parser.set_defaults(execute="outrider.cli.commands.config:execute")
+    what.help = "show the settings in effect (default), print the path of your file, or create a commented file"
+    parser.set_defaults(execute="outrider.cli.commands.config:run_config")
 
 
-def doctor(parser: ArgumentParser) -> None:
-    parser.description = "Look at everything that has to be in order. Exit code 1 says that something is not."
-    parser.epilog = examples("outrider doctor", "outrider doctor --network", "outrider doctor --repair --compact")
-    add_place(parser)
-    parser.add_argument("--network", action="store_true", help="also ask each provider for its models")
-    parser.add_argument("--repair", action="store_true", help="mend the store where it is damaged; nothing is lost")
-    parser.add_argument("--compact", action="store_true", help="give disk space back that deleted sessions used")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.set_defaults(execute="outrider.cli.commands.doctor:execute")
+def declare_doctor(parser: ArgumentParser) -> None:
+    parser.description = (
+        "Check the installation and print a fix for every problem. The exit code is 1 if there is a problem."
+    )
+    parser.epilog = format_examples(
+        "outrider doctor", "outrider doctor --network", "outrider doctor --repair --compact"
+    )
+    add_cwd_option(parser)
+    parser.add_argument("--network", action="store_true", help="also request the model list of each provider")
+    parser.add_argument("--repair", action="store_true", help="repair a damaged store without losing data")
+    parser.add_argument("--compact", action="store_true", help="free the disk space of deleted sessions")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    parser.set_defaults(execute="outrider.cli.commands.doctor:run_doctor")
 
 
-_RULES = """\
-Rules are written as tool(pattern): shell(git status *), write(/docs/**), web_fetch(example.com).
-Deny wins over ask, ask over allow; what no rule names is decided by the mode."""
+_RULES_HELP = """\
+Rules have the form tool(pattern): shell(git status *), write(/docs/**), web_fetch(example.com).
+Deny takes precedence over ask, and ask over allow; without a matching rule the mode decides."""
 
 
-def permissions(parser: ArgumentParser) -> None:
-    parser.description = f"What may run unasked, and why.\n{_RULES}"
-    parser.epilog = examples(
+def declare_permissions(parser: ArgumentParser) -> None:
+    parser.description = f"Show and explain which calls may run without asking.\n{_RULES_HELP}"
+    parser.epilog = format_examples(
         "outrider permissions list",
         "outrider permissions explain shell 'git push origin main'",
         "outrider permissions explain 'write(notes.md)' --mode plan",
         "outrider permissions revoke 1a2b3c4d",
         "outrider permissions backtest last --deny 'shell(rm *)'",
     )
-    parser.set_defaults(usual="list")
-    known = parser.add_subparsers(title=TO_DO, metavar="WHAT", required=True, parser_class=type(parser))
-
-    def add(name: str, help: str, function: str = "") -> ArgumentParser:
-        one = known.add_parser(name, help=help, description=help)
-        one.set_defaults(execute=f"outrider.cli.commands.permissions:{function or name}")
-        return one
-
-    listed = add("list", "rules of your settings, and answers that still hold", "list_rights")
-    add_place(listed)
-    explained = add("explain", "what would be decided about a call, and by what")
-    explained.add_argument("tool", metavar="TOOL", help="shell, write, read, web_fetch …; or a call as rules write it")
-    explained.add_argument(
-        "subject", metavar="SUBJECT", nargs="?", help="its command, path or address; or its whole input as JSON"
+    parser.set_defaults(default_subcommand="list")
+    subparsers = parser.add_subparsers(
+        title=SUBCOMMANDS_TITLE, metavar="WHAT", required=True, parser_class=type(parser)
     )
-    judged = add("backtest", "judge the calls of a session again, under other rules")
+
+    def add_subcommand(name: str, help: str, function: str) -> ArgumentParser:
+        subparser = subparsers.add_parser(name, help=help, description=help)
+        subparser.set_defaults(execute=f"outrider.cli.commands.permissions:{function}")
+        return subparser
+
+    listed = add_subcommand("list", "list the rules of your settings and the stored approvals", "list_permissions")
+    add_cwd_option(listed)
+    explained = add_subcommand("explain", "show the decision about a call, and its reason", "explain_decision")
+    explained.add_argument("tool", metavar="TOOL", help="shell, write, read, web_fetch …; or a call in rule syntax")
+    explained.add_argument(
+        "subject", metavar="SUBJECT", nargs="?", help="the command, path or URL; or the complete input as JSON"
+    )
+    judged = add_subcommand("backtest", "decide the calls of a session again, under other rules", "backtest_rules")
     judged.add_argument("session", metavar="SESSION", help="an id, the end of one, or `last`")
-    for one in (explained, judged):
-        add_place(one)
-        one.add_argument("--mode", choices=MODES, help="as if in this mode")
+    for subparser in (explained, judged):
+        add_cwd_option(subparser)
+        subparser.add_argument("--mode", choices=MODES, help="assume this mode")
         for effect in ("allow", "ask", "deny"):
-            one.add_argument(
-                f"--{effect}", metavar="RULE", action="append", default=[], help=f"with this {effect} rule"
+            subparser.add_argument(
+                f"--{effect}", metavar="RULE", action="append", default=[], help=f"assume this {effect} rule"
             )
-    revoked = add("revoke", "take an answer back; the next such call is asked about again")
-    revoked.add_argument("answer", metavar="ID", help="as `outrider permissions list` shows it; `all` for every one")
+    revoked = add_subcommand("revoke", "revoke a stored approval; the next such call asks again", "revoke_answers")
+    revoked.add_argument("answer", metavar="ID", help="an id from `outrider permissions list`, or `all`")
 
 
-def trust(parser: ArgumentParser) -> None:
-    parser.description = "Show what a folder brings along (settings, instructions, skills, servers), and let it count."
-    parser.epilog = examples("outrider trust", "outrider trust ~/project --yes")
-    _folder(parser)
-    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
-    parser.set_defaults(execute="outrider.cli.commands.trust:trust")
+def declare_trust(parser: ArgumentParser) -> None:
+    parser.description = (
+        "Show the settings, instructions, skills and servers that a folder defines, and allow them to take effect."
+    )
+    parser.epilog = format_examples("outrider trust", "outrider trust ~/project --yes")
+    _add_folder_argument(parser)
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
+    parser.set_defaults(execute="outrider.cli.commands.trust:trust_folder")
 
 
-def distrust(parser: ArgumentParser) -> None:
-    parser.description = "Forget that a folder was trusted: nothing that it brings along counts any more."
-    parser.epilog = examples("outrider distrust", "outrider distrust ~/project")
-    _folder(parser)
-    parser.set_defaults(execute="outrider.cli.commands.trust:distrust")
+def declare_distrust(parser: ArgumentParser) -> None:
+    parser.description = "Stop trusting a folder: its settings, instructions, skills and servers are ignored again."
+    parser.epilog = format_examples("outrider distrust", "outrider distrust ~/project")
+    _add_folder_argument(parser)
+    parser.set_defaults(execute="outrider.cli.commands.trust:distrust_folder")
 
 
-def _folder(parser: ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="FOLDER", nargs="?", type=folder, help="default: the current one")
+def _add_folder_argument(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "folder", metavar="FOLDER", nargs="?", type=parse_folder, help="the folder (default: the current one)"
+    )
 
 
-_ACP = """\
-Work for an editor: it starts this command, and the two speak the Agent Client Protocol on stdin and stdout.
-The editor names the folders and the sessions, shows what happens, and asks you before it matters.
-What is said here holds for all of them; words for people go to stderr."""
+_ACP_DESCRIPTION = """\
+Run as an agent for an editor. The editor starts this command and exchanges Agent Client Protocol messages with it on
+stdin and stdout. The editor chooses folders and sessions, shows progress, and asks you for approvals.
+The options here apply to all sessions; messages for you go to stderr."""
 
 
-def acp(parser: ArgumentParser) -> None:
-    parser.description = _ACP
-    parser.epilog = examples("outrider acp", "outrider acp --model anthropic/claude-sonnet-4-5 --mode plan")
-    add_terms(parser)
-    parser.set_defaults(execute="outrider.cli.commands.serve:execute_acp")
+def declare_acp(parser: ArgumentParser) -> None:
+    parser.description = _ACP_DESCRIPTION
+    parser.epilog = format_examples("outrider acp", "outrider acp --model anthropic/claude-sonnet-4-5 --mode plan")
+    add_agent_options(parser)
+    parser.set_defaults(execute="outrider.cli.commands.serve:serve_acp")
 
 
-_SERVE = """\
-Serve the engine over HTTP, with a web page, on this machine only: the link that is printed opens it in a browser.
-Every request needs the token, which is kept in a file that only you can read."""
+_SERVE_DESCRIPTION = """\
+Serve the engine and a web page over HTTP. By default only this machine can connect; open the printed link in a browser.
+Every request needs the token, which is stored in a file that only you can read."""
 
 
-def serve(parser: ArgumentParser) -> None:
-    parser.description = _SERVE
-    parser.epilog = examples(
+def declare_serve(parser: ArgumentParser) -> None:
+    parser.description = _SERVE_DESCRIPTION
+    parser.epilog = format_examples(
         "outrider serve",
         "outrider serve --port 8765",
         "outrider serve --socket ~/.outrider.sock",
         "outrider serve --database postgresql://runs.example/outrider",
         "outrider serve --host 0.0.0.0 --name build.example --expose --tls-cert c.pem --tls-key k.pem",
     )
-    add_place(parser)
-    place = parser.add_argument_group("where it listens")
-    place.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="the address to listen on")
-    place.add_argument("--port", type=port, default=0, metavar="N", help="the port (0: any free one)")
-    place.add_argument("--socket", metavar="PATH", help="listen on a Unix socket instead")
-    place.add_argument("--expose", action="store_true", help="let other machines come in; needs TLS")
-    place.add_argument("--name", action="append", default=[], metavar="HOST", help="a name that clients may use for it")
-    place.add_argument("--tls-cert", metavar="FILE", help="certificate, as PEM")
-    place.add_argument("--tls-key", metavar="FILE", help="its key, as PEM")
-    add_database(parser)
-    parser.add_argument("--mcp", action="store_true", help="also work for other agents, as an MCP server at /mcp")
-    add_terms(parser)
-    parser.set_defaults(execute="outrider.cli.commands.serve:execute")
+    add_cwd_option(parser)
+    listen = parser.add_argument_group("listen address")
+    listen.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="the address to listen on (127.0.0.1)")
+    listen.add_argument("--port", type=parse_port, default=0, metavar="N", help="the port (default: any free port)")
+    listen.add_argument("--socket", metavar="PATH", help="listen on a Unix socket instead")
+    listen.add_argument("--expose", action="store_true", help="accept connections from other machines; requires TLS")
+    listen.add_argument("--name", action="append", default=[], metavar="HOST", help="a host name that clients may use")
+    listen.add_argument("--tls-cert", metavar="FILE", help="TLS certificate (PEM)")
+    listen.add_argument("--tls-key", metavar="FILE", help="TLS key (PEM)")
+    add_database_option(parser)
+    parser.add_argument("--mcp", action="store_true", help="also serve MCP for other agents at /mcp")
+    add_agent_options(parser)
+    parser.set_defaults(execute="outrider.cli.commands.serve:start_server")
 
 
-_MCP = """\
-Work for other agents, as an MCP server on stdin and stdout: they may run an agent in this folder, and search and read
-your sessions. Nobody is asked: a call that would need an approval is refused. Say with --allow what may run."""
+_MCP_DESCRIPTION = """\
+Run as an MCP server on stdin and stdout. Other agents can run an agent in this folder, and search and read your
+sessions. There are no approval questions: a call that needs approval is denied. Allow calls with --allow."""
 
 
-def mcp(parser: ArgumentParser) -> None:
-    parser.description = _MCP
-    parser.epilog = examples("outrider mcp", "outrider mcp --cwd ~/project --mode plan")
-    add_place(parser)
-    add_terms(parser)
-    parser.set_defaults(execute="outrider.cli.commands.serve:execute_mcp")
+def declare_mcp(parser: ArgumentParser) -> None:
+    parser.description = _MCP_DESCRIPTION
+    parser.epilog = format_examples("outrider mcp", "outrider mcp --cwd ~/project --mode plan")
+    add_cwd_option(parser)
+    add_agent_options(parser)
+    parser.set_defaults(execute="outrider.cli.commands.serve:serve_mcp")
 
 
 SHELLS = ("bash", "zsh", "fish")
 
 
-def completion(parser: ArgumentParser) -> None:
-    parser.description = "Print a script that lets a shell complete commands and flags."
-    parser.epilog = examples(
+def declare_completion(parser: ArgumentParser) -> None:
+    parser.description = "Print a script that completes commands and flags in your shell."
+    parser.epilog = format_examples(
         'eval "$(outrider completion bash)"      a line for ~/.bashrc',
         'eval "$(outrider completion zsh)"       a line for ~/.zshrc',
         "outrider completion fish > ~/.config/fish/completions/outrider.fish",
     )
-    parser.add_argument("shell", choices=SHELLS, help="the shell that reads the script")
-    parser.set_defaults(execute="outrider.cli.completion:execute")
+    parser.add_argument("shell", choices=SHELLS, help="the shell")
+    parser.set_defaults(execute="outrider.cli.completion:print_completion_script")

@@ -1,4 +1,4 @@
-"""What can follow what on the command line, read from the parsers themselves."""
+"""`outrider completion`: generates shell completion scripts from the argument parsers."""
 
 import argparse
 import shlex
@@ -7,66 +7,69 @@ from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, NamedTuple, cast
 
-from outrider.cli import registry as exits
-from outrider.cli.interactive import top_parser
-from outrider.cli.parser import parser_of
+from outrider.cli import exit_codes
+from outrider.cli.interactive import build_top_parser
+from outrider.cli.parser import build_parser
 from outrider.cli.registry import COMMANDS
 
-Open = Literal["file", "text"]
-_FILES = ("FILE", "FOLDER")
+OpenValue = Literal["file", "text"]
+_FILE_METAVARS = ("FILE", "FOLDER")
 
 
-class Level(NamedTuple):
-    """What can follow some words: more words, and flags. Some of these take one of a few `values`, others any value,
-    perhaps a file."""
+class CompletionLevel(NamedTuple):
+    """What can follow the subcommand `path`: words (subcommands and choices) and flags, each with its help text.
+
+    `values` lists the choices of a flag; `open` lists flags that accept any value, and whether it is a file.
+    """
 
     path: tuple[str, ...]
     words: dict[str, str]
     flags: dict[str, str]
     values: dict[str, tuple[str, ...]]
-    open: dict[str, Open]
+    open: dict[str, OpenValue]
 
 
-def levels() -> Iterator[Level]:
-    yield _level((), top_parser())._replace(words={command.name: command.summary for command in COMMANDS})
+def completion_levels() -> Iterator[CompletionLevel]:
+    """Yield the levels of all commands and subcommands, the top level first."""
+    yield _parser_level((), build_top_parser())._replace(words={command.name: command.summary for command in COMMANDS})
     for command in COMMANDS:
-        yield from _levels((command.name,), parser_of(command))
+        yield from _parser_levels((command.name,), build_parser(command))
 
 
-def _levels(path: tuple[str, ...], parser: argparse.ArgumentParser) -> Iterator[Level]:
-    yield _level(path, parser)
-    for action in _actions(parser):
+def _parser_levels(path: tuple[str, ...], parser: argparse.ArgumentParser) -> Iterator[CompletionLevel]:
+    yield _parser_level(path, parser)
+    for action in _parser_actions(parser):
         if isinstance(action.choices, dict):
             for name, inner in cast("dict[str, argparse.ArgumentParser]", action.choices).items():
-                yield from _levels((*path, name), inner)
+                yield from _parser_levels((*path, name), inner)
 
 
-def _level(path: tuple[str, ...], parser: argparse.ArgumentParser) -> Level:
+def _parser_level(path: tuple[str, ...], parser: argparse.ArgumentParser) -> CompletionLevel:
     words: dict[str, str] = {}
     flags: dict[str, str] = {}
     values: dict[str, tuple[str, ...]] = {}
-    open: dict[str, Open] = {}
-    for action in _actions(parser):
+    open: dict[str, OpenValue] = {}
+    for action in _parser_actions(parser):
         choices = tuple(str(choice) for choice in action.choices or ())
         if not action.option_strings:
-            words |= _helped(action, choices)
+            words |= _choice_help(action, choices)
         for flag in action.option_strings:
             flags[flag] = action.help or ""
             if choices:
                 values[flag] = choices
             elif action.nargs != 0:
-                open[flag] = "file" if action.metavar in _FILES else "text"
-    return Level(path, words, flags, values, open)
+                open[flag] = "file" if action.metavar in _FILE_METAVARS else "text"
+    return CompletionLevel(path, words, flags, values, open)
 
 
-def _helped(action: argparse.Action, choices: tuple[str, ...]) -> dict[str, str]:
-    """Sub-commands with their own lines of help, where a choice is one."""
+def _choice_help(action: argparse.Action, choices: tuple[str, ...]) -> dict[str, str]:
+    """Return the help text of each choice; only subcommands have one."""
     inner: list[Any] = getattr(action, "_choices_actions", [])
     return dict.fromkeys(choices, "") | {one.dest: one.help or "" for one in inner}
 
 
-def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    """argparse has no public way to what it was told, and has had this one for as long as it exists."""
+def _parser_actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """Return the declared arguments. argparse has no public API for them; `_actions` has existed in every version."""
     return parser._actions  # pyright: ignore[reportPrivateUsage]
 
 
@@ -119,14 +122,15 @@ end
 """
 
 
-def execute(arguments: Namespace) -> int:
-    writers = {"bash": bash, "zsh": zsh, "fish": fish}
-    sys.stdout.write(writers[arguments.shell](list(levels())))
-    return exits.DONE
+def print_completion_script(arguments: Namespace) -> int:
+    """Print the completion script of a shell."""
+    writers = {"bash": bash_script, "zsh": zsh_script, "fish": fish_script}
+    sys.stdout.write(writers[arguments.shell](list(completion_levels())))
+    return exit_codes.SUCCESS
 
 
-def bash(levels: list[Level]) -> str:
-    return _filled(
+def bash_script(levels: list[CompletionLevel]) -> str:
+    return _fill_template(
         _BASH,
         levels,
         lambda values: f'offered="{" ".join(values)}"',
@@ -134,27 +138,29 @@ def bash(levels: list[Level]) -> str:
     )
 
 
-def zsh(levels: list[Level]) -> str:
-    def described(level: Level) -> str:
+def zsh_script(levels: list[CompletionLevel]) -> str:
+    def describe_words(level: CompletionLevel) -> str:
         known = {**level.words, **level.flags}
-        told = {word: _plain(help).replace(":", r"\:") for word, help in known.items()}
-        return f"offered=({' '.join(shlex.quote(f'{word}:{help}') for word, help in told.items())})"
+        escaped = {word: _single_line_help(help).replace(":", r"\:") for word, help in known.items()}
+        return f"offered=({' '.join(shlex.quote(f'{word}:{help}') for word, help in escaped.items())})"
 
-    return _filled(_ZSH, levels, lambda values: f"offered=({' '.join(values)})", described)
+    return _fill_template(_ZSH, levels, lambda values: f"offered=({' '.join(values)})", describe_words)
 
 
-def fish(levels: list[Level]) -> str:
-    lines = [_FISH.replace("%PATHS%", " ".join(f'"{path}"' for path in _paths(levels)))]
+def fish_script(levels: list[CompletionLevel]) -> str:
+    lines = [_FISH.replace("%PATHS%", " ".join(f'"{path}"' for path in _level_paths(levels)))]
     for level in levels:
-        here = f"complete -c outrider -n '__outrider_at \"{_path(level)}\"'"
-        lines += [f"{here} -f -a {word} -d {shlex.quote(_plain(help))}" for word, help in level.words.items()]
+        prefix = f"complete -c outrider -n '__outrider_at \"{_level_path(level)}\"'"
+        lines += [
+            f"{prefix} -f -a {word} -d {shlex.quote(_single_line_help(help))}" for word, help in level.words.items()
+        ]
         for flag, help in level.flags.items():
             name = f"-l {flag[2:]}" if flag.startswith("--") else f"-s {flag[1:]}"
-            lines.append(f"{here} {name} -d {shlex.quote(_plain(help))}{_fish_value(level, flag)}")
+            lines.append(f"{prefix} {name} -d {shlex.quote(_single_line_help(help))}{_fish_value_options(level, flag)}")
     return "\n".join([*lines, ""])
 
 
-def _fish_value(level: Level, flag: str) -> str:
+def _fish_value_options(level: CompletionLevel, flag: str) -> str:
     if flag in level.values:
         return f" -x -a '{' '.join(level.values[flag])}'"
     match level.open.get(flag):
@@ -166,29 +172,32 @@ def _fish_value(level: Level, flag: str) -> str:
             return ""
 
 
-def _filled(
-    template: str, levels: list[Level], values: Callable[[tuple[str, ...]], str], words: Callable[[Level], str]
+def _fill_template(
+    template: str,
+    levels: list[CompletionLevel],
+    values: Callable[[tuple[str, ...]], str],
+    words: Callable[[CompletionLevel], str],
 ) -> str:
     chosen = [
-        f'    "{_path(level)}:{flag}") {values(level.values.get(flag, ()))} ;;'
+        f'    "{_level_path(level)}:{flag}") {values(level.values.get(flag, ()))} ;;'
         for level in levels
         for flag in (*level.values, *level.open)
     ]
     return (
-        template.replace("%PATHS%", "|".join(f'"{path}"' for path in _paths(levels)))
+        template.replace("%PATHS%", "|".join(f'"{path}"' for path in _level_paths(levels)))
         .replace("%VALUES%", "\n".join(chosen))
-        .replace("%WORDS%", "\n".join(f'      "{_path(level)}") {words(level)} ;;' for level in levels))
+        .replace("%WORDS%", "\n".join(f'      "{_level_path(level)}") {words(level)} ;;' for level in levels))
     )
 
 
-def _paths(levels: Iterable[Level]) -> Iterator[str]:
-    return (_path(level) for level in levels if level.path)
+def _level_paths(levels: Iterable[CompletionLevel]) -> Iterator[str]:
+    return (_level_path(level) for level in levels if level.path)
 
 
-def _path(level: Level) -> str:
+def _level_path(level: CompletionLevel) -> str:
     return "".join(f" {word}" for word in level.path)
 
 
-def _plain(help: str) -> str:
-    """One line, as argparse would print it."""
+def _single_line_help(help: str) -> str:
+    """Return a help text on one line, with argparse's `%%` replaced by `%`."""
     return " ".join(help.replace("%%", "%").split())

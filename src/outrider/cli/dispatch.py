@@ -1,70 +1,72 @@
-"""From the words of a command line to the command that they name, and from its failure to an exit code."""
+"""Finds the command of a command line, runs it, and converts its errors into messages and exit codes."""
 
 import os
 import sys
 from collections.abc import Callable
 
-from outrider.cli import registry as exits
-from outrider.cli.parser import arguments_of, loaded
-from outrider.cli.registry import COMMANDS, command_named
+from outrider.cli import exit_codes
+from outrider.cli.parser import load_entry_point, parse_arguments
+from outrider.cli.registry import COMMANDS, find_command
 from outrider.errors import ConfigurationError, LimitReachedError, OutriderError, ProviderError
 
 
-def dispatch(given: list[str]) -> int:
-    """Without a command the interactive application opens."""
-    if not given or given[0].startswith("-"):
-        from outrider.cli.interactive import interactive
+def dispatch_command(arguments: list[str]) -> int:
+    """Run the command that the arguments `given` name; without a command, open the terminal application."""
+    if not arguments or arguments[0].startswith("-"):
+        from outrider.cli.interactive import run_interactive
 
-        return reported(lambda: interactive(given))
-    if given[0] == "help":
-        return dispatch([*given[1:], "--help"])
-    command = command_named(given[0])
+        return report_errors(lambda: run_interactive(arguments))
+    if arguments[0] == "help":
+        return dispatch_command([*arguments[1:], "--help"])
+    command = find_command(arguments[0])
     if command is None:
-        return _unknown(given[0])
-    arguments = arguments_of(command, given[1:])
-    return reported(lambda: loaded(arguments.execute)(arguments))
+        return _report_unknown_command(arguments[0])
+    parsed = parse_arguments(command, arguments[1:])
+    return report_errors(lambda: load_entry_point(parsed.execute)(parsed))
 
 
-def reported(work: Callable[[], int]) -> int:
-    """What went wrong is said in one line: a traceback helps nobody who did not write this program."""
+def report_errors(work: Callable[[], int]) -> int:
+    """Run `work`; print an expected error as one line instead of a traceback, and return its exit code."""
     try:
         return work()
     except OutriderError as error:
         from outrider.cli.output import Console
 
-        Console().say(f"outrider: {error}")
-        return code_of(error)
+        Console().print_stderr(f"outrider: {error}")
+        return exit_code_for(error)
     except FileNotFoundError:
-        if _is_somewhere():
+        if _cwd_exists():
             raise
-        sys.stderr.write("outrider: the folder that you are in is gone. Go to another one, or name one with --cwd\n")
-        return exits.USAGE
+        sys.stderr.write("outrider: the current folder no longer exists. Change to another one, or pass --cwd FOLDER\n")
+        return exit_codes.USAGE_ERROR
 
 
-def _is_somewhere() -> bool:
+def _cwd_exists() -> bool:
     try:
-        os.getcwd()  # noqa: PTH109  nothing is done with it
+        os.getcwd()  # noqa: PTH109  called only for its error
     except FileNotFoundError:
         return False
     return True
 
 
-def code_of(error: OutriderError) -> int:
+def exit_code_for(error: OutriderError) -> int:
+    """Return the exit code of an error class."""
     match error:
         case ConfigurationError():
-            return exits.USAGE
+            return exit_codes.USAGE_ERROR
         case LimitReachedError():
-            return exits.LIMIT
+            return exit_codes.LIMIT_REACHED
         case ProviderError():
-            return exits.PROVIDER
+            return exit_codes.PROVIDER_ERROR
         case _:
-            return exits.FAILED
+            return exit_codes.FAILURE
 
 
-def _unknown(name: str) -> int:
+def _report_unknown_command(name: str) -> int:
+    """Print a usage error that suggests the closest command name."""
     from difflib import get_close_matches
 
     near = get_close_matches(name, [command.name for command in COMMANDS], 1)
-    hint = f"Did you mean `outrider {near[0]}`?" if near else f"To give it as a prompt: outrider run {name!r}."
-    sys.stderr.write(f"outrider: there is no command {name!r}. {hint} See `outrider --help`.\n")
-    return exits.USAGE
+    hint = f"Did you mean `outrider {near[0]}`?" if near else f"To send it as a prompt: outrider run {name!r}."
+    sys.stderr.write(f"outrider: unknown command {name!r}. {hint} See `outrider --help`.\n")
+    return exit_codes.USAGE_ERROR

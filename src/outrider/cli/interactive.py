@@ -1,77 +1,81 @@
-"""`outrider` without a command: the terminal application, or a word on why it cannot open."""
+"""`outrider` without a command: opens the terminal application, or explains why it cannot open."""
 
 import os
 import sys
 
-from outrider.cli.parser import Parser, add_conversation, add_server, loaded
+from outrider.cli.parser import CommandParser, add_server_options, add_session_options, load_entry_point
 from outrider.cli.registry import COMMANDS
 from outrider.errors import ConfigurationError
 
-_BEGIN = """\
-Outrider is an agent for your terminal: it reads, writes and runs things in a folder, and asks before it matters.
-Without a command it opens a terminal application; `outrider run` works on one prompt without a screen."""
-_END = """\
+_DESCRIPTION = """\
+Outrider is a coding agent for your terminal. It reads and edits files and runs commands in a folder, and asks for
+approval first. Without a command it opens the terminal application; `outrider run` runs one prompt and exits."""
+_EPILOG = """\
 Examples:
-  outrider                                     talk with the agent about this folder
-  outrider --continue                          go on where you stopped
-  outrider --attach http://127.0.0.1:8765      the same, in the sessions of a server
-  outrider run 'why does the build fail?'      one answer, on stdout
-  git diff | outrider run 'review this' -      with input from a pipe
+  outrider                                     open the terminal application in this folder
+  outrider --continue                          continue the last session of this folder
+  outrider --attach http://127.0.0.1:8765      use the sessions of a running server
+  outrider run 'why does the build fail?'      print one answer to stdout
+  git diff | outrider run 'review this' -      read input from a pipe
   outrider run --mode background 'fix the lint errors' --max-cost 1
 
 Commands:
 {commands}
 
-Each command explains itself: outrider run --help
-Keys come from ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY. Is everything in order? outrider doctor"""
+For details on a command: outrider COMMAND --help
+API keys are read from ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY. To check the setup: outrider doctor"""
 
 
-def top_parser() -> Parser:
-    listed = "\n".join(f"  {command.name:<12} {command.summary}" for command in COMMANDS)
-    parser = Parser(
+def build_top_parser() -> CommandParser:
+    """Build the parser for the command line without a command; its help lists the commands."""
+    command_list = "\n".join(f"  {command.name:<12} {command.summary}" for command in COMMANDS)
+    parser = CommandParser(
         prog="outrider",
         usage="outrider [options]\n       outrider COMMAND ...",
-        description=_BEGIN,
-        epilog=_END.format(commands=listed),
+        description=_DESCRIPTION,
+        epilog=_EPILOG.format(commands=command_list),
     )
     parser.add_argument("-V", "--version", action="store_true", help="print the version")
-    add_conversation(parser)
-    add_server(parser)
+    add_session_options(parser)
+    add_server_options(parser)
     return parser
 
 
-def interactive(given: list[str]) -> int:
-    arguments = top_parser().parse_args(given)
-    from outrider.cli.setup import settings_of
+def run_interactive(arguments: list[str]) -> int:
+    """Check settings and terminal, then run the terminal application; returns its exit code."""
+    options = build_top_parser().parse_args(arguments)
+    from outrider.cli.setup import settings_from_arguments
 
-    settings = settings_of(arguments)  # what is wrong with flags and files is said before the screen changes
-    if settings.missing and not arguments.attach:
-        from outrider.models.local.discovery import ways_to_a_model
+    settings = settings_from_arguments(options)  # reports errors in flags and files before the screen changes
+    if settings.missing and not options.attach:
+        from outrider.models.local.discovery import missing_model_message
 
-        raise ConfigurationError(ways_to_a_model(settings.missing))
+        raise ConfigurationError(missing_model_message(settings.missing))
     _check_terminal()
-    if not arguments.attach:
-        from outrider.config.paths import make_private
+    if not options.attach:
+        from outrider.config.paths import make_private_folder
 
-        make_private(settings.data)
-    # By name: the two front ends do not know each other, and only one of them is loaded.
-    run_tui = loaded("outrider.tui.app:run_tui")
-    if arguments.attach:
-        return loaded("outrider.cli.commands.run_attached:open_screen")(arguments, run_tui)
-    return run_tui(lambda: settings_of(arguments), session=arguments.session or "", resume=arguments.resume)
+        make_private_folder(settings.data_folder)
+    # Imported by name: front ends must not import each other, and only the one in use is loaded.
+    run_tui = load_entry_point("outrider.tui.app:run_tui")
+    if options.attach:
+        return load_entry_point("outrider.cli.commands.run_attached:open_screen")(options, run_tui)
+    return run_tui(lambda: settings_from_arguments(options), session=options.session or "", resume=options.resume)
 
 
 def _check_terminal() -> None:
+    """Raise ConfigurationError if the terminal application cannot run here."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigurationError(
-            "the terminal application needs a terminal on stdin and stdout. Without one: outrider run PROMPT"
+            "the terminal application needs a terminal on stdin and stdout. Without a terminal: outrider run PROMPT"
         )
     kind = os.environ.get("TERM", "")
     if kind in ("dumb", "unknown") or (not kind and os.name == "posix"):
-        said = f"TERM={kind}" if kind else "TERM is not set"
+        problem = f"TERM={kind}" if kind else "TERM is not set"
         raise ConfigurationError(
-            f"this terminal cannot show the application ({said}). "
-            "If it can do more, set TERM, e.g. to xterm-256color. Without one: outrider run PROMPT"
+            f"this terminal cannot show the application ({problem}). "
+            "If it supports colors and cursor movement, set TERM, e.g. to xterm-256color. "
+            "Without the application: outrider run PROMPT"
         )
     from importlib.util import find_spec
 

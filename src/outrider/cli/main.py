@@ -1,69 +1,74 @@
-"""The program `outrider`: finds the command that was asked for, and turns what goes wrong into an exit code."""
+"""Entry point of the `outrider` program: runs the requested command and returns its exit code."""
 
 import gc
 import os
 import sys
 
-from outrider.cli import registry as exits
+from outrider.cli import exit_codes
 
 
 def main(argv: list[str] | None = None) -> int:
-    given = sys.argv[1:] if argv is None else argv
-    _fill_in_streams()
+    """Run the command line `argv` (default: `sys.argv`) and return the exit code."""
+    arguments = sys.argv[1:] if argv is None else argv
+    _open_missing_streams()
     try:
-        return _flushed(_run(given))
+        return _flush_stdout(_run_command_line(arguments))
     except KeyboardInterrupt:
-        return exits.INTERRUPTED
+        return exit_codes.INTERRUPTED
     except BrokenPipeError:
-        _leave_quietly()
-        return exits.DONE
+        _discard_stdout()
+        return exit_codes.SUCCESS
 
 
-def _run(given: list[str]) -> int:
-    if given and given[0].startswith("-") and not {"--version", "-V"}.isdisjoint(given):
-        sys.stdout.write(f"outrider {version()}\n")
-        return exits.DONE
-    gc.disable()  # until all is loaded: nothing of it is garbage, and looking for some takes a tenth of the time
-    from outrider.cli.dispatch import dispatch
+def _run_command_line(arguments: list[str]) -> int:
+    if arguments and arguments[0].startswith("-") and not {"--version", "-V"}.isdisjoint(arguments):
+        sys.stdout.write(f"outrider {program_version()}\n")
+        return exit_codes.SUCCESS
+    # Imports create no garbage, and collecting during them costs a tenth of start-up time. `load_entry_point` enables
+    # the collector again once the command is imported.
+    gc.disable()
+    from outrider.cli.dispatch import dispatch_command
 
     try:
-        return dispatch(given)
-    except SystemExit as ended:  # the parser's own way to end, with its help or a complaint already written
-        return ended.code if isinstance(ended.code, int) else exits.DONE
+        return dispatch_command(arguments)
+    except SystemExit as ended:  # argparse exits this way after it has printed help or a usage error
+        return ended.code if isinstance(ended.code, int) else exit_codes.SUCCESS
 
 
-def version() -> str:
-    """Asked of the package that is loaded already; the installed metadata would take longer to read than to print."""
+def program_version() -> str:
+    """Return the version from the imported package; reading the installed metadata would slow down `--version`."""
     return sys.modules["outrider"].__version__
 
 
-def _fill_in_streams() -> None:
-    """All three are there, and take everything. Where somebody closed one, the next file that is opened would get its
-    number, and what is printed."""
-    for number, name, way in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+def _open_missing_streams() -> None:
+    """Open /dev/null for every closed standard stream, and make output streams accept any character.
+
+    Without this, the next opened file would get descriptor 0, 1 or 2 and receive what the program prints.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
-            setattr(sys, name, os.fdopen(number, way, encoding="utf-8", closefd=False))
-    for stream in (sys.stdout, sys.stderr):  # a terminal that takes less than we write gets the rest described
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is `number`
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+    for stream in (sys.stdout, sys.stderr):  # characters outside the terminal's encoding are printed as escapes
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="backslashreplace")
 
 
-def _flushed(code: int) -> int:
-    """The exit code once all that was printed has left; if it cannot, that is a failure too, and said if none was."""
+def _flush_stdout(code: int) -> int:
+    """Flush stdout and return `code`, or a failure code if the flush fails (for example on a full disk)."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         raise
     except OSError as error:
-        _leave_quietly()
-        if code == exits.DONE:
-            sys.stderr.write(f"outrider: stdout cannot be written: {error.strerror or error}\n")
-        return code or exits.FAILED
+        _discard_stdout()
+        if code == exit_codes.SUCCESS:
+            sys.stderr.write(f"outrider: cannot write to stdout: {error.strerror or error}\n")
+        return code or exit_codes.FAILURE
     return code
 
 
-def _leave_quietly() -> None:
-    """Nothing goes through any more; nothing else must be written when the interpreter ends."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+def _discard_stdout() -> None:
+    """Redirect stdout to /dev/null, so that the interpreter's final flush does not fail again and print a traceback."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())

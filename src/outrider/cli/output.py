@@ -1,4 +1,4 @@
-"""The two streams of the program: data to stdout, the rest to stderr; harmless, and no more colourful than wanted."""
+"""Terminal output of the CLI: data on stdout, messages on stderr, tables, and formats for numbers, costs and ages."""
 
 import os
 import sys
@@ -8,15 +8,16 @@ from decimal import Decimal
 from typing import TextIO
 
 from outrider.errors import OutriderError
-from outrider.permissions.redaction.terminal import for_terminal
+from outrider.permissions.redaction.terminal import sanitize_for_terminal
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
-WIDE = 100  # columns where there is no terminal to ask
-NARROW = 20
+DEFAULT_WIDTH = 100  # columns when stdout is not a terminal
+MIN_WIDTH = 20
 
 
 class Console:
-    """Foreign text is shown without what a terminal would act on; a file or a pipe gets it as it is."""
+    """Writes to stdout and stderr. On a terminal, control sequences are removed from the text, since it may come from
+    a model or a tool; a file or a pipe receives the text unchanged."""
 
     def __init__(
         self, out: TextIO | None = None, err: TextIO | None = None, environ: Mapping[str, str] = os.environ
@@ -26,64 +27,65 @@ class Console:
         self._environ = environ
         self.out_is_terminal = self.out.isatty()
         self.err_is_terminal = self.err.isatty()
-        self.lost: OutriderError | None = None  # why data could not be written
+        self.write_error: OutriderError | None = None  # why stdout could not be written
         for stream in (self.out, self.err):
             reconfigure = getattr(stream, "reconfigure", None)
-            if reconfigure and stream.errors != "backslashreplace":  # it writes what waits, and may fail again
+            if reconfigure and stream.errors != "backslashreplace":  # reconfigure flushes and may fail again
                 reconfigure(errors="backslashreplace")
 
     @property
     def width(self) -> int:
         if not self.out_is_terminal and "COLUMNS" not in self._environ:
-            return WIDE
-        from shutil import get_terminal_size  # brings every kind of archive along
+            return DEFAULT_WIDTH
+        from shutil import get_terminal_size  # imported late: shutil imports every compression module
 
-        return max(NARROW, get_terminal_size((80, 24)).columns)
+        return max(MIN_WIDTH, get_terminal_size((80, 24)).columns)
 
     @property
     def is_plain(self) -> bool:
-        """Neither colours nor a cursor that moves: asked for, or all that this terminal can do."""
+        """Whether styles are disabled, by NO_COLOR or because the terminal does not support them."""
         return bool(self._environ.get("NO_COLOR")) or self._environ.get("TERM", "") in ("", "dumb")
 
     def write(self, text: str) -> None:
-        """Data, as it comes; seen at once where somebody looks on."""
-        self._put(for_terminal(text) if self.out_is_terminal else text, at_once=True)
+        """Write a chunk of data to stdout and flush it, so that streamed text appears immediately."""
+        self._write_stdout(sanitize_for_terminal(text) if self.out_is_terminal else text, flush=True)
 
     def print(self, text: str = "", style: str = "") -> None:
         if self.out_is_terminal:
-            text = self._painted(for_terminal(text), style)
-        self._put(f"{text}\n")
+            text = self._apply_style(sanitize_for_terminal(text), style)
+        self._write_stdout(f"{text}\n")
 
-    def _put(self, text: str, *, at_once: bool = False) -> None:
-        """A reader that went away is no error of ours; a full disk is one that has to be said."""
+    def _write_stdout(self, text: str, *, flush: bool = False) -> None:
+        """Write to stdout. Raises BrokenPipeError if the reader has closed the pipe (`main` ends quietly), and
+        OutriderError for any other failure, such as a full disk."""
         try:
             self.out.write(text)
-            if at_once:
+            if flush:
                 self.out.flush()
         except BrokenPipeError:
             raise
         except OSError as error:
-            self.lost = OutriderError(f"stdout cannot be written: {error.strerror or error}")
-            raise self.lost from error
+            self.write_error = OutriderError(f"cannot write to stdout: {error.strerror or error}")
+            raise self.write_error from error
 
-    def say(self, text: str, style: str = "") -> None:
-        """A word to the person in front of the terminal, or to a log."""
+    def print_stderr(self, text: str, style: str = "") -> None:
+        """Print a message for the user to stderr."""
         if self.err_is_terminal:
-            text = self._painted(for_terminal(text), style)
+            text = self._apply_style(sanitize_for_terminal(text), style)
         self.err.write(f"{text}\n")
         self.err.flush()
 
-    def _painted(self, text: str, style: str) -> str:
+    def _apply_style(self, text: str, style: str) -> str:
         return text if not style or self.is_plain else f"\x1b[{_STYLES[style]}m{text}\x1b[0m"
 
 
-NARROW_TABLES = 72
-_GAP = 2
-_SMALLEST = 6
-_MARKS = " ▏▎▍▌▋▊▉█"
+NARROW_TABLE_WIDTH = 72
+_COLUMN_GAP = 2
+_MIN_COLUMN_WIDTH = 6
+_BAR_EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def table(
+def format_table(
     heads: Sequence[str],
     rows: Sequence[Sequence[str]],
     width: int,
@@ -91,65 +93,72 @@ def table(
     right: Sequence[int] = (),
     narrow: Sequence[int] = (),
 ) -> list[str]:
-    """Columns as wide as they need to be. Where the terminal is narrow only those count that `narrow` names, the widest
-    give way, and then the last."""
-    kept = narrow if narrow and width < NARROW_TABLES else range(len(heads))
-    cells = [[row[at] for at in kept] for row in (heads, *rows)]
-    widths = fitted([max(map(columns, column)) for column in zip(*cells, strict=True)], width)
-    aligned = [at for at, column in enumerate(kept) if column in right]
-    return [_line(row[: len(widths)], widths, aligned) for row in cells]
+    """Format rows as aligned columns that fit into `width`; columns in `right` are right-aligned.
+
+    Below NARROW_TABLE_WIDTH only the columns in `narrow` are shown. If the table is still too wide, the widest columns
+    shrink first, then the last columns are dropped.
+    """
+    shown = narrow if narrow and width < NARROW_TABLE_WIDTH else range(len(heads))
+    cells = [[row[at] for at in shown] for row in (heads, *rows)]
+    widths = fit_column_widths([max(map(display_width, column)) for column in zip(*cells, strict=True)], width)
+    aligned = [at for at, column in enumerate(shown) if column in right]
+    return [_format_row(row[: len(widths)], widths, aligned) for row in cells]
 
 
-def fitted(widths: list[int], room: int) -> list[int]:
+def fit_column_widths(widths: list[int], room: int) -> list[int]:
+    """Shrink the widest columns until the table fits into `room`, then drop the last columns."""
     widths = list(widths)
-    excess = sum(widths) + _GAP * (len(widths) - 1) - room
-    while excess > 0 and max(widths) > _SMALLEST:
+    excess = sum(widths) + _COLUMN_GAP * (len(widths) - 1) - room
+    while excess > 0 and max(widths) > _MIN_COLUMN_WIDTH:
         at = widths.index(max(widths))
         widths[at] -= 1
         excess -= 1
     while excess > 0 and len(widths) > 1:
-        excess -= widths.pop() + _GAP
+        excess -= widths.pop() + _COLUMN_GAP
     return widths
 
 
-def cut(text: str, width: int) -> str:
-    """The beginning of a text on one line, in so many columns."""
+def truncate_text(text: str, width: int) -> str:
+    """Return the text on one line, cut to `width` terminal columns."""
     text = " ".join(text.split())
-    if columns(text) <= width:
+    if display_width(text) <= width:
         return text
-    kept, used = "", 0
+    shown, used = "", 0
     for char in text:
-        used += _columns(char)
+        used += _char_width(char)
         if used > width - 1:
             break
-        kept += char
-    return f"{kept}…"
+        shown += char
+    return f"{shown}…"
 
 
-def columns(text: str) -> int:
-    return len(text) if text.isascii() else sum(map(_columns, text))
+def display_width(text: str) -> int:
+    """Return the number of terminal columns of a text; wide characters take two."""
+    return len(text) if text.isascii() else sum(map(_char_width, text))
 
 
-def bar(part: float, whole: float, width: int) -> str:
-    """A bar in eighths of a character; something is never drawn as nothing."""
-    if whole <= 0 or part <= 0:
+def draw_bar(value: float, maximum: float, width: int) -> str:
+    """Draw a bar with a resolution of an eighth of a character; a value above zero gets at least one eighth."""
+    if maximum <= 0 or value <= 0:
         return ""
-    eighths = max(1, round(part / whole * width * 8))
-    return "█" * (eighths // 8) + _MARKS[eighths % 8].strip()
+    eighths = max(1, round(value / maximum * width * 8))
+    return "█" * (eighths // 8) + _BAR_EIGHTHS[eighths % 8].strip()
 
 
-def tokens_text(count: int) -> str:
+def format_tokens(count: int) -> str:
+    """Format a token count: 950, 12.3k, 1.5M."""
     for size, letter in ((1_000_000_000, "G"), (1_000_000, "M"), (10_000, "k")):
         if count >= size:
             return f"{count / (1000 if letter == 'k' else size):.1f}{letter}"
     return f"{count:,}"
 
 
-def counted(number: int, name: str) -> str:
+def format_count(number: int, name: str) -> str:
     return f"{number:,} {name}" if number == 1 else f"{number:,} {name}s"
 
 
-def cost_text(cost: Decimal | None) -> str:
+def format_cost(cost: Decimal | None) -> str:
+    """Format a cost in dollars; None means that the price is not known."""
     if cost is None:
         return "unknown"
     if cost and cost < Decimal("0.0001"):
@@ -157,7 +166,8 @@ def cost_text(cost: Decimal | None) -> str:
     return f"${cost:.4f}" if cost < 10 else f"${cost:,.2f}"
 
 
-def ago(then: int, now: int) -> str:
+def format_age(then: int, now: int) -> str:
+    """Format the age of a timestamp in milliseconds: `5 min ago`."""
     seconds = max(0, now - then) // 1000
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= size:
@@ -165,20 +175,20 @@ def ago(then: int, now: int) -> str:
     return "just now"
 
 
-def _line(row: Sequence[str], widths: Sequence[int], right: Sequence[int]) -> str:
+def _format_row(row: Sequence[str], widths: Sequence[int], right: Sequence[int]) -> str:
     shown = [
-        _padded(cut(cell, width), width, right=at in right)
+        _pad_cell(truncate_text(cell, width), width, right=at in right)
         for at, (cell, width) in enumerate(zip(row, widths, strict=True))
     ]
-    return (" " * _GAP).join(shown).rstrip()
+    return (" " * _COLUMN_GAP).join(shown).rstrip()
 
 
-def _padded(text: str, width: int, *, right: bool) -> str:
-    space = " " * (width - columns(text))
+def _pad_cell(text: str, width: int, *, right: bool) -> str:
+    space = " " * (width - display_width(text))
     return space + text if right else text + space
 
 
-def _columns(char: str) -> int:
+def _char_width(char: str) -> int:
     if unicodedata.combining(char):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1

@@ -1,4 +1,7 @@
-"""Parsers that explain themselves: one for each command, with examples, made when it is needed."""
+"""Argument parsers: the parser class, options that several commands share, and argument types.
+
+A parser is built only for the command that runs, so that start-up does not pay for the others.
+"""
 
 import argparse
 import gc
@@ -8,47 +11,47 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from outrider.cli import registry as exits
-from outrider.cli.registry import Command
+from outrider.cli import exit_codes
+from outrider.cli.registry import CommandSpec
 
 if TYPE_CHECKING:
     from decimal import Decimal
     from pathlib import Path
 
 
-TO_DO = "what to do (default: list)"
+SUBCOMMANDS_TITLE = "subcommands (default: list)"
 
 
-class Formatter(argparse.RawDescriptionHelpFormatter):
-    """Descriptions and examples keep their lines."""
+class CommandHelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """A help formatter that keeps the line breaks of descriptions and examples."""
 
     def __init__(self, prog: str, **options: Any) -> None:
-        super().__init__(prog, max_help_position=28, width=_width(), **options)
+        super().__init__(prog, max_help_position=28, width=_help_width(), **options)
 
 
-class Parser(argparse.ArgumentParser):
-    """Flags are written in full: a shortened one would change its meaning when a longer one is added."""
+class CommandParser(argparse.ArgumentParser):
+    """A parser without abbreviated flags: an abbreviation could change its meaning when a new flag is added."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, formatter_class=Formatter, **options)
+        super().__init__(allow_abbrev=False, formatter_class=CommandHelpFormatter, **options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
-        """Nothing unknown is left for the parser above, which could not say what was meant instead."""
+        """Reject unknown arguments here: the parent parser does not know this parser's flags to suggest a close one."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            from outrider.config.file import closest
+            from outrider.config.file import suggest_name
 
-            hint = closest(unknown[0].split("=")[0], self._option_string_actions)
+            hint = suggest_name(unknown[0].split("=")[0], self._option_string_actions)
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        self.exit(exits.USAGE, f"{self.prog}: {message}\nSee `{self.prog} --help`.\n")
+        self.exit(exit_codes.USAGE_ERROR, f"{self.prog}: {message}\nSee `{self.prog} --help`.\n")
 
 
-def _width() -> int:
-    """Asked here: argparse would load half of the standard library to find out."""
+def _help_width() -> int:
+    """Return the width of help texts. argparse would import `shutil` for this, which slows down start-up."""
     try:
         columns = int(os.environ.get("COLUMNS", "0")) or os.get_terminal_size().columns
     except (OSError, ValueError):
@@ -56,37 +59,39 @@ def _width() -> int:
     return max(columns - 2, 20)
 
 
-def examples(*lines: str) -> str:
+def format_examples(*lines: str) -> str:
     return "Examples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-def parser_of(command: Command) -> Parser:
-    """The whole parser of one command."""
-    parser = Parser(prog=f"outrider {command.name}")
-    named(command.declare)(parser)
+def build_parser(command: CommandSpec) -> CommandParser:
+    """Build the parser of one command, subcommands included."""
+    parser = CommandParser(prog=f"outrider {command.name}")
+    import_object(command.declare)(parser)
     return parser
 
 
-def arguments_of(command: Command, given: Sequence[str]) -> argparse.Namespace:
-    """Where a command has several things to do and none is named, the first of them is meant: it looks and changes
+def parse_arguments(command: CommandSpec, arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the arguments of a command. Without a subcommand, insert the command's default one (`list`), which changes
     nothing."""
-    parser = parser_of(command)
-    usual = parser.get_default("usual")
-    if usual and (not given or (given[0].startswith("-") and given[0] not in ("-h", "--help"))):
-        given = [usual, *given]
-    return parser.parse_args(given)
+    parser = build_parser(command)
+    default = parser.get_default("default_subcommand")
+    if default and (not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help"))):
+        arguments = [default, *arguments]
+    return parser.parse_args(arguments)
 
 
-def named(place: str) -> Callable[..., Any]:
-    """What `module:function` names; only now is the module loaded."""
-    module, _, name = place.partition(":")
+def import_object(path: str) -> Callable[..., Any]:
+    """Import and return the object that `module:name` refers to."""
+    module, _, name = path.partition(":")
     return getattr(import_module(module), name)
 
 
-def loaded(place: str) -> Callable[..., Any]:
-    """The work that is to be done, with all that it needs. What is loaded stays, so garbage need not be looked for in
-    it; from now on some is made."""
-    work = named(place)
+def load_entry_point(path: str) -> Callable[..., Any]:
+    """Import the function that runs a command, then enable garbage collection, which `main` disabled.
+
+    Imported objects live until exit: `gc.freeze` excludes them from every later collection.
+    """
+    work = import_object(path)
     gc.freeze()
     gc.enable()
     return work
@@ -95,64 +100,71 @@ def loaded(place: str) -> Callable[..., Any]:
 MODES = ("chat", "plan", "agent", "background")
 
 
-def add_place(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--cwd", metavar="FOLDER", type=folder, help="work in this folder instead of the current one")
+def add_cwd_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cwd", metavar="FOLDER", type=parse_folder, help="use this folder instead of the current one")
 
 
-def add_conversation(parser: argparse.ArgumentParser) -> None:
-    """Which session, agent and model, and what may run: the same in a terminal application and without one."""
-    add_place(parser)
+def add_session_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a conversation: folder, session, agent, model, permissions and limits."""
+    add_cwd_option(parser)
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("-s", "--session", metavar="ID", help="go on with this session (the end of its id is enough)")
+    which.add_argument("-s", "--session", metavar="ID", help="continue this session (the end of its id is enough)")
     which.add_argument(
-        "-c", "--continue", dest="resume", action="store_true", help="go on with this folder's last session"
+        "-c", "--continue", dest="resume", action="store_true", help="continue the last session of this folder"
     )
-    add_terms(parser)
+    add_agent_options(parser)
 
 
-def add_server(parser: argparse.ArgumentParser) -> None:
-    """Work in the sessions of a server instead of opening an engine here."""
-    server = parser.add_argument_group("a server's sessions")
-    server.add_argument(
-        "--attach", metavar="URL", help="work on the server that `outrider serve` began, here or elsewhere"
-    )
+def add_server_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that connect to a running server instead of opening an engine in this process."""
+    server = parser.add_argument_group("remote server")
+    server.add_argument("--attach", metavar="URL", help="use the sessions of a server started with `outrider serve`")
     server.add_argument(
         "--token",
         metavar="TOKEN",
-        help="its token; else OUTRIDER_SERVER_TOKEN, or the file of a server of this machine",
+        help="the server's token (default: OUTRIDER_SERVER_TOKEN, else the token file of a server on this machine)",
     )
 
 
-def add_database(parser: argparse.ArgumentParser) -> None:
-    words = "postgresql://… that many machines share (default: a file)"
-    parser.add_argument("--database", metavar="URL", type=database, help=words)
+def add_database_option(parser: argparse.ArgumentParser) -> None:
+    text = "postgresql://… database shared by several machines (default: a local file)"
+    parser.add_argument("--database", metavar="URL", type=parse_database_url, help=text)
 
 
-def add_terms(parser: argparse.ArgumentParser) -> None:
-    """Who answers, and what may run, in whichever session."""
+def add_agent_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for model, mode, agent, permission rules and limits."""
     parser.add_argument(
-        "-m", "--model", metavar="PROVIDER/MODEL", help="the model to ask, e.g. anthropic/claude-sonnet-4-5"
+        "-m", "--model", metavar="PROVIDER/MODEL", help="the model to use, e.g. anthropic/claude-sonnet-4-5"
     )
-    parser.add_argument("--mode", choices=MODES, help="what may run: nothing, reading, what is approved, or unattended")
-    parser.add_argument("--agent", metavar="NAME", help="the agent of your configuration that begins")
+    parser.add_argument(
+        "--mode",
+        choices=MODES,
+        help="chat: no tools; plan: read only; agent: ask before changes; background: no questions, in a sandbox",
+    )
+    parser.add_argument("--agent", metavar="NAME", help="the configured agent to start with")
     rules = parser.add_argument_group("permissions")
-    for effect, meaning in (("allow", "runs unasked"), ("ask", "is asked about"), ("deny", "never runs")):
+    for effect, meaning in (
+        ("allow", "run matching calls without asking"),
+        ("ask", "ask before matching calls"),
+        ("deny", "never run matching calls"),
+    ):
         rules.add_argument(
             f"--{effect}",
             metavar="RULE",
             action="append",
             default=[],
-            help=f"what {meaning}, e.g. 'shell(git status *)'",
+            help=f"{meaning}, e.g. 'shell(git status *)'; may be repeated",
         )
     limits = parser.add_argument_group("limits")
-    limits.add_argument("--max-turns", metavar="N", type=at_least_one, help="at most so many answers of the model")
-    limits.add_argument("--max-cost", metavar="DOLLARS", type=money, help="at most so much money")
+    limits.add_argument("--max-turns", metavar="N", type=parse_positive_int, help="stop after N model responses")
+    limits.add_argument("--max-cost", metavar="DOLLARS", type=parse_cost, help="stop when this cost is reached")
     limits.add_argument(
-        "--max-time", metavar="SECONDS", type=seconds, help="at most so many seconds, or as 90s, 15m, 2h"
+        "--max-time", metavar="SECONDS", type=parse_duration, help="stop after this time: seconds, or 90s, 15m, 2h"
     )
 
 
-def folder(text: str) -> "Path":
+def parse_folder(text: str) -> "Path":
+    """Return the absolute path of an existing folder argument."""
     from pathlib import Path
 
     path = Path(text).expanduser().absolute()
@@ -161,27 +173,31 @@ def folder(text: str) -> "Path":
     return path
 
 
-def database(text: str) -> str:
+def parse_database_url(text: str) -> str:
+    """Return a Postgres URL argument."""
     if not text.startswith("postgresql://"):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not postgresql://…; without --database, sessions and runs are in a file of your data folder"
+            f"{text!r} is not a postgresql://… URL; without --database, a file in your data folder is used"
         )
     return text
 
 
-def at_least_one(text: str) -> int:
+def parse_positive_int(text: str) -> int:
+    """Return an integer argument of at least 1."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
-def port(text: str) -> int:
+def parse_port(text: str) -> int:
+    """Return a port argument; 0 selects any free port."""
     if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port; write a number up to 65535, or 0 for any free one")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port; pass a number up to 65535, or 0 for any free port")
     return int(text)
 
 
-def money(text: str) -> "Decimal":
+def parse_cost(text: str) -> "Decimal":
+    """Return an amount of dollars as a Decimal value; a leading `$` is accepted."""
     from decimal import Decimal, InvalidOperation
 
     try:
@@ -189,16 +205,17 @@ def money(text: str) -> "Decimal":
     except InvalidOperation:
         amount = Decimal(-1)
     if not amount.is_finite() or amount <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an amount of money")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive amount of dollars")
     return amount
 
 
-def seconds(text: str) -> float:
+def parse_duration(text: str) -> float:
+    """Return a duration argument (`90`, `90s`, `15m`, `2h`) in seconds."""
     factor = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
     try:
         found = float(text[:-1]) * factor if factor else float(text)
     except ValueError:
         found = -1.0
     if not 0 < found < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time; write 90, 90s, 15m or 2h")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration; pass 90, 90s, 15m or 2h")
     return found

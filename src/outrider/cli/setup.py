@@ -1,4 +1,4 @@
-"""From the options of a command line to settings."""
+"""Shared setup of commands: settings from command line options, the user's folders, and the session archive."""
 
 import asyncio
 import os
@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from outrider.config.paths import Folders, find_folders
-from outrider.config.settings import Flags, Settings, read_settings
-from outrider.types.agents import Provider
+from outrider.config.paths import AppFolders, find_app_folders
 
+# The settings are imported by the functions that read them: commands that only open the archive do not need them.
 if TYPE_CHECKING:
-    from outrider.engine.archive import Archive
+    from outrider.config.settings import Settings
+    from outrider.engine.archive import SessionArchive
 
 
-def settings_of(arguments: Namespace, folder: Path | None = None) -> Settings:
-    """For a folder that somebody names later, or for the one that the command line means."""
-    flags = Flags(
+def settings_from_arguments(arguments: Namespace, folder: Path | None = None) -> "Settings":
+    """Return the settings for `folder`, else for `--cwd` or the current folder, with the command line flags applied."""
+    from outrider.config.settings import CommandFlags, read_settings
+
+    flags = CommandFlags(
         model=arguments.model,
         mode=arguments.mode,
         agent=arguments.agent,
@@ -36,24 +38,26 @@ def settings_of(arguments: Namespace, folder: Path | None = None) -> Settings:
 T = TypeVar("T")
 
 
-def folders() -> Folders:
-    return find_folders(os.environ)
+def user_folders() -> AppFolders:
+    """Return the folders of the current user, from the environment."""
+    return find_app_folders(os.environ)
 
 
-def with_archive(work: "Callable[[Archive], Awaitable[T]]", *, make: bool = False) -> T:
-    """The value of work on the archive of this user."""
+def run_with_archive(work: "Callable[[SessionArchive], Awaitable[T]]", *, create: bool = False) -> T:
+    """Open the user's session archive, await `work` on it, and return the result. `create` creates a missing store."""
     from outrider.engine.archive import open_archive
 
-    async def whole() -> T:
-        async with open_archive(folders().store, make=make) as archive:
+    async def open_and_run() -> T:
+        async with open_archive(user_folders().store_file, create=create) as archive:
             return await work(archive)
 
-    return asyncio.run(whole())
+    return asyncio.run(open_and_run())
 
 
-_NOBODY = Provider("nobody", "scripted", options={"script": []})
+def without_models(settings: "Settings") -> "Settings":
+    """Replace all providers by a scripted one without responses, for commands that need an engine and no model."""
+    from outrider.types.agents import Provider
 
-
-def modelless(settings: Settings) -> Settings:
-    agents = tuple(msgspec.structs.replace(agent, provider=_NOBODY.name, model="nobody") for agent in settings.agents)
-    return msgspec.structs.replace(settings, agents=agents, providers=(_NOBODY,), missing="")
+    provider = Provider("nobody", "scripted", options={"script": []})
+    agents = tuple(msgspec.structs.replace(agent, provider=provider.name, model="nobody") for agent in settings.agents)
+    return msgspec.structs.replace(settings, agents=agents, providers=(provider,), missing="")

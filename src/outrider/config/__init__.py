@@ -1,1 +1,1 @@
-"""Settings: files, environment and flags."""
+"""Settings from the configuration file, the environment, command-line flags and the project."""

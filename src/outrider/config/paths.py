@@ -1,4 +1,4 @@
-"""Where Outrider's own things lie on this machine: the one place that knows platforms."""
+"""Locations of Outrider's files on each platform."""
 
 import sys
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ APPLICATION = "outrider"
 _PRIVATE = 0o700
 
 
-class Folders(msgspec.Struct, frozen=True):
-    """`config` is what people write, `data` what Outrider keeps, `home` the user's own folder."""
+class AppFolders(msgspec.Struct, frozen=True):
+    """`config` holds files that users write, `data` files that Outrider writes, `home` is the user's home folder."""
 
     config: Path
     data: Path
@@ -24,53 +24,53 @@ class Folders(msgspec.Struct, frozen=True):
         return self.config / "config.toml"
 
     @property
-    def prompts(self) -> Path:
+    def prompts_folder(self) -> Path:
         return self.config / "prompts"
 
     @property
-    def skills(self) -> Path:
+    def skills_folder(self) -> Path:
         return self.config / "skills"
 
     @property
-    def instructions(self) -> Path:
+    def instructions_file(self) -> Path:
         return self.config / "AGENTS.md"
 
     @property
-    def store(self) -> Path:
+    def store_file(self) -> Path:
         return self.data / "sessions.db"
 
     @property
-    def trust(self) -> Path:
+    def trust_file(self) -> Path:
         return self.data / "trust.json"
 
 
-def find_folders(environ: Mapping[str, str], *, platform: str = sys.platform) -> Folders:
-    """`$OUTRIDER_HOME` holds everything; else each platform's usual places count."""
+def find_app_folders(environ: Mapping[str, str], *, platform: str = sys.platform) -> AppFolders:
+    """Return the folders: `$OUTRIDER_HOME` for everything if it is set, else the platform's standard locations."""
     home = Path(environ.get("HOME") or environ.get("USERPROFILE") or Path.home())
     own = environ.get("OUTRIDER_HOME", "").strip()
     if own:
         folder = Path(own.replace("~", str(home), 1) if own.startswith("~/") else own)
         if not folder.is_absolute():
             raise ConfigurationError(
-                f"OUTRIDER_HOME is {own!r}, which every workspace would fill for itself; write the whole path"
+                f"OUTRIDER_HOME is {own!r}, a relative path that would differ for each workspace; set an absolute path"
             )
-        return Folders(folder, folder, home)
+        return AppFolders(folder, folder, home)
     match platform:
         case "darwin":
             folder = home / "Library" / "Application Support" / APPLICATION
-            return Folders(folder, folder, home)
+            return AppFolders(folder, folder, home)
         case "win32":
-            roaming = _place(environ, "APPDATA", home / "AppData" / "Roaming")
-            local = _place(environ, "LOCALAPPDATA", home / "AppData" / "Local")
-            return Folders(roaming / APPLICATION, local / APPLICATION, home)
+            roaming = _absolute_or_default(environ, "APPDATA", home / "AppData" / "Roaming")
+            local = _absolute_or_default(environ, "LOCALAPPDATA", home / "AppData" / "Local")
+            return AppFolders(roaming / APPLICATION, local / APPLICATION, home)
         case _:
-            config = _place(environ, "XDG_CONFIG_HOME", home / ".config")
-            data = _place(environ, "XDG_DATA_HOME", home / ".local" / "share")
-            return Folders(config / APPLICATION, data / APPLICATION, home)
+            config = _absolute_or_default(environ, "XDG_CONFIG_HOME", home / ".config")
+            data = _absolute_or_default(environ, "XDG_DATA_HOME", home / ".local" / "share")
+            return AppFolders(config / APPLICATION, data / APPLICATION, home)
 
 
-def make_private(folder: Path) -> Path:
-    """The folder, made where missing; nobody else may look into it."""
+def make_private_folder(folder: Path) -> Path:
+    """Create the folder if necessary, readable by its owner only. Raises ConfigurationError if that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=_PRIVATE)
         if folder.stat().st_mode & 0o077:
@@ -81,7 +81,8 @@ def make_private(folder: Path) -> Path:
     return folder
 
 
-def _place(environ: Mapping[str, str], name: str, otherwise: Path) -> Path:
-    """Only an absolute path counts, as the XDG specification says: a relative one would be the workspace's."""
+def _absolute_or_default(environ: Mapping[str, str], name: str, otherwise: Path) -> Path:
+    """Return the path in a variable if it is absolute. The XDG specification ignores relative ones; they would depend
+    on the current folder."""
     given = Path(environ.get(name, ""))
     return given if given.is_absolute() else otherwise

@@ -1,4 +1,4 @@
-"""Everything that the user said before the engine starts: files, environment and flags, read once into one value."""
+"""Merges files, environment and flags into one immutable Settings value."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from outrider.config.environment import Environment
+from outrider.config.environment import EnvironmentVariables
 from outrider.config.file import (
     AgentTable,
     BackgroundTable,
@@ -18,39 +18,46 @@ from outrider.config.file import (
     RetentionTable,
     RulesTable,
     SandboxTable,
-    closest,
-    read_file,
+    read_config_file,
+    suggest_name,
 )
-from outrider.config.paths import Folders, find_folders
-from outrider.config.project import Rights, ceiling_of, held, project_agents, read_project, tightened
-from outrider.config.providers import DEFAULT, NO_PROVIDER, AgentBuilder, Providers
+from outrider.config.paths import AppFolders, find_app_folders
+from outrider.config.project import (
+    PermissionSettings,
+    project_agents,
+    project_ceiling,
+    read_project_config,
+    restrict_agent,
+    tighten_permissions,
+)
+from outrider.config.providers import DEFAULT_AGENT, NO_PROVIDER_MESSAGE, AgentBuilder, ProviderRegistry
 from outrider.errors import ConfigurationError
 from outrider.types.agents import Agent, Limits, Mode, Provider
 
 
 def check_rules(rules: RulesTable, where: str) -> tuple[str, ...]:
-    """`where` is what errors and notices call the place. A misspelt allow would only never hold; a misspelt deny would
-    not be noticed before it is too late."""
+    """Check rules and return notices about unknown tools. `where` is the location that messages name. Raises
+    ConfigurationError for a rule that cannot be parsed: an ignored deny rule would be dangerous."""
     if rules == RulesTable():
         return ()
-    return tuple(notice for kind in RulesTable.__struct_fields__ for notice in _check(rules, kind, where))
+    return tuple(notice for kind in RulesTable.__struct_fields__ for notice in _check_rule_list(rules, kind, where))
 
 
-def _check(rules: RulesTable, kind: str, where: str) -> Iterator[str]:
-    from outrider.permissions.modes import TOOLS, canonical
+def _check_rule_list(rules: RulesTable, kind: str, where: str) -> Iterator[str]:
+    from outrider.permissions.modes import TOOL_SHAPES, canonical_tool
     from outrider.permissions.rules import parse_rule
 
     for text in getattr(rules, kind):
         rule = parse_rule(text)
-        if rule.broken:
-            raise ConfigurationError(f"{where}.{kind}: {text!r} is not a rule: {rule.broken}; write tool(pattern)")
-        hint = closest(canonical(rule.tool), TOOLS)
-        if hint and canonical(rule.tool) not in TOOLS:
-            yield f"{where}.{kind}: {text!r} is for a tool that Outrider does not bring along{hint}"
+        if rule.parse_error:
+            raise ConfigurationError(f"{where}.{kind}: {text!r} is not a rule: {rule.parse_error}; write tool(pattern)")
+        hint = suggest_name(canonical_tool(rule.tool), TOOL_SHAPES)
+        if hint and canonical_tool(rule.tool) not in TOOL_SHAPES:
+            yield f"{where}.{kind}: {text!r} names no built-in tool{hint}"
 
 
-class Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """What a command line says; it goes before everything else."""
+class CommandFlags(msgspec.Struct, frozen=True, kw_only=True):
+    """Values from the command line; they override all other sources."""
 
     model: str | None = None
     mode: str | None = None
@@ -63,17 +70,17 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     max_seconds: float | None = None
 
 
-_NO_FLAGS = Flags()
+_NO_FLAGS = CommandFlags()
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """`model` is the first agent's, as PROVIDER/MODEL; "" where no model can be reached. The first of `agents` is the
-    one that starts. `missing` says what stands between the agents and their models, `notices` are for the user to
-    read. Keys are inside `providers` and `environ` only, and those do not print them."""
+    """All settings of a process. `model` is that of the first agent as PROVIDER/MODEL, or "" if none is reachable. The
+    first of `agents` is the entry agent. `missing` describes missing credentials, `notices` are shown to the user. API
+    keys are only in `providers` and `environ`, whose reprs hide them."""
 
-    folders: Folders
+    folders: AppFolders
     workspace: Path
-    environ: Environment
+    environ: EnvironmentVariables
     model: str
     mode: Mode
     agents: tuple[Agent, ...]
@@ -90,52 +97,54 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     notices: tuple[str, ...] = ()
 
     @property
-    def data(self) -> Path:
+    def data_folder(self) -> Path:
         return self.folders.data
 
     @property
-    def home(self) -> Path:
+    def home_folder(self) -> Path:
         return self.folders.home
 
     @property
-    def prompts(self) -> Path:
-        return self.folders.prompts
+    def prompts_folder(self) -> Path:
+        return self.folders.prompts_folder
 
 
 def read_settings(
-    *, cwd: str | Path | None = None, environ: Mapping[str, str] = os.environ, flags: Flags = _NO_FLAGS
+    *, cwd: str | Path | None = None, environ: Mapping[str, str] = os.environ, flags: CommandFlags = _NO_FLAGS
 ) -> Settings:
-    """Raises ConfigurationError, which names the file and the key, for settings that cannot work."""
-    workspace = _workspace(cwd)
-    folders = find_folders(environ)
-    own, project = read_file(folders.config_file), read_project(workspace, folders)
+    """Read all sources. Raises ConfigurationError, which names the file and the key, for invalid settings."""
+    workspace = _resolve_workspace(cwd)
+    folders = find_app_folders(environ)
+    own, project = read_config_file(folders.config_file), read_project_config(workspace, folders)
     file, source = own.content, str(folders.config_file)
-    users = Rights(_mode(flags, environ, file), _rules(flags, file), _limits(flags, file))
-    providers = Providers(file.providers, environ, source)
+    users = PermissionSettings(
+        _resolve_mode(flags, environ, file), _merge_rules(flags, file), _resolve_limits(flags, file)
+    )
+    providers = ProviderRegistry(file.providers, environ, source)
     wanted = flags.model or environ.get("OUTRIDER_MODEL", "").strip()
     if wanted:
-        providers.route(wanted, "the model that was asked for")
+        providers.resolve_model(wanted, "--model or OUTRIDER_MODEL")
     builder = AgentBuilder(
         providers,
         model=wanted or file.model or providers.default_model(),
         mode=users.mode,
         limits=users.limits,
-        prompts=folders.prompts,
+        prompts=folders.prompts_folder,
         source=source,
     )
-    tables = _led(file, flags, wanted)
-    ceiling = ceiling_of(project.content)
-    rights = tightened(users, ceiling)
+    tables = _order_agents(file, flags, wanted)
+    ceiling = project_ceiling(project.content)
+    rights = tighten_permissions(users, ceiling)
     agents = (
-        *(held(agent, ceiling) for agent in builder.build(tables)),
-        *(held(agent, rights) for agent in builder.build(project_agents(project.content, tables))),
+        *(restrict_agent(agent, ceiling) for agent in builder.build_agents(tables)),
+        *(restrict_agent(agent, rights) for agent in builder.build_agents(project_agents(project.content, tables))),
     )
-    reachable, missing = _needed(agents, providers)
-    noticed = (*own.notices, *project.notices, *_keyless(agents, providers, source))
+    reachable, missing = _required_providers(agents, providers)
+    noticed = (*own.notices, *project.notices, *_missing_key_notices(agents, providers, source))
     return Settings(
         folders=folders,
         workspace=workspace,
-        environ=Environment(environ),
+        environ=EnvironmentVariables(environ),
         model=f"{agents[0].provider}/{agents[0].model}".rstrip("/"),
         mode=agents[0].mode,
         agents=agents,
@@ -149,52 +158,52 @@ def read_settings(
         mcp=file.mcp,
         models=file.models,
         missing=missing,
-        notices=(*noticed, *_checked(flags, file, environ, source)),
+        notices=(*noticed, *_setting_notices(flags, file, environ, source)),
     )
 
 
-def _checked(flags: Flags, file: ConfigFile, environ: Mapping[str, str], source: str) -> Iterator[str]:
-    """Notices about what could be read and still means less than it says."""
+def _setting_notices(flags: CommandFlags, file: ConfigFile, environ: Mapping[str, str], source: str) -> Iterator[str]:
+    """Yield notices about settings that are valid but have less effect than expected."""
     yield from check_rules(RulesTable(allow=flags.allow, ask=flags.ask, deny=flags.deny), "flags")
     yield from check_rules(file.rules, f"{source}: rules")
     for name, table in file.agents.items():
         yield from check_rules(table.permissions, f"{source}: agents.{name}.permissions")
     if file.mcp:
-        from outrider.project.mcp import users_servers
+        from outrider.project.mcp import user_servers
 
-        yield from users_servers(file.mcp, source, environ).problems
+        yield from user_servers(file.mcp, source, environ).problems
 
 
-def _keyless(agents: tuple[Agent, ...], providers: Providers, source: str) -> Iterator[str]:
+def _missing_key_notices(agents: tuple[Agent, ...], providers: ProviderRegistry, source: str) -> Iterator[str]:
     for name in dict.fromkeys(agent.provider for agent in agents):
-        if variable := providers.keyless(name):
-            yield f"{source}: providers.{name}.api_key_env: ${variable} is not set, so {name} is asked without a key"
+        if variable := providers.missing_key_variable(name):
+            yield f"{source}: providers.{name}.api_key_env: ${variable} is not set, so {name} is used without a key"
 
 
-def _workspace(cwd: str | Path | None) -> Path:
+def _resolve_workspace(cwd: str | Path | None) -> Path:
     folder = Path(cwd or Path.cwd()).absolute()
     if not folder.is_dir():
-        raise ConfigurationError(f"{folder} is not a folder that can be worked in")
+        raise ConfigurationError(f"{folder} is not a folder; pass an existing one as workspace")
     return folder
 
 
-def _mode(flags: Flags, environ: Mapping[str, str], file: ConfigFile) -> Mode:
+def _resolve_mode(flags: CommandFlags, environ: Mapping[str, str], file: ConfigFile) -> Mode:
     given = flags.mode or environ.get("OUTRIDER_MODE", "").strip()
     for mode in get_args(Mode):
         if mode == (given or file.mode or "agent"):
             return mode
     raise ConfigurationError(
-        f"no mode is called {given!r}{closest(given, get_args(Mode))}; modes: {', '.join(get_args(Mode))}"
+        f"no mode is called {given!r}{suggest_name(given, get_args(Mode))}; modes: {', '.join(get_args(Mode))}"
     )
 
 
-def _limits(flags: Flags, file: ConfigFile) -> Limits:
+def _resolve_limits(flags: CommandFlags, file: ConfigFile) -> Limits:
     given = LimitsTable(turns=flags.max_turns, cost=flags.max_cost, seconds=flags.max_seconds)
-    return given.over(file.limits.over(Limits()))
+    return given.apply_to(file.limits.apply_to(Limits()))
 
 
-def _rules(flags: Flags, file: ConfigFile) -> RulesTable:
-    """All of them together: deny wins, wherever it comes from."""
+def _merge_rules(flags: CommandFlags, file: ConfigFile) -> RulesTable:
+    """Merge the rules of all sources; a deny rule wins wherever it comes from."""
     return RulesTable(
         allow=(*flags.allow, *file.rules.allow),
         ask=(*flags.ask, *file.rules.ask),
@@ -202,21 +211,24 @@ def _rules(flags: Flags, file: ConfigFile) -> RulesTable:
     )
 
 
-def _led(file: ConfigFile, flags: Flags, model: str) -> dict[str, AgentTable]:
-    """The user's agents, the one that starts first; a model or mode that was asked for just now is meant for it."""
-    tables = {DEFAULT: AgentTable(), **file.agents}
-    name = flags.agent or file.agent or DEFAULT
+def _order_agents(file: ConfigFile, flags: CommandFlags, model: str) -> dict[str, AgentTable]:
+    """Return the user's agent tables, the entry agent first. A model or mode from a flag or the environment applies to
+    it alone."""
+    tables = {DEFAULT_AGENT: AgentTable(), **file.agents}
+    name = flags.agent or file.agent or DEFAULT_AGENT
     if name not in tables:
-        raise ConfigurationError(f"there is no agent {name!r}{closest(name, tables)} (there are: {', '.join(tables)})")
+        raise ConfigurationError(
+            f"there is no agent {name!r}{suggest_name(name, tables)} (there are: {', '.join(tables)})"
+        )
     table = tables.pop(name)
-    asked = {"model": model or table.model, "mode": None if flags.mode else table.mode}
-    return {name: msgspec.structs.replace(table, **asked), **tables}
+    overrides = {"model": model or table.model, "mode": None if flags.mode else table.mode}
+    return {name: msgspec.structs.replace(table, **overrides), **tables}
 
 
-def _needed(agents: tuple[Agent, ...], providers: Providers) -> tuple[tuple[Provider, ...], str]:
-    """The providers that agents think with and those that could be switched to; and what is missing to ask them."""
-    needed = {agent.provider: providers.find(agent.provider) for agent in agents if agent.provider}
-    missing = NO_PROVIDER if not agents[0].provider else ""
+def _required_providers(agents: tuple[Agent, ...], providers: ProviderRegistry) -> tuple[tuple[Provider, ...], str]:
+    """Return the providers of the agents and all usable ones, and a message about missing credentials."""
+    needed = {agent.provider: providers.find_provider(agent.provider) for agent in agents if agent.provider}
+    missing = NO_PROVIDER_MESSAGE if not agents[0].provider else ""
     for provider in needed.values():
-        missing = missing or providers.missing(provider) or ""
-    return tuple((needed | {provider.name: provider for provider in providers.usable()}).values()), missing
+        missing = missing or providers.missing_credentials(provider) or ""
+    return tuple((needed | {provider.name: provider for provider in providers.usable_providers()}).values()), missing

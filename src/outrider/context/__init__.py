@@ -1,1 +1,1 @@
-"""What goes into a prompt: pure functions from a transcript to a request."""
+"""Pure functions from a transcript to a request: lowering, token estimates, compaction, system prompts."""

@@ -1,9 +1,9 @@
-"""The transcript, lowered to what a model gets: pure, and accepted by every vendor's rules for any transcript.
+"""Converts a transcript to a prompt that every vendor's rules accept, whatever the transcript contains.
 
-A call and its result are one part in the transcript and two in the prompt: the use in the assistant's message, the
-result at the head of the user's message that follows. Roles alternate and begin with the user. Every use has exactly
-one result.
-"""
+A call and its result are one part in the transcript and two in the prompt: the tool use in the assistant message, the
+result at the beginning of the next user message. Roles alternate and start with the user. Every tool use has exactly
+one result. Texts that are inserted here are part of the prompts of stored sessions: changing one invalidates their
+cache."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,22 +30,23 @@ from outrider.types.tool_state import ToolCompleted
 ORPHAN = "(result of a call that is not in this conversation)\n{content}"
 
 
-class GivenResults:
-    """Each is given to the first open call of its id that comes before it; what no call takes is told as text."""
+class ImportedResults:
+    """Results that are separate parts of user messages, as in imported conversations. Each belongs to the first earlier
+    call with its id; a result without a call is sent as text."""
 
     def __init__(self, history: Iterable[Message] = ()) -> None:
-        self._given: dict[str, list[ToolResultPart]] = {}
+        self._by_call_id: dict[str, list[ToolResultPart]] = {}
         for message in history:
             for part in results_in(message):
-                self._given.setdefault(part.tool_use_id, []).append(part)
+                self._by_call_id.setdefault(part.tool_use_id, []).append(part)
 
     def take(self, call_id: str) -> ToolResultPart | None:
-        waiting = self._given.get(call_id)
+        waiting = self._by_call_id.get(call_id)
         return waiting.pop(0) if waiting else None
 
-    def left(self, part: ToolResultPart) -> TextPart | None:
-        """Words for a result that no call has taken."""
-        waiting = self._given.get(part.tool_use_id, ())
+    def unclaimed_text(self, part: ToolResultPart) -> TextPart | None:
+        """Returns the text for a result that belongs to no call; None if a call has taken it."""
+        waiting = self._by_call_id.get(part.tool_use_id, ())
         if not any(other is part for other in waiting):
             return None
         return TextPart(ORPHAN.format(content=part.content), synthetic=True, id=part.id)
@@ -56,19 +57,23 @@ def results_in(message: Message) -> Sequence[ToolResultPart]:
 
 
 SUMMARY = "Summary of the conversation so far; the messages it stands for were removed:\n\n{summary}"
-LARGE = 4_000  # characters of an old output that leave the prompt with a compaction
+LARGE_OUTPUT = 4_000  # characters of an old output that leave the prompt with a compaction
 
 
-def current(history: Sequence[Message]) -> list[Message]:
-    """The history with everything that a compaction stands for replaced by its summary."""
+def apply_compaction(history: Sequence[Message]) -> list[Message]:
+    """Returns the history with the messages that the last compaction covers replaced by its summary."""
     for position in range(len(history) - 1, -1, -1):
         for part in history[position].parts:
             if isinstance(part, CompactionPart) and part.summary:
-                return [_summary_message(part), *_tail(history, part, position), *history[position + 1 :]]
+                return [
+                    _summary_message(part),
+                    *_messages_after_summary(history, part, position),
+                    *history[position + 1 :],
+                ]
     return list(history)
 
 
-def holds_compaction(message: Message) -> bool:
+def has_compaction(message: Message) -> bool:
     return any([isinstance(part, CompactionPart) for part in message.parts])
 
 
@@ -76,15 +81,15 @@ def _summary_message(part: CompactionPart) -> Message:
     return Message("user", [TextPart(SUMMARY.format(summary=part.summary), synthetic=True, id=part.id)])
 
 
-def _tail(history: Sequence[Message], part: CompactionPart, position: int) -> list[Message]:
-    """What came before the compaction and is not in its summary: from the named message on. Large outputs leave the
-    prompt too, but for those of the last answer, which the model may not have read yet."""
+def _messages_after_summary(history: Sequence[Message], part: CompactionPart, position: int) -> list[Message]:
+    """Returns the messages before the compaction that its summary does not cover. Their large outputs are removed,
+    except those of the last answer, which the model may not have processed yet."""
     start = next((at for at in range(position) if history[at].id == part.tail_start_id), position)
     last = max(start, position - 1)
-    return [*map(_lightened, history[start:last]), *history[last:position]]
+    return [*map(_without_large_outputs, history[start:last]), *history[last:position]]
 
 
-def _lightened(message: Message) -> Message:
+def _without_large_outputs(message: Message) -> Message:
     if not any(_is_large(part) for part in message.parts):
         return message
     parts = [_without_output(part) if _is_large(part) else part for part in message.parts]
@@ -92,7 +97,9 @@ def _lightened(message: Message) -> Message:
 
 
 def _is_large(part: object) -> bool:
-    return isinstance(part, ToolPart) and isinstance(part.state, ToolCompleted) and len(part.state.output) > LARGE
+    return (
+        isinstance(part, ToolPart) and isinstance(part.state, ToolCompleted) and len(part.state.output) > LARGE_OUTPUT
+    )
 
 
 def _without_output(part: ToolPart) -> ToolPart:
@@ -106,20 +113,21 @@ NOT_FINISHED = (
     "Check before you repeat it."
 )
 OUTPUT_REMOVED = "(The output of this old call was removed to save space. Call the tool again if you need it.)"
-# Where vendors' own blocks, items and parts are kept word for word, and which of them are thoughts all the same.
+# Keys under which a vendor's opaque blocks are stored unchanged, and the block types that are reasoning.
 _OPAQUE = ("block", "item", "part")
 _THOUGHTS = ("thinking", "redacted_thinking", "reasoning")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def lower(history: Sequence[Message], *, family: str) -> Prompt:
-    """The prompt for a model of `family`: reasoning and other private state goes back only to those who wrote it."""
-    seen = current(history)
-    return Prompt(alternate(lowered_messages(seen, family, CallIds(GivenResults(seen)))))
+    """Returns the prompt for a model of `family`. Reasoning and other vendor state is included only for the family that
+    produced it."""
+    seen = apply_compaction(history)
+    return Prompt(alternate_roles(lowered_messages(seen, family, UniqueCallIds(ImportedResults(seen)))))
 
 
-def lowered_messages(history: Iterable[Message], family: str, call_ids: "CallIds") -> Iterator[ModelMessage]:
-    """Each message as one or more model messages; neighbours may still share a role."""
+def lowered_messages(history: Iterable[Message], family: str, call_ids: "UniqueCallIds") -> Iterator[ModelMessage]:
+    """Converts each message to one or more model messages; adjacent ones may still have the same role."""
     for message in history:
         if message.role == "user":
             if said := tuple(_user_parts(message, family, call_ids.results)):
@@ -128,13 +136,13 @@ def lowered_messages(history: Iterable[Message], family: str, call_ids: "CallIds
             yield from _assistant_messages(message, family, call_ids)
 
 
-def alternate(messages: Iterable[ModelMessage], *, opening: bool = True) -> Iterator[ModelMessage]:
-    """Neighbours of one role become one message, and the first of a conversation is the user's, even if no user has
-    said anything."""
+def alternate_roles(messages: Iterable[ModelMessage], *, opening: bool = True) -> Iterator[ModelMessage]:
+    """Merges adjacent messages of one role. With `opening`, a conversation that starts with the assistant gets a
+    synthetic user message, since every API requires one."""
     waiting: ModelMessage | None = None
     for message in messages:
         if opening and waiting is None and message.role == "assistant":
-            waiting = _opening()
+            waiting = _opening_message()
         if waiting is not None and waiting.role == message.role:
             waiting = ModelMessage(message.role, _results_first(waiting.content + message.content))
             continue
@@ -144,27 +152,28 @@ def alternate(messages: Iterable[ModelMessage], *, opening: bool = True) -> Iter
     if waiting is not None:
         yield waiting
     elif opening:
-        yield _opening()
+        yield _opening_message()
 
 
 def tool_name(name: str) -> str:
-    """A name that every API takes back, also when a model made it up."""
+    """Returns a tool name that every API accepts, also for a name that a model invented."""
     return _NOT_IN_NAMES.sub("_", name)[:64] or "unknown"
 
 
-class CallIds:
-    """Call ids are unique in a prompt, whatever a provider or an import gave; `results` are those given by hand."""
+class UniqueCallIds:
+    """Makes call ids unique within a prompt, since providers and imports may repeat them. `results` are imported
+    ones."""
 
-    def __init__(self, results: GivenResults | None = None) -> None:
+    def __init__(self, results: ImportedResults | None = None) -> None:
         self._seen: dict[str, int] = {}
-        self.results = results or GivenResults()
+        self.results = results or ImportedResults()
 
-    def unique(self, call: ToolPart) -> str:
+    def unique_id(self, call: ToolPart) -> str:
         call_id = call.call_id or call.id
         count = self._seen[call_id] = self._seen.get(call_id, 0) + 1
-        return call_id if count == 1 else self._another_name(call_id, count)
+        return call_id if count == 1 else self._numbered_id(call_id, count)
 
-    def _another_name(self, call_id: str, count: int) -> str:
+    def _numbered_id(self, call_id: str, count: int) -> str:
         name = f"{call_id}_{count}"
         while name in self._seen:
             count += 1
@@ -173,28 +182,28 @@ class CallIds:
         return name
 
 
-def _assistant_messages(message: Message, family: str, call_ids: CallIds) -> Iterator[ModelMessage]:
-    """One pair of messages per step: what the model said and called, then the results."""
-    for step in _steps(message.parts):
+def _assistant_messages(message: Message, family: str, call_ids: UniqueCallIds) -> Iterator[ModelMessage]:
+    """Yields a pair of messages per step: the assistant's text and calls, then the results."""
+    for step in _split_steps(message.parts):
         said: list[ModelPart] = []
         results: list[ModelPart] = []
         for part in step:
             if isinstance(part, ToolPart):
-                use, result = _split(part, call_ids.unique(part), call_ids.results)
+                use, result = _split_call(part, call_ids.unique_id(part), call_ids.results)
                 said.append(use)
                 results.append(result)
-            elif (visible := _visible(part, family)) is not None:
+            elif (visible := _visible_part(part, family)) is not None:
                 said.append(visible)
         if said and isinstance(said[-1], ReasoningPart):
-            said = _without_trailing_reasoning(said, broke_off=_broke_off(message))
+            said = _without_trailing_reasoning(said, broke_off=_is_incomplete(message))
         if said:
             yield ModelMessage("assistant", tuple(said))
         if results:
             yield ModelMessage("user", tuple(results))
 
 
-def _steps(parts: Iterable[AnyPart]) -> list[list[AnyPart]]:
-    """The parts of each model answer: what follows a call's result was said after it."""
+def _split_steps(parts: Iterable[AnyPart]) -> list[list[AnyPart]]:
+    """Groups parts by model answer, so that text after a result is sent after that result."""
     steps: list[list[AnyPart]] = []
     for part in parts:
         if not steps or isinstance(part, StepStartPart):
@@ -203,8 +212,8 @@ def _steps(parts: Iterable[AnyPart]) -> list[list[AnyPart]]:
     return steps
 
 
-def _split(part: ToolPart, call_id: str, results: GivenResults) -> tuple[ToolUsePart, ToolResultPart]:
-    """Both halves have the id of the part that they come from."""
+def _split_call(part: ToolPart, call_id: str, results: ImportedResults) -> tuple[ToolUsePart, ToolResultPart]:
+    """Splits a call into tool use and result; both have the id of the stored part."""
     state, name = part.state, tool_name(part.tool)
     use = ToolUsePart(tool_id=call_id, tool_name=name, tool_input=state.input, metadata=part.metadata, id=part.id)
     result = tool_result(part, call_id)
@@ -219,7 +228,7 @@ def _split(part: ToolPart, call_id: str, results: GivenResults) -> tuple[ToolUse
     return use, result
 
 
-def _visible(part: AnyPart, family: str) -> ModelPart | None:
+def _visible_part(part: AnyPart, family: str) -> ModelPart | None:
     match part:
         case TextPart() if not part.ignored and (part.text.strip() or family in part.metadata):
             return part
@@ -232,7 +241,7 @@ def _visible(part: AnyPart, family: str) -> ModelPart | None:
             return None
 
 
-def _user_parts(message: Message, family: str, results: GivenResults) -> Iterator[ModelPart]:
+def _user_parts(message: Message, family: str, results: ImportedResults) -> Iterator[ModelPart]:
     for part in message.parts:
         match part:
             case TextPart() if not part.ignored and part.text.strip():
@@ -245,18 +254,18 @@ def _user_parts(message: Message, family: str, results: GivenResults) -> Iterato
                 result = tool_result(part, part.call_id)
                 yield TextPart(f"(ran {part.tool})\n{result.content if result else NOT_FINISHED}", synthetic=True)
             case ToolResultPart():
-                yield from filter(None, [results.left(part)])
+                yield from filter(None, [results.unclaimed_text(part)])
             case _:
                 pass
 
 
-def _broke_off(message: Message) -> bool:
+def _is_incomplete(message: Message) -> bool:
     return message.error is not None or message.finish == "length"
 
 
 def _without_trailing_reasoning(parts: list[ModelPart], *, broke_off: bool) -> list[ModelPart]:
-    """Vendors refuse reasoning that nothing follows. What else they keep as reasoning, such as the work of their own
-    tools, may stand at the end of an answer that is whole."""
+    """Vendors reject reasoning at the end of a message. Opaque blocks that are stored as reasoning, such as results of
+    vendor tools, may be at the end of a complete answer."""
     end = len(parts)
     while end and isinstance(last := parts[end - 1], ReasoningPart) and (broke_off or _is_thought(last)):
         end -= 1
@@ -268,7 +277,7 @@ def _is_thought(part: ReasoningPart) -> bool:
     return kept is None or kept.get("type") in _THOUGHTS
 
 
-def _opening() -> ModelMessage:
+def _opening_message() -> ModelMessage:
     return ModelMessage("user", (TextPart(OPENING, synthetic=True),))
 
 
@@ -276,49 +285,49 @@ def _results_first(content: tuple[ModelPart, ...]) -> tuple[ModelPart, ...]:
     return tuple(sorted(content, key=lambda part: not isinstance(part, ToolResultPart)))
 
 
-class Projection:
-    """Equal to `lower(history)` at every moment. It appends where it can and starts a new prefix where it must:
-    after a compaction, or when the history is not a continuation of the one it has seen."""
+class PromptProjection:
+    """Incremental `lower()`: returns an equal prompt, but appends to the previous one where possible. It starts a new
+    prefix after a compaction, or if the history is not a continuation of the previous one."""
 
     def __init__(self, family: str) -> None:
         self._family = family
         self._prompt = Prompt()
-        self._call_ids = CallIds()
+        self._call_ids = UniqueCallIds()
         self._seen = 0
         self._last: tuple[str, int] = ("", 0)
 
     def prompt(self, history: Sequence[Message]) -> Prompt:
-        """The prompt for the history so far; the same object grows from turn to turn."""
-        added = self._added(history) if self._continues(history) else None
+        """Returns the prompt for the history; the same object grows from turn to turn."""
+        added = self._new_messages(history) if self._is_continuation(history) else None
         if added is None:
-            seen = current(history)
-            self._call_ids = CallIds(GivenResults(seen))
+            seen = apply_compaction(history)
+            self._call_ids = UniqueCallIds(ImportedResults(seen))
             messages = lowered_messages(seen, self._family, self._call_ids)
-            self._prompt = Prompt(alternate(messages))
+            self._prompt = Prompt(alternate_roles(messages))
         else:
             for message in added:
                 self._prompt.append(message)
-        self._remember(history)
+        self._store_position(history)
         return self._prompt
 
-    def _added(self, history: Sequence[Message]) -> list[ModelMessage] | None:
-        """What the new messages append; None when appending is not enough."""
+    def _new_messages(self, history: Sequence[Message]) -> list[ModelMessage] | None:
+        """Returns the messages to append; None if the prompt must be built again."""
         new = history[self._seen :]
-        if any(map(holds_compaction, new)) or any(map(results_in, new)):
+        if any(map(has_compaction, new)) or any(map(results_in, new)):
             return None
-        added = list(alternate(lowered_messages(new, self._family, self._call_ids), opening=not self._prompt))
+        added = list(alternate_roles(lowered_messages(new, self._family, self._call_ids), opening=not self._prompt))
         merges = added and self._prompt and added[0].role == self._prompt[-1].role
         return None if merges else added
 
-    def _continues(self, history: Sequence[Message]) -> bool:
-        return 0 < self._seen <= len(history) and _mark(history[self._seen - 1]) == self._last
+    def _is_continuation(self, history: Sequence[Message]) -> bool:
+        return 0 < self._seen <= len(history) and _fingerprint(history[self._seen - 1]) == self._last
 
-    def _remember(self, history: Sequence[Message]) -> None:
-        """A message with an open call is not settled: it is lowered again next time."""
+    def _store_position(self, history: Sequence[Message]) -> None:
+        """A message with an open call may still change, so it is lowered again next time."""
         settled = bool(history) and all([part.ended for part in history[-1].parts if isinstance(part, ToolPart)])
         self._seen = len(history) if settled else 0
-        self._last = _mark(history[-1]) if settled else ("", 0)
+        self._last = _fingerprint(history[-1]) if settled else ("", 0)
 
 
-def _mark(message: Message) -> tuple[str, int]:
+def _fingerprint(message: Message) -> tuple[str, int]:
     return message.id, len(message.parts)

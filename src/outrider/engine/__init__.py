@@ -1,1 +1,1 @@
-"""The engine and what one session consists of at run time."""
+"""The engine: opens sessions, runs turns and wires agents, models, tools, permissions and the store together."""

@@ -1,4 +1,5 @@
-"""The gate that calls pass: a tool's own policy, the rules and the mode, and somebody to ask where they say ask."""
+"""The permission gate for tool calls: applies a tool's policy, the rules and the mode, and requests an approval where
+they return "ask"."""
 
 import asyncio
 import inspect
@@ -9,58 +10,61 @@ from typing import Any, cast
 
 import msgspec
 
-from outrider.agents.run_context import AgentContext, Verdict
-from outrider.engine.approval_grants import Grant
-from outrider.engine.approvals import ApprovalQueue, RemoteApprovals
+from outrider.agents.run_context import AgentContext, ApprovalVerdict
+from outrider.engine.approval_grants import ApprovalGrant
+from outrider.engine.approvals import ApprovalQueue, PeerApprovals
 from outrider.errors import OutriderError
 from outrider.event_bus import EventBus
-from outrider.permissions.modes import Decision, Mode, shape_of
-from outrider.permissions.redaction.redactor import HIDDEN
-from outrider.sessions.records import Approval, fingerprint
+from outrider.permissions.modes import Decision, Mode, tool_shape
+from outrider.permissions.redaction.redactor import HIDDEN_SECRET
+from outrider.sessions.records import Approval, fingerprint_call
 from outrider.tools.tool import Policy, Tool
 from outrider.types.agents import Provider
 from outrider.types.events import ToolApprovalRequestedEvent, ToolApprovalResultEvent
 from outrider.types.parts import ToolPart
 from outrider.types.tool_state import ToolPending
 
-CONFINED = ("plan", "background")  # modes in which nobody is asked about a command
-_NO_SANDBOX = "commands run inside a sandbox only in {mode} mode, and none works on this machine"
-_HOLDS_HIDDEN = f"its input holds {HIDDEN}, which stands for a secret that was not kept; it is not the secret itself"
+SANDBOXED_MODES = ("plan", "background")  # commands run in the sandbox instead of being approved
+_NO_SANDBOX_REASON = "commands run inside a sandbox only in {mode} mode, and none works on this machine"
+_REDACTED_INPUT_REASON = (
+    f"its input holds {HIDDEN_SECRET}, which stands for a secret that was not kept; it is not the secret itself"
+)
 
 
-def refusal(tool: str, given: Mapping[str, Any], mode: Mode, sandbox: Callable[[], bool]) -> str:
-    """Why the call is refused; empty where it is not."""
-    kind = shape_of(tool).kind
-    if kind == "shell" and mode in CONFINED and not sandbox():
-        return _NO_SANDBOX.format(mode=mode)
-    if kind in ("write", "shell") and _holds(given, HIDDEN):
-        return _HOLDS_HIDDEN
+def denial_reason(tool: str, tool_input: Mapping[str, Any], mode: Mode, sandbox: Callable[[], bool]) -> str:
+    """Return why a call of a built-in tool is always denied in this mode, or ""."""
+    kind = tool_shape(tool).kind
+    if kind == "shell" and mode in SANDBOXED_MODES and not sandbox():
+        return _NO_SANDBOX_REASON.format(mode=mode)
+    if kind in ("write", "shell") and _contains_text(tool_input, HIDDEN_SECRET):
+        return _REDACTED_INPUT_REASON
     return ""
 
 
-def _holds(value: object, mark: str) -> bool:
+def _contains_text(value: object, mark: str) -> bool:
     match value:
         case str():
             return mark in value
         case Mapping():
-            return any(_holds(item, mark) for item in cast("Mapping[str, object]", value).values())
+            return any(_contains_text(item, mark) for item in cast("Mapping[str, object]", value).values())
         case list():
-            return any(_holds(item, mark) for item in cast("list[object]", value))
+            return any(_contains_text(item, mark) for item in cast("list[object]", value))
         case _:
             return False
 
 
-NOBODY_THERE = (
+UNATTENDED_DENIAL = (
     "This call needs an approval, and nobody is there to give it. It was not run. Go on without it or say so."
 )
 _STRICTNESS: dict[str, int] = {"allow": 0, "ask": 1, "deny": 2}
 _YES, _NO = True, False
-NOTHING_GRANTED = Grant()
+EMPTY_GRANT = ApprovalGrant()
 _log = logging.getLogger("outrider.approvals")
 
 
 class ApprovalRequest(msgspec.Struct, frozen=True):
-    """A question about one exact call: what is shown here is what would run. `offers` are rules that would allow it."""
+    """The request to approve one exact call: this input is what runs. `offers` are rules that would allow such
+    calls."""
 
     tool: str
     input: dict[str, Any]
@@ -71,12 +75,12 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
     offers: tuple[str, ...] = ()
 
 
-Approve = Callable[[ApprovalRequest], Any]
-"""Plain or async; True or False, or a string: a no with this word to the model."""
+ApproveFunction = Callable[[ApprovalRequest], Any]
+"""Plain or async. Returns True to allow the call, False to deny it, or a string: denied, with this reason."""
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """Rules as flags and configuration give them, for every call of a run or an engine."""
+    """Permission rules from flags and configuration, for every call of a run or an engine."""
 
     allow: tuple[str, ...] = ()
     ask: tuple[str, ...] = ()
@@ -84,9 +88,9 @@ class Rules(msgspec.Struct, frozen=True):
 
 
 class PermissionChecker:
-    """Decides without asking. One's own function runs unasked unless its policy or a rule says otherwise; built-in
-    tools keep the rules of the mode. `sandbox` says whether commands are confined, and is asked only where it counts:
-    finding out costs something."""
+    """Decides about calls without user interaction. Custom functions run without approval unless their policy or a rule
+    requires one; built-in tools follow the rules of the mode. `sandbox` returns whether commands can be sandboxed; it
+    is called only when needed, because the detection starts processes."""
 
     def __init__(
         self,
@@ -101,10 +105,14 @@ class PermissionChecker:
         self._sandbox = sandbox
         self._search_path = search_path
 
-    def decide(self, call: ToolPart, tool: Tool, seat: AgentContext, granted: Grant = NOTHING_GRANTED) -> Decision:
-        own = () if tool.name in self._built_in else (tool.name,)
-        mode = seat.effective_mode
-        if not own and (why := refusal(tool.name, call.state.input, mode, self._sandbox)):
+    def decide(
+        self, call: ToolPart, tool: Tool, context: AgentContext, granted: ApprovalGrant = EMPTY_GRANT
+    ) -> Decision:
+        """Return allow, ask or deny with a reason. The stricter one of the rules' and the tool's own decision
+        applies."""
+        custom = () if tool.name in self._built_in else (tool.name,)
+        mode = context.effective_mode
+        if not custom and (why := denial_reason(tool.name, call.state.input, mode, self._sandbox)):
             return Decision("deny", why)
         from outrider.permissions.policy import decide  # with the first call: a shell's grammar takes long to load
 
@@ -112,177 +120,194 @@ class PermissionChecker:
             tool.name,
             call.state.input,
             mode=mode,
-            allow=(*self._rules.allow, *granted.rules, *own, *seat.agent.permissions.get("allow", ())),
-            ask=(*self._rules.ask, *seat.ask),
-            deny=(*self._rules.deny, *seat.deny),
-            workspace=seat.workspace,
+            allow=(*self._rules.allow, *granted.rules, *custom, *context.agent.permissions.get("allow", ())),
+            ask=(*self._rules.ask, *context.ask_rules),
+            deny=(*self._rules.deny, *context.deny_rules),
+            workspace=context.workspace,
             approved=granted.contents,
             search_path=self._search_path,
-            sandbox=mode in CONFINED and self._sandbox(),
+            sandbox=mode in SANDBOXED_MODES and self._sandbox(),
         )
         policy: Policy = tool.policy_for(call.state.input)
         if _STRICTNESS[policy] <= _STRICTNESS[decision.effect]:
             return decision
         if getattr(tool, "has_changed", False):
-            return Decision("ask", f"the tool {tool.name} is not the one that it was when somebody last approved it")
+            return Decision("ask", f"the definition of {tool.name} has changed since its last approval")
         if policy == "ask" and tool.name in granted.rules:
             return decision
         return Decision(policy, f"the tool {tool.name} says {policy} for this call")
 
 
-async def _nothing_new() -> None:
-    """For gates that nobody else can change the answers of."""
+AskApproval = Callable[[ToolPart, Tool, AgentContext, Decision], Awaitable[ApprovalVerdict]]
+
+
+async def _no_refresh() -> None:
+    """Default for channels whose grants cannot change in another process."""
+
+
+class ApprovalChannel(msgspec.Struct, frozen=True):
+    """How calls get approved. `ask` requests an approval, `find_grant` returns the approvals in effect, `refresh` loads
+    those that another process has changed."""
+
+    ask: AskApproval
+    find_grant: Callable[[AgentContext], ApprovalGrant] = lambda _: EMPTY_GRANT
+    refresh: Callable[[], Awaitable[None]] = _no_refresh
 
 
 class ApprovalGate:
-    """Where the judge says ask, `ask` finds out; what is asked about is what will run. `renew` looks for answers that
-    were taken back elsewhere."""
+    """Checks each call, and requests an approval for those that need one. `on_admitted` is called for each allowed
+    call."""
 
     def __init__(
         self,
-        judge: PermissionChecker,
-        ask: "Ask",
-        granted: Callable[[AgentContext], Grant] = lambda _: NOTHING_GRANTED,
-        admitted: Callable[[ToolPart], None] = lambda _: None,
-        renew: Callable[[], Awaitable[None]] = _nothing_new,
+        checker: PermissionChecker,
+        channel: ApprovalChannel,
+        on_admitted: Callable[[ToolPart], None] = lambda _: None,
     ) -> None:
-        self._judge = judge
-        self._ask = ask
-        self._granted = granted
-        self._admitted = admitted
-        self._renew = renew
+        self._checker = checker
+        self._channel = channel
+        self._on_admitted = on_admitted
 
-    async def admit(self, call: ToolPart, tool: Tool, seat: AgentContext) -> Verdict:
-        await self._renew()
-        verdict = await self._verdict(call, tool, seat)
+    async def admit(self, call: ToolPart, tool: Tool, context: AgentContext) -> ApprovalVerdict:
+        await self._channel.refresh()
+        verdict = await self._decide_or_ask(call, tool, context)
         if verdict.allowed:
-            self._admitted(call)
+            self._on_admitted(call)
         return verdict
 
-    def decide(self, call: ToolPart, tool: Tool, seat: AgentContext) -> Decision:
-        """What is said to a call without asking anybody."""
-        return self._judge.decide(call, tool, seat, self._granted(seat))
+    def decide(self, call: ToolPart, tool: Tool, context: AgentContext) -> Decision:
+        """Return the decision about a call without asking for an approval."""
+        return self._checker.decide(call, tool, context, self._channel.find_grant(context))
 
-    async def _verdict(self, call: ToolPart, tool: Tool, seat: AgentContext) -> Verdict:
-        decision = self.decide(call, tool, seat)
+    async def _decide_or_ask(self, call: ToolPart, tool: Tool, context: AgentContext) -> ApprovalVerdict:
+        decision = self.decide(call, tool, context)
         match decision.effect:
             case "allow":
-                return Verdict(_YES)
+                return ApprovalVerdict(_YES)
             case "deny":
-                return Verdict(_NO, "denied", f"This call is not allowed: {decision.reason}. It was not run.")
+                return ApprovalVerdict(_NO, "denied", f"This call is not allowed: {decision.reason}. It was not run.")
             case "ask":
-                return await self._ask(call, tool, seat, decision)
+                return await self._channel.ask(call, tool, context, decision)
 
 
-Ask = Callable[[ToolPart, Tool, AgentContext, Decision], Any]
+def function_channel(approve: ApproveFunction | None) -> ApprovalChannel:
+    """Return the channel of a run: it calls the caller's `approve` function, and denies calls if there is none."""
 
-
-def asking_a_function(approve: Approve | None) -> Ask:
-    """For runs: a function that the caller gave answers, or nobody does."""
-
-    async def ask(call: ToolPart, tool: Tool, seat: AgentContext, decision: Decision) -> Verdict:
+    async def ask(call: ToolPart, tool: Tool, context: AgentContext, decision: Decision) -> ApprovalVerdict:
         if approve is None:
-            return Verdict(_NO, "denied", NOBODY_THERE)
-        from outrider.permissions.rule_suggestions import offered_rules
+            return ApprovalVerdict(_NO, "denied", UNATTENDED_DENIAL)
+        from outrider.permissions.rule_suggestions import suggested_rules
 
-        await _wait_in_transcript(call, seat)
+        await _store_awaiting_approval(call, context)
         request = ApprovalRequest(
             call.tool,
             call.state.input,
             call.call_id,
-            seat.agent.name,
-            seat.session.id,
+            context.agent.name,
+            context.session.id,
             decision.reason,
-            offered_rules(call.tool, call.state.input, workspace=str(seat.workspace)),
+            suggested_rules(call.tool, call.state.input, workspace=str(context.workspace)),
         )
-        named = {"call_id": call.call_id, "tool_name": call.tool}
-        seat.tell(ToolApprovalRequestedEvent, description=decision.reason, tool_input=call.state.input, **named)
-        with seat.states.awaiting_approval():
-            answer = await answer_of(approve, request)
-        seat.tell(ToolApprovalResultEvent, approved=answer is True, **named)
-        return _verdict(allowed=answer is True, words=answer if isinstance(answer, str) else "")
+        ids = {"call_id": call.call_id, "tool_name": call.tool}
+        context.emit_event(ToolApprovalRequestedEvent, description=decision.reason, tool_input=call.state.input, **ids)
+        with context.state_tracker.awaiting_approval():
+            answer = await call_approve_function(approve, request)
+        context.emit_event(ToolApprovalResultEvent, approved=answer is True, **ids)
+        return _verdict_for(allowed=answer is True, message=answer if isinstance(answer, str) else "")
 
-    return ask
+    return ApprovalChannel(ask)
 
 
-def asking_at(desk: ApprovalQueue) -> Ask:
-    """For engines: a durable question that any front end may answer, now or later."""
+def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
+    """Return the channel of an engine: it stores an approval request that any front end can answer, now or after a
+    restart."""
 
-    async def ask(call: ToolPart, tool: Tool, seat: AgentContext, decision: Decision) -> Verdict:
-        if not desk.attended():
-            return Verdict(_NO, "denied", NOBODY_THERE)
-        await _wait_in_transcript(call, seat)
-        from outrider.permissions.rule_suggestions import offer_for
+    async def ask(call: ToolPart, tool: Tool, context: AgentContext, decision: Decision) -> ApprovalVerdict:
+        if not queue.attended():
+            return ApprovalVerdict(_NO, "denied", UNATTENDED_DENIAL)
+        await _store_awaiting_approval(call, context)
+        from outrider.permissions.rule_suggestions import suggest_for_call
 
-        offer = offer_for(call.tool, call.state.input, workspace=str(seat.workspace))
+        offer = suggest_for_call(call.tool, call.state.input, workspace=str(context.workspace))
         question = Approval(
-            session_id=seat.session.id,
+            session_id=context.session.id,
             call_id=call.call_id,
             tool=call.tool,
             input=call.state.input,
-            fingerprint=fingerprint(call.tool, call.state.input),
+            fingerprint=fingerprint_call(call.tool, call.state.input),
             description=decision.reason,
-            workspace=str(seat.workspace),
+            workspace=str(context.workspace),
             offers=offer.rules,
             contents=offer.contents,
         )
         try:
-            with seat.states.awaiting_approval():
-                allowed, words = await desk.ask(question, seat.agent.name, seat.call_id)
+            with context.state_tracker.awaiting_approval():
+                allowed, message = await queue.ask(question, context.agent.name, context.call_id)
         except asyncio.CancelledError:
-            if not seat.comes_back:
-                await asyncio.shield(desk.withdraw(question))
+            if not context.will_resume:
+                await asyncio.shield(queue.withdraw(question))
             raise
-        return _verdict(allowed=allowed, words=words)
+        return _verdict_for(allowed=allowed, message=message)
 
-    return ask
+    def find_grant(context: AgentContext) -> ApprovalGrant:
+        # Approvals of the calling sessions apply to the called ones too.
+        sessions, caller = {context.session.id}, context.caller
+        while caller is not None:
+            sessions.add(caller.session.id)
+            caller = caller.caller
+        return queue.find_grant(sessions, str(context.workspace))
+
+    return ApprovalChannel(ask, find_grant, queue.refresh_grants)
 
 
-async def answer_of(approve: Approve, request: ApprovalRequest) -> object:
-    """Whoever cannot say yes has not said it."""
+async def call_approve_function(approve: ApproveFunction, request: ApprovalRequest) -> object:
+    """Call the user's function. An exception is no approval: its text is returned as the reason for the denial."""
     try:
         answer = approve(request)
         return await answer if inspect.isawaitable(answer) else answer
-    except Exception as error:  # noqa: BLE001  the user's own code may raise anything, and the turn goes on
-        _log.exception("the function that approves calls failed")
+    except Exception as error:  # noqa: BLE001  user code may raise anything, and the turn must continue
+        _log.exception("the approve function failed")
         return f"it could not be asked about ({type(error).__name__}: {error})"
 
 
-def _verdict(*, allowed: bool, words: str) -> Verdict:
+def _verdict_for(*, allowed: bool, message: str) -> ApprovalVerdict:
     if allowed:
-        return Verdict(_YES)
-    return Verdict(_NO, "rejected", f"The user said no: {words}" if words else "The user said no.")
+        return ApprovalVerdict(_YES)
+    return ApprovalVerdict(_NO, "rejected", f"The user said no: {message}" if message else "The user said no.")
 
 
-async def _wait_in_transcript(call: ToolPart, seat: AgentContext) -> None:
-    """The question is part of the transcript, so that it survives a restart."""
+async def _store_awaiting_approval(call: ToolPart, context: AgentContext) -> None:
+    """Store the state "awaiting approval" in the transcript, so that the request survives a restart."""
     if isinstance(call.state, ToolPending) and call.state.phase != "awaiting_approval":
-        message = next(message for message in reversed(seat.session.messages) if message.find_call(call.call_id))
-        await seat.journal.put_part(call.update_state(call.state.await_approval()), message)
+        message = next(message for message in reversed(context.session.messages) if message.find_call(call.call_id))
+        await context.journal.put_part(call.update_state(call.state.await_approval()), message)
 
 
 @asynccontextmanager
-async def relaying(bus: EventBus, providers: Iterable[Provider], approve: Approve) -> AsyncGenerator[None, None]:
-    abroad = RemoteApprovals(bus, providers)
-    asking: set[asyncio.Task[None]] = set()
+async def relay_remote_approvals(
+    bus: EventBus, providers: Iterable[Provider], approve: ApproveFunction
+) -> AsyncGenerator[None, None]:
+    """Answer the approval requests of agents on other servers with the `approve` function while the context is open."""
+    remote = PeerApprovals(bus, providers)
+    tasks: set[asyncio.Task[None]] = set()
 
-    def hear(event: ToolApprovalRequestedEvent) -> None:
-        if event.approval_id in abroad:
-            asking.add(asyncio.create_task(_ask(event, approve, abroad)))
+    def on_request(event: ToolApprovalRequestedEvent) -> None:
+        if event.approval_id in remote:
+            tasks.add(asyncio.create_task(_answer_remotely(event, approve, remote)))
 
-    unsubscribe = bus.subscribe(ToolApprovalRequestedEvent, hear)
+    unsubscribe = bus.subscribe(ToolApprovalRequestedEvent, on_request)
     try:
         yield
     finally:
         unsubscribe()
-        abroad.close()
-        for task in asking:
+        remote.close()
+        for task in tasks:
             task.cancel()
-        if asking:
-            await asyncio.wait(asking)
+        if tasks:
+            await asyncio.wait(tasks)
 
 
-async def _ask(event: ToolApprovalRequestedEvent, approve: Approve, abroad: RemoteApprovals) -> None:
+async def _answer_remotely(event: ToolApprovalRequestedEvent, approve: ApproveFunction, remote: PeerApprovals) -> None:
     request = ApprovalRequest(
         event.tool_name,
         event.tool_input,
@@ -292,10 +317,10 @@ async def _ask(event: ToolApprovalRequestedEvent, approve: Approve, abroad: Remo
         event.description,
         event.offers,
     )
-    answer = await answer_of(approve, request)
-    if event.approval_id not in abroad:
-        return  # somebody there was quicker, or the turn has ended
+    answer = await call_approve_function(approve, request)
+    if event.approval_id not in remote:
+        return  # answered on the server in the meantime, or the turn has ended
     try:
-        await abroad.answer(event.approval_id, allow=answer is True, words=answer if isinstance(answer, str) else "")
+        await remote.answer(event.approval_id, allow=answer is True, words=answer if isinstance(answer, str) else "")
     except OutriderError as error:
-        _log.warning("an answer did not reach %s: %s", event.server, error)
+        _log.warning("could not send the approval answer to %s: %s", event.server, error)

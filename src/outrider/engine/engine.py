@@ -1,27 +1,29 @@
-"""The engine: sessions, agents, models and tools in one program. Every front end holds one of these, no more."""
+"""The engine: the entry point of every front end to sessions, agents, models and tools."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, Unpack
 
 from outrider.agents.turn_state import TurnEnd
 from outrider.config.environment import redactor_for
-from outrider.engine.abort import asks_for_the_end
-from outrider.engine.approvals import ApprovalQueue, RemoteApprovals
-from outrider.engine.plans import Plan
-from outrider.engine.run_session import RunSpec, check_mode, in_memory
-from outrider.engine.runtime import EngineOptions, EngineRuntime
-from outrider.engine.session_registry import OpenSessions
+from outrider.engine.abort import is_abort_request
+from outrider.engine.approval_gate import queue_channel
+from outrider.engine.approvals import ApprovalQueue, PeerApprovals
+from outrider.engine.plans import ProposedPlan
+from outrider.engine.run_spec import RunSpec, check_mode
+from outrider.engine.runtime import EngineKeywords, EngineOptions, EngineRuntime, create_memory_store
+from outrider.engine.session_registry import SessionRegistry
 from outrider.engine.undo_history import FileChanges
 from outrider.errors import ConfigurationError
 from outrider.event_bus import EventBus, EventStream
-from outrider.permissions.redaction.event_filter import FILTERED_EVENTS, RedactingEventFilter
+from outrider.sessions.leases import LeaseOwner
+from outrider.sessions.process_identity import current_process
 from outrider.sessions.records import Approval, ApprovalScope, Delivery, InboxItem, SessionUpdate
-from outrider.sessions.redacted_store import redacted
+from outrider.sessions.redacted_store import redact_store
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
-from outrider.tools.builtin.todo import Todo, recorded_todos
+from outrider.tools.builtin.todo import TodoItem, recorded_todos
 from outrider.tools.tool import Tool
 from outrider.types.agents import Agent, Mode, Provider
 from outrider.types.ids import new_id
@@ -29,31 +31,21 @@ from outrider.types.messages import Message
 from outrider.types.parts import CompactionPart, PartBase, TextPart
 
 
-class Submits(Protocol):
-    """`outrider.Background` is one."""
+class RunSubmitter(Protocol):
+    """Accepts background runs; `outrider.Background` implements it."""
 
     async def submit(self, prompt: str, **order: Any) -> Any: ...
 
 
-class Submitting:
-    """The side of an engine that knows runs. Who keeps them comes from above, so that an engine does without."""
+class Engine:
+    """Runs sessions. Open it with `async with`. Several front ends may listen, prompt, answer and abort concurrently.
 
-    background: Submits | None = None
+    Set `attended` if a user can approve calls. With `surroundings` every session has the built-in tools for its
+    workspace in addition to `tools`. With `cassettes`, a folder, all model requests and responses of every session are
+    recorded there for replay.
+    """
 
-    async def submit(self, prompt: str, **order: Any) -> Any:
-        """Work for later, kept before this returns; gives a `RunHandle`. It needs an open `Background(engine, …)`,
-        whose `submit` says what else may be ordered."""
-        if self.background is None:
-            raise ConfigurationError("nobody keeps runs for this engine; open outrider.Background(engine, database)")
-        return await self.background.submit(prompt, **order)
-
-
-class Engine(Submitting):
-    """Open it with `async with`. Several front ends may listen, prompt, answer and abort at once.
-
-    `attended` says whether somebody is there to approve calls. With `surroundings` every session has the built-in tools
-    for its workspace, besides the ones that are given. With `cassettes`, a folder, what its models were asked and what
-    they answered is recorded there for every session, so that it can be replayed."""
+    background: RunSubmitter | None = None  # set by `outrider.Background` while it is open
 
     def __init__(
         self,
@@ -63,42 +55,59 @@ class Engine(Submitting):
         *,
         store: Store | None = None,
         bus: EventBus | None = None,
-        **options: Any,
+        **options: Unpack[EngineKeywords],
     ) -> None:
         if not agents:
             raise ConfigurationError("an engine needs at least one agent")
-        self._made_of: dict[str, Any] = {"agents": agents, "providers": providers, "tools": tuple(tools), **options}
-        chosen = EngineOptions.read(options)
+        self._arguments: dict[str, Any] = {"agents": agents, "providers": providers, "tools": tuple(tools), **options}
+        chosen = EngineOptions.from_keywords(options)
         self.attended = chosen.attended
         self._workspace = chosen.workspace
         self.cassettes = chosen.cassettes
         self._redactor = redactor_for(providers, chosen.secrets)
-        self.store = redacted(store or in_memory(), self._redactor)
+        self.store = redact_store(store or create_memory_store(), self._redactor)
         self.bus = bus or EventBus()
-        self.desk = ApprovalQueue(self.store, self.bus, lambda: self.attended, RemoteApprovals(self.bus, providers))
-        more = chosen.surroundings is not None
-        plan = RunSpec.of(agents[0], agents, self._made_of["tools"], providers, limits=chosen.limits, more_tools=more)
-        self.staff = EngineRuntime(plan, chosen, self.store, self.bus, self.desk, self._redactor)
-        self._sessions = OpenSessions(self.staff, self.store, self.bus)
+        self.approval_queue = ApprovalQueue(
+            self.store, self.bus, lambda: self.attended, PeerApprovals(self.bus, providers)
+        )
+        self.runtime = EngineRuntime(
+            RunSpec.build(
+                agents[0], agents, self._arguments["tools"], providers, more_tools=chosen.surroundings is not None
+            ),
+            chosen,
+            store=self.store,
+            bus=self.bus,
+            redactor=self._redactor,
+            approvals=queue_channel(self.approval_queue),
+            lease_owner=LeaseOwner(self.store, current_process()),
+        )
+        self._sessions = SessionRegistry(self.runtime, self.store, self.bus)
         self.live = self._sessions.live
 
     async def __aenter__(self) -> Self:
-        self._tell_all = self.bus.tell_through(RedactingEventFilter(self._redactor), FILTERED_EVENTS)
-        await self.staff.open()
-        await self.desk.load()
+        await self.runtime.open()
+        await self.approval_queue.load()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._sessions.close_all()
         await self.bus.settled()
-        await self.staff.aclose()
-        self.desk.close()
-        self._tell_all()
+        self.approval_queue.close()
+        await self.runtime.aclose()
 
     def like(self, **changes: Any) -> "Engine":
-        """Another engine made of the same things, except for what is named; it has to be opened too."""
-        parts: dict[str, Any] = {**self._made_of, "store": self.store, "bus": self.bus, **changes}
+        """Return a new engine with the same arguments except for the given changes. It must be opened too."""
+        parts: dict[str, Any] = {**self._arguments, "store": self.store, "bus": self.bus, **changes}
         return Engine(**parts)
+
+    async def submit(self, prompt: str, **order: Any) -> Any:
+        """Queue a background run and return its `RunHandle`. The run is stored when this returns.
+
+        It needs an open `Background(engine, …)`, whose `submit` documents the other arguments, and raises
+        ConfigurationError without one."""
+        if self.background is None:
+            raise ConfigurationError("this engine has no run queue; open outrider.Background(engine, database)")
+        return await self.background.submit(prompt, **order)
 
     async def create(
         self,
@@ -108,28 +117,29 @@ class Engine(Submitting):
         agent: str | None = None,
         workspace: str | Path | None = None,
     ) -> str:
-        """A new session, owned by this engine; returns its id. Agent and mode are the first agent's unless named."""
+        """Create a session that this engine owns and return its id. Agent and mode default to those of the first
+        agent."""
         check_mode(mode, "a session")
-        chosen = self.staff.agent(agent or "")
+        chosen = self.runtime.find_agent(agent or "")
         session = Session(
             title=title,
             mode=mode or chosen.mode,
             agent=chosen.name,
             workspace_directory=str(workspace or self._workspace or Path.cwd()),
         )
-        await self._sessions.begin(session)
+        await self._sessions.create_session(session)
         return session.id
 
     async def open(self, session_id: str, *, take_over: bool = False) -> Session:
-        """Own a stored session: what a crash left open is ended, what was asked is asked again, what is in its inbox
-        is worked off. A turn that was cut off waits for `go_on` or for new input."""
-        return (await self._sessions.at(session_id, take_over=take_over)).journal.session
+        """Open a stored session and take its lease. Calls that a crash left open are ended, open approvals are
+        published again, and queued input is processed. An interrupted turn waits for `go_on` or for new input."""
+        return (await self._sessions.open_session(session_id, take_over=take_over)).journal.session
 
     async def go_on(self, session_id: str, *, take_over: bool = False) -> TurnEnd:
-        """Let a turn go on that a crash, an abort or a limit cut off, and wait for its end. Nothing is done twice,
-        except for calls of tools that are `repeatable`: the model reads which of the others were interrupted."""
-        live = await self._sessions.at(session_id, take_over=take_over, goes_on=True)
-        return self._redactor.value(await live.go_on())
+        """Resume a turn that was interrupted by a crash, an abort or a limit, and wait for its end. Interrupted calls
+        are not repeated, except for those of `repeatable` tools; the model reads which ones were interrupted."""
+        live = await self._sessions.open_session(session_id, take_over=take_over, resume_turn=True)
+        return self._redactor.redact_value(await live.resume_turn())
 
     async def prompt(
         self,
@@ -140,9 +150,9 @@ class Engine(Submitting):
         input_id: str | None = None,
         sender: str = "",
     ) -> TurnEnd:
-        """Put input into the session and wait for the end of the turn that takes it."""
+        """Add input to the session and wait for the end of the turn that processes it."""
         put = self.put(session_id, content, delivery=delivery, input_id=input_id, sender=sender)
-        return self._redactor.value(await (await put))
+        return self._redactor.redact_value(await (await put))
 
     async def put(
         self,
@@ -153,8 +163,9 @@ class Engine(Submitting):
         input_id: str | None = None,
         sender: str = "",
     ) -> asyncio.Future[TurnEnd]:
-        """The same without waiting: the input is kept when this returns, and what it returns is the turn's end."""
-        live = await self._sessions.at(session_id)
+        """Add input without waiting for its turn. The input is stored when this returns; the future resolves to the end
+        of the turn."""
+        live = await self._sessions.open_session(session_id)
         parts = [content] if isinstance(content, str) else content
         message = Message("user", [TextPart(part) if isinstance(part, str) else part for part in parts])
         item = InboxItem(
@@ -163,88 +174,94 @@ class Engine(Submitting):
         return await live.put(item)
 
     async def queued(self, session_id: str) -> Sequence[InboxItem]:
-        """The input that waits for its turn, in the order in which it came."""
-        return [item for item in await self.store.inbox(session_id) if not asks_for_the_end(item)]
+        """Return the input that waits for its turn, oldest first."""
+        return [item for item in await self.store.inbox(session_id) if not is_abort_request(item)]
 
     async def withdraw(self, session_id: str, input_id: str) -> bool:
-        """Take back input that waits; False if a turn has taken it before. Whoever waits for its end gets `aborted`."""
-        return await (await self._sessions.at(session_id)).inbox.withdraw(input_id)
+        """Remove waiting input; return False if a turn has started with it. The waiter for its turn gets the reason
+        `aborted`."""
+        return await (await self._sessions.open_session(session_id)).inbox.withdraw(input_id)
 
-    async def plan(self, session_id: str) -> Plan | None:
-        """What a turn in plan mode ended in, as long as nobody has answered it or said something else. A
-        SessionUpdatedEvent with `changes["plan"]` tells of it."""
-        return self._redactor.value((await self._sessions.at(session_id)).plan())
+    async def plan(self, session_id: str) -> ProposedPlan | None:
+        """Return the plan that the last turn in plan mode proposed, or None if it was answered or followed by other
+        input. A SessionUpdatedEvent with `changes["plan"]` announces it."""
+        return self._redactor.redact_value((await self._sessions.open_session(session_id)).plan())
 
     async def accept_plan(self, session_id: str, changed: str | None = None, *, by: str = "") -> TurnEnd:
-        """Let the plan be carried out, as it is or as `changed`: the session goes on in agent mode, and the end is that
-        of the work. The first answer counts; another one raises OutriderError."""
-        live = await self._sessions.at(session_id)
+        """Accept the plan, as it is or as `changed`, switch the session to agent mode and return the end of the turn
+        that carries it out. Raises OutriderError if the plan already has another answer."""
+        live = await self._sessions.open_session(session_id)
         answer = "accepted" if changed is None else "changed"
-        return self._redactor.value(await (await live.answer_plan(answer, changed or "", sender=by)))
+        return self._redactor.redact_value(await (await live.answer_plan(answer, changed or "", sender=by)))
 
     async def refuse_plan(self, session_id: str, words: str = "", *, by: str = "") -> TurnEnd:
-        """Stay in plan mode. With words the model plans anew at once; without, it hears of it with the next input."""
-        live = await self._sessions.at(session_id)
-        return self._redactor.value(await (await live.answer_plan("refused", words, sender=by)))
+        """Stay in plan mode. With `words` the model plans again at once; without, it reads the refusal with the next
+        input."""
+        live = await self._sessions.open_session(session_id)
+        return self._redactor.redact_value(await (await live.answer_plan("refused", words, sender=by)))
 
     async def compact(self, session_id: str) -> CompactionPart | None:
-        """Let a summary take the place of old messages, after the turn under way if there is one; None if there is
-        nothing to shorten."""
-        return await (await self._sessions.at(session_id)).compact()
+        """Replace old messages in the prompt by a summary, after the running turn if there is one. Returns None if
+        nothing can be summarized."""
+        return await (await self._sessions.open_session(session_id)).compact()
 
     async def fork(self, session_id: str, *, at: str | None = None, title: str | None = None) -> str:
-        """A new session that begins as a copy of another up to and with message `at` (None: all of it); its id."""
+        """Copy a session up to and including message `at` (None: all messages) and return the id of the copy."""
         return (await self.store.fork(session_id, at=at, title=title)).id
 
-    async def todos(self, session_id: str) -> Sequence[Todo]:
-        """What the session's agent noted to be done. A SessionUpdatedEvent with `changes["todos"]` tells of changes."""
-        return self._redactor.value(recorded_todos((await self.open(session_id)).messages))
+    async def todos(self, session_id: str) -> Sequence[TodoItem]:
+        """Return the todo list of the session's agent. A SessionUpdatedEvent with `changes["todos"]` announces
+        changes."""
+        return self._redactor.redact_value(recorded_todos((await self.open(session_id)).messages))
 
     async def rename(self, session_id: str, title: str) -> None:
-        """Also a session that somebody else owns may be given a name."""
+        """Set the title, also of a session that another process owns."""
         if session_id in self.live:
-            await self.live[session_id].journal.update(SessionUpdate(title=title))
+            await self.live[session_id].journal.update_session(SessionUpdate(title=title))
         else:
             await self.store.update(session_id, SessionUpdate(title=title))
 
     async def abort(self, session_id: str) -> None:
-        """End the turn under way, with everything kept; where another process works on it, that one ends it. Raises
-        SessionInUseError if that one does not answer."""
-        await self._sessions.abort(session_id)
+        """Cancel the running turn; everything done so far is stored. If another process runs it, request the abort
+        there. Raises SessionInUseError if that process does not respond."""
+        await self._sessions.abort_turn(session_id)
 
     async def set_mode(self, session_id: str, mode: Mode) -> None:
+        """Set the mode of the session. Raises ConfigurationError for an unknown value."""
         check_mode(mode, "a session")
-        await self._update(session_id, SessionUpdate(mode=mode))
+        await self._update_session(session_id, SessionUpdate(mode=mode))
 
     async def set_agent(self, session_id: str, agent: str) -> None:
-        await self._update(session_id, SessionUpdate(agent=self.staff.agent(agent).name))
+        """Set the agent that answers in the session. Raises ConfigurationError for an unknown name."""
+        await self._update_session(session_id, SessionUpdate(agent=self.runtime.find_agent(agent).name))
 
     async def answer(
         self, approval_id: str, *, allow: bool, scope: ApprovalScope = "once", by: str = "", words: str = ""
     ) -> Approval:
-        """Answer a question about a call; the first answer counts, whoever gives it."""
-        return await self.desk.answer(approval_id, allow=allow, scope=scope, by=by, words=words)
+        """Answer an approval request and return the answer in effect: the first answer wins."""
+        return await self.approval_queue.answer(approval_id, allow=allow, scope=scope, by=by, words=words)
 
     async def approvals(self, session_id: str | None = None) -> Sequence[Approval]:
-        """The questions that wait for an answer."""
-        return await self.desk.waiting(session_id)
+        """Return the open approval requests."""
+        return await self.approval_queue.open_approvals(session_id)
 
     def file_changes(self, session_id: str) -> FileChanges:
-        """What the session's agents did to files, to be looked at, undone and redone."""
+        """Return access to the file changes of the session's agents, for preview, undo and redo."""
         return FileChanges(
-            session_id, self.staff.undo, self.store, self.bus, lambda: self._sessions.at_rest(session_id)
+            session_id, self.runtime.undo, self.store, self.bus, lambda: self._sessions.open_idle_session(session_id)
         )
 
     def discreet(self, value: Any) -> Any:
-        """A value as it may be written down elsewhere: its secrets are stars, as they are in the store."""
-        return self._redactor.value(value)
+        """Return a copy of a value with secrets redacted, as they are in the store."""
+        return self._redactor.redact_value(value)
 
     def events(self, session_id: str | None = None) -> EventStream:
+        """Return a stream of events, of one session or of all."""
         return self.bus.stream(None if session_id is None else lambda event: event.session_id == session_id)
 
     async def close(self, session_id: str) -> None:
-        """Give the session back; another engine may go on with it."""
-        await self._sessions.close(session_id)
+        """Close the session and release its lease, so that another engine can open it."""
+        await self._sessions.close_session(session_id)
 
-    async def _update(self, session_id: str, update: SessionUpdate) -> None:
-        await (await self._sessions.at(session_id)).journal.update(update)
+    async def _update_session(self, session_id: str, update: SessionUpdate) -> None:
+        await (await self._sessions.open_session(session_id)).journal.update_session(update)

@@ -1,4 +1,5 @@
-"""The engine that every front end opens: the user's settings, a store on disk, the built-in tools and a sandbox."""
+"""Builds the standard engine of the front ends: the user's settings, an SQLite store, the built-in tools and a
+sandbox."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -7,32 +8,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outrider.config.environment import KEY_VARIABLES
-from outrider.config.paths import make_private
+from outrider.config.paths import make_private_folder
 from outrider.config.providers import read_prompts
 from outrider.config.settings import Settings
 from outrider.engine.approval_gate import Rules
 from outrider.engine.engine import Engine
 from outrider.engine.session_tools import ToolEnvironment
-from outrider.engine.undo_cleanup import forget_lost
+from outrider.engine.undo import delete_orphaned_undo_data
 from outrider.errors import ConfigurationError
 from outrider.event_bus import EventBus
 from outrider.models.local.weights import adapt_to_local_models
 from outrider.processes.sandbox.sandbox import Network
 from outrider.project.extensions import UserPaths, WorkspaceExtensions
-from outrider.project.sandbox import FoundSandbox
+from outrider.project.sandbox import LazySandbox
 from outrider.project.trust import WorkspaceTrust, find_project, server_items
-from outrider.providers.catalog import Catalog
-from outrider.sessions.recovery import forget
+from outrider.providers.catalog import ModelCatalog
+from outrider.sessions.recovery import delete_inactive_sessions
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.sessions.store import Store
-from outrider.tools.builtin.question import Ask
+from outrider.tools.builtin.question import AskUser
 from outrider.types.ids import now_ms
 
 if TYPE_CHECKING:
-    from outrider.project.mcp import Servers
+    from outrider.project.mcp import McpServerManager
 
 
-DAY = 24 * 3600 * 1000
+DAY_MS = 24 * 3600 * 1000
 
 
 @asynccontextmanager
@@ -42,28 +43,28 @@ async def standard_engine(
     workspace: Path,
     attended: bool,
     bus: EventBus | None = None,
-    ask: Ask | None = None,
+    ask: AskUser | None = None,
     store: Store | None = None,
 ) -> AsyncGenerator[Engine, None]:
-    """`attended` says whether somebody is there to approve calls, `ask` puts the model's questions to them. Sessions
-    are kept in the user's data directory, or in the `store` that is given, which is opened and closed here.
-    Raises ConfigurationError where no model can be reached, with the ways to get one."""
+    """Open an engine with the user's settings. Set `attended` if a user can approve calls; `ask` is the callback for
+    the model's questions to the user. Sessions are stored in the user's data folder or in `store`, which is opened and
+    closed here. Raises ConfigurationError with setup instructions if no model is configured."""
     if settings.missing:
-        from outrider.models.local.discovery import ways_to_a_model  # the standard HTTP client takes long to load
+        from outrider.models.local.discovery import missing_model_message  # lazy: urllib is slow to import
 
-        raise ConfigurationError(await asyncio.to_thread(ways_to_a_model, settings.missing))
-    data, bus = make_private(settings.data), bus or EventBus()
-    async with AsyncExitStack() as opened:
-        store = await opened.enter_async_context(store or SqliteStore(settings.folders.store))
-        belongings = _belongings(settings, workspace, opened)
-        around = ToolEnvironment(
-            sandbox=FoundSandbox(data / "scratch", lambda: belongings.environment(workspace).get("PATH", "")),
+        raise ConfigurationError(await asyncio.to_thread(missing_model_message, settings.missing))
+    data, bus = make_private_folder(settings.data_folder), bus or EventBus()
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(store or SqliteStore(settings.folders.store_file))
+        extensions = _open_extensions(settings, workspace, stack)
+        environment = ToolEnvironment(
+            sandbox=LazySandbox(data / "scratch", lambda: extensions.command_environment(workspace).get("PATH", "")),
             data=data,
-            home=settings.home,
+            home=settings.home_folder,
             bus=bus,
             ask=ask,
-            network=await _network(settings, opened),
-            belongings=belongings,
+            network=await _open_network(settings, stack),
+            extensions=extensions,
         )
         engine = Engine(
             adapt_to_local_models(settings.agents, settings.providers),
@@ -74,61 +75,61 @@ async def standard_engine(
             workspace=workspace,
             limits=settings.limits,
             rules=Rules(settings.rules.allow, settings.rules.ask, settings.rules.deny),
-            surroundings=around,
+            surroundings=environment,
             titles=attended,
             compacts=settings.compaction.automatic,
-            catalog=Catalog.from_config(settings.models) if settings.models else None,
+            catalog=ModelCatalog.from_config(settings.models) if settings.models else None,
         )
-        await opened.enter_async_context(engine)
-        _forget_old(settings, store, opened)
+        await stack.enter_async_context(engine)
+        _delete_old_sessions(settings, store, stack)
         yield engine
 
 
-def _belongings(settings: Settings, workspace: Path, opened: AsyncExitStack) -> WorkspaceExtensions:
+def _open_extensions(settings: Settings, workspace: Path, stack: AsyncExitStack) -> WorkspaceExtensions:
     folders = settings.folders
-    own = UserPaths(folders.home, folders.instructions, folders.skills, folders.trust)
-    servers = _servers(settings, workspace)
+    user = UserPaths(folders.home, folders.instructions_file, folders.skills_folder, folders.trust_file)
+    servers = _find_servers(settings, workspace)
     if servers is not None:
         servers.open(settings.environ)
-        opened.push_async_callback(servers.close)
-    return WorkspaceExtensions(own, settings.environ, read_prompts(folders.prompts), servers)
+        stack.push_async_callback(servers.close)
+    return WorkspaceExtensions(user, settings.environ, read_prompts(folders.prompts_folder), servers)
 
 
-def _servers(settings: Settings, workspace: Path) -> "Servers | None":
-    trust = WorkspaceTrust(find_project(workspace, settings.home), settings.folders.trust)
+def _find_servers(settings: Settings, workspace: Path) -> "McpServerManager | None":
+    trust = WorkspaceTrust(find_project(workspace, settings.home_folder), settings.folders.trust_file)
     if not settings.mcp and not server_items(trust.project):
         return None
-    from outrider.project.mcp import Servers, choose_servers
+    from outrider.project.mcp import McpServerManager, choose_servers
 
     source = str(settings.folders.config_file)
     chosen = choose_servers(settings.mcp, source, trust, settings.environ, KEY_VARIABLES)
-    return Servers(chosen, trust.project.root, settings.data / "mcp_tools.json")
+    return McpServerManager(chosen, trust.project.root, settings.data_folder / "mcp_tools.json")
 
 
-async def _network(settings: Settings, opened: AsyncExitStack) -> Network:
+async def _open_network(settings: Settings, stack: AsyncExitStack) -> Network:
     if not settings.sandbox.hosts:
         return "off"
     from outrider.processes.sandbox.proxy import open_proxy
 
-    return await opened.enter_async_context(open_proxy(settings.sandbox.hosts))
+    return await stack.enter_async_context(open_proxy(settings.sandbox.hosts))
 
 
-def _forget_old(settings: Settings, store: Store, opened: AsyncExitStack) -> None:
-    """Beside everything else, and only where the user wants sessions to be forgotten."""
+def _delete_old_sessions(settings: Settings, store: Store, stack: AsyncExitStack) -> None:
+    """Delete expired sessions in a background task, if retention is configured."""
     days = settings.retention.days
     if days is None:
         return
 
     async def forget_all() -> None:
-        if await forget(store, inactive_since=now_ms() - days * DAY):
-            await forget_lost(settings.data, store)
+        if await delete_inactive_sessions(store, inactive_since=now_ms() - days * DAY_MS):
+            await delete_orphaned_undo_data(settings.data_folder, store)
 
-    task = asyncio.create_task(forget_all(), name="forgetting old sessions")
-    opened.push_async_callback(asyncio.wait, [task])
+    task = asyncio.create_task(forget_all(), name="delete old sessions")
+    stack.push_async_callback(asyncio.wait, [task])
 
 
-def store_at(file: Path, server: str | None = None) -> Store:
-    """To be opened by the caller. `server` is postgresql://…"""
+def create_store(file: Path, server: str | None = None) -> Store:
+    """Create an SQLite store at `file`, or a Postgres store for the URL `server`. The caller opens it."""
     if server is None:
         return SqliteStore(file)
     from outrider.sessions.postgres.store import PostgresStore

@@ -1,4 +1,4 @@
-"""Calls that somebody makes by hand: looked at before they run, and run as if an agent had made them."""
+"""Operations for front ends: manual tool calls, user commands, processes, attachments and models of a session."""
 
 import asyncio
 import base64
@@ -15,20 +15,20 @@ from outrider.agents.run_context import AgentContext
 from outrider.agents.tool_calls import ToolCallRunner
 from outrider.agents.turn_state import is_cut_off
 from outrider.engine.approval_gate import ApprovalGate
-from outrider.engine.archive import Archive
+from outrider.engine.archive import SessionArchive
 from outrider.engine.engine import Engine
 from outrider.engine.live_session import LiveSession
-from outrider.engine.questions import AskedQuestion, OpenQuestions
+from outrider.engine.questions import AskedQuestion, QuestionQueue
 from outrider.errors import ProcessError, ToolFailure
-from outrider.models.clients import known_models
-from outrider.models.local.weights import KNOWN, limits_of
+from outrider.models.clients import shared_catalog
+from outrider.models.local.weights import KNOWN_WEIGHTS, runtime_limits
 from outrider.permissions.modes import Decision
-from outrider.permissions.redaction.terminal import shows_everything
+from outrider.permissions.redaction.terminal import is_fully_visible
 from outrider.processes.output import OutputSlice, plain_text
-from outrider.processes.supervisor import ProcessStatus, Supervisor
+from outrider.processes.supervisor import ProcessStatus, ProcessSupervisor
 from outrider.sessions.records import Approval, ApprovalScope
 from outrider.sessions.session import Session
-from outrider.tools.builtin.question import Ask, Question
+from outrider.tools.builtin.question import AskUser, UserQuestion
 from outrider.tools.context import ToolContext
 from outrider.tools.search import list_files
 from outrider.tools.tool import Tool
@@ -39,36 +39,68 @@ from outrider.types.parts import FilePart, FileSource, ModelRef, TextPart, ToolP
 from outrider.types.request import ToolSpec
 from outrider.types.tool_state import ToolPending
 
-__all__ = ["CallPreview", "Decision", "ToolSpec", "call_by_hand", "denying_rule", "look_at_call", "tools_of_session"]
+# With re-exports: front ends import types of lower layers from the engine.
+__all__ = [
+    "Approval",
+    "ApprovalScope",
+    "AskUser",
+    "AskedQuestion",
+    "CallPreview",
+    "Decision",
+    "OutputSlice",
+    "ProcessStatus",
+    "QuestionQueue",
+    "ToolContext",
+    "ToolSpec",
+    "UserQuestion",
+    "archive_of",
+    "attach_file",
+    "background_processes",
+    "context_limit",
+    "denying_rule",
+    "end_process",
+    "is_attachable",
+    "list_models",
+    "list_processes",
+    "preview_call",
+    "read_process_output",
+    "run_manual_call",
+    "run_user_command",
+    "send_input",
+    "send_to_background",
+    "session_tool_specs",
+    "was_cut_off",
+    "workspace_files",
+]
 
 
 class CallPreview(msgspec.Struct, frozen=True):
-    """The input as it would run, and what the rules say to it."""
+    """The input as it would run, and the permission decision about it."""
 
     input: dict[str, Any]
     decision: Decision
 
 
-async def tools_of_session(engine: Engine, session_id: str) -> Sequence[ToolSpec]:
-    """The tools that the session's agent has in its mode."""
-    return (await _seat(engine, session_id))[0].specs
+async def session_tool_specs(engine: Engine, session_id: str) -> Sequence[ToolSpec]:
+    """Return the tools that the session's agent has in its mode."""
+    return (await _open_context(engine, session_id))[0].tool_specs
 
 
-async def look_at_call(engine: Engine, session_id: str, tool: str, given: dict[str, Any]) -> CallPreview:
-    """Nothing runs, and nobody is asked."""
-    seat, _ = await _seat(engine, session_id)
-    found = _find(seat, tool)
-    prepared = found.prepare(given)
-    gate = seat.crew.gate
+async def preview_call(engine: Engine, session_id: str, tool: str, tool_input: dict[str, Any]) -> CallPreview:
+    """Prepare and check a call without running it and without requesting an approval."""
+    context, _ = await _open_context(engine, session_id)
+    found = _find_tool(context, tool)
+    prepared = found.prepare(tool_input)
+    gate = context.run.gate
     assert isinstance(gate, ApprovalGate)
-    return CallPreview(prepared, gate.decide(_call(tool, prepared), found, seat))
+    return CallPreview(prepared, gate.decide(_pending_call(tool, prepared), found, context))
 
 
-async def call_by_hand(engine: Engine, session_id: str, tool: str, given: dict[str, Any]) -> ToolPart:
-    """Runs in a session of its own below the one that is named, so that a turn under way there is not disturbed. Rules
-    and approvals hold as for an agent; the ended call comes back, and its `session_id` says where it is kept."""
-    seat, live = await _seat(engine, session_id)
-    _find(seat, tool)
+async def run_manual_call(engine: Engine, session_id: str, tool: str, tool_input: dict[str, Any]) -> ToolPart:
+    """Run a tool call of the user in a new child session, so that a running turn is not disturbed. Rules and approvals
+    apply as for an agent. Returns the ended call; its `session_id` names the child session."""
+    context, live = await _open_context(engine, session_id)
+    _find_tool(context, tool)
     parent = live.journal.session
     child = Session(
         title=f"{tool} by hand",
@@ -77,110 +109,120 @@ async def call_by_hand(engine: Engine, session_id: str, tool: str, given: dict[s
         agent=parent.agent,
         parent_id=parent.id,
     )
-    async with await seat.crew.open_journal(child) as journal:
-        own = open_agent_context(seat.agent, journal, seat.crew)
+    async with await context.run.open_journal(child) as journal:
+        call_context = open_agent_context(context.agent, journal, context.run)
         await journal.add_message(Message("user", [TextPart(f"{tool}, called by hand", synthetic=True)]))
-        message = Message("assistant", [_call(tool, given)], agent=seat.agent.name)
+        message = Message("assistant", [_pending_call(tool, tool_input)], agent=context.agent.name)
         await journal.add_message(message)
-        (ended,) = await ToolCallRunner(own, seat.crew).run(message)
+        (ended,) = await ToolCallRunner(call_context).run(message)
     return ended
 
 
 async def denying_rule(engine: Engine, session_id: str, command: str) -> str | None:
-    """The rule that denies a command also to people who would run it themselves; None if there is none."""
-    from outrider.permissions.policy import decide  # with the first command: a shell's grammar takes long to load
+    """Return the deny rule that also forbids a command of the user, or None."""
+    from outrider.permissions.policy import decide  # lazy: the shell grammar is slow to load
 
-    seat, _ = await _seat(engine, session_id)
-    deny = (*engine.staff.rules.deny, *seat.deny)
-    found = decide("shell", {"command": command}, mode="agent", deny=deny, workspace=seat.workspace)
+    context, _ = await _open_context(engine, session_id)
+    deny = (*engine.runtime.rules.deny, *context.deny_rules)
+    found = decide("shell", {"command": command}, mode="agent", deny=deny, workspace=context.workspace)
     return found.rule if found.effect == "deny" else None
 
 
-async def _seat(engine: Engine, session_id: str) -> tuple[AgentContext, LiveSession]:
+async def _open_context(engine: Engine, session_id: str) -> tuple[AgentContext, LiveSession]:
+    """Open the session and return a side context of its agent, and the session."""
     await engine.open(session_id)
     live = engine.live[session_id]
-    return live.visitor(), live
+    return live.open_side_context(), live
 
 
-def _find(seat: AgentContext, tool: str) -> Tool:
-    if tool not in seat.tools:
-        raise ToolFailure(f"there is no tool {tool!r} here; there are {', '.join(sorted(seat.tools)) or 'none'}")
-    return seat.tools[tool]
+def _find_tool(context: AgentContext, tool: str) -> Tool:
+    if tool not in context.tools:
+        raise ToolFailure(f"there is no tool {tool!r} here; there are {', '.join(sorted(context.tools)) or 'none'}")
+    return context.tools[tool]
 
 
-def _call(tool: str, given: dict[str, Any]) -> ToolPart:
-    return ToolPart(call_id=new_id(), tool=tool, state=ToolPending(given, phase="ready"))
+def _pending_call(tool: str, tool_input: dict[str, Any]) -> ToolPart:
+    return ToolPart(call_id=new_id(), tool=tool, state=ToolPending(tool_input, phase="ready"))
 
 
-__all__ = [
-    "OutputSlice", "ProcessStatus", "end_process", "output_of", "processes", "run_by_hand", "running", "send_input",
-    "send_to_background",
-]  # fmt: skip
-
-
-async def run_by_hand(engine: Engine, session_id: str, command: str, on_output: Callable[[str], object]) -> str:
-    """How it ended, in words. Nobody is asked: the user wrote it. Cancelling kills it."""
+async def run_user_command(engine: Engine, session_id: str, command: str, on_output: Callable[[str], object]) -> str:
+    """Run a shell command of the user without approval and return a description of how it ended. Cancelling kills
+    it."""
     live = engine.live[session_id]
-    if live.toolbox is None:
-        raise ProcessError("this engine runs no commands")
-    outcome = await live.toolbox.supervisor.run_command(
+    if live.session_tools is None:
+        raise ProcessError("this engine has no built-in tools and runs no commands")
+    outcome = await live.session_tools.supervisor.run_command(
         f"by-hand-{new_id()}",
         command,
         lambda text: on_output(plain_text(text)),
         workdir=Path(live.journal.session.workspace_directory or "."),
         session_id=session_id,
     )
-    return "runs on in the background" if outcome.ending is None else outcome.ending.words
+    return "runs on in the background" if outcome.ending is None else outcome.ending.description
 
 
-def processes(engine: Engine, session_id: str) -> list[ProcessStatus]:
-    """What runs or ran in the background of a session, oldest first."""
+def background_processes(engine: Engine, session_id: str) -> list[ProcessStatus]:
+    """Return the background processes of a session, running or ended, oldest first."""
     live = engine.live.get(session_id)
-    if live is None or live.toolbox is None:
+    if live is None or live.session_tools is None:
         return []
-    return [found for found in live.toolbox.supervisor.list_processes(session_id) if found.backgrounded]
+    return [found for found in live.session_tools.supervisor.list_processes(session_id) if found.backgrounded]
 
 
-def running(engine: Engine, session_id: str) -> list[ProcessStatus]:
-    """The same with the commands that a call still waits for."""
+def list_processes(engine: Engine, session_id: str) -> list[ProcessStatus]:
+    """Return all processes of a session, including those that a call waits for."""
     live = engine.live.get(session_id)
-    return [] if live is None or live.toolbox is None else live.toolbox.supervisor.list_processes(session_id)
+    return (
+        [] if live is None or live.session_tools is None else live.session_tools.supervisor.list_processes(session_id)
+    )
 
 
 async def end_process(engine: Engine, session_id: str, process_id: str) -> bool:
+    """Kill a process; return whether it was running."""
     live = engine.live.get(session_id)
-    return live is not None and live.toolbox is not None and await live.toolbox.supervisor.kill_process(process_id)
+    return (
+        live is not None
+        and live.session_tools is not None
+        and await live.session_tools.supervisor.kill_process(process_id)
+    )
 
 
-def output_of(engine: Engine, session_id: str, process_id: str, offset: int | None = None) -> OutputSlice:
-    """A piece of what a process wrote: from `offset` on, or its end."""
-    return _supervisor(engine, session_id, process_id).read(process_id, offset)
+def read_process_output(engine: Engine, session_id: str, process_id: str, offset: int | None = None) -> OutputSlice:
+    """Return a chunk of a process's output: from `offset`, or its end."""
+    return _find_supervisor(engine, session_id, process_id).read(process_id, offset)
 
 
 async def send_input(engine: Engine, session_id: str, process_id: str, text: str, *, last: bool) -> None:
-    await _supervisor(engine, session_id, process_id).write(process_id, text, last=last)
+    """Write text to the standard input of a process; with `last`, close the stream. Raises ProcessError for an unknown
+    process."""
+    await _find_supervisor(engine, session_id, process_id).write(process_id, text, last=last)
 
 
 def send_to_background(engine: Engine, session_id: str, process_id: str) -> bool:
-    """Whoever waits for the command waits no more; False if it had ended, or was there already."""
-    return _supervisor(engine, session_id, process_id).mark_as_backgrounded(process_id)
+    """Let the waiting call return while the command continues. Returns False if it has ended or runs in the background
+    already."""
+    return _find_supervisor(engine, session_id, process_id).mark_as_backgrounded(process_id)
 
 
-def _supervisor(engine: Engine, session_id: str, process_id: str) -> Supervisor:
+def _find_supervisor(engine: Engine, session_id: str, process_id: str) -> ProcessSupervisor:
     live = engine.live.get(session_id)
-    if live is None or live.toolbox is None or all(one.id != process_id for one in running(engine, session_id)):
+    if (
+        live is None
+        or live.session_tools is None
+        or all(one.id != process_id for one in list_processes(engine, session_id))
+    ):
         raise ProcessError(f"the session has no process {process_id!r}")
-    return live.toolbox.supervisor
+    return live.session_tools.supervisor
 
 
-MOST = 30_000
-LARGEST = 20 * 1024 * 1024
-_ATTACHED = ("image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf")
+MAX_LISTED_FILES = 30_000
+MAX_ATTACHMENT_BYTES = 20 * 1024 * 1024
+_ATTACHABLE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf")
 
 
 async def workspace_files(workspace: Path) -> list[str]:
-    """Relative paths of what is not ignored, those near the top first; at most MOST, and none that a terminal could
-    not show as it is."""
+    """Return relative paths of files that are not ignored, at most `MAX_LISTED_FILES`, files near the top first. Names
+    with unprintable characters are left out."""
     try:
         folder = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
@@ -189,63 +231,62 @@ async def workspace_files(workspace: Path) -> list[str]:
         found = await list_files(folder, str(workspace))
     finally:
         os.close(folder)
-    return await asyncio.to_thread(_ordered, found)
+    return await asyncio.to_thread(_sort_paths, found)
 
 
-def _ordered(names: list[str]) -> list[str]:
-    shown = (name for name in names if shows_everything(name))
-    return sorted(shown, key=lambda name: (name.count("/"), name))[:MOST]
+def _sort_paths(names: list[str]) -> list[str]:
+    shown = (name for name in names if is_fully_visible(name))
+    return sorted(shown, key=lambda name: (name.count("/"), name))[:MAX_LISTED_FILES]
 
 
 def is_attachable(path: Path) -> bool:
-    """Whether a file goes along as it is (an image, a PDF) instead of being read by a tool."""
-    return mimetypes.guess_type(path.name)[0] in _ATTACHED and path.is_file()
+    """Return whether a file is attached to the message (image, PDF) instead of being read by a tool."""
+    return mimetypes.guess_type(path.name)[0] in _ATTACHABLE_TYPES and path.is_file()
 
 
-def attached(path: Path) -> FilePart:
-    """Raises OSError for a file that cannot be read, and ValueError for one that is too large."""
+def attach_file(path: Path) -> FilePart:
+    """Return the file as message part. Raises OSError if it cannot be read, and ValueError if it is too large."""
     size = path.stat().st_size
-    if size > LARGEST:
-        raise ValueError(f"{path.name} has {size / 1024**2:.0f} MB; at most {LARGEST // 1024**2} can go along")
+    if size > MAX_ATTACHMENT_BYTES:
+        raise ValueError(
+            f"{path.name} has {size / 1024**2:.0f} MB; at most {MAX_ATTACHMENT_BYTES // 1024**2} can go along"
+        )
     mime = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     content = base64.b64encode(path.read_bytes()).decode()
     return FilePart(mime, f"data:{mime};base64,{content}", path.name, FileSource(str(path)))
 
 
-def models_of(providers: Iterable[Provider]) -> list[ModelRef]:
-    """Every model that is listed for the providers, by name; those of a server of one's own are not known."""
+def list_models(providers: Iterable[Provider]) -> list[ModelRef]:
+    """Return all models that the catalog lists for the providers. Those of custom servers are unknown."""
     return [
         ModelRef(provider.name, name)
         for provider in providers
         if provider.kind not in ("scripted", "outrider")
-        for name in _names(provider)
+        for name in _model_names(provider)
     ]
 
 
 def context_limit(providers: Iterable[Provider], model: ModelRef) -> int | None:
-    """How many tokens a model holds; None where nobody knows."""
+    """Return the context size of a model in tokens, or None if it is unknown."""
     provider = next((found for found in providers if found.name == model.provider), None)
     if provider is None or provider.kind in ("scripted", "outrider"):
         return None
     if provider.kind == "local":
-        return limits_of(provider).context
-    return known_models().context_limit(provider.kind, model.model, base_url=provider.base_url)
+        return runtime_limits(provider).context
+    return shared_catalog().context_limit(provider.kind, model.model, base_url=provider.base_url)
 
 
-def _names(provider: Provider) -> Iterable[str]:
+def _model_names(provider: Provider) -> Iterable[str]:
     if provider.kind == "local":
-        return [weights.name for weights in KNOWN]
-    return known_models().models(provider.kind, base_url=provider.base_url)
-
-
-__all__ = ["Approval", "ApprovalScope", "Ask", "AskedQuestion", "OpenQuestions", "Question", "ToolContext"]
+        return [weights.name for weights in KNOWN_WEIGHTS]
+    return shared_catalog().list_models(provider.kind, base_url=provider.base_url)
 
 
 def was_cut_off(session: Session) -> bool:
-    """Whether the last turn broke off and could go on."""
+    """Return whether the last turn was interrupted and can be resumed."""
     return is_cut_off(session.messages)
 
 
-def archive_of(engine: Engine) -> Archive:
-    """The sessions that are kept where an engine keeps its own; what is deleted there takes its undo along."""
-    return Archive(engine.store, engine.staff.data)
+def archive_of(engine: Engine) -> SessionArchive:
+    """Return the archive of an engine's store. Deleting a session there also deletes its undo data."""
+    return SessionArchive(engine.store, engine.runtime.data)

@@ -1,4 +1,5 @@
-"""The input of an open session: kept when it comes, taken once, and whoever put it there hears how its turn ended."""
+"""The input queue of an open session: input is stored on arrival and moved to the transcript once; its future resolves
+when its turn ends."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -6,138 +7,144 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from outrider.agents.turn_state import TurnEnd, is_note
-from outrider.engine.abort import asks_for_the_end
+from outrider.engine.abort import is_abort_request
 from outrider.sessions.journal import Journal
 from outrider.sessions.records import InboxItem, SessionUpdate
 from outrider.sessions.store import Store
 from outrider.types.messages import Message
 
-TITLE = 60
-Tell = Callable[..., None]
+MAX_TITLE = 60
+PublishChanges = Callable[..., None]
 
 
-class Inbox:
-    """`tell` says what became of an input: queued, taken or withdrawn. The first input of a session keeps the `notes`
-    on where it works, which then stay the same to its end."""
+class SessionInbox:
+    """Queues input for one session. `publish_changes` announces input as queued, taken or withdrawn. `notes` returns
+    the workspace notes; they are stored with the first input and stay the same for the whole session."""
 
-    def __init__(self, journal: Journal, store: Store, tell: Tell, notes: Callable[[], str] = lambda: "") -> None:
+    def __init__(
+        self, journal: Journal, store: Store, publish_changes: PublishChanges, notes: Callable[[], str] = lambda: ""
+    ) -> None:
         self._journal = journal
         self._store = store
-        self._tell = tell
+        self._publish_changes = publish_changes
         self._notes = notes
-        self._ends: dict[str, list[asyncio.Future[TurnEnd]]] = {}
+        self._futures: dict[str, list[asyncio.Future[TurnEnd]]] = {}
         self._taken: list[str] = []
-        self._as_given: dict[str, Message] = {}
-        self._taking = asyncio.Lock()
+        self._unredacted: dict[str, Message] = {}
+        self._take_lock = asyncio.Lock()
 
     async def put(self, item: InboxItem) -> tuple[InboxItem, asyncio.Future[TurnEnd]]:
-        """Keep an input; one whose id is known comes back as it was first put. With it comes the end of its turn: of
-        one that is long over, the last words."""
-        end = self.promise(item.id)
+        """Store an input and return it with a future for the end of its turn. An input with a known id is returned as
+        first stored; if its turn is over, the future resolves with the last text."""
+        end = self.expect_end(item.id)
         try:
-            kept = await self._store.put_inbox(item)
+            stored = await self._store.put_inbox(item)
         except BaseException:
-            self._forget(item.id, end)
+            self._drop_future(item.id, end)
             raise
-        if kept.message.id == item.message.id:
-            self._tell(queued=item.id)
-            if kept.message.get_text_content() != item.message.get_text_content():
-                self._as_given[item.id] = item.message  # kept without its secrets; the model is told what was said
-        if kept.taken is not None and item.id not in self._taken:
-            self._settle(item.id, TurnEnd("completed", self.last_words()))
-        return kept, end
+        if stored.message.id == item.message.id:
+            self._publish_changes(queued=item.id)
+            if stored.message.get_text_content() != item.message.get_text_content():
+                # The store redacts secrets; the model of this process gets the original text.
+                self._unredacted[item.id] = item.message
+        if stored.taken is not None and item.id not in self._taken:
+            self._resolve_item(item.id, TurnEnd("completed", self.last_text()))
+        return stored, end
 
-    def promise(self, name: str) -> asyncio.Future[TurnEnd]:
-        """The end of the turn that works on this. Whoever stops waiting for it takes it from nobody else."""
+    def expect_end(self, name: str) -> asyncio.Future[TurnEnd]:
+        """Return a new future for the turn of this input. Several callers may wait; cancelling one future does not
+        affect the others."""
         end: asyncio.Future[TurnEnd] = asyncio.get_running_loop().create_future()
-        self._ends.setdefault(name, []).append(end)
+        self._futures.setdefault(name, []).append(end)
         return end
 
-    def work_on(self, name: str) -> None:
-        """The turn that comes next is the one of which this was promised the end."""
+    def mark_taken(self, name: str) -> None:
+        """Resolve the futures of this name at the end of the next turn."""
         self._taken.append(name)
 
     async def take_next(self) -> bool:
-        """Bring the next input into the transcript, with the notes before it, which ask for no turn."""
-        async with self._taking:
-            for item in await self.without_aborts():
-                message = await self._take(item)
+        """Move the next input, and the notes before it, into the transcript. Notes start no turn."""
+        async with self._take_lock:
+            for item in await self.discard_aborts():
+                message = await self._take_item(item)
                 if not is_note(message):
                     return True
-                self.settle(TurnEnd("completed"))
+                self.resolve_taken(TurnEnd("completed"))
         return False
 
-    async def without_aborts(self) -> list[InboxItem]:
-        """What waits as a turn begins; aborts came too late for the one that they meant, wherever they stand."""
-        waiting = await self._waiting()
+    async def discard_aborts(self) -> list[InboxItem]:
+        """Return the waiting input. Abort requests are removed: the turn that they were sent for is over."""
+        waiting = await self._pending_items()
         for item in waiting:
-            if asks_for_the_end(item):
-                await self._journal.discard(item.id)
-        return [item for item in waiting if not asks_for_the_end(item)]
+            if is_abort_request(item):
+                await self._journal.discard_inbox_item(item.id)
+        return [item for item in waiting if not is_abort_request(item)]
 
     async def take_steering(self) -> list[Message]:
-        async with self._taking:
-            return [await self._take(item) for item in await self._waiting() if item.delivery == "steer"]
+        """Move input with delivery "steer" into the transcript during a turn."""
+        async with self._take_lock:
+            return [await self._take_item(item) for item in await self._pending_items() if item.delivery == "steer"]
 
     async def withdraw(self, item_id: str) -> bool:
-        """Take back an input that waits; False if it was taken before, or never there."""
-        async with self._taking:
-            if item_id not in {item.id for item in await self._waiting()}:
+        """Remove waiting input; return False if it is in the transcript already, or is unknown."""
+        async with self._take_lock:
+            if item_id not in {item.id for item in await self._pending_items()}:
                 return False
-            await self._journal.discard(item_id)
-        self._tell(withdrawn=item_id)
-        self._settle(item_id, TurnEnd("aborted"))
+            await self._journal.discard_inbox_item(item_id)
+        self._publish_changes(withdrawn=item_id)
+        self._resolve_item(item_id, TurnEnd("aborted"))
         return True
 
-    def settle(self, end: TurnEnd) -> None:
-        """Whoever waits for what was taken hears how it ended."""
+    def resolve_taken(self, end: TurnEnd) -> None:
+        """Resolve the futures of all input of this turn with the end of the turn."""
         for item_id in self._taken:
-            self._settle(item_id, end)
+            self._resolve_item(item_id, end)
         self._taken.clear()
 
-    def leave(self, end: TurnEnd) -> None:
-        """Nobody works here any more: what waits is left to whoever opens the session next."""
-        for name in list(self._ends):
-            self._settle(name, end)
+    def resolve_all(self, end: TurnEnd) -> None:
+        """Resolve all futures, because the session closes. Waiting input stays in the store for the next owner."""
+        for name in list(self._futures):
+            self._resolve_item(name, end)
 
-    def last_words(self) -> str:
+    def last_text(self) -> str:
         messages = self._journal.session.messages
         return messages[-1].get_text_content() if messages else ""
 
-    async def _waiting(self) -> Sequence[InboxItem]:
-        """Without those that are on their way already, as after an abort or from a full disk: none is taken twice."""
-        if self._journal.takes_input:
-            await self._journal.retry()
+    async def _pending_items(self) -> Sequence[InboxItem]:
+        """Return stored input. Pending writes of the journal are retried first, so that no item is processed twice, for
+        example after an abort or with a full disk."""
+        if self._journal.has_pending_input:
+            await self._journal.retry_writes()
         return await self._store.inbox(self._journal.session.id)
 
-    async def _take(self, item: InboxItem) -> Message:
-        """An input may bring a mode along, which holds before the input counts: a crash between them loses neither."""
-        item = replace(item, message=self._as_given.pop(item.id, item.message))
+    async def _take_item(self, item: InboxItem) -> Message:
+        """Move one input into the transcript. Its mode is stored before it, so that a crash between both writes loses
+        neither."""
+        item = replace(item, message=self._unredacted.pop(item.id, item.message))
         session, mode = self._journal.session, item.message.mode
         if mode is not None and mode != session.mode:
-            await self._journal.update(SessionUpdate(mode=mode))
+            await self._journal.update_session(SessionUpdate(mode=mode))
         if not session.messages:
             item.message.system = self._notes() or None
-        self._taken.append(item.id)  # also if that is cut off or fails: whoever waits for it is told
-        message = await self._journal.take(item)
-        self._tell(taken=item.id)
+        self._taken.append(item.id)  # before the write, so that its future is resolved even if that fails
+        message = await self._journal.take_inbox_item(item)
+        self._publish_changes(taken=item.id)
         if not session.title:
-            await self._journal.update(SessionUpdate(title=title_of(message)))
+            await self._journal.update_session(SessionUpdate(title=first_line_title(message)))
         return message
 
-    def _forget(self, name: str, end: asyncio.Future[TurnEnd]) -> None:
-        """A promise that nobody got."""
-        others = [other for other in self._ends.pop(name, ()) if other is not end]
+    def _drop_future(self, name: str, end: asyncio.Future[TurnEnd]) -> None:
+        others = [other for other in self._futures.pop(name, ()) if other is not end]
         if others:
-            self._ends[name] = others
+            self._futures[name] = others
 
-    def _settle(self, name: str, end: TurnEnd) -> None:
-        for waiting in self._ends.pop(name, ()):
+    def _resolve_item(self, name: str, end: TurnEnd) -> None:
+        for waiting in self._futures.pop(name, ()):
             if not waiting.done():
                 waiting.set_result(end)
 
 
-def title_of(message: Message) -> str:
-    """A title at once, without a model: the first line of what the user wrote."""
+def first_line_title(message: Message) -> str:
+    """Return the first line of the input as a title that needs no model request."""
     line = next((line.strip() for line in message.get_text_content().splitlines() if line.strip()), "")
-    return line if len(line) <= TITLE else f"{line[: TITLE - 1].rstrip()}…"
+    return line if len(line) <= MAX_TITLE else f"{line[: MAX_TITLE - 1].rstrip()}…"

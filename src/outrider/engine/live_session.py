@@ -1,4 +1,4 @@
-"""An open session: its journal, and the one task that works through its inbox, turn by turn."""
+"""An open session: its journal and the worker task that processes its inbox, one turn after the other."""
 
 import asyncio
 import logging
@@ -8,14 +8,14 @@ from typing import Any, cast
 
 from msgspec import to_builtins
 
-from outrider.agents.compaction import Compactor
+from outrider.agents.compaction import ContextCompactor
 from outrider.agents.delegation import open_agent_context
 from outrider.agents.run_context import AgentContext
 from outrider.agents.turn import Turn
 from outrider.agents.turn_state import TurnEnd, has_pending_calls, is_cut_off
 from outrider.engine.abort import AbortListener
-from outrider.engine.inbox import Inbox
-from outrider.engine.plans import Answer, Plan, answer_id, answered, open_plan, require_same
+from outrider.engine.inbox import SessionInbox
+from outrider.engine.plans import PlanAnswer, ProposedPlan, answer_id, answer_message, open_plan, require_same_answer
 from outrider.engine.runtime import EngineRuntime
 from outrider.errors import LeaseLostError, OutriderError, StorageFullError
 from outrider.event_bus import EventBus
@@ -29,7 +29,7 @@ from outrider.types.parts import CompactionPart, ModelRef
 
 
 class CompactionRequest:
-    """True as long as it waits. Several may ask: they hear the same."""
+    """A pending request for a compaction; true while it is pending. Concurrent requests share one future."""
 
     def __init__(self) -> None:
         self._end: asyncio.Future[CompactionPart | None] | None = None
@@ -37,226 +37,242 @@ class CompactionRequest:
     def __bool__(self) -> bool:
         return self._end is not None
 
-    def ask(self) -> "asyncio.Future[CompactionPart | None]":
+    def request_compaction(self) -> "asyncio.Future[CompactionPart | None]":
+        """Return the future of the pending request, or of a new one."""
         self._end = self._end or asyncio.get_running_loop().create_future()
         return self._end
 
-    def end(self, outcome: CompactionPart | OutriderError | None) -> None:
+    def resolve(self, outcome: CompactionPart | OutriderError | None) -> None:
+        """Set the result or the exception of the future; without a pending request this does nothing."""
         end, self._end = self._end, None
         if end is None:
             return
         if isinstance(outcome, OutriderError):
             end.set_exception(outcome)
-            end.exception()  # perhaps nobody waits any more
+            end.exception()  # marks it as retrieved, if the waiter was cancelled
         else:
             end.set_result(outcome)
 
 
-GOES_ON = "the turn that was cut off"
+RESUMED_TURN = "the turn that was cut off"
 
 _log = logging.getLogger("outrider.engine")
 
 
 class LiveSession:
-    """Input comes from the inbox only, whoever put it there. What is queued waits for the end of the turn; what steers
-    is taken at the next safe moment."""
+    """A session that this engine owns. All input goes through the inbox queue: "queue" input waits for the end of the
+    turn, "steer" input is added before the next model request."""
 
-    def __init__(self, journal: Journal, store: Store, staff: EngineRuntime, bus: EventBus, ear: AbortListener) -> None:
+    def __init__(
+        self, journal: Journal, store: Store, runtime: EngineRuntime, bus: EventBus, abort_listener: AbortListener
+    ) -> None:
         self.journal = journal
-        self.toolbox = staff.toolbox(journal.session)
-        self._staff = staff
+        self.session_tools = runtime.create_session_tools(journal.session)
+        self._runtime = runtime
         self._bus = bus
-        self._ear = ear
-        self._seat: AgentContext | None = None
+        self._abort_listener = abort_listener
+        self._context: AgentContext | None = None
         self._worker: asyncio.Task[None] | None = None
-        self.inbox = Inbox(journal, store, self._tell, self._notes)
+        self.inbox = SessionInbox(journal, store, self._publish_update, self._workspace_notes)
         self._compaction = CompactionRequest()
-        self._wanted = False
-        self._goes_on = False
+        self._wake_requested = False
+        self._resume_requested = False
         self.in_turn = False
         self.model: ModelRef | None = None
-        self.whole = True  # all messages are at hand
+        self.has_all_messages = True  # part of the OpenSession protocol; a remote session may hold fewer
         self._closed = False
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         return self._worker is not None and not self._worker.done()
 
     @property
     def agent(self) -> Agent:
-        """The agent that answers, with the model that somebody chose for it here."""
-        return self._staff.agent_of(self.session, self.model)
+        """The agent that answers, with the model that was chosen for this session."""
+        return self._runtime.session_agent(self.session, self.model)
 
     @property
     def session(self) -> Session:
         return self.journal.session
 
     async def use_model(self, model: ModelRef | None) -> None:
-        """In place of the agent's own, until the session is closed."""
+        """Use another model than the agent's own until the session is closed."""
         self.model = model
 
     @property
     def prompts(self) -> Mapping[str, str]:
-        """The user's own, by name, in the place of ours."""
-        belongings = self.toolbox.belongings if self.toolbox else None
-        return belongings.prompts if belongings else {}
+        """The user's prompt overrides by name."""
+        return self.session_tools.prompts if self.session_tools else {}
 
     async def put(self, item: InboxItem) -> asyncio.Future[TurnEnd]:
-        """Keep the input, and see to it that somebody works on it; the future is the end of its turn."""
+        """Store the input and wake the worker. The future resolves to the end of its turn."""
         _, end = await self.inbox.put(item)
         self.wake()
         return end
 
-    def plan(self) -> Plan | None:
-        """The plan that waits for an answer, if the last turn ended in one."""
+    def plan(self) -> ProposedPlan | None:
+        """Return the unanswered plan of the last turn, or None."""
         return None if self.in_turn else open_plan(self.journal.session)
 
-    async def answer_plan(self, answer: Answer, words: str = "", *, sender: str = "") -> asyncio.Future[TurnEnd]:
-        """Answer the plan that waits; the first answer counts, and the future is the end of what follows from it."""
+    async def answer_plan(self, answer: PlanAnswer, text: str = "", *, sender: str = "") -> asyncio.Future[TurnEnd]:
+        """Answer the open plan; the first answer wins. The future resolves to the end of the turn that follows."""
         plan = self.plan()
         if plan is None:
-            raise OutriderError("there is no plan that waits for an answer")
-        message = answered(plan, answer, words, self.prompts)
+            raise OutriderError("this session has no unanswered plan")
+        message = answer_message(plan, answer, text, self.prompts)
         item = InboxItem(session_id=self.session.id, message=message, id=answer_id(plan), sender=sender)
-        kept, end = await self.inbox.put(item)
-        require_same(item, kept)
+        stored, end = await self.inbox.put(item)
+        require_same_answer(item, stored)
         self.wake()
         return end
 
     async def compact(self) -> CompactionPart | None:
-        """Shorten the context before the next turn begins; None if there is nothing to shorten."""
-        end = self._compaction.ask()
+        """Compact the context before the next turn. Returns None if nothing can be summarized."""
+        end = self._compaction.request_compaction()
         self.wake()
         await asyncio.wait([end])
         return end.result()
 
     def wake(self) -> None:
-        """Look into the inbox once more, also if the worker is just about to stop. What comes while the session is
-        closed is left to whoever opens it next."""
-        self._wanted = True
-        if not self.busy and not self._closed:
-            self._worker = asyncio.create_task(self._work())
+        """Make the worker check the inbox again, also if it is about to stop. A closed session starts no worker; its
+        input waits for the next owner."""
+        self._wake_requested = True
+        if not self.is_busy and not self._closed:
+            self._worker = asyncio.create_task(self._run_worker())
 
-    def go_on(self) -> "asyncio.Future[TurnEnd]":
-        """Let the last turn go on, if it was cut off; the future is its end."""
-        self._goes_on = True
-        self.inbox.work_on(GOES_ON)
-        end = self.inbox.promise(GOES_ON)
+    def resume_turn(self) -> "asyncio.Future[TurnEnd]":
+        """Resume the last turn if it was interrupted. The future resolves to its end."""
+        self._resume_requested = True
+        self.inbox.mark_taken(RESUMED_TURN)
+        end = self.inbox.expect_end(RESUMED_TURN)
         self.wake()
         return end
 
     async def abort(self) -> None:
-        """End the turn under way; what is queued stays queued until somebody wakes the session."""
+        """Cancel the running turn. Queued input stays queued until the session is woken."""
         worker = self._worker
         if worker is None or worker.done():
             return
         worker.cancel()
         if getcoroutinestate(cast("Coroutine[Any, Any, None]", worker.get_coro())) == CORO_CREATED:
-            self._tell_end(TurnEnd("aborted"))  # it does not even begin
+            self._report_end(TurnEnd("aborted"))  # a task cancelled before its first step never runs its finally block
         await asyncio.wait([worker])
 
     async def close(self) -> None:
+        """Cancel the running turn, release waiters, processes and the lease. Open approval requests stay pending for
+        the next owner."""
         self._closed = True
-        if self._seat is not None:
-            self._seat.leaving = True
+        if self._context is not None:
+            self._context.closing = True
         await self.abort()
-        self.inbox.leave(TurnEnd("aborted"))
-        if self.toolbox is not None:
-            await self.toolbox.aclose()
+        self.inbox.resolve_all(TurnEnd("aborted"))
+        if self.session_tools is not None:
+            await self.session_tools.aclose()
         await self.journal.close()
 
-    async def _work(self) -> None:
-        """Whoever waits for an input is told how it ended, also when the work was cut off."""
+    async def _run_worker(self) -> None:
+        """Process the inbox until it is empty. The futures of its input are resolved also after an exception or a
+        cancellation."""
         end = TurnEnd("aborted")
-        worker = self._worker = asyncio.current_task()  # on loops that begin tasks at once nobody has noted it yet
-        self.journal.holding.when_lost = worker.cancel if worker else None  # nothing of ours may go on
-        self._ear.open(self)
+        # With an eager task factory this runs before `wake` has assigned the task.
+        worker = self._worker = asyncio.current_task()
+        self.journal.lease.on_lost = worker.cancel if worker else None  # without the lease nothing may be written
+        self._abort_listener.add_session(self)
         try:
-            while self._wanted:
-                self._wanted = False
-                await self._work_off()
-            end = TurnEnd("completed", self.inbox.last_words())
-        except Exception as error:  # noqa: BLE001  a defect must not look like an abort, nor end the engine
-            end = TurnEnd("error", error=_as_ours(error, self.session.id))
+            while self._wake_requested:
+                self._wake_requested = False
+                await self._process_inbox()
+            end = TurnEnd("completed", self.inbox.last_text())
+        except Exception as error:  # noqa: BLE001  a bug must neither look like an abort nor stop the engine
+            end = TurnEnd("error", error=_as_outrider_error(error, self.session.id))
         finally:
-            self._ear.shut(self)
-            self.journal.holding.when_lost = None
-            self._tell_end(end)
+            self._abort_listener.remove_session(self)
+            self.journal.lease.on_lost = None
+            self._report_end(end)
 
-    def _tell_end(self, end: TurnEnd) -> None:
-        """To whoever waits for what was under way. Where nothing goes on by itself, also to whoever stands in line."""
-        self.inbox.settle(end)
-        if end.error is not None and not isinstance(end.error, StorageFullError | LeaseLostError):  # told before
+    def _report_end(self, end: TurnEnd) -> None:
+        """Resolve the futures of the input in progress. After an error, or without the lease, also those of queued
+        input, because nothing resumes by itself."""
+        self.inbox.resolve_taken(end)
+        # The journal has published these two errors already.
+        if end.error is not None and not isinstance(end.error, StorageFullError | LeaseLostError):
             error_type, message = type(end.error).__name__, end.error.message
             self._bus.publish(ErrorEvent(session_id=self.session.id, error_type=error_type, message=message))
         if end.reason == "error" or self.journal.lost.is_set():
-            self.inbox.leave(end)
-        self._compaction.end(OutriderError("the compaction was aborted"))
+            self.inbox.resolve_all(end)
+        self._compaction.resolve(OutriderError("the compaction was aborted"))
 
-    async def _work_off(self) -> None:
-        await self._compact()
-        while await self._begin():
-            self.inbox.settle(end := await self._turn())
-            await self._compact()
-            if end.reason == "error" and self._waits():
-                break  # it would fail again at once
+    async def _process_inbox(self) -> None:
+        await self._run_compaction()
+        while await self._prepare_turn():
+            self.inbox.resolve_taken(end := await self._run_turn())
+            await self._run_compaction()
+            if end.reason == "error" and self._has_pending_calls():
+                break  # the pending call would fail again at once
 
-    async def _begin(self) -> bool:
-        """Something to do: calls that a restart left waiting, a turn that is to go on, or the next input."""
-        goes_on, self._goes_on = self._goes_on, False
-        if self._waits() or (goes_on and is_cut_off(self.journal.session.messages)):
-            await self.inbox.without_aborts()
+    async def _prepare_turn(self) -> bool:
+        """Return whether there is work: pending calls after a restart, a turn to resume, or the next input."""
+        resume, self._resume_requested = self._resume_requested, False
+        if self._has_pending_calls() or (resume and is_cut_off(self.journal.session.messages)):
+            await self.inbox.discard_aborts()
             return True
         return await self.inbox.take_next()
 
-    async def _turn(self) -> TurnEnd:
+    async def _run_turn(self) -> TurnEnd:
         self.in_turn = True
         try:
-            if self.toolbox is not None and await self.toolbox.renew():
-                self._seat = None
-            seat = self._seated()
-            return await Turn(seat, seat.crew).run()
+            if self.session_tools is not None and await self.session_tools.refresh_mcp_tools():
+                self._context = None
+            context = self._agent_context()
+            return await Turn(context).run()
         finally:
             self.in_turn = False
             if plan := self.plan():
-                self._tell(plan=to_builtins(plan))
+                self._publish_update(plan=to_builtins(plan))
 
-    def visitor(self) -> AgentContext:
-        """A seat beside the one at work, for whoever wants to do or know something without a turn."""
-        return open_agent_context(self.agent, self.journal, self._staff.crew(self.session, self.toolbox))
+    def open_side_context(self) -> AgentContext:
+        """Open a second agent context for operations outside a turn, such as previews and manual calls."""
+        return open_agent_context(
+            self.agent, self.journal, self._runtime.create_run_context(self.session, self.session_tools)
+        )
 
-    def _seated(self) -> AgentContext:
-        """The seat of the session's agent, with a new crew. Its prompt is kept as long as agent and mode stay."""
-        crew, agent, mode = self._staff.crew(self.session, self.toolbox), self.agent, self.journal.session.mode
-        if self._seat is None or self._seat.agent != agent or self._seat.mode != mode:
-            self._seat = open_agent_context(agent, self.journal, crew, take_input=self.inbox.take_steering)
-        self._seat.begin(crew)
-        return self._seat
+    def _agent_context(self) -> AgentContext:
+        """Return the agent context with a new run context. System prompt and tools are reused while agent and mode stay
+        the same."""
+        run, agent, mode = (
+            self._runtime.create_run_context(self.session, self.session_tools),
+            self.agent,
+            self.journal.session.mode,
+        )
+        if self._context is None or self._context.agent != agent or self._context.mode != mode:
+            self._context = open_agent_context(agent, self.journal, run, take_input=self.inbox.take_steering)
+        self._context.start_turn(run)
+        return self._context
 
-    async def _compact(self) -> None:
-        """What was asked for, but not between a call that waits for an answer and its end."""
-        if not self._compaction or self._waits():
+    async def _run_compaction(self) -> None:
+        """Run the requested compaction, but not while a call waits for an approval."""
+        if not self._compaction or self._has_pending_calls():
             return
-        seat = self._seated()
-        compactor = Compactor(seat, seat.crew)
+        context = self._agent_context()
+        compactor = ContextCompactor(context)
         try:
-            self._compaction.end(await compactor.compact(auto=False) if compactor.possible(auto=False) else None)
+            self._compaction.resolve(await compactor.compact(auto=False) if compactor.can_compact(auto=False) else None)
         except OutriderError as error:
-            self._compaction.end(error)
+            self._compaction.resolve(error)
 
-    def _waits(self) -> bool:
+    def _has_pending_calls(self) -> bool:
         messages = self.journal.session.messages
         return bool(messages) and has_pending_calls(messages[-1])
 
-    def _notes(self) -> str:
-        return self.toolbox.notes if self.toolbox else ""
+    def _workspace_notes(self) -> str:
+        return self.session_tools.workspace_notes if self.session_tools else ""
 
-    def _tell(self, **changes: Any) -> None:
+    def _publish_update(self, **changes: Any) -> None:
         self._bus.publish(SessionUpdatedEvent(session_id=self.journal.session.id, changes=changes))
 
 
-def _as_ours(error: Exception, session_id: str) -> OutriderError:
+def _as_outrider_error(error: Exception, session_id: str) -> OutriderError:
     if isinstance(error, OutriderError):
         return error
-    _log.error("the work on session %s broke off", session_id, exc_info=error)
+    _log.error("the worker of session %s failed", session_id, exc_info=error)
     return OutriderError(f"{type(error).__name__}: {error}")

@@ -1,6 +1,8 @@
-"""A real task for the embedded model: `python -m outrider.engine.local_demo [1.5b | 0.5b | PATH.gguf [STEPS]]`.
+"""A demo for the embedded model: `python -m outrider.engine.local_demo [1.5b | 0.5b | PATH.gguf [STEPS]]`.
 
-It makes a small workspace with a bug, lets the agent look, mend and test, and shows the conversation and the trace."""
+It creates a small workspace with a bug, lets the agent read, fix and test it, and prints the conversation and the
+trace.
+"""
 
 import asyncio
 import os
@@ -10,13 +12,13 @@ from pathlib import Path
 from time import monotonic
 from typing import TextIO
 
-from outrider.config.paths import find_folders
-from outrider.config.settings import Flags, read_settings
+from outrider.config.paths import find_app_folders
+from outrider.config.settings import CommandFlags, read_settings
 from outrider.engine.factory import standard_engine
 from outrider.errors import OutriderError
 from outrider.event_bus import EventBus
 from outrider.models.local.download import ProgressLine, pull_weights
-from outrider.permissions.redaction.terminal import for_terminal
+from outrider.permissions.redaction.terminal import sanitize_for_terminal
 from outrider.tracing.event_log import EventLog
 from outrider.tracing.trace import Trace
 from outrider.types.events import PartDeltaEvent, ToolExecutionCompletedEvent, ToolExecutionStartedEvent
@@ -34,87 +36,87 @@ TASK = (
     "Look at prices.py: average([]) raises ZeroDivisionError. It should return 0 for an empty list. "
     "Mend it, then run the test with: python -m unittest -q"
 )
-# Nobody is asked here, and the workspace is ours: what the task needs is allowed, and nothing else.
-ALLOWED = ("write(*)", "shell(python -m unittest *)", "shell(python3 -m unittest *)", "shell(python -m pytest *)")
-STEPS = 12
-SECONDS = 270  # whoever tries this first should see an end of it, also with a model that goes in circles
-SHOWN = 12  # lines of a result
+# No user answers approval requests here. The workspace is temporary, so exactly what the task needs is allowed.
+ALLOWED_CALLS = ("write(*)", "shell(python -m unittest *)", "shell(python3 -m unittest *)", "shell(python -m pytest *)")
+MAX_STEPS = 12
+MAX_SECONDS = 270  # a small model may loop, and the demo must end
+MAX_RESULT_LINES = 12
 
 
-class Story:
-    """Writes down what happens while it happens."""
+class ConsoleProgress:
+    """Prints text and tool calls as they arrive."""
 
     def __init__(self, output: TextIO) -> None:
         self._output = output
 
     def attach(self, bus: EventBus) -> None:
         bus.subscribe(PartDeltaEvent, lambda event: self.write(event.delta))
-        bus.subscribe(ToolExecutionStartedEvent, self._started)
-        bus.subscribe(ToolExecutionCompletedEvent, self._completed)
+        bus.subscribe(ToolExecutionStartedEvent, self._on_tool_started)
+        bus.subscribe(ToolExecutionCompletedEvent, self._on_tool_completed)
 
     def write(self, text: str) -> None:
-        self._output.write(for_terminal(text))
+        self._output.write(sanitize_for_terminal(text))
         self._output.flush()
 
-    def _started(self, event: ToolExecutionStartedEvent) -> None:
-        given = " ".join(str(value) for value in event.tool_input.values())
-        self.write(f"\n> {event.tool_name} {_few_lines(given).lstrip()}\n")
+    def _on_tool_started(self, event: ToolExecutionStartedEvent) -> None:
+        arguments = " ".join(str(value) for value in event.tool_input.values())
+        self.write(f"\n> {event.tool_name} {_truncate_lines(arguments).lstrip()}\n")
 
-    def _completed(self, event: ToolExecutionCompletedEvent) -> None:
-        self.write(f"{_few_lines(event.output_preview)}\n")
+    def _on_tool_completed(self, event: ToolExecutionCompletedEvent) -> None:
+        self.write(f"{_truncate_lines(event.output_preview)}\n")
 
 
-async def show(model: str, steps: int, output: TextIO) -> bool:
-    """Whether the test passes at the end."""
-    story, log, bus = Story(output), EventLog(), EventBus()
+async def run_demo(model: str, steps: int, output: TextIO) -> bool:
+    """Return whether the test passes at the end."""
+    progress, log, bus = ConsoleProgress(output), EventLog(), EventBus()
     log.attach(bus)
-    story.attach(bus)
+    progress.attach(bus)
     with tempfile.TemporaryDirectory(prefix="outrider-tea-") as folder:
         workspace = Path(folder)
         for name, text in FILES.items():
             (workspace / name).write_text(text, encoding="utf-8")
-        flags = Flags(model=f"local/{model}", allow=ALLOWED, max_turns=steps, max_seconds=SECONDS)
+        flags = CommandFlags(model=f"local/{model}", allow=ALLOWED_CALLS, max_turns=steps, max_seconds=MAX_SECONDS)
         settings = read_settings(cwd=workspace, flags=flags)
-        story.write(f"The task: {TASK}\n")
-        begun = monotonic()
+        progress.write(f"The task: {TASK}\n")
+        started = monotonic()
         async with standard_engine(settings, workspace=workspace, attended=False, bus=bus) as engine:
             session = await engine.create(workspace=workspace, title="A first task")
             end = await engine.prompt(session, TASK)
         if end.reason == "error" and end.error is not None:
             raise end.error
         why = f" ({end.error or end.output})" if end.reason != "completed" else ""
-        story.write(f"\n\nThe end, after {monotonic() - begun:.0f} s{why}. What happened:\n")
-        story.write(Trace(log).format_tree())
-        return await asyncio.to_thread(_passes, workspace)
+        progress.write(f"\n\nThe end, after {monotonic() - started:.0f} s{why}. What happened:\n")
+        progress.write(Trace(log).format_tree())
+        return await asyncio.to_thread(_tests_pass, workspace)
 
 
 def main() -> int:
     model = sys.argv[1] if len(sys.argv) > 1 else ""
-    steps = int(sys.argv[2]) if len(sys.argv) > 2 else STEPS
-    # The agent's own Python is the one that it finds first.
+    steps = int(sys.argv[2]) if len(sys.argv) > 2 else MAX_STEPS
+    # Commands of the agent use the same Python as this process.
     os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
     try:
         if not model.endswith(".gguf"):
-            pull_weights(model, find_folders(os.environ).data, ProgressLine(sys.stderr))
-        passed = asyncio.run(show(model, steps, sys.stdout))
+            pull_weights(model, find_app_folders(os.environ).data, ProgressLine(sys.stderr))
+        passed = asyncio.run(run_demo(model, steps, sys.stdout))
     except OutriderError as error:
-        sys.stderr.write(f"{for_terminal(error.message)}\n")
+        sys.stderr.write(f"{sanitize_for_terminal(error.message)}\n")
         return 1
     sys.stdout.write(f"\nThe test of the workspace {'passes now' if passed else 'still fails: small models err'}.\n")
     return 0
 
 
-def _passes(workspace: Path) -> bool:
+def _tests_pass(workspace: Path) -> bool:
     from subprocess import run
 
     command = [sys.executable, "-m", "unittest", "-q"]
     return run(command, cwd=workspace, capture_output=True, timeout=60, check=False).returncode == 0
 
 
-def _few_lines(text: str) -> str:
+def _truncate_lines(text: str) -> str:
     lines = text.rstrip().splitlines()
-    more = f"\n  … {len(lines) - SHOWN} more lines" if len(lines) > SHOWN else ""
-    return "\n".join(f"  {line}" for line in lines[:SHOWN]) + more
+    more = f"\n  … {len(lines) - MAX_RESULT_LINES} more lines" if len(lines) > MAX_RESULT_LINES else ""
+    return "\n".join(f"  {line}" for line in lines[:MAX_RESULT_LINES]) + more
 
 
 if __name__ == "__main__":

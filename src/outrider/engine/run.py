@@ -1,4 +1,4 @@
-"""`run`: agents at work on one message, from plain code, from async code, or as a stream."""
+"""`run`, `async_run` and `async_run_stream`: let agents process one message from a program."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
@@ -11,8 +11,10 @@ from outrider._sync import run_sync
 from outrider.agents.hooks import Hooks
 from outrider.agents.output_type import OutputType
 from outrider.agents.turn_state import TurnEnd
-from outrider.engine.approval_gate import Approve
-from outrider.engine.run_session import RunSession, RunSpec, open_workshop
+from outrider.engine.approval_gate import ApproveFunction
+from outrider.engine.run_session import RunSession, open_run_session
+from outrider.engine.run_spec import RunSpec, check_mode
+from outrider.engine.runtime import EngineOptions
 from outrider.event_bus import EventBus
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
@@ -36,8 +38,8 @@ from outrider.types.usage import Usage
 
 
 class RunResult:
-    """`output` is the entry agent's last word (or the value of the output type), `messages` every forward and return,
-    `session` the entry agent's transcript, `usage` that of all agents together."""
+    """The result of a run. `output` is the entry agent's last text or the value of the output type, `messages` all
+    calls and returns between agents, `session` the entry agent's transcript, `usage` the total of all agents."""
 
     def __init__(
         self,
@@ -58,9 +60,11 @@ class RunResult:
 
     @cached_property
     def trace(self) -> Trace:
+        """The tree of spans, built from the event log on first use."""
         return Trace(self.event_log)
 
     def format_trace(self) -> str:
+        """Return the trace as an indented text."""
         return self.trace.format_tree()
 
     def __repr__(self) -> str:
@@ -68,36 +72,38 @@ class RunResult:
 
 
 StreamKind = Literal["token", "reasoning", "tool_call", "tool_result", "agent_call", "agent_return", "finish", "error"]
-_DELEGATES = ("call_agent", "finish")
+_DELEGATION_TOOLS = ("call_agent", "finish")
 
 
 class StreamEvent(msgspec.Struct, frozen=True):
-    """`data` by type: token and reasoning {text}; tool_call {call_id, tool, input}; tool_result {call_id, tool,
-    output, is_error}; agent_call {call_id, agent_name, message}; agent_return {call_id, agent_name, output};
-    finish {output}; error {type, message}."""
+    """One event of `async_run_stream`. `data` by type: token and reasoning {text}; tool_call {call_id, tool, input};
+    tool_result {call_id, tool, output, is_error}; agent_call {call_id, agent_name, message}; agent_return {call_id,
+    agent_name, output}; finish {output}; error {type, message}."""
 
     type: StreamKind
     agent_name: str
     data: dict[str, Any]
 
 
-class Translator:
-    """Bus events into stream events. Part updates do not name their agent, so sessions are remembered."""
+class StreamTranslator:
+    """Translates bus events into stream events. Part events have no agent name, so the agent of each session is
+    cached."""
 
     def __init__(self) -> None:
         self._agents: dict[str, str] = {}
         self._shown: set[str] = set()
         self._failed: dict[str, ErrorEvent] = {}
 
-    def translate(self, event: Event) -> Iterator[StreamEvent]:
+    def translate_event(self, event: Event) -> Iterator[StreamEvent]:
+        """Yield the stream events for one bus event; most types of events have none."""
         if event.agent_name:
             self._agents[event.session_id] = event.agent_name
         agent = self._agents.get(event.session_id, "")
         match event:
             case PartDeltaEvent():
                 yield StreamEvent("reasoning" if event.field == "reasoning" else "token", agent, {"text": event.delta})
-            case PartUpdatedEvent(part=ToolPart() as part) if part.tool not in _DELEGATES:
-                yield from self._call(part, agent)
+            case PartUpdatedEvent(part=ToolPart() as part) if part.tool not in _DELEGATION_TOOLS:
+                yield from self._translate_call(part, agent)
             case AgentCalledEvent():
                 data = {"call_id": event.call_id, "agent_name": event.callee, "message": event.message}
                 yield StreamEvent("agent_call", agent, data)
@@ -107,32 +113,32 @@ class Translator:
             case ErrorEvent():
                 self._failed[event.session_id] = event
             case LoopCompletedEvent():
-                yield self._end(event, agent)
+                yield self._translate_end(event, agent)
             case _:
                 pass
 
-    def _call(self, part: ToolPart, agent: str) -> Iterator[StreamEvent]:
+    def _translate_call(self, part: ToolPart, agent: str) -> Iterator[StreamEvent]:
         if part.id not in self._shown and not (isinstance(part.state, ToolPending) and part.state.phase == "streaming"):
             self._shown.add(part.id)
             data = {"call_id": part.call_id, "tool": part.tool, "input": part.state.input}
             yield StreamEvent("tool_call", agent, data)
         result = tool_result(part)
         if result is not None:
-            said = {"output": result.content, "is_error": result.is_error}
-            yield StreamEvent("tool_result", agent, {"call_id": part.call_id, "tool": part.tool, **said})
+            result_fields = {"output": result.content, "is_error": result.is_error}
+            yield StreamEvent("tool_result", agent, {"call_id": part.call_id, "tool": part.tool, **result_fields})
 
-    def _end(self, event: LoopCompletedEvent, agent: str) -> StreamEvent:
+    def _translate_end(self, event: LoopCompletedEvent, agent: str) -> StreamEvent:
         error = self._failed.get(event.session_id)
         if error is not None and event.termination_reason == "error":
             return StreamEvent("error", agent, {"type": error.error_type, "message": error.message})
         return StreamEvent("finish", agent, {"output": event.output})
 
 
-Taken = ParamSpec("Taken")
-Given = TypeVar("Given")
+Parameters = ParamSpec("Parameters")
+ReturnType = TypeVar("ReturnType")
 
 
-async def async_run(  # noqa: PLR0913  they are what can be said about a run
+async def async_run(
     entry: Agent | str,
     message: str,
     agents: Iterable[Agent] = (),
@@ -146,30 +152,26 @@ async def async_run(  # noqa: PLR0913  they are what can be said about a run
     store: Store | None = None,
     bus: EventBus | None = None,
     limits: Limits | None = None,
-    approve: Approve | None = None,
+    approve: ApproveFunction | None = None,
     output_type: Any = None,
     hooks: Hooks | None = None,
 ) -> RunResult:
-    """Let agents work on a message. With `output_type` the output is a value of that type.
+    """Run agents on a message. With `output_type` the output is a value of that type.
 
-    What a model or a tool does wrong comes back to the model; what it cannot mend is raised as an OutriderError whose
-    `details["result"]` holds all that was done."""
-    plan = RunSpec.of(
-        entry,
-        agents,
-        tools,
-        providers,
-        mode=mode,
-        limits=limits,
-        approve=approve,
-        output=None if output_type in (None, str) else OutputType(output_type),
-        hooks=hooks or Hooks(),
-    )
-    run_bus, log = _bus(bus, debug=debug), EventLog()
+    Errors of models and tools are returned to the model. An error that ends the run is raised as OutriderError; its
+    `details["result"]` holds the RunResult so far.
+    """
+    check_mode(mode, "the run")
+    output = None if output_type in (None, str) else OutputType(output_type)
+    spec = RunSpec.build(entry, agents, tools, providers)
+    options = EngineOptions(limits=limits, hooks=hooks or Hooks())
+    run_bus, log = _create_bus(bus, debug=debug), EventLog()
     log.attach(run_bus)
-    async with open_workshop(plan, run_bus, store=store, session=session) as workshop:
-        end = await workshop.work(message, attachments or ())
-        result = _result(workshop, end, log)
+    async with open_run_session(
+        spec, options, run_bus, store=store, session=session, mode=mode, approve=approve
+    ) as run_session:
+        end = await run_session.run_entry_agent(message, attachments or (), output)
+        result = _create_result(run_session, end, log)
     await run_bus.settled()
     if end.reason == "error" and end.error is not None:
         end.error.details["result"] = result
@@ -177,67 +179,71 @@ async def async_run(  # noqa: PLR0913  they are what can be said about a run
     return result
 
 
-def _taking_what(like: Callable[Taken, Any]) -> Callable[[Callable[..., Given]], Callable[Taken, Given]]:
-    """A function with the parameters of another one, for editors, type checkers and `help` too."""
+def _with_parameters_of(
+    template: Callable[Parameters, Any],
+) -> Callable[[Callable[..., ReturnType]], Callable[Parameters, ReturnType]]:
+    """Give a function the parameters of another one, for editors, type checkers and `help`."""
 
-    def named(function: Callable[..., Given]) -> Callable[Taken, Given]:
-        function.__wrapped__ = like  # type: ignore[attr-defined]  where `inspect` finds the parameters
-        return cast("Callable[Taken, Given]", function)
+    def named(function: Callable[..., ReturnType]) -> Callable[Parameters, ReturnType]:
+        function.__wrapped__ = template  # type: ignore[attr-defined]  where `inspect` finds the parameters
+        return cast("Callable[Parameters, ReturnType]", function)
 
     return named
 
 
-@_taking_what(async_run)
-def run(*given: Any, **options: Any) -> RunResult:
-    """`async_run` for plain code; it also works where an event loop already runs, as in a notebook."""
-    return run_sync(lambda: async_run(*given, **options))
+@_with_parameters_of(async_run)
+def run(*arguments: Any, **options: Any) -> RunResult:
+    """`async_run` for synchronous code. It also works inside a running event loop, for example in a notebook."""
+    return run_sync(lambda: async_run(*arguments, **options))
 
 
-@_taking_what(async_run)
+@_with_parameters_of(async_run)
 async def async_run_stream(
-    *given: Any, bus: EventBus | None = None, debug: bool = False, **options: Any
+    *arguments: Any, bus: EventBus | None = None, debug: bool = False, **options: Any
 ) -> AsyncGenerator[StreamEvent, None]:
-    """What happens, as it happens; the last event is the entry agent's finish or error. Leaving early ends the run."""
-    run_bus, translator = _bus(bus, debug=debug), Translator()
+    """Run agents and yield events as they happen. The last event is the entry agent's finish or error. Closing the
+    generator cancels the run."""
+    run_bus, translator = _create_bus(bus, debug=debug), StreamTranslator()
     queue: asyncio.Queue[StreamEvent | None] = asyncio.Queue()
 
     def pass_on(event: Event) -> None:
-        for translated in translator.translate(event):
+        for translated in translator.translate_event(event):
             queue.put_nowait(translated)
 
     run_bus.subscribe_all(pass_on)
-    working = asyncio.create_task(async_run(*given, bus=run_bus, **options))
-    working.add_done_callback(lambda _: queue.put_nowait(None))
+    task = asyncio.create_task(async_run(*arguments, bus=run_bus, **options))
+    task.add_done_callback(lambda _: queue.put_nowait(None))
     try:
-        told = False
+        has_ended = False
         while (event := await queue.get()) is not None:
-            told = event.type in ("finish", "error")
+            has_ended = event.type in ("finish", "error")
             yield event
-        if not told:
-            working.result()
+        if not has_ended:
+            task.result()
     finally:
-        working.cancel()
-        await asyncio.wait([working])
-        if not working.cancelled():
-            working.exception()
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()
 
 
-def _bus(outer: EventBus | None, *, debug: bool) -> EventBus:
-    """A bus of the run's own, so that its log and stream hear this run only; the caller's bus hears all of it."""
-    own = EventBus()
+def _create_bus(outer: EventBus | None, *, debug: bool) -> EventBus:
+    """Create a bus for this run, so that log and stream receive its events only; all events are forwarded to the
+    caller's bus."""
+    inner = EventBus()
     if outer is not None:
-        own.subscribe_all(outer.publish)
+        inner.subscribe_all(outer.publish)
     if debug:
-        EventLogger(verbose=True).attach(own)
-    return own
+        EventLogger(verbose=True).attach(inner)
+    return inner
 
 
-def _result(workshop: RunSession, end: TurnEnd, log: EventLog) -> RunResult:
+def _create_result(run_session: RunSession, end: TurnEnd, log: EventLog) -> RunResult:
     return RunResult(
-        output=end.output if workshop.value is msgspec.UNSET else workshop.value,
-        messages=workshop.crew.forwards,
+        output=end.output if run_session.value is msgspec.UNSET else run_session.value,
+        messages=run_session.run_context.agent_messages,
         event_log=log,
-        session=workshop.journal.session,
-        usage=workshop.crew.budget.usage,
+        session=run_session.journal.session,
+        usage=run_session.run_context.budget.usage,
         termination_reason=end.reason,
     )

@@ -1,132 +1,157 @@
-"""The agents of an engine with all they work with: models, tools, rules, somebody to ask. It makes each turn's crew."""
+"""The composition root of `run()` and of the engine: connects models, permissions, store and tools, and creates the run
+context of each turn.
+
+`run()` needs neither built-in tools nor undo, so their modules are imported only if an engine is created with them."""
 
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self, TypedDict
 
 import msgspec
 
-from outrider.agents.budget import Budget
+from outrider.agents.budget import RunBudget
 from outrider.agents.hooks import Hooks
-from outrider.agents.run_context import AgentContext, RunContext, not_saved, unwatched
-from outrider.config.environment import filled_in, search_path
-from outrider.engine.approval_gate import ApprovalGate, PermissionChecker, Rules, asking_at
-from outrider.engine.approval_grants import Grant
-from outrider.engine.approvals import ApprovalQueue
-from outrider.engine.child_sessions import Children, DelegatedLimits
-from outrider.engine.run_session import RunSpec
-from outrider.engine.session_tools import SessionTools, ToolEnvironment, confining
-from outrider.engine.undo import Undo
+from outrider.agents.run_context import RunContext, discard_output, no_call_wrapper
+from outrider.config.environment import search_path, with_environment_defaults
+from outrider.engine.approval_gate import ApprovalChannel, ApprovalGate, PermissionChecker, Rules
+from outrider.engine.child_sessions import ChildSessionOpener, DelegatedLimits
+from outrider.engine.run_spec import RunSpec
 from outrider.errors import ConfigurationError
 from outrider.event_bus import EventBus
-from outrider.models.clients import CatalogPricing, LateClient, connected, known_models
-from outrider.models.local.weights import adapt_to_local_models
+from outrider.models.clients import CatalogPricing, LazyClient, shared_catalog, shared_client
+from outrider.permissions.redaction.event_filter import FILTERED_EVENTS, RedactingEventFilter
 from outrider.permissions.redaction.redactor import Redactor
-from outrider.project.extensions import noted
-from outrider.providers.catalog import Catalog
+from outrider.providers.catalog import ModelCatalog
 from outrider.providers.provider import ModelClient
 from outrider.sessions.leases import LeaseOwner
 from outrider.sessions.session import Session
-from outrider.sessions.sqlite.owners import this_process
 from outrider.sessions.store import Store
-from outrider.tools.builtin.task import task_tool
 from outrider.types.agents import Agent, Limits
 from outrider.types.ids import now_ms
-from outrider.types.parts import ModelRef
+from outrider.types.parts import ModelRef, ToolPart
 
 if TYPE_CHECKING:
-    from outrider.models.recorder import Recorder
-    from outrider.project.mcp import Servers
+    from outrider.engine.session_tools import SessionTools, ToolEnvironment
+    from outrider.engine.undo import UndoRecorder
+    from outrider.models.session_recorder import SessionRecorder
+    from outrider.project.mcp import McpServerManager
+
+
+class EngineKeywords(TypedDict, total=False):
+    """The keyword arguments of `Engine`, for type checkers and editors; see `EngineOptions` for their defaults."""
+
+    attended: bool
+    workspace: Path | str | None
+    limits: Limits | None
+    rules: Rules
+    surroundings: "ToolEnvironment | None"
+    cassettes: Path | str | None
+    hooks: Hooks
+    secrets: tuple[str, ...]
+    catalog: ModelCatalog | None
+    compacts: bool
+    titles: bool | Agent
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be said about an engine besides its agents, providers and tools. New sessions work in `workspace`, else
-    in the current folder. With `titles` sessions get their names from a model: the session's own, unless that is a
-    script or runs here, or the agent that is given."""
+    """The settings of a run or an engine in one value. New sessions work in `workspace`, or else in the current folder.
+    With `titles` a model generates session titles: the given agent, or the session's own model unless that is scripted
+    or runs locally."""
 
     attended: bool = True
-    workspace: Path | None = None
+    workspace: Path | str | None = None
     limits: Limits | None = None
     rules: Rules = Rules()
-    surroundings: ToolEnvironment | None = None
-    cassettes: Path | None = None
+    surroundings: "ToolEnvironment | None" = None
+    cassettes: Path | str | None = None
     hooks: Hooks = Hooks()
     secrets: tuple[str, ...] = ()
-    catalog: Catalog | None = None
+    catalog: ModelCatalog | None = None
     compacts: bool = True
     titles: bool | Agent = False
 
     @classmethod
-    def read(cls, given: dict[str, Any]) -> Self:
-        unknown = given.keys() - set(cls.__struct_fields__)
+    def from_keywords(cls, keywords: EngineKeywords) -> Self:
+        """Check the names of keyword arguments. Raises ConfigurationError for an unknown one."""
+        unknown = keywords.keys() - set(cls.__struct_fields__)
         if unknown:
             known = ", ".join(cls.__struct_fields__)
             raise ConfigurationError(f"an engine has no option {', '.join(sorted(unknown))}; it has {known}")
-        return cls(**given)
+        return cls(**keywords)
 
 
 class EngineRuntime:
-    """Open it before the first crew, and close it after the last turn."""
+    """Open it before the first run context is created, and close it after the last turn. A run has no `lease_owner`."""
+
+    __slots__ = (  # a process may have thousands of concurrent runs
+        "_approvals", "_bus", "_catalog", "_clients", "_options", "_pricing", "_recorder", "_redactor", "_stack",
+        "_store", "delegated_limits", "is_open", "lease_owner", "spec", "titles", "undo",
+    )  # fmt: skip
 
     def __init__(
         self,
-        plan: RunSpec,
+        spec: RunSpec,
         options: EngineOptions,
+        *,
         store: Store,
         bus: EventBus,
-        desk: ApprovalQueue,
         redactor: Redactor,
+        approvals: ApprovalChannel,
+        lease_owner: LeaseOwner | None = None,
     ) -> None:
-        self.plan = plan
+        self.spec = spec
         self.titles = options.titles
+        self.lease_owner = lease_owner
+        self.undo = _create_undo_recorder(options.surroundings)
+        self.delegated_limits: dict[str, DelegatedLimits] = {}  # by session, for agents of other processes
+        self.is_open = False
         self._options = options
         self._store = store
         self._bus = bus
-        self.holder = LeaseOwner(store, this_process())
-        self._desk = desk
-        self._catalog = options.catalog or known_models()
-        self._clients: dict[str, ModelClient] = {}
         self._redactor = redactor
-        self._recorder = self._recording(options.cassettes)
-        self._tariff = CatalogPricing(self._catalog, plan.providers)
-        self._ask = asking_at(desk)
-        around = options.surroundings
-        self._confines = confining(around)
-        self.undo = Undo(around.data, around.bus) if around else None
-        self.terms: dict[str, DelegatedLimits] = {}  # of sessions that work for agents of other processes
-        self._opened = AsyncExitStack()
-        self.is_open = False
+        self._approvals = approvals
+        self._catalog = options.catalog or shared_catalog()
+        self._pricing = CatalogPricing(self._catalog, spec.providers)
+        self._clients: dict[str, ModelClient] = {}
+        self._recorder = self._create_recorder()
+        self._stack = AsyncExitStack()
 
-    def _recording(self, cassettes: Path | None) -> "Recorder | None":
-        """What writes cassettes is loaded by those who want some."""
-        if cassettes is None:
+    def _create_recorder(self) -> "SessionRecorder | None":
+        """Create the cassette recorder. The import is lazy, because it is rarely used."""
+        folder = self._options.cassettes
+        if folder is None:
             return None
-        from outrider.models.recorder import Recorder
+        from outrider.models.session_recorder import SessionRecorder
 
-        return Recorder(cassettes, self.plan.providers, self._clients, self._redactor.known)
+        return SessionRecorder(Path(folder), self.spec.providers, self._clients, self._redactor.known_forms)
 
-    async def open(self) -> None:
+    async def open(self, *, unused_providers: bool = True) -> None:
+        """Redact events of the bus and connect the models. Providers without an agent connect on first use; without
+        `unused_providers` they are left out."""
         self.is_open = True
-        wanted = {agent.provider for agent in self.plan.agents.values()}
-        for name, provider in self.plan.providers.items():
-            filled = filled_in(provider)
-            if name in wanted:
-                client = await self._opened.enter_async_context(connected(filled, self._catalog))
+        self._stack.callback(self._bus.add_transform(RedactingEventFilter(self._redactor), FILTERED_EVENTS))
+        used_providers = {agent.provider for agent in self.spec.agents.values()}
+        for name, provider in self.spec.providers.items():
+            if name in used_providers:
+                client = shared_client(with_environment_defaults(provider), self._catalog)
+            elif unused_providers:
+                client = aclosing(LazyClient(with_environment_defaults(provider), self._catalog))
             else:
-                client = await self._opened.enter_async_context(aclosing(LateClient(filled, self._catalog)))
-            self._clients[name] = client
+                continue
+            self._clients[name] = await self._stack.enter_async_context(client)
 
     async def aclose(self) -> None:
+        """Close recorder, undo and models. It is safe to call after `open` raised an exception."""
         self.is_open = False
         if self._recorder is not None:
             await self._recorder.aclose()
         if self.undo is not None:
             await self.undo.close()
-        await self._opened.aclose()
+        await self._stack.aclose()
 
-    async def leave(self, session_id: str) -> None:
-        """The session is closed: what was open for it alone closes too."""
-        self.terms.pop(session_id, None)
+    async def release_session(self, session_id: str) -> None:
+        """Close what was opened for one session."""
+        self.delegated_limits.pop(session_id, None)
         if self._recorder is not None:
             await self._recorder.close(session_id)
 
@@ -136,87 +161,97 @@ class EngineRuntime:
 
     @property
     def data(self) -> Path | None:
-        """Where Outrider keeps its own things; None for an engine without built-in tools, which keeps none."""
+        """Outrider's data folder; None for an engine without built-in tools, which stores no files."""
         return self._options.surroundings.data if self._options.surroundings else None
 
-    def agent(self, name: str, model: ModelRef | None = None) -> Agent:
-        """The agent of that name, thinking with another model than its own if one is named."""
-        if name and name not in self.plan.agents:
-            raise ConfigurationError(f"there is no agent {name!r}; there are {', '.join(self.plan.agents)}")
-        agent = self.plan.agents[name or self.plan.entry.name]
+    def find_agent(self, name: str, model: ModelRef | None = None) -> Agent:
+        """Return the agent of that name ("": the first one), with another model if one is given. Raises
+        ConfigurationError if it is unknown."""
+        if name and name not in self.spec.agents:
+            raise ConfigurationError(f"there is no agent {name!r}; there are {', '.join(self.spec.agents)}")
+        agent = self.spec.agents[name or self.spec.entry.name]
         if model is None:
             return agent
+        from outrider.models.local.weights import adapt_to_local_models  # lazy: it loads the local runtime
+
         chosen = msgspec.structs.replace(agent, provider=model.provider, model=model.model)
-        return adapt_to_local_models([chosen], self.plan.providers.values())[0]
+        return adapt_to_local_models([chosen], self.spec.providers.values())[0]
 
-    def agent_of(self, session: Session, model: ModelRef | None) -> Agent:
-        """The session's agent, under the terms of whom it works for."""
-        agent, terms = self.agent(session.agent, model), self.terms.get(session.id)
-        return terms.bound(agent) if terms else agent
+    def session_agent(self, session: Session, model: ModelRef | None) -> Agent:
+        """Return the session's agent, with the delegated rules of the process that it works for."""
+        agent, delegated = self.find_agent(session.agent, model), self.delegated_limits.get(session.id)
+        return delegated.restrict_agent(agent) if delegated else agent
 
-    def _budget(self, session: Session) -> Budget:
-        limits, terms = self._options.limits or self.plan.entry.limits, self.terms.get(session.id)
-        return terms.budget(limits) if terms else Budget(limits)
+    def _create_budget(self, session: Session) -> RunBudget:
+        limits, delegated = self._options.limits or self.spec.entry.limits, self.delegated_limits.get(session.id)
+        return delegated.create_budget(limits) if delegated else RunBudget(limits)
 
     @property
-    def servers(self) -> "Servers | None":
-        """The MCP servers, for front ends: how they stand, what they offer to read and to say."""
-        around = self._options.surroundings
-        return around.belongings.servers if around and around.belongings else None
+    def mcp_servers(self) -> "McpServerManager | None":
+        """The MCP servers, for front ends that show their status and prompts."""
+        environment = self._options.surroundings
+        return environment.extensions.servers if environment and environment.extensions else None
 
-    def toolbox(self, session: Session) -> SessionTools | None:
-        """The built-in tools of a session; whoever takes them closes them. Where nobody is, no question is asked."""
-        around, find_secrets = self._options.surroundings, self._redactor.spans_of_bytes
-        if around is None:
+    def create_session_tools(self, session: Session) -> "SessionTools | None":
+        """Create the built-in tools of a session; the caller closes them. Without a user there is no question tool."""
+        environment = self._options.surroundings
+        if environment is None:
             return None
+        from outrider.engine.session_tools import SessionTools
+
         if not self._options.attended:
-            around = msgspec.structs.replace(around, ask=None)
-        return SessionTools(session, around, self.undo, find_secrets)
+            environment = msgspec.structs.replace(environment, ask=None)
+        return SessionTools(session, environment, self.undo, self._redactor.find_spans_in_bytes)
 
-    def _granted(self, seat: AgentContext) -> Grant:
-        """An answer for a session counts for those that its agents open, too."""
-        sessions, above = {seat.session.id}, seat.caller
-        while above is not None:
-            sessions.add(above.session.id)
-            above = above.caller
-        return self._desk.granted(sessions, str(seat.workspace))
-
-    def crew(self, session: Session, toolbox: SessionTools | None) -> RunContext:
-        """A crew for one turn: its budget is its own, everything else is the engine's or the session's."""
+    def create_run_context(self, session: Session, session_tools: "SessionTools | None" = None) -> RunContext:
+        """Create the context of one turn. Its budget is new; everything else belongs to the engine or the session."""
         options = self._options
-        built_in = toolbox.tools if toolbox else {}
-        own = built_in.keys() - self.plan.tools.keys()
-
-        children = Children(self._store, self._bus, self.holder, toolbox.tree if toolbox else None)
+        built_in = session_tools.tools if session_tools else {}
+        built_in_names = built_in.keys() - self.spec.tools.keys()
+        checker = PermissionChecker(options.rules, built_in_names, sandbox=self._can_sandbox, search_path=search_path())
+        children = ChildSessionOpener(
+            self._store, self._bus, self.lease_owner, session_tools.tree if session_tools else None
+        )
         return RunContext(
-            agents=self.plan.agents,
-            clients=self._recorder.clients(session.id) if self._recorder else self._clients,
-            tools={**built_in, **self.plan.tools},
-            gate=ApprovalGate(
-                PermissionChecker(options.rules, own, sandbox=self._confines, search_path=search_path()),
-                self._ask,
-                self._granted,
-                toolbox.admit if toolbox else lambda _: None,
-                self._desk.renew,
-            ),
-            tariff=self._tariff,
-            budget=self._budget(session),
+            agents=self.spec.agents,
+            clients=self._recorder.clients_for(session.id) if self._recorder else self._clients,
+            tools={**built_in, **self.spec.tools},
+            gate=ApprovalGate(checker, self._approvals, session_tools.admit_call if session_tools else _ignore_call),
+            pricing=self._pricing,
+            budget=self._create_budget(session),
             bus=self._bus,
-            open_journal=children.begin,
-            reopen_journal=children.resume,
+            open_journal=children.open_child,
+            reopen_journal=children.reopen_child if self.lease_owner else None,
             clock=now_ms,
-            save_output=toolbox.save_output if toolbox else not_saved,
-            around=self.undo.watching(own) if self.undo else unwatched,
+            save_output=session_tools.save_output if session_tools else discard_output,
+            wrap_call=self.undo.call_wrapper(built_in_names) if self.undo else no_call_wrapper,
             hooks=options.hooks,
-            task_tool=task_tool if toolbox else None,
-            compacts=options.compacts,
-            **_told(session, toolbox),
+            task_tool=session_tools.task_tool if session_tools else None,
+            notes=session_tools.notes_for(session) if session_tools else "",
+            prompts=session_tools.prompts if session_tools else {},
+            auto_compact=options.compacts,
         )
 
+    def _can_sandbox(self) -> bool:
+        # Called only when a decision depends on it, because the detection starts processes.
+        environment = self._options.surroundings
+        return environment is not None and environment.sandbox.confines
 
-def _told(session: Session, toolbox: SessionTools | None) -> dict[str, Any]:
-    """What agents are told of their place: what the session began with, else what is true now."""
-    if toolbox is None or toolbox.belongings is None:
-        return {}
-    notes = noted(session.messages)
-    return {"notes": toolbox.notes if notes is None else notes, "prompts": toolbox.belongings.prompts}
+
+def _ignore_call(call: ToolPart) -> None:
+    pass
+
+
+def _create_undo_recorder(environment: "ToolEnvironment | None") -> "UndoRecorder | None":
+    if environment is None:
+        return None
+    from outrider.engine.undo import UndoRecorder
+
+    return UndoRecorder(environment.data, environment.bus)
+
+
+def create_memory_store() -> Store:
+    """Create a store in memory. The import is lazy, because runs with a store of their own do not need it."""
+    from outrider.sessions.memory_store import MemoryStore
+
+    return MemoryStore()

@@ -1,4 +1,4 @@
-"""The contract between a screen and what it steers: an engine, wherever that runs, and what a screen needs besides."""
+"""The interface between a front end and an engine in this or another process."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -6,12 +6,19 @@ from typing import Protocol
 
 from outrider.agents.turn_state import TurnEnd
 from outrider.config.settings import Settings
-from outrider.engine.archive import Archive
+from outrider.engine.archive import SessionArchive
 from outrider.engine.engine import Engine
-from outrider.engine.frontend import archive_of, context_limit, end_process, models_of, processes, run_by_hand
-from outrider.engine.plans import Plan
-from outrider.engine.questions import AskedQuestion, OpenQuestions
-from outrider.engine.undo_history import Restored
+from outrider.engine.frontend import (
+    archive_of,
+    background_processes,
+    context_limit,
+    end_process,
+    list_models,
+    run_user_command,
+)
+from outrider.engine.plans import ProposedPlan
+from outrider.engine.questions import AskedQuestion, QuestionQueue
+from outrider.engine.undo_history import RestoreResult
 from outrider.event_bus import EventStream
 from outrider.processes.supervisor import ProcessStatus
 from outrider.sessions.records import Approval, ApprovalScope, Delivery, InboxItem
@@ -22,10 +29,10 @@ from outrider.types.parts import ModelRef, PartBase
 
 
 class OpenSession(Protocol):
-    """A session that somebody works in. One that is not `whole` has the last of its messages; the archive has all."""
+    """An open session. Without `has_all_messages` it holds only the latest messages; the archive has all."""
 
     @property
-    def whole(self) -> bool: ...
+    def has_all_messages(self) -> bool: ...
 
     @property
     def session(self) -> Session: ...
@@ -41,18 +48,18 @@ class OpenSession(Protocol):
     async def use_model(self, model: ModelRef | None) -> None: ...
 
 
-class Restoring(Protocol):
-    """What agents did to files, to be looked at, undone and redone."""
+class FileRestorer(Protocol):
+    """Preview, undo and redo of file changes."""
 
-    async def preview(self, direction: Direction = "undo") -> Restored: ...
+    async def preview(self, direction: Direction = "undo") -> RestoreResult: ...
 
-    async def undo(self) -> Restored: ...
+    async def undo(self) -> RestoreResult: ...
 
-    async def redo(self) -> Restored: ...
+    async def redo(self) -> RestoreResult: ...
 
 
-class Shortened(Protocol):
-    """What a compaction came to."""
+class CompactionTokens(Protocol):
+    """The number of tokens before and after a compaction."""
 
     @property
     def tokens_before(self) -> int | None: ...
@@ -62,7 +69,7 @@ class Shortened(Protocol):
 
 
 class EngineClient(Protocol):
-    """What a screen does with an engine. `Engine` says what each of these means."""
+    """What a front end uses of an engine; see `Engine` for each method."""
 
     @property
     def live(self) -> Mapping[str, OpenSession]: ...
@@ -91,13 +98,13 @@ class EngineClient(Protocol):
 
     async def withdraw(self, session_id: str, input_id: str) -> bool: ...
 
-    async def plan(self, session_id: str) -> Plan | None: ...
+    async def plan(self, session_id: str) -> ProposedPlan | None: ...
 
     async def accept_plan(self, session_id: str, changed: str | None = None, *, by: str = "") -> TurnEnd: ...
 
     async def refuse_plan(self, session_id: str, words: str = "", *, by: str = "") -> TurnEnd: ...
 
-    async def compact(self, session_id: str) -> Shortened | None: ...
+    async def compact(self, session_id: str) -> CompactionTokens | None: ...
 
     async def set_mode(self, session_id: str, mode: Mode) -> None: ...
 
@@ -109,18 +116,18 @@ class EngineClient(Protocol):
         self, approval_id: str, *, allow: bool, scope: ApprovalScope = "once", by: str = "", words: str = ""
     ) -> Approval: ...
 
-    def file_changes(self, session_id: str) -> Restoring: ...
+    def file_changes(self, session_id: str) -> FileRestorer: ...
 
 
 class SessionClient(Protocol):
-    """`settings` are those that count where the engine runs, `folder` is where new sessions work and whose sessions are
-    looked for first: None is for the server to say."""
+    """`settings` are those of the process in which the engine runs. `folder` is the workspace of new sessions, whose
+    sessions are listed first; None lets the server choose."""
 
     @property
     def engine(self) -> EngineClient: ...
 
     @property
-    def archive(self) -> Archive: ...
+    def archive(self) -> SessionArchive: ...
 
     @property
     def settings(self) -> Settings: ...
@@ -128,8 +135,8 @@ class SessionClient(Protocol):
     @property
     def folder(self) -> Path | None: ...
 
-    async def models(self) -> Sequence[str]:
-        """Those that may be switched to, as PROVIDER/MODEL."""
+    async def list_models(self) -> Sequence[str]:
+        """Return the models that a session can switch to, as PROVIDER/MODEL."""
         ...
 
     @property
@@ -137,29 +144,31 @@ class SessionClient(Protocol):
 
     def context_limit(self, session_id: str, model: ModelRef) -> int | None: ...
 
-    async def processes(self, session_id: str) -> Sequence[ProcessStatus]:
-        """What runs or ran in the background of a session."""
+    async def list_processes(self, session_id: str) -> Sequence[ProcessStatus]:
+        """Return the background processes of a session."""
         ...
 
     async def end_process(self, session_id: str, process_id: str) -> bool: ...
 
-    async def run_by_hand(self, session_id: str, command: str, on_output: Callable[[str], object]) -> str:
-        """A command of the user's own; how it ended, in words."""
+    async def run_user_command(self, session_id: str, command: str, on_output: Callable[[str], object]) -> str:
+        """Run a shell command of the user; return a description of how it ended."""
         ...
 
-    async def questions(self, session_id: str) -> Sequence[AskedQuestion]:
-        """What models ask there and nobody has answered yet; the bus tells of those that come and go."""
+    async def list_questions(self, session_id: str) -> Sequence[AskedQuestion]:
+        """Return the model's open questions. The bus publishes new and settled ones."""
         ...
 
     async def answer_question(self, question_id: str, answers: Sequence[str]) -> None: ...
 
-    async def revoke(self, approval_id: str) -> None:
-        """Take back an answer that holds for longer than once."""
+    async def revoke_approval(self, approval_id: str) -> None:
+        """Revoke an approval that applies to more than one call."""
         ...
 
 
-class LocalBridge:
-    def __init__(self, engine: Engine, settings: Settings, questions: OpenQuestions) -> None:
+class LocalSessionClient:
+    """The session client for an engine in this process."""
+
+    def __init__(self, engine: Engine, settings: Settings, questions: QuestionQueue) -> None:
         self.engine = engine
         self._questions = questions
         self.settings = settings
@@ -173,26 +182,26 @@ class LocalBridge:
     def providers(self) -> Sequence[str]:
         return [provider.name for provider in self.settings.providers]
 
-    async def models(self) -> Sequence[str]:
-        return [f"{found.provider}/{found.model}" for found in models_of(self.settings.providers)]
+    async def list_models(self) -> Sequence[str]:
+        return [f"{found.provider}/{found.model}" for found in list_models(self.settings.providers)]
 
     def context_limit(self, session_id: str, model: ModelRef) -> int | None:
         return context_limit(self.settings.providers, model)
 
-    async def processes(self, session_id: str) -> Sequence[ProcessStatus]:
-        return processes(self.engine, session_id)
+    async def list_processes(self, session_id: str) -> Sequence[ProcessStatus]:
+        return background_processes(self.engine, session_id)
 
     async def end_process(self, session_id: str, process_id: str) -> bool:
         return await end_process(self.engine, session_id, process_id)
 
-    async def run_by_hand(self, session_id: str, command: str, on_output: Callable[[str], object]) -> str:
-        return await run_by_hand(self.engine, session_id, command, on_output)
+    async def run_user_command(self, session_id: str, command: str, on_output: Callable[[str], object]) -> str:
+        return await run_user_command(self.engine, session_id, command, on_output)
 
-    async def questions(self, session_id: str) -> Sequence[AskedQuestion]:
-        return self._questions.waiting(session_id)
+    async def list_questions(self, session_id: str) -> Sequence[AskedQuestion]:
+        return self._questions.open_questions(session_id)
 
     async def answer_question(self, question_id: str, answers: Sequence[str]) -> None:
-        await self._questions.give(question_id, answers)
+        await self._questions.answer_anywhere(question_id, answers)
 
-    async def revoke(self, approval_id: str) -> None:
-        await self.engine.desk.revoke(approval_id)
+    async def revoke_approval(self, approval_id: str) -> None:
+        await self.engine.approval_queue.revoke(approval_id)

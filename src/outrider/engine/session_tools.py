@@ -1,23 +1,24 @@
-"""The built-in tools of one session: made for its workspace, with its mode's sandbox around commands."""
+"""The built-in tools of one session, created for its workspace, with a sandbox for commands that depends on the
+mode."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 
 import msgspec
 
-from outrider.engine.child_sessions import SessionTree
-from outrider.engine.undo import Undo
+from outrider.engine.child_sessions import OpenSessionTree
+from outrider.engine.undo import UndoRecorder
 from outrider.event_bus import EventBus
 from outrider.permissions import Containment, contain
-from outrider.permissions.modes import shape_of, subject_of
-from outrider.processes.launch import Launch
-from outrider.processes.output import FindSecrets, OutputFolder, OutputLimits, find_none
-from outrider.processes.sandbox.defaults import absent_places, planted_words, remove_planted, usual_policy
+from outrider.permissions.modes import call_subject, tool_shape
+from outrider.processes.launch import LaunchRequest
+from outrider.processes.output import FindSecrets, OutputFolder, OutputLimits, find_no_secrets
+from outrider.processes.sandbox.defaults import default_policy, describe_planted, find_absent_paths, quarantine_planted
 from outrider.processes.sandbox.sandbox import Network, Sandbox
-from outrider.processes.supervisor import Supervisor
-from outrider.project.extensions import WorkspaceExtensions
-from outrider.project.sandbox import with_git, worktree_at
+from outrider.processes.supervisor import ProcessSupervisor
+from outrider.project.extensions import WorkspaceExtensions, recorded_notes
+from outrider.project.sandbox import allow_git_writes, find_worktree
 from outrider.sessions.session import Session
 from outrider.tools.builtin.apply_patch import apply_patch_tool
 from outrider.tools.builtin.edit import edit_tool
@@ -25,81 +26,83 @@ from outrider.tools.builtin.glob import glob_tool
 from outrider.tools.builtin.grep import grep_tool
 from outrider.tools.builtin.list import list_tool
 from outrider.tools.builtin.process import process_tool
-from outrider.tools.builtin.question import Ask, question_tool
+from outrider.tools.builtin.question import AskUser, question_tool
 from outrider.tools.builtin.read import read_tool
 from outrider.tools.builtin.shell import shell_tool
-from outrider.tools.builtin.todo import Todo, recorded_todos, todo_tool
+from outrider.tools.builtin.task import task_tool
+from outrider.tools.builtin.todo import TodoItem, recorded_todos, todo_tool
 from outrider.tools.builtin.web_fetch import web_fetch_tool
 from outrider.tools.builtin.write import write_tool
-from outrider.tools.edit_transaction import Editor, keep_nothing
-from outrider.tools.tool import Tool, named
-from outrider.tools.workspace_files import Files, SeenVersions
+from outrider.tools.edit_transaction import FileEditor, save_no_originals
+from outrider.tools.tool import Tool, tools_by_name
+from outrider.tools.workspace_files import SeenVersions, WorkspaceFiles
 from outrider.types.events import SessionUpdatedEvent
 from outrider.types.parts import ToolPart
 
 
 class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tools of every session have in common. `data` is where Outrider keeps its own things."""
+    """What the tools of all sessions share. `data` is Outrider's data folder."""
 
     sandbox: Sandbox
     data: Path
     home: Path
     bus: EventBus
-    ask: Ask | None = None
+    ask: AskUser | None = None
     network: Network = "off"
-    belongings: WorkspaceExtensions | None = None
-
-
-def confining(around: ToolEnvironment | None) -> Callable[[], bool]:
-    """Whether commands can be confined; found out when it is asked, since that may cost a trial."""
-    return lambda: around is not None and around.sandbox.confines
+    extensions: WorkspaceExtensions | None = None
 
 
 class GrantedPaths:
-    """Paths beyond the workspace, or protected in it, that an admitted call names: its tool may open them, no other."""
+    """Paths outside the workspace, or protected inside it, that an admitted call names; file tools may open them."""
 
     def __init__(self, workspace: Path) -> None:
         self._workspace = str(workspace)
         self._paths: set[str] = set()
 
-    def admit(self, call: ToolPart) -> None:
-        path = subject_of(call.tool, call.state.input)
-        if isinstance(path, str) and shape_of(call.tool).kind in ("read", "write"):
-            found = contain(path, root=self._workspace, cwd=self._workspace, op=shape_of(call.tool).op)
+    def add_call(self, call: ToolPart) -> None:
+        """Add the path argument of an allowed call, if the default rules would reject it."""
+        path = call_subject(call.tool, call.state.input)
+        if isinstance(path, str) and tool_shape(call.tool).kind in ("read", "write"):
+            found = contain(path, root=self._workspace, cwd=self._workspace, op=tool_shape(call.tool).op)
             if found.real_path is not None and not found.ok:
                 self._paths.add(found.real_path)
 
-    def holds(self, found: Containment, op: str) -> bool:
+    def allows_path(self, found: Containment, op: str) -> bool:
+        """Return whether a path outside the default rules may be opened."""
         return found.real_path in self._paths
 
 
 class SessionTools:
-    """Close it with the session: no process that its tools started outlives it."""
+    """The tools and processes of one session. Closing it kills all processes that the tools started."""
+
+    task_tool = staticmethod(task_tool)
 
     def __init__(
         self,
         session: Session,
-        around: ToolEnvironment,
-        undo: Undo | None = None,
-        find_secrets: FindSecrets = find_none,
+        environment: ToolEnvironment,
+        undo: UndoRecorder | None = None,
+        find_secrets: FindSecrets = find_no_secrets,
     ) -> None:
         self._session = session
-        self._bus = around.bus
+        self._bus = environment.bus
         self._undo = undo
-        self.tree = SessionTree(session)
+        self.tree = OpenSessionTree(session)
         workspace = Path(session.workspace_directory or ".")
-        self._outputs = OutputFolder(around.data / "outputs", OutputLimits(), find_secrets)
-        self.supervisor = Supervisor(
+        self._outputs = OutputFolder(environment.data / "outputs", OutputLimits(), find_secrets)
+        self.supervisor = ProcessSupervisor(
             folder=self._outputs,
-            bus=around.bus,
-            environment=around.belongings.environment(workspace) if around.belongings else None,
-            wrap=_confined(self.tree, workspace, around),
+            bus=environment.bus,
+            environment=environment.extensions.command_environment(workspace) if environment.extensions else None,
+            wrap=_sandbox_wrapper(self.tree, workspace, environment),
         )
-        self.grants = GrantedPaths(workspace)
-        files = Files(workspace, readable=[around.data / "outputs"], granted=self.grants.holds)
+        self.granted_paths = GrantedPaths(workspace)
+        files = WorkspaceFiles(
+            workspace, readable=[environment.data / "outputs"], granted=self.granted_paths.allows_path
+        )
         ledger = SeenVersions()
-        editor = Editor(files, undo.keep if undo else keep_nothing, ledger)
-        self.tools: dict[str, Tool] = named(
+        editor = FileEditor(files, undo.record_edit if undo else save_no_originals, ledger)
+        self.tools: dict[str, Tool] = tools_by_name(
             [
                 read_tool(files, ledger),
                 write_tool(editor),
@@ -110,78 +113,95 @@ class SessionTools:
                 grep_tool(files),
                 shell_tool(self.supervisor),
                 process_tool(self.supervisor),
-                todo_tool(self._recall, self._keep),
+                todo_tool(self._load_todos, self._publish_todos),
                 web_fetch_tool(),
-                *([question_tool(around.ask)] if around.ask else ()),
-                *(around.belongings.skills(workspace) if around.belongings else ()),
+                *([question_tool(environment.ask)] if environment.ask else ()),
+                *(environment.extensions.skill_tools(workspace) if environment.extensions else ()),
             ]
         )
-        self.belongings = around.belongings
+        self.extensions = environment.extensions
         self._workspace = workspace
-        self._foreign: dict[str, Tool] = {}
-        if self.belongings is not None:
-            self.belongings.reword(self.tools.values())
+        self._mcp_tools: dict[str, Tool] = {}
+        if self.extensions is not None:
+            self.extensions.override_descriptions(self.tools.values())
 
     @cached_property
-    def notes(self) -> str:
-        """What agents are told about the workspace when a session begins in it."""
-        return self.belongings.notes(self._workspace) if self.belongings else ""
+    def workspace_notes(self) -> str:
+        """The notes about the workspace for the system prompt of a new session."""
+        return self.extensions.system_notes(self._workspace) if self.extensions else ""
+
+    def notes_for(self, session: Session) -> str:
+        """Return the notes that the session started with, or else the current ones."""
+        recorded = recorded_notes(session.messages) if self.extensions else ""
+        return self.workspace_notes if recorded is None else recorded
+
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """The user's prompt overrides by name."""
+        return self.extensions.prompts if self.extensions else {}
 
     def save_output(self, output: str) -> Path | None:
-        """Where the file tools find all of what was too long to be told."""
-        return self._outputs.keep("output", output)
+        """Save output that was truncated, where the file tools can read it; return its path."""
+        return self._outputs.store_text("output", output)
 
-    async def renew(self) -> bool:
-        """Take over what MCP servers offer now; says whether that is anything else than before."""
-        servers = self.belongings.servers if self.belongings else None
+    async def refresh_mcp_tools(self) -> bool:
+        """Load the current tools of the MCP servers; return whether they changed."""
+        servers = self.extensions.servers if self.extensions else None
         if servers is None:
             return False
-        before, now = self._foreign, named(await servers.tools(self._workspace))
+        before, now = self._mcp_tools, tools_by_name(await servers.list_tools(self._workspace))
         if [tool.to_schema() for tool in before.values()] == [tool.to_schema() for tool in now.values()]:
             return False
         self.tools = {name: tool for name, tool in self.tools.items() if name not in before} | now
-        self._foreign = now
+        self._mcp_tools = now
         return True
 
-    def admit(self, call: ToolPart) -> None:
-        """A call may run: so may its tool open the path that it names, and a changed tool has been looked at."""
-        self.grants.admit(call)
-        if self.belongings is not None and self.belongings.servers is not None:
-            self.belongings.servers.accept(self.tools.get(call.tool))
+    def admit_call(self, call: ToolPart) -> None:
+        """Register an allowed call: its tool may open the path that it names, and a changed MCP tool is accepted."""
+        self.granted_paths.add_call(call)
+        if self.extensions is not None and self.extensions.servers is not None:
+            self.extensions.servers.accept_change(self.tools.get(call.tool))
 
     async def aclose(self) -> None:
+        """Kill all processes of the session, then record their last file changes."""
         await self.supervisor.close()
         if self._undo is not None:
-            await self._undo.settle(self._session.id)
+            await self._undo.settle_session(self._session.id)
 
-    async def _recall(self, session_id: str) -> tuple[Todo, ...]:
+    async def _load_todos(self, session_id: str) -> tuple[TodoItem, ...]:
         session = self.tree.find(session_id)
         return recorded_todos(session.messages) if session else ()
 
-    async def _keep(self, session_id: str, todos: tuple[Todo, ...]) -> None:
-        """The list is kept in the transcript, as what the call says; here it is told."""
+    async def _publish_todos(self, session_id: str, todos: tuple[TodoItem, ...]) -> None:
+        """Publish the new todo list. The transcript stores it as the input of the call."""
         changes = {"todos": msgspec.to_builtins(list(todos))}
         self._bus.publish(SessionUpdatedEvent(session_id=session_id, changes=changes))
 
 
-def _confined(tree: SessionTree, workspace: Path, around: ToolEnvironment) -> Callable[[Launch], Launch]:
-    """Commands of modes in which nobody is asked run in the sandbox; only background mode may write. What counts is the
-    mode of the agent that starts them."""
+def _sandbox_wrapper(
+    tree: OpenSessionTree, workspace: Path, environment: ToolEnvironment
+) -> Callable[[LaunchRequest], LaunchRequest]:
+    """Return a function that wraps commands in the sandbox in modes without approvals; only background mode may write.
+    The mode of the agent that starts the command applies."""
 
-    def wrap(launch: Launch) -> Launch:
+    def wrap(launch: LaunchRequest) -> LaunchRequest:
         mode = tree.mode_of(launch.session_id)
         if mode == "agent":
             return launch
         writable = mode == "background"
-        usual = usual_policy(
-            workspace, writable=writable, home=around.home, own_files=[around.data], network=around.network
+        usual = default_policy(
+            workspace,
+            writable=writable,
+            home=environment.home,
+            own_files=[environment.data],
+            network=environment.network,
         )
-        policy = with_git(usual, worktree_at(workspace, around.data))
-        absent, kept = absent_places(policy), around.data / "planted"
+        policy = allow_git_writes(usual, find_worktree(workspace, environment.data))
+        absent, quarantine = find_absent_paths(policy), environment.data / "planted"
 
-        def afterwards() -> str:
-            return planted_words(remove_planted(absent, kept), kept)
+        def cleanup() -> str:
+            return describe_planted(quarantine_planted(absent, quarantine), quarantine)
 
-        return msgspec.structs.replace(around.sandbox.wrap(launch, policy), afterwards=afterwards)
+        return msgspec.structs.replace(environment.sandbox.wrap(launch, policy), cleanup=cleanup)
 
     return wrap

@@ -1,22 +1,23 @@
-"""Titles: once the first turn of a session is over, a model finds a better one than its first line."""
+"""Generates session titles: after the first turn a model request replaces the default title, which is the first
+line."""
 
 import asyncio
 from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from outrider.agents.budget import Budget
+from outrider.agents.budget import RunBudget
 from outrider.agents.delegation import open_agent_context
 from outrider.agents.hooks import Hooks
 from outrider.agents.turn import Turn
-from outrider.context.prompts import words
-from outrider.engine.child_sessions import TITLER
-from outrider.engine.inbox import TITLE, title_of
+from outrider.context.prompts import render_prompt
+from outrider.engine.child_sessions import TITLE_AGENT
+from outrider.engine.inbox import MAX_TITLE, first_line_title
 from outrider.engine.live_session import LiveSession
 from outrider.engine.runtime import EngineRuntime
 from outrider.errors import OutriderError
 from outrider.event_bus import EventBus
-from outrider.sessions.journal import begin
+from outrider.sessions.journal import create_journal
 from outrider.sessions.records import SessionUpdate
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
@@ -25,24 +26,24 @@ from outrider.types.events import LoopCompletedEvent
 from outrider.types.messages import Message
 from outrider.types.parts import TextPart
 
-PROMPT = "title"
-ASKED, ANSWERED = 2_000, 1_000  # characters of the first input and of the first answer that a title is made of
-MOST_TOKENS = 256
-BY_THE_WAY = Limits(turns=1, seconds=60)
-WRAPPING = " \t\"'`*#“”„«».:"
+TITLE_PROMPT = "title"
+MAX_INPUT, MAX_ANSWER = 2_000, 1_000  # characters of the first input and answer in the request
+MAX_TITLE_TOKENS = 256
+TITLE_LIMITS = Limits(turns=1, seconds=60)
+STRIPPED_CHARACTERS = " \t\"'`*#“”„«».:"
 
 
-class Titles:
-    """The question is a turn of its own in a session below, so what it uses is counted like any other agent's. It is
-    asked at most once, and what it finds counts only while the title is still the first line."""
+class TitleGenerator:
+    """Requests a title in an internal child session, so that its usage is counted. It requests one at most once per
+    session, and stores it only if the title is still the first line."""
 
-    def __init__(self, staff: EngineRuntime, live: Mapping[str, LiveSession], store: Store, bus: EventBus) -> None:
-        self._staff = staff
+    def __init__(self, runtime: EngineRuntime, live: Mapping[str, LiveSession], store: Store, bus: EventBus) -> None:
+        self._runtime = runtime
         self._live = live
         self._store = store
         self._asked: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stop_listening = bus.subscribe(LoopCompletedEvent, self._hear)
+        self._stop_listening = bus.subscribe(LoopCompletedEvent, self._on_turn_end)
 
     async def close(self) -> None:
         self._stop_listening()
@@ -51,55 +52,59 @@ class Titles:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _hear(self, event: LoopCompletedEvent) -> None:
+    def _on_turn_end(self, event: LoopCompletedEvent) -> None:
         live = self._live.get(event.session_id)
         if live is None or event.termination_reason != "completed" or event.session_id in self._asked:
             return
-        agent = self._agent(live)
+        agent = self._title_agent(live)
         if agent is not None and live.journal.session.title == _first_line(live.journal.session):
             self._asked.add(event.session_id)
-            task = asyncio.create_task(self._name(live, agent))
+            task = asyncio.create_task(self._update_title(live, agent))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _name(self, live: LiveSession, agent: Agent) -> None:
+    async def _update_title(self, live: LiveSession, agent: Agent) -> None:
         session = live.journal.session
         try:
-            title = await self._find(session, agent)
+            title = await self._generate_title(session, agent)
             if title and (await self._store.get(session.id)).title == _first_line(session):
-                await live.journal.update(SessionUpdate(title=title))
+                await live.journal.update_session(SessionUpdate(title=title))
         except OutriderError:
-            return  # the first line is a title too
+            return  # the title stays the first line
 
-    async def _find(self, session: Session, agent: Agent) -> str:
-        below = Session(title=PROMPT, mode="chat", agent=TITLER, parent_id=session.id)
-        crew = replace(
-            self._staff.crew(below, None),
-            budget=Budget(BY_THE_WAY),
+    async def _generate_title(self, session: Session, agent: Agent) -> str:
+        child = Session(title=TITLE_PROMPT, mode="chat", agent=TITLE_AGENT, parent_id=session.id)
+        run = replace(
+            self._runtime.create_run_context(child, None),
+            budget=RunBudget(TITLE_LIMITS),
             bus=EventBus(),
             hooks=Hooks(),
-            agents={TITLER: agent},
+            agents={TITLE_AGENT: agent},
         )
         try:
-            async with await begin(below, self._store, crew.bus) as journal:
-                await journal.add_message(Message("user", [TextPart(_beginning(session))]))
-                end = await Turn(open_agent_context(agent, journal, crew), crew).run()
+            async with await create_journal(child, self._store, run.bus) as journal:
+                await journal.add_message(Message("user", [TextPart(_conversation_start(session))]))
+                end = await Turn(open_agent_context(agent, journal, run)).run()
         finally:
-            await self._staff.leave(below.id)
-        return _cleaned(end.output) if end.reason == "completed" else ""
+            await self._runtime.release_session(child.id)
+        return _clean_title(end.output) if end.reason == "completed" else ""
 
-    def _agent(self, live: LiveSession) -> Agent | None:
-        """The one that was named for it, else the session's own model: a script has no answer to spare, and a model on
-        this machine would keep the user waiting."""
-        wanted = self._staff.titles
-        agent = wanted if isinstance(wanted, Agent) else live.agent
-        if wanted is True and self._staff.plan.providers[agent.provider].kind in ("scripted", "local", "outrider"):
+    def _title_agent(self, live: LiveSession) -> Agent | None:
+        """Return the agent that generates the title: the configured one, or the session's own model. Not a scripted
+        one, whose answers are limited, and not a local one, which would delay the user."""
+        configured = self._runtime.titles
+        agent = configured if isinstance(configured, Agent) else live.agent
+        if configured is True and self._runtime.spec.providers[agent.provider].kind in (
+            "scripted",
+            "local",
+            "outrider",
+        ):
             return None
         return replace(
             agent,
-            name=TITLER,
-            instructions=words(PROMPT, live.prompts),
-            max_output_tokens=MOST_TOKENS,
+            name=TITLE_AGENT,
+            instructions=render_prompt(TITLE_PROMPT, live.prompts),
+            max_output_tokens=MAX_TITLE_TOKENS,
             reasoning=False,
             tools=(),
             extra={},
@@ -107,17 +112,17 @@ class Titles:
 
 
 def _first_line(session: Session) -> str:
-    return title_of(session.messages[0]) if session.messages else ""
+    return first_line_title(session.messages[0]) if session.messages else ""
 
 
-def _beginning(session: Session) -> str:
-    asked = session.messages[0].get_text_content()
-    said = (message.get_text_content() for message in session.messages if message.role == "assistant")
-    answer = next((text for text in said if text.strip()), "")
-    return f"<user>\n{asked[:ASKED]}\n</user>\n<assistant>\n{answer[:ANSWERED]}\n</assistant>"
+def _conversation_start(session: Session) -> str:
+    user_input = session.messages[0].get_text_content()
+    answers = (message.get_text_content() for message in session.messages if message.role == "assistant")
+    answer = next((text for text in answers if text.strip()), "")
+    return f"<user>\n{user_input[:MAX_INPUT]}\n</user>\n<assistant>\n{answer[:MAX_ANSWER]}\n</assistant>"
 
 
-def _cleaned(text: str) -> str:
-    """One line without the quotation marks and headings that models wrap titles in."""
-    line = next((line.strip(WRAPPING) for line in text.splitlines() if line.strip(WRAPPING)), "")
-    return line if len(line) <= TITLE else f"{line[: TITLE - 1].rstrip()}…"
+def _clean_title(text: str) -> str:
+    """Return the first non-empty line without the quotation marks and headings that models add."""
+    line = next((line.strip(STRIPPED_CHARACTERS) for line in text.splitlines() if line.strip(STRIPPED_CHARACTERS)), "")
+    return line if len(line) <= MAX_TITLE else f"{line[: MAX_TITLE - 1].rstrip()}…"

@@ -1,4 +1,4 @@
-"""Stands around the calls of an engine: keeps what files held before, and writes down what became of them."""
+"""Records what tool calls change in files: takes snapshots before calls and stores the changes after them, for undo."""
 
 import asyncio
 import os
@@ -10,27 +10,29 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from outrider.agents.run_context import AgentContext, Around
-from outrider.errors import ConfigurationError, OutriderError, StoreError, ToolFailure
+from outrider.agents.run_context import AgentContext, CallWrapper
+from outrider.errors import ConfigurationError, OutriderError, SessionNotFoundError, StoreError, ToolFailure
 from outrider.event_bus import EventBus
-from outrider.permissions.modes import shape_of
-from outrider.sessions import snapshots as kept
+from outrider.permissions.modes import tool_shape
+from outrider.sessions import snapshots as snapshots_api
 from outrider.sessions.journal import Journal
+from outrider.sessions.store import Store
 from outrider.tools.context import ToolContext
-from outrider.tools.edit_transaction import Change, clear_leftovers
-from outrider.tools.threads import Threads
+from outrider.tools.edit_transaction import PlannedChange, remove_leftovers
+from outrider.tools.threads import ThreadPool
 from outrider.tools.tool import Tool
 from outrider.types.events import ErrorEvent, ProcessExitedEvent, ProcessStartedEvent
 from outrider.types.messages import Message
 from outrider.types.parts import PatchPart, TextPart, ToolPart
 
 
-def may_change_anything(call: ToolPart, tool: Tool, workspace: Path, *, built_in: bool) -> bool:
-    """Built-in tools that write tell which files; commands, one's own and foreign tools do not, unless they are
-    known to read only. What a process in the background does belongs to the call that started it."""
+def may_change_files(call: ToolPart, tool: Tool, workspace: Path, *, built_in: bool) -> bool:
+    """Return whether a call may change unknown files. Built-in file tools name their files, so they are recorded by
+    `record_edit`; commands and custom tools do not, unless they are known to be read-only. Changes by a background
+    process belong to the call that started it."""
     if tool.read_only or tool.options.delegates:
         return False
-    match shape_of(tool.name).kind if built_in else "unknown":
+    match tool_shape(tool.name).kind if built_in else "unknown":
         case "unknown":
             return True
         case "shell" if tool.name != "process":
@@ -40,60 +42,62 @@ def may_change_anything(call: ToolPart, tool: Tool, workspace: Path, *, built_in
 
 
 def _only_reads(call: ToolPart, workspace: Path) -> bool:
-    from outrider.permissions.policy import assess  # with the first command: a shell's grammar takes long to load
+    from outrider.permissions.policy import assess_call  # lazy: the shell grammar is slow to load
 
-    return assess(call.tool, call.state.input, workspace=str(workspace)).action == "shell that reads"
+    return assess_call(call.tool, call.state.input, workspace=str(workspace)).action == "shell that reads"
 
 
 T = TypeVar("T")
-FOLDER = "undo"
-MOST_BYTES = 8 * 1024 * 1024 * 1024  # over all workspaces
+UNDO_FOLDER = "undo"
+MAX_UNDO_BYTES = 8 * 1024 * 1024 * 1024  # over all workspaces
 
 
-class SnapshotLocations:
-    """One folder below `data` for each workspace, opened when it is first needed."""
+class SnapshotStores:
+    """The snapshot stores of all workspaces, one folder each below the data folder, opened on first use."""
 
     def __init__(self, data: Path) -> None:
-        self._data = data / FOLDER
-        self._opened: dict[Path, kept.Snapshots | str] = {}
+        self._data = data / UNDO_FOLDER
+        self._opened: dict[Path, snapshots_api.ChangeTracker | str] = {}
         self._lock = asyncio.Lock()
-        self._threads = Threads(8)
+        self._threads = ThreadPool(8)
 
-    async def find(self, workspace: Path) -> "kept.Snapshots | str":
-        """The workspace's changes, or the reason why none are kept. Raises StoreError if that does not work now."""
+    async def open_snapshots(self, workspace: Path) -> "snapshots_api.ChangeTracker | str":
+        """Return the snapshots of a workspace, or the reason why undo is not available. Raises StoreError if the store
+        cannot be opened now."""
         async with self._lock:
             if workspace not in self._opened:
-                self._opened[workspace] = await self.run(lambda: self._open(workspace))
+                self._opened[workspace] = await self.run_in_thread(lambda: self._open_folder(workspace))
             return self._opened[workspace]
 
-    def has(self, workspace: Path) -> bool:
-        """Whether anything was ever kept for it."""
-        return self._folder(workspace).is_dir()
+    def has_snapshots(self, workspace: Path) -> bool:
+        """Return whether anything was ever stored for the workspace."""
+        return self._workspace_folder(workspace).is_dir()
 
-    async def run(self, function: Callable[[], T]) -> T:
-        """In a thread: looking at files takes its time."""
+    async def run_in_thread(self, function: Callable[[], T]) -> T:
+        """Run a blocking file operation in a thread."""
         return await self._threads.run(function)
 
     async def close(self) -> None:
-        used = [opened for opened in self._opened.values() if isinstance(opened, kept.Snapshots)]
+        """Close all stores; delete the oldest snapshots if their total size exceeds `MAX_UNDO_BYTES`."""
+        used = [opened for opened in self._opened.values() if isinstance(opened, snapshots_api.ChangeTracker)]
         for opened in used:
-            await self.run(opened.close)
+            await self.run_in_thread(opened.close)
         if used:
-            await self.run(lambda: kept.shed(self._data, MOST_BYTES))
+            await self.run_in_thread(lambda: snapshots_api.enforce_total_quota(self._data, MAX_UNDO_BYTES))
         self._opened.clear()
         self._threads.close()
 
-    def _open(self, workspace: Path) -> "kept.Snapshots | str":
+    def _open_folder(self, workspace: Path) -> "snapshots_api.ChangeTracker | str":
         try:
-            return kept.Snapshots(self._folder(workspace), workspace)
+            return snapshots_api.ChangeTracker(self._workspace_folder(workspace), workspace)
         except ConfigurationError as error:
             return error.message
 
-    def _folder(self, workspace: Path) -> Path:
+    def _workspace_folder(self, workspace: Path) -> Path:
         return self._data / sha256(os.fsencode(workspace.resolve())).hexdigest()[:16]
 
 
-NAMED = 50  # files
+MAX_LISTED_FILES = 50
 _DONE = {
     "undo": "The user has undone changes. These files hold again what they held before them: {files}.",
     "redo": "The user has redone changes that had been undone, in these files: {files}.",
@@ -101,248 +105,302 @@ _DONE = {
 _LEFT = " Somebody else has changed these since, so they were left as they are: {files}."
 
 
-async def write_down(journal: Journal, changed: "kept.ChangeSet", left: Sequence[str] = ()) -> str:
-    """Once, whoever tries; says in which message."""
+async def record_change_set(journal: Journal, changed: "snapshots_api.ChangeSet", left: Sequence[str] = ()) -> str:
+    """Store the changes in the transcript, once, and return the id of the message."""
     messages = journal.session.messages
     for message in messages:
         if any(part.hash == changed.id for part in message.get_parts_by_type(PatchPart)):
             return message.id
     part = PatchPart(changed.id, changed.paths)
     if changed.origin.kind != "call":
-        text = TextPart(_words(changed, left), synthetic=True)
+        text = TextPart(_change_text(changed, left), synthetic=True)
         return (await journal.add_message(Message("user", [part, text]))).id
-    beside = next((one for one in messages if any(known.id == changed.origin.part_id for known in one.parts)), None)
-    if beside is None:
+    part_id = changed.origin.part_id
+    call_message = next((one for one in messages if any(known.id == part_id for known in one.parts)), None)
+    if call_message is None:
         return ""
-    await journal.put_part(part, beside)
-    return beside.id
+    await journal.put_part(part, call_message)
+    return call_message.id
 
 
-def _words(changed: "kept.ChangeSet", left: Sequence[str]) -> str:
-    done = _DONE[changed.origin.kind].format(files=_named(changed.paths))
-    return done + (_LEFT.format(files=_named(left)) if left else "")
+def _change_text(changed: "snapshots_api.ChangeSet", left: Sequence[str]) -> str:
+    done = _DONE[changed.origin.kind].format(files=_format_files(changed.paths))
+    return done + (_LEFT.format(files=_format_files(left)) if left else "")
 
 
-def _named(files: Sequence[str]) -> str:
-    more = f" and {len(files) - NAMED} more" if len(files) > NAMED else ""
-    return (", ".join(files[:NAMED]) or "none") + more
+def _format_files(files: Sequence[str]) -> str:
+    more = f" and {len(files) - MAX_LISTED_FILES} more" if len(files) > MAX_LISTED_FILES else ""
+    return (", ".join(files[:MAX_LISTED_FILES]) or "none") + more
 
 
-Key = tuple[str, str]  # a session and one of its calls
-Planned = dict[Path, str | None]  # files, and the hashes that they shall have
+CallKey = tuple[str, str]  # session id, call id
+PlannedWrites = dict[Path, str | None]  # files, and the hashes of their new contents (None: deleted)
 
 
-class _Call(msgspec.Struct, frozen=True):
-    """A call at work, with what is needed to write down what it changed."""
+class _ActiveCall(msgspec.Struct, frozen=True):
+    """A running call, with what is needed to store its changes."""
 
     part: ToolPart
-    seat: AgentContext
-    origin: "kept.Origin"
+    context: AgentContext
+    origin: "snapshots_api.ChangeOrigin"
 
     @property
-    def key(self) -> Key:
+    def key(self) -> CallKey:
         return self.origin.session_id, self.origin.call_id
 
 
-class _Lasting(msgspec.Struct, frozen=True):
-    """A call that has ended while its process goes on. Unless it was cut short, somebody else has the time to change
-    files meanwhile."""
+class _OpenSnapshot(msgspec.Struct, frozen=True):
+    """The snapshot before a call. With `doubtful` other programs had time to change files too, so changes may not be
+    the agent's."""
 
-    call: _Call
-    snapshots: "kept.Snapshots"
-    before: "kept.Snapshot"
+    call: _ActiveCall
+    snapshots: "snapshots_api.ChangeTracker"
+    before: "snapshots_api.WorkspaceSnapshot"
     doubtful: bool
 
 
-class Undo:
-    """One per engine; `around` goes around every call, `keep` around what the editor writes.
+class UndoRecorder:
+    """Records the file changes of all calls of an engine: `record_call` wraps calls that may change any file,
+    `record_edit` wraps writes of the file tools.
 
-    A process in the background is looked at when its call ends, when it ends itself, and when somebody asks."""
+    Changes by a background process are recorded when its call ends, when the process exits, and before an undo.
+    """
 
     def __init__(self, data: Path, bus: EventBus) -> None:
-        self.places = SnapshotLocations(data)
+        self.stores = SnapshotStores(data)
         self._bus = bus
-        self._calls: dict[Key, _Call] = {}
-        self._callers: dict[str, kept.Caller] = {}
-        self._running: set[Key] = set()
-        self._lasting: dict[Key, _Lasting] = {}
+        self._calls: dict[CallKey, _ActiveCall] = {}
+        self._callers: dict[str, snapshots_api.ParentCall] = {}
+        self._running: set[CallKey] = set()
+        self._open_snapshots: dict[CallKey, _OpenSnapshot] = {}
         self._tasks: dict[asyncio.Task[None], str] = {}
-        self._stop = [bus.subscribe(ProcessStartedEvent, self._started), bus.subscribe(ProcessExitedEvent, self._ended)]
+        self._stop = [
+            bus.subscribe(ProcessStartedEvent, self._on_process_started),
+            bus.subscribe(ProcessExitedEvent, self._on_process_exited),
+        ]
 
-    def watching(self, built_in: Collection[str]) -> Around:
-        """For the calls of one crew, in which some tools are the built-in ones."""
-        return lambda part, tool, seat: self.around(part, tool, seat, built_in=tool.name in built_in)
+    def call_wrapper(self, built_in: Collection[str]) -> CallWrapper:
+        """Return the call wrapper for a run context in which `built_in` names the built-in tools."""
+        return lambda part, tool, context: self.record_call(part, tool, context, built_in=tool.name in built_in)
 
     @asynccontextmanager
-    async def around(
-        self, part: ToolPart, tool: Tool, seat: AgentContext, *, built_in: bool
+    async def record_call(
+        self, part: ToolPart, tool: Tool, context: AgentContext, *, built_in: bool
     ) -> AsyncGenerator[None, None]:
-        call = self._calls[seat.session.id, part.call_id] = _Call(part, seat, self._origin(part, seat))
+        """Context manager around a call: registers it for `record_edit`, and takes a snapshot if it may change any
+        file."""
+        call = self._calls[context.session.id, part.call_id] = _ActiveCall(
+            part, context, self._call_origin(part, context)
+        )
         try:
-            if not may_change_anything(part, tool, seat.workspace, built_in=built_in):
+            if not may_change_files(part, tool, context.workspace, built_in=built_in):
                 yield
                 return
-            async with self._between(call, None):
+            async with self._snapshot_around(call, None):
                 yield
         finally:
             self._calls.pop(call.key, None)
 
     @asynccontextmanager
-    async def keep(self, context: ToolContext, changes: Sequence[Change]) -> AsyncGenerator[None, None]:
-        """Files outside the workspace are written without an undo; whoever allowed that knew the path."""
-        call = self._calls.get((context.session_id, context.call_id))
+    async def record_edit(
+        self, tool_context: ToolContext, changes: Sequence[PlannedChange]
+    ) -> AsyncGenerator[None, None]:
+        """Record the planned writes of a file tool. Files outside the workspace are not recorded."""
+        call = self._calls.get((tool_context.session_id, tool_context.call_id))
         if call is None:
             yield
             return
-        planned = {Path(one.place.real): None if one.after is None else kept.name_of(one.after) for one in changes}
-        async with self._between(call, planned):
+        planned = {
+            Path(one.location.real): None if one.after is None else snapshots_api.content_hash(one.after)
+            for one in changes
+        }
+        async with self._snapshot_around(call, planned):
             yield
 
-    async def recover(self, journal: Journal) -> None:
-        """What a killed program left under way is written down, and what the transcript does not know yet is added."""
+    async def recover_session(self, journal: Journal) -> None:
+        """After a crash, store the changes of interrupted calls and add those that are missing in the transcript."""
         workspace, session_id = Path(journal.session.workspace_directory or "."), journal.session.id
-        if not self.places.has(workspace):
+        if not self.stores.has_snapshots(workspace):
             return
         with suppress(StoreError):
-            found = await self.places.find(workspace)
+            found = await self.stores.open_snapshots(workspace)
             if isinstance(found, str):
                 return
-            await self.places.run(lambda: _tidy_up(found, session_id))
-            await self.places.run(lambda: found.recover(session_id))
-            for changed in await self.places.run(lambda: found.of_session(session_id)):
+            await self.stores.run_in_thread(lambda: _remove_leftovers(found, session_id))
+            await self.stores.run_in_thread(lambda: found.recover_interrupted(session_id))
+            for changed in await self.stores.run_in_thread(lambda: found.session_changes(session_id)):
                 if changed.origin.session_id == session_id:
-                    await write_down(journal, changed)
+                    await record_change_set(journal, changed)
 
-    async def look(self, session_id: str) -> None:
-        """Write down what processes in the background have changed so far."""
-        for key, lasting in list(self._lasting.items()):
-            if key[0] in _family(session_id, self._callers):
-                await self._finish(lasting, goes_on=True)
+    async def record_background_changes(self, session_id: str) -> None:
+        """Store what background processes of the session have changed so far."""
+        for key, snapshot in list(self._open_snapshots.items()):
+            if key[0] in _session_family(session_id, self._callers):
+                await self._record_changes(snapshot, still_running=True)
 
-    async def settle(self, session_id: str) -> None:
-        """The session closes, and its processes have ended: write down what is left to."""
+    async def settle_session(self, session_id: str) -> None:
+        """Store the remaining changes of a session that closes; its processes must have ended."""
         for task in [task for task, owner in self._tasks.items() if owner == session_id]:
             await task
-        family = _family(session_id, self._callers)
-        for key in [key for key in self._lasting if key[0] in family]:
-            await self._finish(self._lasting.pop(key), goes_on=False)
+        family = _session_family(session_id, self._callers)
+        for key in [key for key in self._open_snapshots if key[0] in family]:
+            await self._record_changes(self._open_snapshots.pop(key), still_running=False)
         for member in family:
             self._callers.pop(member, None)
 
     async def close(self) -> None:
+        """Unsubscribe from the event bus, wait for running tasks and record the changes of processes that still run."""
         for stop in self._stop:
             stop()
         for task in list(self._tasks):
             await task
-        for key in list(self._lasting):
-            await self._finish(self._lasting.pop(key), goes_on=False)
-        await self.places.close()
+        for key in list(self._open_snapshots):
+            await self._record_changes(self._open_snapshots.pop(key), still_running=False)
+        await self.stores.close()
 
     @asynccontextmanager
-    async def _between(self, call: _Call, planned: Planned | None) -> AsyncGenerator[None, None]:
-        """With the files as they were before kept, and what changed written down afterwards, whatever happens."""
-        begun = await self._begin(call, planned)
-        cut_short = False
+    async def _snapshot_around(self, call: _ActiveCall, planned: PlannedWrites | None) -> AsyncGenerator[None, None]:
+        """Take a snapshot, and store the changes afterwards, also after an error or a cancellation."""
+        snapshot = await self._take_snapshot(call, planned)
+        cancelled = False
         try:
             yield
         except asyncio.CancelledError:
-            cut_short = True
+            cancelled = True
             raise
         finally:
-            if begun is not None:
-                await self._ending(msgspec.structs.replace(begun, doubtful=not cut_short))
+            if snapshot is not None:
+                await self._end_call(msgspec.structs.replace(snapshot, doubtful=not cancelled))
 
-    async def _begin(self, call: _Call, planned: Planned | None) -> _Lasting | None:
-        """None where nothing is kept. Where undo was promised, a call that cannot be undone for want of space is not
-        run; elsewhere it is, and somebody is told."""
+    async def _take_snapshot(self, call: _ActiveCall, planned: PlannedWrites | None) -> _OpenSnapshot | None:
+        """Take the snapshot before a call; return None if undo is not available. If it fails, background mode denies
+        the call, because no user supervises it there; other modes run it and publish a warning."""
         try:
-            found = await self.places.find(call.seat.workspace)
+            found = await self.stores.open_snapshots(call.context.workspace)
             if isinstance(found, str):
                 return None
-            inside = _inside(planned, found.workspace)
+            inside = _inside_workspace(planned, found.workspace)
             if inside is not None and not inside:
                 return None
-            return _Lasting(call, found, await self._look(found, call.origin, inside), doubtful=False)
+            return _OpenSnapshot(
+                call, found, await self._snapshot_in_thread(found, call.origin, inside), doubtful=False
+            )
         except StoreError as error:
-            if call.seat.session.mode == "background":
+            if call.context.session.mode == "background":
                 raise ToolFailure(f"what it changes could not be undone ({error.message}). It was not run") from error
-            self._warn(call, f"{call.part.tool} runs without an undo: {error.message}")
+            self._publish_warning(call, f"{call.part.tool} runs without an undo: {error.message}")
             return None
 
-    async def _look(
-        self, snapshots: "kept.Snapshots", origin: "kept.Origin", planned: Planned | None
-    ) -> "kept.Snapshot":
-        looking = asyncio.ensure_future(self.places.run(lambda: snapshots.before(planned, origin, planned)))
+    async def _snapshot_in_thread(
+        self,
+        snapshots: "snapshots_api.ChangeTracker",
+        origin: "snapshots_api.ChangeOrigin",
+        planned: PlannedWrites | None,
+    ) -> "snapshots_api.WorkspaceSnapshot":
+        # A thread cannot be cancelled: wait for it, and discard its snapshot.
+        future = asyncio.ensure_future(
+            self.stores.run_in_thread(lambda: snapshots.take_snapshot(planned, origin, planned))
+        )
         try:
-            return await asyncio.shield(looking)
+            return await asyncio.shield(future)
         except asyncio.CancelledError:
-            await asyncio.wait([looking])
-            if not looking.exception():
-                await self.places.run(lambda: snapshots.drop(looking.result()))
+            await asyncio.wait([future])
+            if not future.exception():
+                await self.stores.run_in_thread(lambda: snapshots.discard_snapshot(future.result()))
             raise
 
-    async def _ending(self, lasting: _Lasting) -> None:
-        goes_on = lasting.call.key in self._running and lasting.before.paths is None
-        if goes_on:
-            self._lasting[lasting.call.key] = lasting
-        certain = msgspec.structs.replace(lasting, doubtful=False)
-        await asyncio.shield(self._task(self._finish(certain, goes_on=goes_on), lasting.call))
+    async def _end_call(self, snapshot: _OpenSnapshot) -> None:
+        still_running = snapshot.call.key in self._running and snapshot.before.paths is None
+        if still_running:
+            self._open_snapshots[snapshot.call.key] = snapshot
+        certain = msgspec.structs.replace(snapshot, doubtful=False)
+        task = self._start_task(self._record_changes(certain, still_running=still_running), snapshot.call)
+        await asyncio.shield(task)
 
-    async def _finish(self, lasting: _Lasting, *, goes_on: bool) -> None:
-        snapshots, before = lasting.snapshots, lasting.before
+    async def _record_changes(self, snapshot: _OpenSnapshot, *, still_running: bool) -> None:
+        snapshots, before = snapshot.snapshots, snapshot.before
         try:
-            changed = await self.places.run(lambda: snapshots.after(before, doubtful=lasting.doubtful, goes_on=goes_on))
+            changed = await self.stores.run_in_thread(
+                lambda: snapshots.record_changes(before, doubtful=snapshot.doubtful, continues=still_running)
+            )
         except OutriderError as error:
-            self._warn(lasting.call, f"what {lasting.call.part.tool} changed could not be kept: {error.message}")
+            self._publish_warning(
+                snapshot.call, f"the changes of {snapshot.call.part.tool} could not be stored: {error.message}"
+            )
             return
         if changed is not None:
-            with suppress(StoreError):  # a full disk lets it wait, and what was lost is added when it opens again
-                await write_down(lasting.call.seat.journal, changed)
+            # `recover_session` adds a missing entry when the session is opened again.
+            with suppress(StoreError):
+                await record_change_set(snapshot.call.context.journal, changed)
 
-    def _origin(self, part: ToolPart, seat: AgentContext) -> "kept.Origin":
-        session = seat.session
-        if seat.call_id and session.parent_id:
-            self._callers[session.id] = kept.Caller(session.parent_id, seat.call_id)
-        callers: list[kept.Caller] = []
+    def _call_origin(self, part: ToolPart, context: AgentContext) -> "snapshots_api.ChangeOrigin":
+        session = context.session
+        if context.call_id and session.parent_id:
+            self._callers[session.id] = snapshots_api.ParentCall(session.parent_id, context.call_id)
+        callers: list[snapshots_api.ParentCall] = []
         while caller := self._callers.get(callers[-1].session_id if callers else session.id):
             callers.append(caller)
-        return kept.Origin(session_id=session.id, call_id=part.call_id, part_id=part.id, callers=tuple(callers))
+        return snapshots_api.ChangeOrigin(
+            session_id=session.id, call_id=part.call_id, part_id=part.id, callers=tuple(callers)
+        )
 
-    def _started(self, event: ProcessStartedEvent) -> None:
+    def _on_process_started(self, event: ProcessStartedEvent) -> None:
         self._running.add((event.session_id, event.call_id))
 
-    def _ended(self, event: ProcessExitedEvent) -> None:
+    def _on_process_exited(self, event: ProcessExitedEvent) -> None:
         key = (event.session_id, event.call_id)
         self._running.discard(key)
-        if lasting := self._lasting.pop(key, None):
-            self._task(self._finish(lasting, goes_on=False), lasting.call)
+        if snapshot := self._open_snapshots.pop(key, None):
+            self._start_task(self._record_changes(snapshot, still_running=False), snapshot.call)
 
-    def _task(self, work: Coroutine[Any, Any, None], call: _Call) -> "asyncio.Task[None]":
+    def _start_task(self, work: Coroutine[Any, Any, None], call: _ActiveCall) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
         self._tasks[task] = call.origin.callers[-1].session_id if call.origin.callers else call.origin.session_id
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
         return task
 
-    def _warn(self, call: _Call, message: str) -> None:
+    def _publish_warning(self, call: _ActiveCall, message: str) -> None:
         self._bus.publish(
-            call.seat.labelled(ErrorEvent, call_id=call.part.call_id, error_type="UndoUnavailable", message=message)
+            call.context.make_event(
+                ErrorEvent, call_id=call.part.call_id, error_type="UndoUnavailable", message=message
+            )
         )
 
 
-def _tidy_up(snapshots: "kept.Snapshots", session_id: str) -> None:
-    """Beside files that were about to be written their new content may lie still."""
-    for begun in snapshots.interrupted(session_id):
-        for path in begun.planned or ():
-            clear_leftovers(snapshots.workspace / path)
+def _remove_leftovers(snapshots: "snapshots_api.ChangeTracker", session_id: str) -> None:
+    """Remove temporary files of interrupted writes."""
+    for operation in snapshots.interrupted_operations(session_id):
+        for path in operation.planned or ():
+            remove_leftovers(snapshots.workspace / path)
 
 
-def _inside(planned: Planned | None, root: Path) -> Planned | None:
+def _inside_workspace(planned: PlannedWrites | None, root: Path) -> PlannedWrites | None:
     return None if planned is None else {path: name for path, name in planned.items() if path.is_relative_to(root)}
 
 
-def _family(session_id: str, callers: "dict[str, kept.Caller]") -> set[str]:
-    """A session and those that its agents opened."""
+def _session_family(session_id: str, callers: "dict[str, snapshots_api.ParentCall]") -> set[str]:
+    """Return a session and all its descendants."""
     family = {session_id}
     while more := {child for child, caller in callers.items() if caller.session_id in family} - family:
         family |= more
     return family
+
+
+async def delete_orphaned_undo_data(data: Path, store: Store) -> None:
+    """Delete undo data of deleted sessions in all workspaces. Unreadable snapshot stores are skipped."""
+    for file in sorted((data / UNDO_FOLDER).glob(f"*/{snapshots_api.DATABASE_NAME}")):
+        try:
+            tracked = await asyncio.to_thread(snapshots_api.tracked_sessions, file.parent)
+            deleted = [session_id for session_id in tracked if await _is_deleted(session_id, store)]
+            if deleted:
+                await asyncio.to_thread(snapshots_api.forget_sessions, file.parent, deleted)
+        except StoreError:
+            continue
+
+
+async def _is_deleted(session_id: str, store: Store) -> bool:
+    try:
+        await store.get(session_id)
+    except SessionNotFoundError:
+        return True
+    return False

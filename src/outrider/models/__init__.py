@@ -1,1 +1,1 @@
-"""Model clients, pricing, and models that run locally."""
+"""Model clients, model pricing, session recording, and models that run in this process."""

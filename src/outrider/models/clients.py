@@ -1,4 +1,4 @@
-"""Clients for calls that stand alone: their connections live as long as the event loop, and close with it."""
+"""Creates model clients from provider settings, shares them between single calls, and prices answers."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -9,17 +9,17 @@ from typing import Any, TypeVar, get_args
 
 import msgspec
 
-from outrider.agents.budget import Price
-from outrider.config.environment import filled_in, proxy_for
+from outrider.agents.budget import ModelPrice
+from outrider.config.environment import proxy_for, with_environment_defaults
 from outrider.errors import ConfigurationError
-from outrider.providers.catalog import Catalog
-from outrider.providers.client import Candidate, FallbackClient, WireClient
-from outrider.providers.provider import ModelClient, Wire
-from outrider.providers.stream_filters.base import Stage
+from outrider.providers.catalog import ModelCatalog
+from outrider.providers.client import FallbackCandidate, FallbackClient, WireClient
+from outrider.providers.provider import ModelClient, WireFormat
+from outrider.providers.stream_filters.stream_filter import StreamFilter
 from outrider.providers.transport.http_client import HttpClient
 from outrider.providers.transport.rate_limit import RateLimit, RateLimiter
 from outrider.providers.transport.retry import RetryPolicy
-from outrider.providers.transport.transport import Timeouts, Transport
+from outrider.providers.transport.transport import HttpTimeouts, HttpTransport
 from outrider.types.agents import Agent, Provider, ProviderKind
 from outrider.types.deltas import Delta
 from outrider.types.request import Request
@@ -28,10 +28,13 @@ from outrider.types.usage import Tokens
 Settings = TypeVar("Settings", bound=msgspec.Struct)
 
 
-def model_client(provider: Provider, *, catalog: Catalog | None = None) -> ModelClient:
-    """The client of a provider. What it leaves open comes from the environment; its `options` may hold `timeouts`,
-    `retry` and `rate_limit`, each with the fields of the struct of that name, `cassette` (a Deck or its options), and
-    `text_tools`: whether its models get tools as text, since they have no calls of their own."""
+def model_client(provider: Provider, *, catalog: ModelCatalog | None = None) -> ModelClient:
+    """Creates the client of a provider; missing settings are read from the environment.
+
+    The provider's `options` may contain `timeouts` (HttpTimeouts), `retry` (RetryPolicy), `rate_limit` (RateLimit),
+    `cassette` (CassetteOptions or a factory) and `text_tools`, which renders tools as text for models without native
+    tool calls. Raises ConfigurationError.
+    """
     match provider.kind:
         case "scripted":
             from outrider.providers.scripted import scripted_client
@@ -42,75 +45,83 @@ def model_client(provider: Provider, *, catalog: Catalog | None = None) -> Model
 
             return local_client(provider)
         case "outrider":
-            from outrider.providers.remote_agent import PeerWire
+            from outrider.providers.remote_agent import RemoteAgentWire
 
-            return _wired(provider, PeerWire(provider))
+            return _create_wire_client(provider, RemoteAgentWire(provider))
         case "openai":
-            return _chat(filled_in(provider))
+            return _create_chat_client(with_environment_defaults(provider))
         case "openai-responses":
             from outrider.providers.openai.responses_client import ResponsesWire
 
-            filled = filled_in(provider)
-            return _wired(filled, ResponsesWire(filled))
+            filled = with_environment_defaults(provider)
+            return _create_wire_client(filled, ResponsesWire(filled))
         case "google":
             from outrider.providers.google.client import GoogleWire
 
-            filled = filled_in(provider)
-            return _wired(filled, GoogleWire(filled))
+            filled = with_environment_defaults(provider)
+            return _create_wire_client(filled, GoogleWire(filled))
         case "anthropic":
-            filled = filled_in(provider)
-            return _wired(filled, _anthropic(filled, catalog or Catalog()))
-        case unknown:  # pyright: ignore[reportUnnecessaryComparison]  values are not checked when they are made
+            filled = with_environment_defaults(provider)
+            return _create_wire_client(filled, _create_anthropic_wire(filled, catalog or ModelCatalog()))
+        case unknown:  # pyright: ignore[reportUnnecessaryComparison]  msgspec does not validate constructor arguments
             known = ", ".join(get_args(ProviderKind))
-            raise ConfigurationError(f"the provider {provider.name!r}: no such kind as {unknown!r}; known: {known}")
+            raise ConfigurationError(
+                f"the provider {provider.name!r} has the unknown kind {unknown!r}; use one of: {known}"
+            )
 
 
 def fallback_client(
     models: list[tuple[Provider, str | None]],
     *,
-    catalog: Catalog | None = None,
+    catalog: ModelCatalog | None = None,
 ) -> FallbackClient:
-    """An ordered list of providers and models. Who has somebody to fall back on gives up sooner."""
+    """Creates a client that tries providers and models in order; all but the last one retry less often."""
     last = len(models) - 1
     return FallbackClient(
         [
-            Candidate(
-                model_client(_impatient(provider) if place < last else provider, catalog=catalog),
+            FallbackCandidate(
+                model_client(_with_fewer_attempts(provider) if index < last else provider, catalog=catalog),
                 model,
             )
-            for place, (provider, model) in enumerate(models)
+            for index, (provider, model) in enumerate(models)
         ]
     )
 
 
-def _wired(provider: Provider, wire: Wire, stage: Callable[[Request], Stage] | None = None) -> WireClient:
-    limit = _options(provider, "rate_limit", RateLimit)
+def _create_wire_client(
+    provider: Provider, wire: WireFormat, create_filter: Callable[[Request], StreamFilter] | None = None
+) -> WireClient:
+    limit = _parse_options(provider, "rate_limit", RateLimit)
     return WireClient(
         provider.name,
         wire,
-        _transport(provider),
-        retry=_options(provider, "retry", RetryPolicy),
+        _create_transport(provider),
+        retry=_parse_options(provider, "retry", RetryPolicy),
         limiter=RateLimiter(limit) if limit != RateLimit() else None,
-        stage=stage,
+        create_filter=create_filter,
     )
 
 
-def _transport(provider: Provider) -> Transport:
-    network = HttpClient(_options(provider, "timeouts", Timeouts), proxy=proxy_for)
+def _create_transport(provider: Provider) -> HttpTransport:
+    network = HttpClient(_parse_options(provider, "timeouts", HttpTimeouts), proxy=proxy_for)
     given = provider.options.get("cassette")
     if given is None:
         return network
-    from outrider.providers.cassettes.deck import Deck, DeckOptions
+    from outrider.providers.cassettes.transport_factory import CassetteOptions, CassetteTransportFactory
 
-    deck = given if isinstance(given, Deck) else Deck(_options(provider, "cassette", DeckOptions))
-    return deck.over(network)
+    factory = (
+        given
+        if isinstance(given, CassetteTransportFactory)
+        else CassetteTransportFactory(_parse_options(provider, "cassette", CassetteOptions))
+    )
+    return factory.wrap_transport(network)
 
 
-def _chat(provider: Provider) -> ModelClient:
+def _create_chat_client(provider: Provider) -> ModelClient:
     from outrider.providers.openai.chat_client import ChatWire
-    from outrider.providers.stream_filters.think_tags import think_tags
+    from outrider.providers.stream_filters.think_tags import create_think_filter
 
-    client = _wired(provider, ChatWire(provider), think_tags)
+    client = _create_wire_client(provider, ChatWire(provider), create_think_filter)
     if not provider.options.get("text_tools"):
         return client
     from outrider.providers.stream_filters.text_tools import TextToolsClient
@@ -118,23 +129,23 @@ def _chat(provider: Provider) -> ModelClient:
     return TextToolsClient(client)
 
 
-def _anthropic(provider: Provider, catalog: Catalog) -> Wire:
+def _create_anthropic_wire(provider: Provider, catalog: ModelCatalog) -> WireFormat:
     from outrider.providers.anthropic.client import AnthropicWire
 
     def output_limit(model: str) -> int | None:
         return catalog.output_limit(provider.kind, model, base_url=provider.base_url)
 
-    return AnthropicWire(provider, output_limit, catalog.notes(provider.kind, base_url=provider.base_url))
+    return AnthropicWire(provider, output_limit, catalog.learned_facts(provider.kind, base_url=provider.base_url))
 
 
-def _impatient(provider: Provider) -> Provider:
+def _with_fewer_attempts(provider: Provider) -> Provider:
     if provider.kind == "scripted":
         return provider
     retry = {"attempts": 2} | provider.options.get("retry", {})
     return msgspec.structs.replace(provider, options=provider.options | {"retry": retry})
 
 
-def _options(provider: Provider, name: str, kind: type[Settings]) -> Settings:
+def _parse_options(provider: Provider, name: str, kind: type[Settings]) -> Settings:
     given: Any = provider.options.get(name, {})
     try:
         return given if isinstance(given, kind) else msgspec.convert(given, kind)
@@ -142,45 +153,48 @@ def _options(provider: Provider, name: str, kind: type[Settings]) -> Settings:
         raise ConfigurationError(f"options of the provider {provider.name!r}: {name}: {error}") from error
 
 
-_MOST = 8  # providers per loop; further ones are connected to anew for each call
+_MAX_SHARED_CLIENTS = 8  # per event loop; further providers get a new client for each call
 
 
-class _Kept:
+class _SharedClient:
     def __init__(self, provider: Provider, client: ModelClient, keeper: AsyncGenerator[None, None]) -> None:
         self.provider = provider
         self.client = client
-        self.keeper = keeper
+        self.closer = keeper
 
 
-_kept: dict[asyncio.AbstractEventLoop, list[_Kept]] = {}
+_shared_clients: dict[asyncio.AbstractEventLoop, list[_SharedClient]] = {}
 
 
 @asynccontextmanager
-async def connected(provider: Provider, catalog: Catalog) -> AsyncGenerator[ModelClient, None]:
-    """A handshake costs more than a short answer, so the client of an equal provider is used again."""
+async def shared_client(provider: Provider, catalog: ModelCatalog) -> AsyncGenerator[ModelClient, None]:
+    """Yields a client that is shared by all calls in this event loop, since a TLS handshake is slow.
+
+    The client is closed with the loop. Scripted providers and cassettes are not shared.
+    """
     loop = asyncio.get_running_loop()
-    kept = _kept.get(loop) or _opened(loop)
-    for known in kept:
+    clients = _shared_clients.get(loop) or _clients_of_loop(loop)
+    for known in clients:
         if known.provider == provider:
             yield known.client
             return
     client = model_client(provider, catalog=catalog)
-    if len(kept) >= _MOST or provider.kind == "scripted" or "cassette" in provider.options:
+    if len(clients) >= _MAX_SHARED_CLIENTS or provider.kind == "scripted" or "cassette" in provider.options:
         try:
             yield client
         finally:
             await client.aclose()
         return
-    keeper = _keep(client, loop)
-    kept.append(_Kept(provider, client, keeper))
-    await anext(keeper)
+    closer = _close_with_loop(client, loop)
+    clients.append(_SharedClient(provider, client, closer))
+    await anext(closer)
     yield client
 
 
-class LateClient:
-    """A provider that no agent thinks with yet: what speaks to it is loaded when somebody switches to it."""
+class LazyClient:
+    """Creates the real client on first use, for providers that no agent uses yet."""
 
-    def __init__(self, provider: Provider, catalog: Catalog) -> None:
+    def __init__(self, provider: Provider, catalog: ModelCatalog) -> None:
         self.name = provider.name
         self._provider = provider
         self._catalog = catalog
@@ -189,8 +203,8 @@ class LateClient:
     def _client(self) -> ModelClient:
         return model_client(self._provider, catalog=self._catalog)
 
-    def family(self, model: str) -> str:
-        return self._client.family(model)
+    def model_family(self, model: str) -> str:
+        return self._client.model_family(model)
 
     def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
         return self._client.stream(request)
@@ -200,39 +214,39 @@ class LateClient:
             await self._client.aclose()
 
 
-async def _keep(client: ModelClient, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None, None]:
-    """A loop that shuts down closes the generators that are still open; this one closes the client with it."""
+async def _close_with_loop(client: ModelClient, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None, None]:
+    """Closes the client when the event loop shuts down: `shutdown_asyncgens` closes this suspended generator."""
     try:
         yield
     finally:
-        _kept.pop(loop, None)
+        _shared_clients.pop(loop, None)
         await client.aclose()
 
 
-def _opened(loop: asyncio.AbstractEventLoop) -> list[_Kept]:
-    for other in [other for other in _kept if other.is_closed()]:
-        del _kept[other]
-    return _kept.setdefault(loop, [])
+def _clients_of_loop(loop: asyncio.AbstractEventLoop) -> list[_SharedClient]:
+    for other in [other for other in _shared_clients if other.is_closed()]:
+        del _shared_clients[other]
+    return _shared_clients.setdefault(loop, [])
 
 
 _MILLION = 1_000_000
 
 
 @cache
-def known_models() -> Catalog:
-    """What is known of models does not change while a program runs, so it is read once."""
-    return Catalog()
+def shared_catalog() -> ModelCatalog:
+    """Returns the catalog of the process; its data does not change while the program runs."""
+    return ModelCatalog()
 
 
 class CatalogPricing:
-    """Answers are remembered: a catalog's look-up is too slow for every step."""
+    """Prices and limits of agents' models; caches lookups, which are too slow for every step."""
 
-    def __init__(self, catalog: Catalog, providers: Mapping[str, Provider]) -> None:
+    def __init__(self, catalog: ModelCatalog, providers: Mapping[str, Provider]) -> None:
         self._catalog = catalog
         self._providers = providers
-        self._look_up = lru_cache(maxsize=256)(self._find)
+        self._look_up = lru_cache(maxsize=256)(self._find_facts)
 
-    def price(self, agent: Agent) -> Price | None:
+    def price(self, agent: Agent) -> ModelPrice | None:
         return self._look_up(agent.provider, agent.model)[0]
 
     def context_limit(self, agent: Agent) -> int | None:
@@ -242,32 +256,32 @@ class CatalogPricing:
         return self._look_up(agent.provider, agent.model)[2]
 
     def cost(self, agent: Agent, model: str, tokens: Tokens) -> Decimal | None:
-        """By the model that answered, else by the one that was asked: some give themselves names of their own."""
+        """Returns the cost by the model that answered, else by the requested one; some servers report other names."""
         price = self.price(agent)
-        if not tokens.total or price is None or price.by_bill:
+        if not tokens.total or price is None or price.billed_afterwards:
             return None
-        place = self._providers[agent.provider]
-        if place.kind == "local":
+        configured = self._providers[agent.provider]
+        if configured.kind == "local":
             return Decimal(0)
         for name in dict.fromkeys((model, agent.model)):
-            cost = self._catalog.cost_of(place.kind, name, tokens, base_url=place.base_url) if name else None
+            cost = self._catalog.cost_of(configured.kind, name, tokens, base_url=configured.base_url) if name else None
             if cost is not None:
                 return cost
         return None
 
-    def _find(self, provider: str, model: str) -> tuple[Price | None, int | None, int | None]:
-        place, catalog = self._providers[provider], self._catalog
-        if place.kind == "scripted":
+    def _find_facts(self, provider: str, model: str) -> tuple[ModelPrice | None, int | None, int | None]:
+        configured, catalog = self._providers[provider], self._catalog
+        if configured.kind == "scripted":
             return None, None, None
-        if place.kind == "outrider":
-            return Price(by_bill=True), None, None
-        if place.kind == "local":
-            from outrider.models.local.weights import limits_of
-            from outrider.providers.local.client import LARGEST_ANSWER
+        if configured.kind == "outrider":
+            return ModelPrice(billed_afterwards=True), None, None
+        if configured.kind == "local":
+            from outrider.models.local.weights import runtime_limits
+            from outrider.providers.local.client import MAX_ANSWER_TOKENS
 
-            return Price(), limits_of(place).context, LARGEST_ANSWER
-        read = catalog.cost_of(place.kind, model, Tokens(input=_MILLION), base_url=place.base_url)
-        write = catalog.cost_of(place.kind, model, Tokens(output=_MILLION), base_url=place.base_url)
-        price = Price(read / _MILLION, write / _MILLION) if read is not None and write is not None else None
-        context = catalog.context_limit(place.kind, model, base_url=place.base_url)
-        return price, context, catalog.output_limit(place.kind, model, base_url=place.base_url)
+            return ModelPrice(), runtime_limits(configured).context, MAX_ANSWER_TOKENS
+        read = catalog.cost_of(configured.kind, model, Tokens(input=_MILLION), base_url=configured.base_url)
+        write = catalog.cost_of(configured.kind, model, Tokens(output=_MILLION), base_url=configured.base_url)
+        price = ModelPrice(read / _MILLION, write / _MILLION) if read is not None and write is not None else None
+        context = catalog.context_limit(configured.kind, model, base_url=configured.base_url)
+        return price, context, catalog.output_limit(configured.kind, model, base_url=configured.base_url)

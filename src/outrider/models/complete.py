@@ -1,4 +1,4 @@
-"""One answer of a model without the loop: the smallest way to use Outrider."""
+"""A single model call without the agent loop: `complete` and `async_complete`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from outrider._sync import run_sync
-from outrider.config.environment import filled_in
+from outrider.config.environment import with_environment_defaults
 from outrider.context.lower import lower
 from outrider.errors import ConfigurationError, ProviderError
-from outrider.models.clients import connected, known_models
-from outrider.providers.assembler import Assembler
+from outrider.models.clients import shared_catalog, shared_client
+from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.provider import ModelClient
 from outrider.types.agents import Provider
 from outrider.types.deltas import Answer
@@ -30,19 +30,22 @@ async def async_complete(
     stream: bool = True,
     settings: ModelSettings | Mapping[str, Any] | None = None,
 ) -> Answer:
-    """`tools` are ToolSpecs or whatever has `to_schema()`. Raises ProviderError; what arrived before it is the
-    Answer in its `details["answer"]`."""
-    provider = filled_in(provider)
-    async with connected(provider, known_models()) as client:
+    """Requests one answer from a model.
+
+    `messages` is a text or a list of messages. `tools` are ToolSpecs, schemas, or objects with `to_schema()`; the call
+    does not run them. Raises ProviderError; its `details["answer"]` holds the Answer received until then.
+    """
+    provider = with_environment_defaults(provider)
+    async with shared_client(provider, shared_catalog()) as client:
         request = Request(
             model,
-            lower(_messages(messages), family=client.family(model)),
+            lower(_to_messages(messages), family=client.model_family(model)),
             system=system,
-            tools=tuple(_spec(tool) for tool in tools),
-            settings=_settings(settings),
+            tools=tuple(_to_tool_spec(tool) for tool in tools),
+            settings=_to_settings(settings),
             stream=stream,
         )
-        return await _answer(client, provider, request)
+        return await _collect_answer(client, provider, request)
 
 
 def complete(
@@ -55,28 +58,28 @@ def complete(
     stream: bool = True,
     settings: ModelSettings | Mapping[str, Any] | None = None,
 ) -> Answer:
-    """`async_complete` for plain code; it also works where an event loop already runs, as in a notebook."""
+    """Runs `async_complete` from synchronous code, also inside a running event loop such as a notebook."""
     return run_sync(
         lambda: async_complete(provider, model, messages, system=system, tools=tools, stream=stream, settings=settings)
     )
 
 
-async def _answer(client: ModelClient, provider: Provider, request: Request) -> Answer:
-    assembler = Assembler(client.family(request.model))
+async def _collect_answer(client: ModelClient, provider: Provider, request: Request) -> Answer:
+    assembler = AnswerAssembler(client.model_family(request.model))
 
-    def answer() -> Answer:
-        return assembler.answer(cost_of(provider, request.model, assembler))
+    def build_answer() -> Answer:
+        return assembler.build_answer(answer_cost(provider, request.model, assembler))
 
     try:
         async for delta in client.stream(request):
             assembler.add(delta)
     except ProviderError as error:
-        error.details["answer"] = answer()
+        error.details["answer"] = build_answer()
         raise
-    return answer()
+    return build_answer()
 
 
-def _messages(messages: str | Message | Sequence[Message]) -> Sequence[Message]:
+def _to_messages(messages: str | Message | Sequence[Message]) -> Sequence[Message]:
     match messages:
         case str():
             return [text_message("user", messages)]
@@ -85,22 +88,22 @@ def _messages(messages: str | Message | Sequence[Message]) -> Sequence[Message]:
         case [*several] if {type(message) for message in several} <= {Message}:
             return several
         case _:
-            raise ConfigurationError("messages are a string or a list of Message")
+            raise ConfigurationError("messages must be a string or a list of Message objects")
 
 
-def cost_of(provider: Provider, asked: str, assembler: Assembler) -> Decimal | None:
-    """Who answered counts; some providers name themselves in ways that no price list knows."""
+def answer_cost(provider: Provider, requested_model: str, assembler: AnswerAssembler) -> Decimal | None:
+    """Returns the cost by the model that answered, else by the requested one; some servers report other names."""
     if assembler.tokens == Tokens():
         return None
     prices = (
-        known_models().cost_of(provider.kind, model, assembler.tokens, base_url=provider.base_url)
-        for model in dict.fromkeys((assembler.model, asked))
+        shared_catalog().cost_of(provider.kind, model, assembler.tokens, base_url=provider.base_url)
+        for model in dict.fromkeys((assembler.model, requested_model))
         if model
     )
     return next((price for price in prices if price is not None), None)
 
 
-def _settings(settings: ModelSettings | Mapping[str, Any] | None) -> ModelSettings:
+def _to_settings(settings: ModelSettings | Mapping[str, Any] | None) -> ModelSettings:
     if settings is None or isinstance(settings, ModelSettings):
         return settings or ModelSettings()
     try:
@@ -109,8 +112,8 @@ def _settings(settings: ModelSettings | Mapping[str, Any] | None) -> ModelSettin
         raise ConfigurationError(f"settings: {error}") from error
 
 
-def _spec(tool: Any) -> ToolSpec:
-    """A tool as it is offered to a model, from a ToolSpec or from the schema that a tool gives of itself."""
+def _to_tool_spec(tool: Any) -> ToolSpec:
+    """Converts a ToolSpec, a schema in OpenAI's or Anthropic's form, or an object with `to_schema()`."""
     if isinstance(tool, ToolSpec):
         return tool
     schema: Any = tool.to_schema() if hasattr(tool, "to_schema") else tool

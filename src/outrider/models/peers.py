@@ -1,31 +1,34 @@
-"""Servers whose agents work for ours: who they are, and how a person's answers reach them."""
+"""Peers, the remote Outrider servers in the configuration: list them, and send replies to their agents."""
 
 from collections.abc import Iterable
 from contextlib import aclosing
 from typing import Any
 
-from outrider.config.environment import filled_in, proxy_for
+from outrider.config.environment import proxy_for, with_environment_defaults
 from outrider.types.agents import Provider
 
-KIND = "outrider"
+PEER_KIND = "outrider"
 
 
-def peers_among(providers: Iterable[Provider]) -> dict[str, Provider]:
-    """By their addresses, as the wire of such providers writes them."""
-    peers = [filled_in(provider) for provider in providers if provider.kind == KIND]
+def find_peers(providers: Iterable[Provider]) -> dict[str, Provider]:
+    """Returns the peers by address, in the form that RemoteAgentWire uses."""
+    peers = [with_environment_defaults(provider) for provider in providers if provider.kind == PEER_KIND]
     return {(peer.base_url or "").rstrip("/"): peer for peer in peers}
 
 
-async def tell_peer(peer: Provider, path: str, answer: dict[str, Any]) -> bytes:
-    """Raises ProviderError where it is refused, NotFoundError where nobody waits for it any more."""
-    from outrider.providers.remote_agent import PeerWire  # by those who answer: most have no peers
+async def send_to_peer(peer: Provider, path: str, answer: dict[str, Any]) -> bytes:
+    """Posts a reply to a peer and returns the response body.
+
+    Raises ProviderError for an error response, NotFoundError if the question is no longer open.
+    """
+    from outrider.providers.remote_agent import RemoteAgentWire  # lazy: most configurations have no peers
     from outrider.providers.transport.http_client import HttpClient
 
-    wire, pieces = PeerWire(peer), list[bytes]()
+    wire, chunks = RemoteAgentWire(peer), list[bytes]()
     async with aclosing(HttpClient(proxy=proxy_for)) as http:
-        answered = await http.send(wire.answering(path, answer))
-        while piece := await answered.read():
-            pieces.append(piece)
-    if answered.status >= 400:
-        raise wire.error(answered.status, answered.headers, b"".join(pieces))
-    return b"".join(pieces)
+        response = await http.send(wire.build_reply(path, answer))
+        while chunk := await response.read():
+            chunks.append(chunk)
+    if response.status >= 400:
+        raise wire.decode_error(response.status, response.headers, b"".join(chunks))
+    return b"".join(chunks)

@@ -1,4 +1,4 @@
-"""Says in words what decided about a call, command by command, and what could be offered."""
+"""Explains a permission decision command by command, and backtests changed rules on the calls of a session."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -7,14 +7,16 @@ from typing import Any
 from msgspec import Struct
 
 from outrider.permissions.modes import Decision, Mode
-from outrider.permissions.policy import Policy, ShellCall, assess, decide, decide_by
-from outrider.permissions.redaction.terminal import for_terminal
-from outrider.permissions.rule_suggestions import offered_rules
+from outrider.permissions.policy import PermissionRules, ShellCall, assess_call, decide, decide_with_rules
+from outrider.permissions.redaction.terminal import sanitize_for_terminal
+from outrider.permissions.rule_suggestions import suggested_rules
 from outrider.types.messages import Message
 from outrider.types.parts import ToolPart
 
 
-class Explanation(Struct, frozen=True):
+class DecisionExplanation(Struct, frozen=True):
+    """A decision, the findings for each shell command, and the rules that "always" would add."""
+
     decision: Decision
     steps: tuple[str, ...] = ()
     offers: tuple[str, ...] = ()
@@ -22,10 +24,10 @@ class Explanation(Struct, frozen=True):
     def format(self) -> str:
         decided = f"{self.decision.effect}: {self.decision.reason}"
         lines = [decided if self.decision.rule is None else f"{decided} ({self.decision.rule})", *self.steps]
-        return for_terminal("\n".join([*lines, *(f'"always" would add {rule}' for rule in self.offers)]))
+        return sanitize_for_terminal("\n".join([*lines, *(f'"always" would add {rule}' for rule in self.offers)]))
 
 
-def explain(
+def explain_decision(
     tool: str,
     arguments: Mapping[str, Any],
     *,
@@ -35,31 +37,35 @@ def explain(
     deny: Sequence[str] = (),
     workspace: str,
     **more: Any,
-) -> Explanation:
-    """The decision itself comes from `decide`; this adds what it was made of."""
+) -> DecisionExplanation:
+    """Returns the decision of `decide` with the findings that led to it."""
     decision = decide(tool, arguments, mode=mode, allow=allow, ask=ask, deny=deny, workspace=workspace, **more)
-    call = assess(tool, arguments, workspace=workspace)
-    steps = tuple(_steps(call)) if isinstance(call, ShellCall) else ()
-    offers = offered_rules(tool, arguments, workspace=workspace) if decision.effect == "ask" else ()
-    return Explanation(decision, steps, offers)
+    call = assess_call(tool, arguments, workspace=workspace)
+    steps = tuple(_explain_commands(call)) if isinstance(call, ShellCall) else ()
+    offers = suggested_rules(tool, arguments, workspace=workspace) if decision.effect == "ask" else ()
+    return DecisionExplanation(decision, steps, offers)
 
 
-def _steps(call: ShellCall) -> Iterable[str]:
+def _explain_commands(call: ShellCall) -> Iterable[str]:
     for problem in call.script.problems:
         yield f"  not understood: {problem}"
     for command in call.script.commands:
-        behind = f" (behind {', '.join(command.wrappers)})" if command.wrappers else ""
-        doubts = [doubt for doubt in (command.doubt, *command.barriers) if doubt]
-        yield f"  {command.shown}{behind}: {'; '.join(doubts) or 'reads only'}"
+        wrapped = f" (behind {', '.join(command.wrappers)})" if command.wrappers else ""
+        doubts = [doubt for doubt in (command.unproven_reason, *command.barriers) if doubt]
+        yield f"  {command.source_text}{wrapped}: {'; '.join(doubts) or 'reads only'}"
 
 
 class PastCall(Struct, frozen=True):
+    """A tool call from a stored transcript."""
+
     tool: str
     arguments: dict[str, Any]
     call_id: str = ""
 
 
-class Verdict(Struct, frozen=True):
+class BacktestResult(Struct, frozen=True):
+    """The decisions for one past call under the old and the new rules."""
+
     call: PastCall
     before: Decision
     after: Decision
@@ -70,24 +76,32 @@ class Verdict(Struct, frozen=True):
 
 
 def past_calls(messages: Iterable[Message]) -> Iterator[PastCall]:
-    """Every call of a transcript, with the input it was made with."""
+    """Yields every tool call of a transcript with its original input."""
     for message in messages:
         for part in message.parts:
             if isinstance(part, ToolPart):
                 yield PastCall(part.tool, dict(part.state.input), part.call_id)
 
 
-def backtest(
-    calls: Iterable[PastCall], *, before: Policy, after: Policy, mode: Mode, workspace: str, sandbox: bool = False
-) -> list[Verdict]:
-    def judged(policy: Policy, call: PastCall) -> Decision:
-        return decide_by(policy, call.tool, call.arguments, mode=mode, workspace=workspace, sandbox=sandbox)
+def backtest_rules(
+    calls: Iterable[PastCall],
+    *,
+    before: PermissionRules,
+    after: PermissionRules,
+    mode: Mode,
+    workspace: str,
+    sandbox: bool = False,
+) -> list[BacktestResult]:
+    """Decides every call again under both rule sets. Runs nothing."""
 
-    return [Verdict(call, judged(before, call), judged(after, call)) for call in calls]
+    def decide_call(rules: PermissionRules, call: PastCall) -> Decision:
+        return decide_with_rules(rules, call.tool, call.arguments, mode=mode, workspace=workspace, sandbox=sandbox)
+
+    return [BacktestResult(call, decide_call(before, call), decide_call(after, call)) for call in calls]
 
 
-def summary(verdicts: Iterable[Verdict]) -> Mapping[str, int]:
-    """How many calls moved where, as "ask -> allow"; those that stay are counted under their effect alone."""
+def count_changes(verdicts: Iterable[BacktestResult]) -> Mapping[str, int]:
+    """Returns the number of calls for each change such as "ask -> allow"; unchanged calls have their effect as key."""
     return Counter(
         f"{verdict.before.effect} -> {verdict.after.effect}" if verdict.changed else verdict.after.effect
         for verdict in verdicts

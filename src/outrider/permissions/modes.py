@@ -1,4 +1,7 @@
-"""The table of modes: what each kind of action may do where no rule speaks."""
+"""The permission mode table, the decision type, and the shape of each built-in tool's arguments.
+
+The table gives the effect for each action in each mode; it applies when no rule matches the call.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
@@ -12,35 +15,44 @@ MODES: tuple[str, ...] = get_args(Mode)
 
 
 class Decision(Struct, frozen=True):
-    """`rule` is the rule that decided, as it was written; None: the mode, or a protection that no rule lifts."""
+    """The outcome for one call.
+
+    `rule` is the text of the rule that decided; it is None if the mode or a protected path decided.
+    """
 
     effect: Effect
     reason: str
     rule: str | None = None
 
     def __post_init__(self) -> None:
-        # A path in the reason may hold bytes that are no text, and a decision is stored.
+        # A file name in the reason may contain surrogate escapes, which the store cannot encode as UTF-8.
         if not self.reason.isascii():
             force_setattr(self, "reason", self.reason.encode("utf-8", "backslashreplace").decode())
 
 
 Action = Literal["talk", "read", "shell that reads", "write", "shell", "beyond", "protected", "delegate"]
-"""What a call amounts to; `beyond` is the network, a path outside or a tool that is not known."""
+"""The class of effect of a call; `beyond` is network access, a path outside the workspace or an unknown tool."""
 
-_NOTHING: dict[Action, Effect] = {action: "deny" for action in get_args(Action)}
-_READING: dict[Action, Effect] = {"talk": "allow", "read": "allow", "shell that reads": "allow", "delegate": "allow"}
-_ASKING: dict[Action, Effect] = {"beyond": "ask", "protected": "ask"}
-_CHANGING: dict[Action, Effect] = {"write": "ask", "shell": "ask"}
-_ALONE: dict[Action, Effect] = {"write": "allow", "shell": "allow"}
+_DENY_ALL: dict[Action, Effect] = {action: "deny" for action in get_args(Action)}
+_ALLOW_READS: dict[Action, Effect] = {
+    "talk": "allow",
+    "read": "allow",
+    "shell that reads": "allow",
+    "delegate": "allow",
+}
+_ASK_BEYOND: dict[Action, Effect] = {"beyond": "ask", "protected": "ask"}
+_ASK_CHANGES: dict[Action, Effect] = {"write": "ask", "shell": "ask"}
+_ALLOW_CHANGES: dict[Action, Effect] = {"write": "allow", "shell": "allow"}
 
 MODE_TABLE: dict[Mode, dict[Action, Effect]] = {
-    "chat": _NOTHING,
-    "plan": {**_NOTHING, **_READING, **_ASKING},
-    "agent": {**_NOTHING, **_READING, **_ASKING, **_CHANGING},
-    "background": {**_NOTHING, **_READING, **_ALONE},
+    "chat": _DENY_ALL,
+    "plan": {**_DENY_ALL, **_ALLOW_READS, **_ASK_BEYOND},
+    "agent": {**_DENY_ALL, **_ALLOW_READS, **_ASK_BEYOND, **_ASK_CHANGES},
+    "background": {**_DENY_ALL, **_ALLOW_READS, **_ALLOW_CHANGES},
 }
-_ALLOWS: dict[Mode, int] = {"chat": 0, "plan": 1, "agent": 2, "background": 2}
-WHY: dict[Action, str] = {
+# Agent and background rank equal: they differ in who approves, not in what is possible.
+_MODE_RANK: dict[Mode, int] = {"chat": 0, "plan": 1, "agent": 2, "background": 2}
+ACTION_REASONS: dict[Action, str] = {
     "talk": "it changes nothing outside the session",
     "read": "it reads inside the workspace",
     "shell that reads": "every command in it is proven to read only",
@@ -52,15 +64,19 @@ WHY: dict[Action, str] = {
 }
 
 
-def stricter(caller: Mode, callee: Mode) -> Mode:
-    """The mode of work that one agent gives another: the caller's, unless the callee's allows less. Whether somebody is
-    asked is the caller's matter: neither agent nor background mode allows less than the other."""
-    return min(caller, callee, key=_ALLOWS.__getitem__)
+def stricter_mode(caller: Mode, callee: Mode) -> Mode:
+    """Returns the mode of a delegated run: the caller's mode, unless the callee's mode permits less.
+
+    On a tie the caller's mode wins, so a background caller never starts to ask for approvals.
+    """
+    return min(caller, callee, key=_MODE_RANK.__getitem__)
 
 
-def offered(mode: Mode, action: Action, *, changes: bool = False) -> bool:
-    """Whether the mode has such tools at all; no rule brings back what a mode does not have. `changes` says of a call
-    that it would change files, wherever they are."""
+def mode_offers(mode: Mode, action: Action, *, changes: bool = False) -> bool:
+    """Returns whether the mode offers the action at all; an allow rule cannot add what a mode does not offer.
+
+    `changes` is True for a call that changes files, inside or outside the workspace.
+    """
     match mode:
         case "chat":
             return False
@@ -70,20 +86,20 @@ def offered(mode: Mode, action: Action, *, changes: bool = False) -> bool:
             return True
 
 
-Kind = Literal["read", "write", "shell", "network", "talk", "delegate", "unknown"]
+ToolKind = Literal["read", "write", "shell", "network", "talk", "delegate", "unknown"]
 
 
 class ToolShape(Struct, frozen=True):
-    """`subjects` are the names under which the argument that matters may come, best first."""
+    """How a tool's arguments are read: `subjects` lists the accepted names of its main argument, preferred first."""
 
-    kind: Kind
+    kind: ToolKind
     subjects: tuple[str, ...] = ()
     op: str = "read"
 
 
 _PATHS = ("file_path", "path", "filename", "file")
 _FOLDERS = ("path", "directory", "dir", "cwd")
-TOOLS: dict[str, ToolShape] = {
+TOOL_SHAPES: dict[str, ToolShape] = {
     "read": ToolShape("read", _PATHS),
     "list": ToolShape("read", _FOLDERS, "list"),
     "glob": ToolShape("read", _FOLDERS, "list"),
@@ -108,18 +124,20 @@ _UNKNOWN = ToolShape("unknown")
 _CWD = ("cwd", "workdir", "working_directory", "directory")
 
 
-def canonical(tool: str) -> str:
+def canonical_tool(tool: str) -> str:
+    """Returns the built-in name for an alias that other agents use, such as `bash` for `shell`."""
     return _ALIASES.get(tool, tool)
 
 
-def shape_of(tool: str) -> ToolShape:
-    return TOOLS.get(canonical(tool), _UNKNOWN)
+def tool_shape(tool: str) -> ToolShape:
+    return TOOL_SHAPES.get(canonical_tool(tool), _UNKNOWN)
 
 
-def subject_of(tool: str, arguments: Mapping[str, Any]) -> object:
-    """The path, command or address that a call is about; None: it names none."""
-    return next((arguments[name] for name in shape_of(tool).subjects if name in arguments), None)
+def call_subject(tool: str, arguments: Mapping[str, Any]) -> object:
+    """Returns the path, command or URL that a call acts on, or None."""
+    return next((arguments[name] for name in tool_shape(tool).subjects if name in arguments), None)
 
 
-def folder_of(arguments: Mapping[str, Any]) -> object:
+def call_directory(arguments: Mapping[str, Any]) -> object:
+    """Returns the working directory that a call requests, or None."""
     return next((arguments[name] for name in _CWD if arguments.get(name)), None)

@@ -1,4 +1,7 @@
-"""Decides about one call: deny, then protected paths, then ask, then allow, then the mode."""
+"""Decides whether one tool call is allowed, needs approval or is denied.
+
+The order is fixed: deny rules, invalid calls, tools the mode lacks, protected paths, ask rules, allow rules, and last
+the mode table. Deny comes first so that an additional rule source can never widen permissions."""
 
 import itertools
 import os
@@ -11,69 +14,76 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from outrider.permissions.modes import (
+    ACTION_REASONS,
     MODE_TABLE,
     MODES,
-    WHY,
     Action,
     Decision,
     Effect,
     Mode,
-    canonical,
-    folder_of,
-    offered,
-    shape_of,
-    subject_of,
+    call_directory,
+    call_subject,
+    canonical_tool,
+    mode_offers,
+    tool_shape,
 )
 from outrider.permissions.paths.containment import Containment, contain
-from outrider.permissions.rules import Rule, match_host, match_path, parse_rule
-from outrider.permissions.shell.analysis import analyse
-from outrider.permissions.shell.command import Script
-from outrider.permissions.shell.rule_matching import ShellRuleMatcher, certain_words, forbids, may_read_commands
+from outrider.permissions.rules import PermissionRule, match_host, match_path, parse_rule
+from outrider.permissions.shell.analysis import analyse_script
+from outrider.permissions.shell.command import ScriptAnalysis
+from outrider.permissions.shell.rule_matching import (
+    ShellRuleMatcher,
+    certain_words,
+    may_read_commands_from_stdin,
+    restrictive_rule_matches,
+)
 
-_PATCHED = re.compile(
+_PATCH_PATH = re.compile(
     r"^(?:\*\*\* (?:Add File|Update File|Delete File|Move to): (?P<plain>.+)|(?:---|\+\+\+) (?P<marked>[^\t\n]+).*)$",
     re.MULTILINE,
 )
-BY_NAME = ("talk", "delegate", "unknown")  # kinds of tools of which nothing but the name counts
+NAME_ONLY_KINDS = ("talk", "delegate", "unknown")  # decided by tool name only
 
 
-class Assessment(Protocol):
-    """`invalid` says why the call cannot be judged at all: such a call never runs. `changes` is True for tools that are
-    there to change files."""
+class CallAssessment(Protocol):
+    """What one call would do, and which rules match it.
+
+    `invalid` is the reason why the call cannot be assessed, or empty; an invalid call is always denied. `changes` is
+    True for tools whose purpose is to change files."""
 
     action: Action
     reason: str
     invalid: str
     changes: bool
 
-    def held_by(self, rule: Rule) -> bool:
-        """Whether a rule that denies or asks speaks about this call."""
+    def restricted_by(self, rule: PermissionRule) -> bool:
+        """Returns whether a deny or ask rule applies to this call. In doubt it applies."""
         ...
 
-    def allowed_by(self, rules: Sequence[Rule]) -> list[Rule]:
-        """The allow rules that together cover the whole call; none: they do not."""
+    def allowed_by(self, rules: Sequence[PermissionRule]) -> list[PermissionRule]:
+        """Returns the allow rules that together cover every part of the call, or an empty list."""
         ...
 
 
-def assess(
+def assess_call(
     tool: str, arguments: Mapping[str, Any], *, workspace: str, approved: Collection[str] = (), search_path: str = ""
-) -> Assessment:
-    shape = shape_of(tool)
+) -> CallAssessment:
+    shape = tool_shape(tool)
     match shape.kind:
-        case "shell" if canonical(tool) == "process" and subject_of(tool, arguments) is None:
+        case "shell" if canonical_tool(tool) == "process" and call_subject(tool, arguments) is None:
             return ProcessCall(tool, arguments)
         case "shell":
             return ShellCall(tool, arguments, workspace, approved, search_path)
         case "read" | "write":
             return FileCall(tool, arguments, workspace)
         case "network":
-            return WebCall(tool, arguments)
+            return NetworkCall(tool, arguments)
         case "talk" | "delegate" | "unknown":
-            return PlainCall(tool, shape.kind)
+            return NameOnlyCall(tool, shape.kind)
 
 
-class PlainCall:
-    """A call known by its tool's name alone: a tool of a server, of the user's program, or one that only talks."""
+class NameOnlyCall:
+    """A call that is decided by its tool name alone: an MCP tool, a custom tool, or a tool without side effects."""
 
     invalid, changes = "", False
 
@@ -81,115 +91,126 @@ class PlainCall:
         self.tool, self.reason = tool, ""
         self.action: Action = "talk" if kind == "talk" else "delegate" if kind == "delegate" else "beyond"
         if self.action == "beyond":
-            self.reason = f"what {tool} does is not known"
+            self.reason = f"the effects of {tool} are not known"
 
-    def held_by(self, rule: Rule) -> bool:
-        return rule.names(self.tool)
+    def restricted_by(self, rule: PermissionRule) -> bool:
+        return rule.matches_tool(self.tool)
 
-    def allowed_by(self, rules: Sequence[Rule]) -> list[Rule]:
-        return [rule for rule in rules if rule.names(self.tool) and rule.pattern is None and not rule.broken][:1]
+    def allowed_by(self, rules: Sequence[PermissionRule]) -> list[PermissionRule]:
+        return [
+            rule for rule in rules if rule.matches_tool(self.tool) and rule.pattern is None and not rule.parse_error
+        ][:1]
 
 
 class ProcessCall:
-    """A call that looks after a command which was allowed to start; what it does with input is not known."""
+    """A `process` call on a command that is already running. Input that it sends may have any effect."""
 
     invalid, changes = "", False
 
     def __init__(self, tool: str, arguments: Mapping[str, Any]) -> None:
-        self.tool, self.verb = tool, str(arguments.get("action") or "")
-        self.action: Action = "talk" if self.verb in {"list", "read", "wait", "kill"} else "shell"
-        self.reason = "" if self.action == "talk" else "what the process does with its input is not known"
+        self.tool, self.process_action = tool, str(arguments.get("action") or "")
+        self.action: Action = "talk" if self.process_action in {"list", "read", "wait", "kill"} else "shell"
+        self.reason = "" if self.action == "talk" else "the effect of input on the process is not known"
 
-    def held_by(self, rule: Rule) -> bool:
-        return rule.names(self.tool) and (rule.broken is not None or not rule.words or rule.words[0] == self.verb)
+    def restricted_by(self, rule: PermissionRule) -> bool:
+        return rule.matches_tool(self.tool) and (
+            rule.parse_error is not None or not rule.words or rule.words[0] == self.process_action
+        )
 
-    def allowed_by(self, rules: Sequence[Rule]) -> list[Rule]:
-        return [rule for rule in rules if rule.names(self.tool) and self._allows(rule)][:1]
+    def allowed_by(self, rules: Sequence[PermissionRule]) -> list[PermissionRule]:
+        return [rule for rule in rules if rule.matches_tool(self.tool) and self._rule_allows(rule)][:1]
 
-    def _allows(self, rule: Rule) -> bool:
-        return not rule.broken and (not rule.words or rule.words == (self.verb,))
+    def _rule_allows(self, rule: PermissionRule) -> bool:
+        return not rule.parse_error and (not rule.words or rule.words == (self.process_action,))
 
 
-class WebCall:
-    """A call that reaches another machine."""
+class NetworkCall:
+    """A call that connects to another host."""
 
     action: Action = "beyond"
     invalid, changes = "", False
 
     def __init__(self, tool: str, arguments: Mapping[str, Any]) -> None:
-        self.tool, self.url = tool, str(subject_of(tool, arguments) or "")
+        self.tool, self.url = tool, str(call_subject(tool, arguments) or "")
         self.reason = self.url
 
-    def held_by(self, rule: Rule) -> bool:
-        return rule.names(self.tool) and (rule.broken is not None or rule.pattern is None or self._at(rule.pattern))
+    def restricted_by(self, rule: PermissionRule) -> bool:
+        return rule.matches_tool(self.tool) and (
+            rule.parse_error is not None or rule.pattern is None or self._may_reach_host(rule.pattern)
+        )
 
-    def _at(self, pattern: str) -> bool:
-        """For refusing, whatever could be that host counts."""
+    def _may_reach_host(self, pattern: str) -> bool:
+        """Deny and ask rules also match a URL that only contains the host name, because the URL may be malformed."""
         host = pattern.removeprefix("domain:").strip().lower().removeprefix("*.")
         return match_host(pattern, self.url) or host in self.url.lower()
 
-    def allowed_by(self, rules: Sequence[Rule]) -> list[Rule]:
-        return [rule for rule in rules if rule.names(self.tool) and self._allows(rule)][:1]
+    def allowed_by(self, rules: Sequence[PermissionRule]) -> list[PermissionRule]:
+        return [rule for rule in rules if rule.matches_tool(self.tool) and self._rule_allows(rule)][:1]
 
-    def _allows(self, rule: Rule) -> bool:
-        return not rule.broken and (rule.pattern is None or match_host(rule.pattern, self.url))
+    def _rule_allows(self, rule: PermissionRule) -> bool:
+        return not rule.parse_error and (rule.pattern is None or match_host(rule.pattern, self.url))
 
 
 class FileCall:
-    """A call that reads or writes files, given by one path or by the paths of a patch."""
+    """A call that reads or writes files: one path, or every path of a patch."""
 
     def __init__(self, tool: str, arguments: Mapping[str, Any], workspace: str) -> None:
-        shape, self.tool, self.root = shape_of(tool), tool, os.path.realpath(workspace)
+        shape, self.tool, self.root = tool_shape(tool), tool, os.path.realpath(workspace)
         self.invalid = ""
-        subject = subject_of(tool, arguments)
-        paths = _paths(tool, subject)
-        paths += _pattern_paths(tool, arguments, paths)
-        self.found: list[tuple[str, Containment]] = []
+        subject = call_subject(tool, arguments)
+        paths = _subject_paths(tool, subject)
+        paths += _glob_start_paths(tool, arguments, paths)
+        self.targets: list[tuple[str, Containment]] = []
         for path in paths:
             found = contain(path, root=workspace, cwd=workspace, op=shape.op)
-            self.found.append((str(path), found))
+            self.targets.append((str(path), found))
             if found.kind == "reject":
                 self.invalid = f"{str(path)[:200]}: {found.reason}"
         if not paths:
-            self.invalid = "it names no file"
-        self.action, self.reason = self._action(shape.kind)
+            self.invalid = "the call names no file"
+        self.action, self.reason = self._classify_action(shape.kind)
         self.changes = shape.kind == "write"
 
     action: Action
 
-    def _action(self, kind: str) -> tuple[Action, str]:
+    def _classify_action(self, kind: str) -> tuple[Action, str]:
+        # A path outside the workspace takes precedence over a protected one: it needs the wider permission.
         for wanted, action in (("outside", "beyond"), ("protected", "protected")):
-            for path, found in self.found:
+            for path, found in self.targets:
                 if found.kind == wanted:
                     return ("beyond" if action == "beyond" else "protected"), f"{path}: {found.reason}"
         return ("write" if kind == "write" else "read"), ""
 
-    def held_by(self, rule: Rule) -> bool:
-        if not rule.names(self.tool):
+    def restricted_by(self, rule: PermissionRule) -> bool:
+        if not rule.matches_tool(self.tool):
             return False
         pattern = rule.pattern
-        if rule.broken or pattern is None:
+        if rule.parse_error or pattern is None:
             return True
-        return any(self._matches(pattern, found) or match_path(pattern, _written(path)) for path, found in self.found)
+        return any(
+            self._pattern_matches(pattern, found) or match_path(pattern, _normalize_path(path))
+            for path, found in self.targets
+        )
 
-    def allowed_by(self, rules: Sequence[Rule]) -> list[Rule]:
-        used: list[Rule] = []
-        for _, found in self.found:
-            rule = next((rule for rule in rules if self._allows(rule, found)), None)
+    def allowed_by(self, rules: Sequence[PermissionRule]) -> list[PermissionRule]:
+        used: list[PermissionRule] = []
+        for _, found in self.targets:
+            rule = next((rule for rule in rules if self._rule_allows(rule, found)), None)
             if rule is None:
                 return []
             used.append(rule)
         return list(dict.fromkeys(used))
 
-    def _allows(self, rule: Rule, found: Containment) -> bool:
-        if not rule.names(self.tool) or rule.broken:
+    def _rule_allows(self, rule: PermissionRule, found: Containment) -> bool:
+        if not rule.matches_tool(self.tool) or rule.parse_error:
             return False
         if rule.pattern is None:
             return found.kind == "inside"
-        return self._matches(rule.pattern, found)
+        return self._pattern_matches(rule.pattern, found)
 
-    def _matches(self, pattern: str, found: Containment) -> bool:
-        """Inside, patterns are relative to the workspace; outside they must be absolute, as `//etc/hosts` or `~/x`."""
+    def _pattern_matches(self, pattern: str, found: Containment) -> bool:
+        """Matches inside the workspace by relative pattern, outside by an absolute one such as `//etc/hosts` or
+        `~/x`."""
         real = found.real_path or ""
         if pattern.startswith(("//", "~/")):
             absolute = os.path.expanduser(pattern).lstrip("/")  # noqa: PTH111
@@ -199,22 +220,22 @@ class FileCall:
         return match_path(pattern, real[len(self.root) :].strip("/"))
 
 
-def _written(path: str) -> str:
+def _normalize_path(path: str) -> str:
     return os.path.normpath(path).strip("/")
 
 
-def _paths(tool: str, subject: object) -> list[object]:
-    if canonical(tool) == "apply_patch":
-        return list(dict.fromkeys(patched_paths(str(subject)))) if subject else []
-    if subject is None and shape_of(tool).op in {"list", "search"}:
+def _subject_paths(tool: str, subject: object) -> list[object]:
+    if canonical_tool(tool) == "apply_patch":
+        return list(dict.fromkeys(find_patched_paths(str(subject)))) if subject else []
+    if subject is None and tool_shape(tool).op in {"list", "search"}:
         subject = "."
     return [] if subject is None else [subject]
 
 
-def _pattern_paths(tool: str, arguments: Mapping[str, Any], folders: list[object]) -> list[object]:
-    """Where a pattern for file names begins to search: before its first sign, and above it where it says so."""
+def _glob_start_paths(tool: str, arguments: Mapping[str, Any], folders: list[object]) -> list[object]:
+    """Returns the directories where a glob starts: its fixed prefix, plus `..` if a later component contains it."""
     pattern = arguments.get("pattern")
-    if canonical(tool) != "glob" or not isinstance(pattern, str):
+    if canonical_tool(tool) != "glob" or not isinstance(pattern, str):
         return []
     parts = pattern.split("/")
     fixed = list(itertools.takewhile(lambda part: not set(part) & set("*?[{"), parts))
@@ -223,10 +244,10 @@ def _pattern_paths(tool: str, arguments: Mapping[str, Any], folders: list[object
     return [os.path.join(str(folder), start) for folder in folders]  # noqa: PTH118
 
 
-def patched_paths(patch: str) -> list[str]:
-    """Every path that a patch names, in the envelope format or as a unified diff."""
+def find_patched_paths(patch: str) -> list[str]:
+    """Returns every path that a patch names, in the `*** Update File:` format or as a unified diff."""
     found: list[str] = []
-    for match in _PATCHED.finditer(patch):
+    for match in _PATCH_PATH.finditer(patch):
         path = (match["plain"] or match["marked"] or "").strip()
         if path != "/dev/null":
             found.append(path if match["plain"] else re.sub(r"^[ab]/", "", path))
@@ -234,7 +255,7 @@ def patched_paths(patch: str) -> list[str]:
 
 
 class ShellCall:
-    """A command line."""
+    """A shell command line, analysed command by command."""
 
     changes = False
 
@@ -247,73 +268,81 @@ class ShellCall:
         search_path: str = "",
     ) -> None:
         self.tool, self.invalid = tool, ""
-        command, folder = subject_of(tool, arguments), folder_of(arguments)
+        command, folder = call_subject(tool, arguments), call_directory(arguments)
         self.command = command if isinstance(command, str) else ""
         root = os.path.realpath(workspace)
-        self.reach = ShellRuleMatcher(root, approved, search_path)
-        self.script, self.action, self.reason = Script(()), "shell", ""
+        self.rule_matcher = ShellRuleMatcher(root, approved, search_path)
+        self.script, self.action, self.reason = ScriptAnalysis(()), "shell", ""
         if not isinstance(command, str) or not command.strip():
-            self.invalid = "it names no command"
+            self.invalid = "the call names no command"
             return
-        self._judge(root, folder)
+        self._analyse_command(root, folder)
 
     action: Action
 
-    def _judge(self, root: str, folder: object) -> None:
-        place = contain(folder, root=root, cwd=root, op="list") if folder else None
-        if place is not None and place.kind != "inside":
-            self.reason = f"the folder it runs in: {place.reason}"
-            self.script = Script((), (self.reason,))
+    def _analyse_command(self, root: str, folder: object) -> None:
+        location = contain(folder, root=root, cwd=root, op="list") if folder else None
+        if location is not None and location.kind != "inside":
+            self.reason = f"its working directory: {location.reason}"
+            self.script = ScriptAnalysis((), (self.reason,))
             return
-        self.script = analyse(self.command, root=root, cwd=(place.real_path if place else None) or root)
-        doubts = self.script.doubts or tuple(filter(None, map(self.reach.steered, self.script.commands)))
+        self.script = analyse_script(self.command, root=root, cwd=(location.real_path if location else None) or root)
+        doubts = self.script.unproven_reasons or tuple(
+            filter(None, map(self.rule_matcher.find_workspace_influence, self.script.commands))
+        )
         self.action, self.reason = ("shell", doubts[0]) if doubts else ("shell that reads", "")
 
-    def held_by(self, rule: Rule) -> bool:
-        if not rule.names(self.tool):
-            return self._reads_what_is_denied(rule)
-        if rule.broken or not rule.words:
+    def restricted_by(self, rule: PermissionRule) -> bool:
+        if not rule.matches_tool(self.tool):
+            return self._reads_denied_file(rule)
+        if rule.parse_error or not rule.words:
             return True
-        return any(forbids(rule, command) for command in self.script.commands) or self._may_hide(rule)
+        return any(
+            restrictive_rule_matches(rule, command) for command in self.script.commands
+        ) or self._may_hide_program(rule)
 
-    def _may_hide(self, rule: Rule) -> bool:
-        """Where a part is not understood, the program's name anywhere in the text is enough."""
+    def _may_hide_program(self, rule: PermissionRule) -> bool:
+        """If the analysis is incomplete, the rule's program name anywhere in the command text is a match."""
         unclear = bool(self.script.problems) or any(
-            certain_words(command) is None or may_read_commands(command) for command in self.script.commands
+            certain_words(command) is None or may_read_commands_from_stdin(command) for command in self.script.commands
         )
         return unclear and re.search(rf"(?<![\w-]){re.escape(rule.words[0])}(?![\w-])", self.command) is not None
 
-    def _reads_what_is_denied(self, rule: Rule) -> bool:
-        """A file that may not be read may not be read through the shell either, where it is named."""
+    def _reads_denied_file(self, rule: PermissionRule) -> bool:
+        """A rule for a read tool also applies to a shell command that names the file as an argument."""
         pattern = rule.pattern
-        if pattern is None or shape_of(rule.tool).kind != "read":
+        if pattern is None or tool_shape(rule.tool).kind != "read":
             return False
-        words = [choice for command in self.script.commands for arg in command.argv[1:] for choice in arg.choices or ()]
+        words = [choice for command in self.script.commands for arg in command.argv[1:] for choice in arg.values or ()]
         return any(match_path(pattern, str(Path(word))) for word in words if word and not word.startswith("-"))
 
-    def allowed_by(self, rules: Sequence[Rule]) -> list[Rule]:
-        """Each command is proven to read, or a rule covers it; what is not understood is covered by none."""
-        rules = [rule for rule in rules if rule.names(self.tool) and not rule.broken]
+    def allowed_by(self, rules: Sequence[PermissionRule]) -> list[PermissionRule]:
+        """Requires that every command is proven read-only or covered by a rule; no rule covers an unparsed command."""
+        rules = [rule for rule in rules if rule.matches_tool(self.tool) and not rule.parse_error]
         if self.script.problems or not self.script.commands:
             return []
         if everything := [rule for rule in rules if rule.pattern is None]:
             return everything[:1]
-        used: list[Rule] = []
+        used: list[PermissionRule] = []
         for command in self.script.commands:
-            if command.doubt is None and not command.barriers and self.reach.steered(command) is None:
+            if (
+                command.unproven_reason is None
+                and not command.barriers
+                and self.rule_matcher.find_workspace_influence(command) is None
+            ):
                 continue
-            rule = next((rule for rule in rules if self.reach.covers(rule, command) is None), None)
+            rule = next((rule for rule in rules if self.rule_matcher.find_coverage_gap(rule, command) is None), None)
             if rule is None:
                 return []
             used.append(rule)
         return list(dict.fromkeys(used))
 
 
-Rules = Sequence[str]
+RuleTexts = Sequence[str]
 
 
-class Policy(Struct, frozen=True):
-    """Rules from every source together: more of them never means more rights, since deny wins."""
+class PermissionRules(Struct, frozen=True):
+    """The rules of all sources, merged. Deny wins over ask and allow, so a further source cannot override a denial."""
 
     allow: tuple[str, ...] = ()
     ask: tuple[str, ...] = ()
@@ -325,24 +354,24 @@ def decide(
     arguments: Mapping[str, Any],
     *,
     mode: Mode,
-    allow: Rules = (),
-    ask: Rules = (),
-    deny: Rules = (),
+    allow: RuleTexts = (),
+    ask: RuleTexts = (),
+    deny: RuleTexts = (),
     workspace: str | os.PathLike[str],
     **more: Any,
 ) -> Decision:
-    """Whether a call runs, is asked about, or is refused.
+    """Returns whether a tool call is allowed, needs approval or is denied.
 
-    `sandbox=True` says that shell commands run inside one; without it, background mode refuses what is not proven to
-    read only. `approved` holds hashes of workspace files that may steer programs, since a person has read them.
-    `search_path` is the PATH that commands will have: a program that it finds in the workspace is not a known one.
+    `sandbox=True` means that shell commands run in a sandbox; without it, background mode denies every command that is
+    not proven read-only. `approved` contains hashes of workspace configuration files that a person has approved.
+    `search_path` is the PATH of the commands: a program that it resolves inside the workspace is not a known program.
     """
-    policy = Policy(tuple(allow), tuple(ask), tuple(deny))
-    return decide_by(policy, tool, arguments, mode=mode, workspace=workspace, **more)
+    policy = PermissionRules(tuple(allow), tuple(ask), tuple(deny))
+    return decide_with_rules(policy, tool, arguments, mode=mode, workspace=workspace, **more)
 
 
-def decide_by(
-    policy: Policy,
+def decide_with_rules(
+    policy: PermissionRules,
     tool: str,
     arguments: Mapping[str, Any],
     *,
@@ -351,53 +380,53 @@ def decide_by(
     sandbox: bool = False,
     **known: Any,
 ) -> Decision:
-    """`known` is what `assess` takes besides: `approved` and `search_path`."""
+    """As `decide`, with merged rules. `known` passes `approved` and `search_path` to `assess_call`."""
     if mode not in MODES:
-        raise ValueError(f"no mode is called {mode!r}; there are {', '.join(MODES)}")
-    if shape_of(tool).kind in BY_NAME:
-        return _by_name(policy, tool, mode)
-    return _by_assessment(
-        policy, assess(tool, arguments, workspace=os.fspath(workspace), **known), mode, sandbox=sandbox
+        raise ValueError(f"unknown permission mode {mode!r}; use one of {', '.join(MODES)}")
+    if tool_shape(tool).kind in NAME_ONLY_KINDS:
+        return _decide_by_name(policy, tool, mode)
+    return _decide_assessed(
+        policy, assess_call(tool, arguments, workspace=os.fspath(workspace), **known), mode, sandbox=sandbox
     )
 
 
 @lru_cache(maxsize=256)
-def _by_name(policy: Policy, tool: str, mode: Mode) -> Decision:
-    """Whatever its arguments are, such a call is decided on as the one before."""
-    return _by_assessment(policy, assess(tool, {}, workspace=""), mode, sandbox=False)
+def _decide_by_name(policy: PermissionRules, tool: str, mode: Mode) -> Decision:
+    """Cached, because the decision depends on the tool name only and not on the arguments."""
+    return _decide_assessed(policy, assess_call(tool, {}, workspace=""), mode, sandbox=False)
 
 
-def _by_assessment(policy: Policy, found: Assessment, mode: Mode, *, sandbox: bool) -> Decision:
-    decision = _by_rules(policy, found, mode) or _by_mode(found, mode, sandbox=sandbox)
+def _decide_assessed(policy: PermissionRules, call: CallAssessment, mode: Mode, *, sandbox: bool) -> Decision:
+    decision = _decide_by_rules(policy, call, mode) or _decide_by_mode(call, mode, sandbox=sandbox)
     if decision.effect == "ask" and mode == "background":
-        return Decision("deny", f"{decision.reason}; nobody is asked in background mode", decision.rule)
+        return Decision("deny", f"{decision.reason}; background mode cannot ask for approval", decision.rule)
     return decision
 
 
-def _by_rules(policy: Policy, found: Assessment, mode: Mode) -> Decision | None:
-    if rule := _first(policy.deny, found):
+def _decide_by_rules(policy: PermissionRules, call: CallAssessment, mode: Mode) -> Decision | None:
+    if rule := _find_restricting_rule(policy.deny, call):
         return Decision("deny", "a rule forbids it", rule.text)
-    if found.invalid:
-        return Decision("deny", found.invalid)
-    if not offered(mode, found.action, changes=found.changes):
-        return Decision("deny", f"{mode} mode has no such tool: {WHY[found.action]}")
-    if found.action == "protected":
-        return Decision(MODE_TABLE[mode]["protected"], found.reason or WHY["protected"])
-    if rule := _first(policy.ask, found):
-        return Decision("ask", "a rule wants it asked about", rule.text)
-    if rules := found.allowed_by([parse_rule(text) for text in policy.allow]):
+    if call.invalid:
+        return Decision("deny", call.invalid)
+    if not mode_offers(mode, call.action, changes=call.changes):
+        return Decision("deny", f"{mode} mode does not offer this tool: {ACTION_REASONS[call.action]}")
+    if call.action == "protected":
+        return Decision(MODE_TABLE[mode]["protected"], call.reason or ACTION_REASONS["protected"])
+    if rule := _find_restricting_rule(policy.ask, call):
+        return Decision("ask", "a rule requires approval", rule.text)
+    if rules := call.allowed_by([parse_rule(text) for text in policy.allow]):
         return Decision("allow", "a rule allows it", ", ".join(rule.text for rule in rules))
     return None
 
 
-def _first(rules: Rules, found: Assessment) -> Rule | None:
-    """The first rule that holds; one that cannot be read holds for every call that it could mean."""
-    return next((rule for rule in map(parse_rule, rules) if found.held_by(rule)), None)
+def _find_restricting_rule(rules: RuleTexts, call: CallAssessment) -> PermissionRule | None:
+    """Returns the first deny or ask rule that applies; a rule with a syntax error applies to every call of its tool."""
+    return next((rule for rule in map(parse_rule, rules) if call.restricted_by(rule)), None)
 
 
-def _by_mode(found: Assessment, mode: Mode, *, sandbox: bool) -> Decision:
-    effect: Effect = MODE_TABLE[mode][found.action]
-    reason = WHY[found.action] if not found.reason else f"{WHY[found.action]}: {found.reason}"
-    if mode == "background" and found.action == "shell" and not sandbox:
+def _decide_by_mode(call: CallAssessment, mode: Mode, *, sandbox: bool) -> Decision:
+    effect: Effect = MODE_TABLE[mode][call.action]
+    reason = ACTION_REASONS[call.action] if not call.reason else f"{ACTION_REASONS[call.action]}: {call.reason}"
+    if mode == "background" and call.action == "shell" and not sandbox:
         return Decision("deny", f"{reason}; there is no sandbox to run it in")
     return Decision(effect, reason)

@@ -1,4 +1,4 @@
-"""The smallest useful rule to offer for "always": it covers what was shown and as little else as possible."""
+"""Builds the rules that an "always allow" answer adds: they cover the shown call and as little else as possible."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -8,22 +8,24 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from outrider.permissions.modes import canonical, folder_of, shape_of, subject_of
+from outrider.permissions.modes import call_directory, call_subject, canonical_tool, tool_shape
 from outrider.permissions.paths.containment import contain
-from outrider.permissions.policy import ShellCall, assess, decide, patched_paths
-from outrider.permissions.redaction.redactor import hide_patterns
-from outrider.permissions.redaction.terminal import shows_everything
+from outrider.permissions.policy import ShellCall, assess_call, decide, find_patched_paths
+from outrider.permissions.redaction.redactor import redact_patterns
+from outrider.permissions.redaction.terminal import is_fully_visible
 from outrider.permissions.rules import parse_rule
-from outrider.permissions.shell.analysis import analyse
-from outrider.permissions.shell.command import TRANSPARENT, Command
+from outrider.permissions.shell.analysis import analyse_script
+from outrider.permissions.shell.command import TRANSPARENT_WRAPPERS, AnalysedCommand
 from outrider.permissions.shell.rule_matching import certain_words
 
-LONGEST_SHOWN = 2_000
+MAX_SHOWN_CHARS = 2_000
 
 
 class RuleSuggestion(Struct, frozen=True):
-    """What would let exactly this call run again: rules, one for each command that does more than read, and the hashes
-    of the workspace's files that steer its programs, since a yes to the call is a yes to them as they are now."""
+    """What allows the same call again: rules, and hashes of workspace configuration files.
+
+    There is one rule for each command that is not proven read-only. `contents` has the hashes of the configuration
+    files that the programs read: an approval covers their current content only."""
 
     rules: tuple[str, ...] = ()
     contents: tuple[str, ...] = ()
@@ -32,105 +34,113 @@ class RuleSuggestion(Struct, frozen=True):
         return bool(self.rules or self.contents)
 
 
-def offer_for(tool: str, arguments: Mapping[str, Any], *, workspace: str) -> RuleSuggestion:
-    """An empty one means that "always" is not offered: the call cannot be shown in full, or rules would not suffice."""
+def suggest_for_call(tool: str, arguments: Mapping[str, Any], *, workspace: str) -> RuleSuggestion:
+    """Returns the suggestion for a call.
+
+    It is empty, and "always" is not offered, if the call cannot be shown completely or rules alone cannot allow it.
+    """
     if not is_shown_in_full(tool, arguments):
         return RuleSuggestion()
-    rules, contents = _needed(tool, arguments, workspace), _contents(tool, arguments, workspace)
-    for offer in (RuleSuggestion(rules), RuleSuggestion(rules, contents)):
-        if offer and _suffices(offer, tool, arguments, workspace):
-            return offer
+    rules, contents = _build_rules(tool, arguments, workspace), _config_hashes(tool, arguments, workspace)
+    for suggestion in (RuleSuggestion(rules), RuleSuggestion(rules, contents)):
+        if suggestion and _is_sufficient(suggestion, tool, arguments, workspace):
+            return suggestion
     return RuleSuggestion()
 
 
-def offered_rules(tool: str, arguments: Mapping[str, Any], *, workspace: str) -> tuple[str, ...]:
-    return offer_for(tool, arguments, workspace=workspace).rules
+def suggested_rules(tool: str, arguments: Mapping[str, Any], *, workspace: str) -> tuple[str, ...]:
+    return suggest_for_call(tool, arguments, workspace=workspace).rules
 
 
 def is_shown_in_full(tool: str, arguments: Mapping[str, Any]) -> bool:
-    """Whether people see all that decides about the call: nothing of it is too long, invisible or hidden."""
-    subject, folder = subject_of(tool, arguments), folder_of(arguments)
-    texts = list(_texts(arguments if subject is None else [subject, folder or ""]))
-    shown = all(shows_everything(text) and hide_patterns(text) == text for text in texts)
-    return shown and sum(map(len, texts)) <= LONGEST_SHOWN
+    """Returns whether an approval prompt shows everything: no text is too long, invisible or redacted."""
+    subject, folder = call_subject(tool, arguments), call_directory(arguments)
+    texts = list(_iter_strings(arguments if subject is None else [subject, folder or ""]))
+    shown = all(is_fully_visible(text) and redact_patterns(text) == text for text in texts)
+    return shown and sum(map(len, texts)) <= MAX_SHOWN_CHARS
 
 
-def _texts(value: object) -> Iterator[str]:
+def _iter_strings(value: object) -> Iterator[str]:
     match value:
         case str():
             yield value
         case Mapping():
             for key, item in cast("Mapping[object, object]", value).items():
-                yield from (*_texts(key), *_texts(item))
+                yield from (*_iter_strings(key), *_iter_strings(item))
         case list():
             for item in cast("list[object]", value):
-                yield from _texts(item)
+                yield from _iter_strings(item)
         case _:
             pass
 
 
-def _needed(tool: str, arguments: Mapping[str, Any], workspace: str) -> tuple[str, ...]:
-    """A rule for every piece of the call that one can name; whether they suffice is decided as for any other rules."""
-    subject = subject_of(tool, arguments)
-    kind = shape_of(tool).kind
+def _build_rules(tool: str, arguments: Mapping[str, Any], workspace: str) -> tuple[str, ...]:
+    """Returns one rule for each part of the call that a rule can name; `_is_sufficient` checks that they allow it."""
+    subject = call_subject(tool, arguments)
+    kind = tool_shape(tool).kind
     if kind == "unknown":
         return (tool,) if parse_rule(tool).tool == tool else ()
     if not isinstance(subject, str):
         return ()
     match kind:
         case "shell":
-            return _for_shell(subject, workspace)
+            return _shell_rules(subject, workspace)
         case "read" | "write":
-            return _for_files(tool, subject, workspace)
+            return _file_rules(tool, subject, workspace)
         case "network":
-            return _for_address(tool, subject)
+            return _host_rules(tool, subject)
         case "talk" | "delegate":
             return ()
 
 
-def _contents(tool: str, arguments: Mapping[str, Any], workspace: str) -> tuple[str, ...]:
-    call = assess(tool, arguments, workspace=workspace)
+def _config_hashes(tool: str, arguments: Mapping[str, Any], workspace: str) -> tuple[str, ...]:
+    call = assess_call(tool, arguments, workspace=workspace)
     if not isinstance(call, ShellCall):
         return ()
-    found = (content for command in call.script.commands for content in call.reach.steering_contents(command))
+    found = (content for command in call.script.commands for content in call.rule_matcher.config_hashes(command))
     return tuple(dict.fromkeys(found))
 
 
-def _suffices(offer: RuleSuggestion, tool: str, arguments: Mapping[str, Any], workspace: str) -> bool:
+def _is_sufficient(suggestion: RuleSuggestion, tool: str, arguments: Mapping[str, Any], workspace: str) -> bool:
     decision = decide(
-        tool, arguments, mode="agent", allow=offer.rules, workspace=workspace, approved=frozenset(offer.contents)
+        tool,
+        arguments,
+        mode="agent",
+        allow=suggestion.rules,
+        workspace=workspace,
+        approved=frozenset(suggestion.contents),
     )
     return decision.effect == "allow"
 
 
-def _for_shell(command: str, workspace: str) -> tuple[str, ...]:
-    script = analyse(command, root=workspace, cwd=workspace)
-    rules = [_exactly(found) for found in script.commands if found.doubt is not None]
+def _shell_rules(command: str, workspace: str) -> tuple[str, ...]:
+    script = analyse_script(command, root=workspace, cwd=workspace)
+    rules = [_exact_shell_rule(found) for found in script.commands if found.unproven_reason is not None]
     return tuple(dict.fromkeys(rule for rule in rules if rule))
 
 
-def _exactly(command: Command) -> str | None:
+def _exact_shell_rule(command: AnalysedCommand) -> str | None:
     words = certain_words(command)
-    if words is None or command.barriers or not TRANSPARENT.issuperset(command.wrappers):
+    if words is None or command.barriers or not TRANSPARENT_WRAPPERS.issuperset(command.wrappers):
         return None
     text = shlex.join(words)
-    return None if "\n" in text else f"shell({text})"  # a star is in quotes, so that it stands for itself
+    return None if "\n" in text else f"shell({text})"  # shlex quotes a star, so it is literal
 
 
-def _for_files(tool: str, subject: str, workspace: str) -> tuple[str, ...]:
-    paths = patched_paths(subject) if canonical(tool) == "apply_patch" else [subject]
-    rules = [_for_file(tool, path, workspace) for path in paths]
+def _file_rules(tool: str, subject: str, workspace: str) -> tuple[str, ...]:
+    paths = find_patched_paths(subject) if canonical_tool(tool) == "apply_patch" else [subject]
+    rules = [_file_rule(tool, path, workspace) for path in paths]
     return tuple(dict.fromkeys(rule for rule in rules if rule))
 
 
-def _for_file(tool: str, path: str, workspace: str) -> str | None:
-    found = contain(path, root=workspace, cwd=workspace, op=shape_of(tool).op)
+def _file_rule(tool: str, path: str, workspace: str) -> str | None:
+    found = contain(path, root=workspace, cwd=workspace, op=tool_shape(tool).op)
     if found.kind != "inside" or found.real_path is None:
         return None
     relative = str(Path(found.real_path).relative_to(Path(workspace).resolve()))
-    return None if any(mark in relative for mark in "*?[]()") else f"{canonical(tool)}(/{relative})"
+    return None if any(mark in relative for mark in "*?[]()") else f"{canonical_tool(tool)}(/{relative})"
 
 
-def _for_address(tool: str, url: str) -> tuple[str, ...]:
+def _host_rules(tool: str, url: str) -> tuple[str, ...]:
     address = urlsplit(url)
-    return (f"{canonical(tool)}({address.hostname})",) if address.hostname and address.username is None else ()
+    return (f"{canonical_tool(tool)}({address.hostname})",) if address.hostname and address.username is None else ()

@@ -1,4 +1,4 @@
-"""Rules `tool(pattern)`: what they match, and how far they reach."""
+"""Parses permission rules of the form `tool(pattern)` and matches them against commands, paths and hosts."""
 
 import re
 import shlex
@@ -9,77 +9,83 @@ from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Struct
 
-from outrider.permissions.modes import canonical
+from outrider.permissions.modes import canonical_tool
 
 _RULE = re.compile(r"^\s*(?P<tool>[A-Za-z0-9_.:*?/-]+)\s*(?:\((?P<pattern>.*)\))?\s*$", re.DOTALL)
 _URL = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
-class Rule(Struct, frozen=True):
-    """`pattern` None: every call of the tool. `broken` says why the text is no rule."""
+class PermissionRule(Struct, frozen=True):
+    """A parsed rule. A `pattern` of None matches every call of the tool; `parse_error` is set if the text is
+    invalid."""
 
     text: str
     tool: str
     pattern: str | None = None
     words: tuple[str, ...] = ()
-    open: bool = False  # ends in ` *`: any further arguments
-    broken: str | None = None
+    open_ended: bool = False  # ends in ` *` and so allows further arguments
+    parse_error: str | None = None
 
-    def names(self, tool: str) -> bool:
-        return fnmatchcase(canonical(tool), canonical(self.tool))
+    def matches_tool(self, tool: str) -> bool:
+        return fnmatchcase(canonical_tool(tool), canonical_tool(self.tool))
 
 
 @lru_cache(maxsize=1024)
-def parse_rule(text: str) -> Rule:
-    """Never raises: a rule that cannot be read is broken, and whoever uses it decides what is safe then."""
+def parse_rule(text: str) -> PermissionRule:
+    """Parses a rule; never raises. An invalid rule has `parse_error` set: deny and ask still apply it, allow ignores
+    it."""
     found = _RULE.match(text)
     if not found:
-        return Rule(text, "*", broken="it is not of the form tool(pattern)")
+        return PermissionRule(text, "*", parse_error="it does not have the form tool(pattern)")
     tool, pattern = found["tool"], found["pattern"]
     if pattern is None or pattern.strip() == "*":
-        return Rule(text, tool)
-    if canonical(tool) not in {"shell", "process"}:
-        return Rule(text, tool, pattern.strip())
+        return PermissionRule(text, tool)
+    if canonical_tool(tool) not in {"shell", "process"}:
+        return PermissionRule(text, tool, pattern.strip())
     return _shell_rule(text, tool, pattern.strip())
 
 
-def _shell_rule(text: str, tool: str, pattern: str) -> Rule:
-    """Words as the shell takes them apart; ` *` or the older `:*` at the end opens it."""
+def _shell_rule(text: str, tool: str, pattern: str) -> PermissionRule:
+    """Splits the pattern into shell words; a trailing ` *` or the older `:*` makes the rule open-ended."""
     is_open = pattern.endswith((" *", ":*"))
     try:
         words = tuple(shlex.split(pattern[:-2] if is_open else pattern))
     except ValueError:
-        return Rule(text, tool, pattern, broken="its quotes are not closed")
+        return PermissionRule(text, tool, pattern, parse_error="its quotes are not closed")
     if not words:
-        return Rule(text, tool, pattern, broken="it names no program")
-    return Rule(text, tool, pattern, words, is_open)
+        return PermissionRule(text, tool, pattern, parse_error="it names no program")
+    return PermissionRule(text, tool, pattern, words, is_open)
 
 
-def match_words(rule: Rule, words: Sequence[str]) -> int | None:
-    """How many words of a command the rule itself names; None: it does not match."""
+def match_words(rule: PermissionRule, words: Sequence[str]) -> int | None:
+    """Returns how many words of the command the rule names explicitly, or None if it does not match."""
     named = len(rule.words)
-    if len(words) < named or (len(words) > named and not rule.open):
+    if len(words) < named or (len(words) > named and not rule.open_ended):
         return None
     for wanted, given in zip(rule.words, words, strict=False):
-        if wanted != given and not _ends_openly(wanted, given):
+        if wanted != given and not _matches_wildcard(wanted, given):
             return None
     return named
 
 
-def _ends_openly(wanted: str, given: str) -> bool:
-    """`word*` stands for words that begin so; in an address it never reaches past the machine's name."""
+def _matches_wildcard(wanted: str, given: str) -> bool:
+    """Matches `prefix*` by prefix. For a URL the wildcard applies to the path only, never to the host name."""
     if not wanted.endswith("*") or "*" in wanted[:-1]:
         return False
     if not _URL.match(wanted):
         return given.startswith(wanted[:-1]) and not any(part == ".." for part in given.split("/"))
-    return match_address(wanted, given)
+    return match_url(wanted, given)
 
 
-def match_address(wanted: str, given: str) -> bool:
-    """An address by parts: scheme and machine are equal, the path begins as the pattern does."""
+def match_url(wanted: str, given: str) -> bool:
+    """Compares a URL by component: equal scheme, host and port, and a path that starts with the pattern's path."""
     try:
         pattern, address = urlsplit(wanted.removesuffix("*")), urlsplit(given)
-        same = (pattern.scheme, pattern.hostname, _port(pattern)) == (address.scheme, address.hostname, _port(address))
+        same = (pattern.scheme, pattern.hostname, _effective_port(pattern)) == (
+            address.scheme,
+            address.hostname,
+            _effective_port(address),
+        )
     except ValueError:
         return False
     if not same or address.username is not None or address.password is not None or "\\" in given:
@@ -92,18 +98,19 @@ def match_address(wanted: str, given: str) -> bool:
     return path_and_query.startswith(pattern.path) if wanted.endswith("*") else path_and_query == pattern.path
 
 
-def _port(address: SplitResult) -> int | None:
+def _effective_port(address: SplitResult) -> int | None:
     return address.port or {"http": 80, "https": 443}.get(address.scheme)
 
 
 def match_host(pattern: str, url: str) -> bool:
-    """`example.org`, `*.example.org`, `example.org:8443`, or a whole address; `domain:` before it is allowed."""
+    """Matches a URL against `example.org`, `*.example.org`, `example.org:8443` or a full URL, with optional
+    `domain:`."""
     pattern = pattern.removeprefix("domain:").strip()
     if _URL.match(pattern):
-        return match_address(pattern, url)
+        return match_url(pattern, url)
     try:
         address = urlsplit(url)
-        port = _port(address)
+        port = _effective_port(address)
     except ValueError:
         return False
     if address.scheme not in {"http", "https"} or address.username is not None or not address.hostname or "\\" in url:
@@ -116,30 +123,32 @@ def match_host(pattern: str, url: str) -> bool:
 
 
 @lru_cache(maxsize=512)
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile_path_pattern(pattern: str) -> re.Pattern[str]:
     anchored = pattern.startswith("/") or "/" in pattern.rstrip("/")
     parts = [part for part in pattern.split("/") if part not in {"", "."}]
-    body = "/".join(_part(part) for part in parts).replace("(?:.*/)?/", "(?:.*/)?").replace("/.*.*", "/.*")
+    body = (
+        "/".join(_translate_component(part) for part in parts).replace("(?:.*/)?/", "(?:.*/)?").replace("/.*.*", "/.*")
+    )
     start = "" if anchored else "(?:.*/)?"
-    # What is below a folder belongs to it.
+    # A pattern that matches a folder also matches everything below it.
     return re.compile(f"^{start}{body}(?:/.*)?$", re.DOTALL)
 
 
-def _part(part: str) -> str:
+def _translate_component(part: str) -> str:
     if part == "**":
         return "(?:.*/)?"
-    return "".join(_char(char) for char in part.replace("**", "*"))
+    return "".join(_translate_char(char) for char in part.replace("**", "*"))
 
 
-def _char(char: str) -> str:
+def _translate_char(char: str) -> str:
     return {"*": "[^/]*", "?": "[^/]"}.get(char, re.escape(char))
 
 
 def match_path(pattern: str, relative: str) -> bool:
-    """Whether a path, given below the workspace, matches."""
+    """Returns whether a path relative to the workspace matches a gitignore-like pattern."""
     pattern = pattern.strip().removeprefix("./")
     if pattern in {"*", "**", "/**", "/"}:
         return True
     if pattern.endswith("/**"):
         pattern = pattern[:-3] + "/"
-    return _compiled(pattern).match(relative) is not None
+    return _compile_path_pattern(pattern).match(relative) is not None

@@ -1,1 +1,1 @@
-"""Processes: commands of the operating system, each with all that it starts, and the supervisor that owns them."""
+"""Runs commands as child processes under guard processes, and supervises them."""

@@ -1,9 +1,9 @@
-"""The keeper of one command: starts it, tells the engine how it ended, and ends with all that the command left behind.
+"""The command guard: a small process that starts one command, reports its exit and kills its descendants.
 
-It runs in its own small process between the guardian and the command, never in the engine. Its line to the engine is a
-socket: a length and the request come first, then words like `kill 5`; it answers `started`, `failed`, `exited`, one a
-line. When nothing is left alive it ends, and the line with it. When the line (or the engine) ends first, so does
-everything that the keeper keeps.
+It is forked by the engine guard and is the parent of the command. Its connection to the engine is a socket. The engine
+sends a length and a launch request, then lines such as `kill 5`. The guard answers with lines: `started`, `failed`,
+`exited`. It exits when no descendant is alive, which closes the connection. If the connection closes first, or the
+engine ends, the guard kills all descendants.
 """
 
 import marshal
@@ -16,28 +16,28 @@ from typing import Any
 
 from outrider.processes import platform
 
-GRACE_WITHOUT_ENGINE = 0.5
-AGAIN = 0.02  # seconds between two rounds of killing, for what was born during the first
-GIVE_UP = 10.0  # what SIGKILL has not ended by then waits inside the kernel
-KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # the second is how a shell says it of what it ran
+ORPHAN_GRACE = 0.5
+KILL_INTERVAL = 0.02  # seconds between two rounds of SIGKILL; a round misses processes that start during it
+KILL_TIMEOUT = 10.0  # seconds; a process that is still alive then is blocked inside the kernel
+KILLED_CODES = (-signal.SIGKILL, 128 + signal.SIGKILL)  # a shell reports a signal of its child as 128 + n
 
 
 def open_wakeup() -> int:
-    """A descriptor that becomes readable when a child has ended, so that one poll can wait for everything."""
+    """Returns a descriptor that becomes readable when a child has ended, so that one poll covers all events."""
     readable, writable = os.pipe()
     os.set_blocking(readable, False)
     os.set_blocking(writable, False)
-    signal.signal(signal.SIGCHLD, _wake)
+    signal.signal(signal.SIGCHLD, _ignore_sigchld)
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
     return readable
 
 
-def _wake(_number: int, _frame: object) -> None:
-    """A signal wakes the poll only if somebody is there to take it."""
+def _ignore_sigchld(_number: int, _frame: object) -> None:
+    """Does nothing. Python writes to the wakeup descriptor only for signals that have a handler."""
 
 
-def wait_for(*descriptors: int | None, seconds: float | None = None) -> set[int]:
-    """Those of the descriptors that are readable, as soon as one is, or none after so many seconds."""
+def wait_readable(*descriptors: int | None, seconds: float | None = None) -> set[int]:
+    """Polls until a descriptor is readable or the timeout expires; returns the readable descriptors."""
     poller = select.poll()
     for descriptor in descriptors:
         if descriptor is not None:
@@ -45,61 +45,67 @@ def wait_for(*descriptors: int | None, seconds: float | None = None) -> set[int]
     return {descriptor for descriptor, _ in poller.poll(None if seconds is None else max(0.0, seconds) * 1000)}
 
 
-def keep(line: socket.socket, streams: list[int], wakeup: int, engine: int | None) -> None:
-    """Returns when nothing of the command is alive. The streams are the command's input, output and errors."""
-    size = int.from_bytes(_receive(line, 4), "big")
-    request: dict[str, Any] = marshal.loads(_receive(line, size))
+def guard_command(connection: socket.socket, streams: list[int], wakeup: int, engine: int | None) -> None:
+    """Starts a command and returns when no descendant of it is alive.
+
+    `streams` are the command's standard input, output and error. `engine` is a pidfd of the engine, if available.
+    """
+    size = int.from_bytes(_receive_exactly(connection, 4), "big")
+    request: dict[str, Any] = marshal.loads(_receive_exactly(connection, size))
     try:
-        pid = _start(request, streams)
-    except _Failure as failure:
-        _tell(line, f"failed {failure}")
+        pid = _start_command(request, streams)
+    except _StartFailure as failure:
+        _send_line(connection, f"failed {failure}")
         return
     for descriptor in streams:
         os.close(descriptor)
-    _tell(line, f"started {pid}")
-    _Keeper(line, engine, pid).run(wakeup)
+    _send_line(connection, f"started {pid}")
+    _CommandGuard(connection, engine, pid).run(wakeup)
 
 
-class _Failure(Exception):
-    """What could not be done, and why."""
+class _StartFailure(Exception):
+    """The command could not be started; the message names the step and the reason."""
 
 
-def _start(request: dict[str, Any], streams: list[int]) -> int:
-    """The keeper takes on the folder of the command, which inherits it."""
+def _start_command(request: dict[str, Any], streams: list[int]) -> int:
+    """Changes the guard's own working folder, because the command inherits it."""
     step = "workdir"
     try:
         os.chdir(request["workdir"])
         step = "program"
-        return platform.start_command(request["argv"], request["environment"], streams, request["limits"])
+        return platform.spawn_command(request["argv"], request["environment"], streams, request["limits"])
     except (OSError, ValueError) as error:
-        raise _Failure(f"{step} {getattr(error, 'strerror', None) or error}".replace("\n", " ")) from error
+        raise _StartFailure(f"{step} {getattr(error, 'strerror', None) or error}".replace("\n", " ")) from error
 
 
-class _Keeper:
-    def __init__(self, line: socket.socket, engine: int | None, main: int) -> None:
-        self._line = line
+class _CommandGuard:
+    """The event loop of a command guard: reaps children and handles kill requests."""
+
+    def __init__(self, connection: socket.socket, engine: int | None, main_pid: int) -> None:
+        self._connection = connection
         self._engine = engine
-        self._main = main
-        self._heeds = True
+        self._main_pid = main_pid
+        self._is_connected = True
         self._deadline: float | None = None
-        self._give_up = 0.0
-        platform.prefer_for_oom(main)
+        self._kill_deadline = 0.0
+        platform.prefer_for_oom(main_pid)
         self._oom_kills = platform.count_oom_kills()
 
     def run(self, wakeup: int) -> None:
-        while self._reap():
-            heard = (self._line.fileno(), self._engine) if self._heeds else ()
-            ready = wait_for(wakeup, *heard, seconds=self._patience())
+        """Polls until no descendant is alive, or until killing times out."""
+        while self._reap_children():
+            sources = (self._connection.fileno(), self._engine) if self._is_connected else ()
+            ready = wait_readable(wakeup, *sources, seconds=self._seconds_to_deadline())
             if wakeup in ready:
                 os.read(wakeup, 4096)
-            if self._engine in ready or (self._line.fileno() in ready and not self._listen()):
-                self._heeds = False
-                self._end(GRACE_WITHOUT_ENGINE)
-            if self._patience() == 0 and not self._kill():
+            if self._engine in ready or (self._connection.fileno() in ready and not self._read_requests()):
+                self._is_connected = False
+                self._terminate_all(ORPHAN_GRACE)
+            if self._seconds_to_deadline() == 0 and not self._kill_all():
                 return
 
-    def _reap(self) -> bool:
-        """False when no descendant is left."""
+    def _reap_children(self) -> bool:
+        """Reaps ended children; returns False if no descendant is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -107,58 +113,59 @@ class _Keeper:
                 return False
             if pid == 0:
                 return True
-            if pid == self._main:
+            if pid == self._main_pid:
                 code = os.waitstatus_to_exitcode(status)
-                memory = code in KILLED and platform.count_oom_kills() > self._oom_kills
-                _tell(self._line, f"exited {code} {int(memory)}")
+                memory = code in KILLED_CODES and platform.count_oom_kills() > self._oom_kills
+                _send_line(self._connection, f"exited {code} {int(memory)}")
 
-    def _listen(self) -> bool:
-        """False when the engine has let go of the line."""
+    def _read_requests(self) -> bool:
+        """Handles kill requests; returns False if the engine has closed the connection."""
         try:
-            words = self._line.recv(4096).split()
+            requests = self._connection.recv(4096).split()
         except OSError:
             return False
-        for grace in words[1::2]:
-            self._end(float(grace))
-        return bool(words)
+        for grace in requests[1::2]:
+            self._terminate_all(float(grace))
+        return bool(requests)
 
-    def _end(self, grace: float) -> None:
-        """Ask everything to end; after so many seconds it is made to. Asked again, the earlier time counts."""
+    def _terminate_all(self, grace: float) -> None:
+        """Sends SIGTERM and sets the deadline for SIGKILL. A repeated call can only make the deadline earlier."""
         now = time.monotonic()
         if self._deadline is None:
-            self._signal(signal.SIGTERM, signal.SIGCONT)
+            self._signal_descendants(signal.SIGTERM, signal.SIGCONT)
             self._deadline = now + grace
         self._deadline = min(self._deadline, now + grace)
 
-    def _kill(self) -> bool:
-        """False when it is no use any more."""
+    def _kill_all(self) -> bool:
+        """Sends SIGKILL to all descendants; returns False after KILL_TIMEOUT."""
         now = time.monotonic()
-        self._signal(signal.SIGKILL)
-        self._deadline = now + AGAIN
-        self._give_up = self._give_up or now + GIVE_UP
-        return now < self._give_up
+        self._signal_descendants(signal.SIGKILL)
+        self._deadline = now + KILL_INTERVAL
+        self._kill_deadline = self._kill_deadline or now + KILL_TIMEOUT
+        return now < self._kill_deadline
 
-    def _signal(self, *numbers: int) -> None:
-        for process in platform.descendants(os.getpid()):
+    def _signal_descendants(self, *numbers: int) -> None:
+        for process in platform.list_descendants(os.getpid()):
             for number in numbers:
                 platform.send_signal(process, number)
 
-    def _patience(self) -> float | None:
+    def _seconds_to_deadline(self) -> float | None:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
 
-def _receive(line: socket.socket, size: int) -> bytes:
+def _receive_exactly(connection: socket.socket, size: int) -> bytes:
+    """Returns exactly `size` bytes. Raises EOFError if the connection closes first."""
     received = bytearray()
     while len(received) < size:
-        piece = line.recv(size - len(received))
-        if not piece:
-            raise EOFError("the engine is gone")
-        received += piece
+        chunk = connection.recv(size - len(received))
+        if not chunk:
+            raise EOFError("the engine closed the connection")
+        received += chunk
     return bytes(received)
 
 
-def _tell(line: socket.socket, words: str) -> None:
+def _send_line(connection: socket.socket, text: str) -> None:
     try:
-        line.sendall(f"{words}\n".encode())
-    except OSError:  # the engine is gone; the poll will say so
+        connection.sendall(f"{text}\n".encode())
+    except OSError:  # the engine has ended; the poll reports that
         return

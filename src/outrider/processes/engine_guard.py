@@ -1,9 +1,9 @@
-"""The guardian: a small process between an engine and all that it starts, one per supervisor.
+"""The engine guard: a small process between an engine and its commands, one per supervisor.
 
-It has one keeper in waiting, which takes the engine's next command, and forks another as soon as that one is busy. It
-is itself the subreaper above them: should a keeper be killed, what it kept falls to the guardian, which kills it. It
-ends when its engine has let go of the line (or ended) and every keeper has ended. Being forked from here instead of
-from the engine, keepers are small, and have none of the engine's memory, files or keys.
+It keeps one idle command guard, which takes the engine's next command, and forks another as soon as that one is busy.
+It is the subreaper above the command guards: if one is killed, its descendants become children of the engine guard,
+which kills them. It exits when the engine has closed the connection or ended, and every command guard has exited.
+Command guards are forked from here, so they are small and contain none of the engine's memory, files or keys.
 """
 
 import os
@@ -13,88 +13,97 @@ import sys
 import time
 
 from outrider.processes import platform
-from outrider.processes.command_guard import keep, open_wakeup, wait_for
+from outrider.processes.command_guard import guard_command, open_wakeup, wait_readable
 
-LINE_ENDED = 3  # exit code of a keeper that waited in vain
-NUMBER = 4  # bytes of a process number
-TRY_AGAIN = 0.1  # seconds, when the system refuses another process or one fails
+CONNECTION_CLOSED = 3  # exit code of an idle guard whose connection was closed
+PID_BYTES = 4
+RETRY_SECONDS = 0.1  # wait before the next fork after a fork failed or a guard crashed
 
 
 def main() -> None:
-    """`argv` holds the number of the engine's process."""
+    """Runs the engine guard; the first argument is the engine's process id."""
     engine = int(sys.argv[1])
     os.setsid()
     os.chdir("/")
-    os.closerange(platform.HANDED_OVER + 1, os.sysconf("SC_OPEN_MAX"))  # the engine's program may have let some through
-    # A terminal's Ctrl-C or a broad pkill is not the end: only the engine's end is.
+    # The engine's program may have leaked inheritable descriptors.
+    os.closerange(platform.INHERITED_DESCRIPTOR + 1, os.sysconf("SC_OPEN_MAX"))
+    # Ctrl-C in the terminal or a broad pkill must not stop the guard; only the end of the engine does.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     platform.become_subreaper()
-    handle = platform.open_process(engine)
+    handle = platform.open_pidfd(engine)
     if os.getppid() == engine:
-        _Guardian(socket.socket(fileno=platform.HANDED_OVER), handle).run()
+        _EngineGuard(socket.socket(fileno=platform.INHERITED_DESCRIPTOR), handle).run()
 
 
-class _Guardian:
-    def __init__(self, line: socket.socket, engine: int | None) -> None:
-        self._line = line
+class _EngineGuard:
+    """The event loop of the engine guard: keeps one idle command guard and reaps ended ones."""
+
+    def __init__(self, connection: socket.socket, engine: int | None) -> None:
+        self._connection = connection
         self._engine = engine
         self._wakeup = open_wakeup()
-        self._busy, self._tell_busy = os.pipe()
-        self._keepers: set[int] = set()
-        self._waiting: int | None = None
-        self._ended = False
+        self._busy_reader, self._busy_writer = os.pipe()
+        self._guards: set[int] = set()
+        self._idle_guard: int | None = None
+        self._is_closing = False
 
     def run(self) -> None:
-        while self._keepers or not self._ended:
-            if self._waiting is None and not self._ended:
-                self._fork()
-            engine = None if self._ended else self._engine
-            patience = None if self._waiting or self._ended else TRY_AGAIN
-            ready = wait_for(self._wakeup, self._busy, engine, seconds=patience)
+        """Polls for ended children, busy guards and the end of the engine until everything has ended."""
+        while self._guards or not self._is_closing:
+            if self._idle_guard is None and not self._is_closing:
+                self._fork_guard()
+            engine = None if self._is_closing else self._engine
+            timeout = None if self._idle_guard or self._is_closing else RETRY_SECONDS
+            ready = wait_readable(self._wakeup, self._busy_reader, engine, seconds=timeout)
             if self._wakeup in ready:
                 os.read(self._wakeup, 4096)
-            if self._busy in ready and int.from_bytes(os.read(self._busy, NUMBER), "big") == self._waiting:
-                self._waiting = None
+            if (
+                self._busy_reader in ready
+                and int.from_bytes(os.read(self._busy_reader, PID_BYTES), "big") == self._idle_guard
+            ):
+                self._idle_guard = None
             if self._engine in ready:
-                self._ended = True
-            self._reap()
+                self._is_closing = True
+            self._reap_children()
 
-    def _fork(self) -> None:
+    def _fork_guard(self) -> None:
         try:
             pid = os.fork()
         except OSError:
             return
         if pid == 0:
-            self._become_keeper()
-        self._keepers.add(pid)
-        self._waiting = pid
+            self._run_as_guard()
+        self._guards.add(pid)
+        self._idle_guard = pid
 
-    def _become_keeper(self) -> None:
+    def _run_as_guard(self) -> None:
+        """Runs in the forked child, and exits without running cleanup handlers of the parent."""
         code = 1
         try:
             os.close(self._wakeup)
-            code = self._wait_and_keep()
+            code = self._wait_for_command()
         finally:
             os._exit(code)
 
-    def _wait_and_keep(self) -> int:
+    def _wait_for_command(self) -> int:
+        """Waits for the next launch request and guards that command; returns the exit code."""
         wakeup = open_wakeup()
         platform.become_subreaper()
-        if self._engine in wait_for(self._line.fileno(), self._engine):
-            return LINE_ENDED
-        _, descriptors, _, _ = socket.recv_fds(self._line, 1, 4)
+        if self._engine in wait_readable(self._connection.fileno(), self._engine):
+            return CONNECTION_CLOSED
+        _, descriptors, _, _ = socket.recv_fds(self._connection, 1, 4)
         if not descriptors:
-            return LINE_ENDED
-        for descriptor in descriptors:  # received ones would go on to the command
-            os.set_inheritable(descriptor, False)  # noqa: FBT003  it takes no names
-        os.write(self._tell_busy, os.getpid().to_bytes(NUMBER, "big"))
-        self._line.close()
-        line, *streams = descriptors
-        keep(socket.socket(fileno=line), streams, wakeup, self._engine)
+            return CONNECTION_CLOSED
+        for descriptor in descriptors:  # received descriptors are inheritable; the command must not get them
+            os.set_inheritable(descriptor, False)  # noqa: FBT003  positional-only
+        os.write(self._busy_writer, os.getpid().to_bytes(PID_BYTES, "big"))
+        self._connection.close()
+        connection, *streams = descriptors
+        guard_command(socket.socket(fileno=connection), streams, wakeup, self._engine)
         return 0
 
-    def _reap(self) -> None:
+    def _reap_children(self) -> None:
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -102,22 +111,23 @@ class _Guardian:
                 return
             if pid == 0:
                 return
-            self._bury(pid, os.waitstatus_to_exitcode(status))
+            self._handle_exit(pid, os.waitstatus_to_exitcode(status))
 
-    def _bury(self, pid: int, code: int) -> None:
-        clean = pid in self._keepers and code in (0, LINE_ENDED)  # such a keeper leaves nothing
-        self._keepers.discard(pid)
-        if pid == self._waiting:
-            self._waiting = None
-            self._ended = self._ended or code == LINE_ENDED
+    def _handle_exit(self, pid: int, code: int) -> None:
+        """Handles an ended child; after a crash, kills the processes that a guard has left."""
+        clean = pid in self._guards and code in (0, CONNECTION_CLOSED)  # such a guard leaves no descendants
+        self._guards.discard(pid)
+        if pid == self._idle_guard:
+            self._idle_guard = None
+            self._is_closing = self._is_closing or code == CONNECTION_CLOSED
             if not clean:
-                time.sleep(TRY_AGAIN)  # whatever ends it so, this must not become a race
+                time.sleep(RETRY_SECONDS)  # avoid a busy loop if every new guard crashes
         if not clean:
             self._kill_orphans()
 
     def _kill_orphans(self) -> None:
-        """A child that is no keeper has lost its own; killing it may bring its children here, and this again."""
-        for child in platform.children(os.getpid()):
-            if child.pid not in self._keepers:
-                for process in [child, *platform.descendants(child.pid)]:
+        """Kills children whose guard was killed. Their own children then become children here and are killed next."""
+        for child in platform.list_children(os.getpid()):
+            if child.pid not in self._guards:
+                for process in [child, *platform.list_descendants(child.pid)]:
                     platform.send_signal(process, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What is started: a program with its arguments, its environment, its folder and its limits."""
+"""Launch requests: a program with its arguments, environment, working folder and resource limits."""
 
 import marshal
 import os
@@ -12,9 +12,10 @@ from outrider.errors import ProcessError
 
 
 class ResourceLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process of a command may use at most; the kernel refuses or ends what asks for more. Sizes in bytes.
+    """Kernel limits for one process of a command. Sizes are in bytes.
 
-    `processes` counts all of the user's, also those of other programs."""
+    `processes` counts all processes of the user, including those of other programs.
+    """
 
     memory: int | None = None
     cpu_seconds: int | None = None
@@ -23,6 +24,7 @@ class ResourceLimits(msgspec.Struct, frozen=True, kw_only=True):
     processes: int | None = None
 
     def by_name(self) -> list[tuple[str, int]]:
+        """Returns the limits that are set, as a list of RLIMIT name and value."""
         names = {
             "RLIMIT_AS": self.memory,
             "RLIMIT_CPU": self.cpu_seconds,
@@ -30,31 +32,37 @@ class ResourceLimits(msgspec.Struct, frozen=True, kw_only=True):
             "RLIMIT_NOFILE": self.open_files,
             "RLIMIT_NPROC": self.processes,
         }
-        return [(name, most) for name, most in names.items() if most is not None]
+        return [(name, limit) for name, limit in names.items() if limit is not None]
 
 
-def nothing_to_say() -> str:
+def no_cleanup() -> str:
+    """The default cleanup: does nothing and returns no note."""
     return ""
 
 
-class Launch(msgspec.Struct, frozen=True):
-    """`afterwards` is asked when nothing of the command is alive: it tidies up, and says what must be known.
-    `session_id` names who starts it, for whoever wraps it."""
+class LaunchRequest(msgspec.Struct, frozen=True):
+    """A program to start.
+
+    `cleanup` is called when no process of the command is alive; it returns a note for the caller. `session_id` tells a
+    launch wrapper which session starts the command.
+    """
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     workdir: Path
     limits: ResourceLimits = ResourceLimits()
-    afterwards: Callable[[], str] = nothing_to_say
+    cleanup: Callable[[], str] = no_cleanup
     session_id: str = ""
 
     def encode(self) -> bytes:
-        """As the keeper reads it. What no system could start raises ProcessError."""
+        """Encodes the request for the command guard. Raises ProcessError for text that no system accepts."""
         try:
             request = {
-                "argv": [_encoded(word) for word in self.argv],
-                "environment": {_encoded(name): _encoded(value) for name, value in self.environment.items()},
-                "workdir": _encoded(str(self.workdir)),
+                "argv": [_encode_argument(argument) for argument in self.argv],
+                "environment": {
+                    _encode_argument(name): _encode_argument(value) for name, value in self.environment.items()
+                },
+                "workdir": _encode_argument(str(self.workdir)),
                 "limits": self.limits.by_name(),
             }
         except UnicodeEncodeError as error:
@@ -63,47 +71,48 @@ class Launch(msgspec.Struct, frozen=True):
         return len(body).to_bytes(4, "big") + body
 
 
-Wrap = Callable[[Launch], Launch]
-"""The last word before a start. A sandbox answers with a launch of its own program, which starts the given one."""
+LaunchWrapper = Callable[[LaunchRequest], LaunchRequest]
+"""Replaces a launch request before the start; a sandbox returns one that starts its own program first."""
 
 
-def unwrapped(launch: Launch) -> Launch:
+def keep_launch_unchanged(launch: LaunchRequest) -> LaunchRequest:
+    """The default launch wrapper: returns the request unchanged."""
     return launch
 
 
-_BASH = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/opt/homebrew/bin/bash")
-_NO_BASH = "there is no bash on this machine; commands are judged as bash reads them, so no other shell runs them"
+_BASH_PATHS = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/opt/homebrew/bin/bash")
+_NO_BASH = "bash is not installed; Outrider checks commands with a bash grammar, so it does not use another shell"
 
 
-def argv_of(command: str | Sequence[str]) -> tuple[str, ...]:
-    """A text is for bash, which reads none of the user's start-up files; a sequence is a program as it stands."""
+def build_argv(command: str | Sequence[str]) -> tuple[str, ...]:
+    """Returns the argv: a string is run by bash without start-up files, a sequence is used unchanged."""
     if not isinstance(command, str):
         return tuple(command)
     return (find_bash(), "--noprofile", "--norc", "-c", command)
 
 
-def find_bash(places: Sequence[str] = _BASH, search_path: str | None = None) -> str:
-    """The system's own before any other: a folder that a workspace can write to may stand in the search path."""
-    own = (place for place in places if os.access(place, os.X_OK))
-    found = next(own, None) or _on_path("bash", search_path)
+def find_bash(candidates: Sequence[str] = _BASH_PATHS, search_path: str | None = None) -> str:
+    """Returns the path of bash. Prefers system folders, because PATH may contain a folder of the workspace."""
+    installed = (entry for entry in candidates if os.access(entry, os.X_OK))
+    found = next(installed, None) or _on_path("bash", search_path)
     if found is None or not Path(found).is_absolute():
         raise ProcessError(_NO_BASH)
     return found
 
 
 def _on_path(program: str, search_path: str | None) -> str | None:
-    from shutil import which  # brings every kind of archive along, and few machines need it here
+    from shutil import which  # loaded late: imports the archive modules, and few machines need it
 
     return which(program, path=search_path)
 
 
-def _encoded(word: str) -> bytes:
-    if "\0" in word:
+def _encode_argument(argument: str) -> bytes:
+    if "\0" in argument:
         raise ProcessError("the command cannot be started: it contains a NUL character")
-    return os.fsencode(word)
+    return os.fsencode(argument)
 
 
-ALLOWED = frozenset({
+ALLOWED_VARIABLES = frozenset({
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TMP", "TEMP", "HOSTNAME",
     "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PKG_CONFIG_PATH", "MANPATH", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
     "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR",
@@ -117,53 +126,55 @@ ALLOWED = frozenset({
     "ASDF_DIR", "ASDF_DATA_DIR", "SDKMAN_DIR", "WSL_DISTRO_NAME", "CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS",
     "MAKEFLAGS",
 })  # fmt: skip
-ALLOWED_BEGINNINGS = ("LC_", "XDG_")
+ALLOWED_PREFIXES = ("LC_", "XDG_")
 
-# Nobody sits at a terminal: no colours, no pagers, no questions.
-FIXED = {
+# There is no terminal: disable colours, pagers and prompts.
+FIXED_VARIABLES = {
     "TERM": "dumb",
     "NO_COLOR": "1",
     "PAGER": "cat",
     "GIT_PAGER": "cat",
     "MANPAGER": "cat",
     "GIT_TERMINAL_PROMPT": "0",
-    "GIT_OPTIONAL_LOCKS": "0",  # so that looking at a repository does not rewrite its index
+    "GIT_OPTIONAL_LOCKS": "0",  # `git status` must not rewrite the index
     "DEBIAN_FRONTEND": "noninteractive",
-    "PYTHONUNBUFFERED": "1",  # so that output is seen when it is written
+    "PYTHONUNBUFFERED": "1",  # output must arrive when it is written
 }
 
-_PASSWORD_IN_ADDRESS = re.compile(r"://[^/\s]*@")
+_PASSWORD_IN_URL = re.compile(r"://[^/\s]*@")
 
 
-# Lists of places that programs, their parts and their settings are looked for in; and single such places.
-_LISTS = re.compile(r"PATH|(?:LD_LIBRARY|DYLD_LIBRARY|PYTHON|NODE|GEM|PKG_CONFIG|GO)_?PATH|XDG_\w+_DIRS")
-_PLACES = re.compile(r"\w+_(?:HOME|DIR|ROOT|PREFIX)|VIRTUAL_ENV|NVM_BIN|GOROOT|GOBIN|GOMODCACHE|BUN_INSTALL|CONDA_EXE")
+# Variables with a list of folders, and with a single folder, in which programs, libraries or settings are searched.
+_PATH_LIST_VARIABLES = re.compile(r"PATH|(?:LD_LIBRARY|DYLD_LIBRARY|PYTHON|NODE|GEM|PKG_CONFIG|GO)_?PATH|XDG_\w+_DIRS")
+_FOLDER_VARIABLES = re.compile(
+    r"\w+_(?:HOME|DIR|ROOT|PREFIX)|VIRTUAL_ENV|NVM_BIN|GOROOT|GOBIN|GOMODCACHE|BUN_INSTALL|CONDA_EXE"
+)
 
 
 def child_environment(
-    source: Mapping[str, str], extra: Mapping[str, str] | None = None, *, outside: Path | None = None
+    source: Mapping[str, str], extra: Mapping[str, str] | None = None, *, exclude: Path | None = None
 ) -> dict[str, str]:
-    """From an allow-list: a name that nobody thought of stays out, since it may be a key. `extra` is the user's own
-    choice and is taken as it is.
+    """Returns the environment for a command: an allow-list of `source`, since any other variable may contain a key.
 
-    Programs and their settings are not looked for in the working directory, whatever the source says, nor in the
-    folder that they are to come from `outside` of."""
-    kept = {name: _placed(name, value, outside) for name, value in source.items() if _is_allowed(name, value)}
-    return {name: value for name, value in kept.items() if value is not None} | FIXED | dict(extra or {})
-
-
-def _placed(name: str, value: str, outside: Path | None) -> str | None:
-    if _LISTS.fullmatch(name):
-        return os.pathsep.join(place for place in value.split(os.pathsep) if _is_elsewhere(place, outside))
-    return value if not _PLACES.fullmatch(name) or _is_elsewhere(value, outside) else None
+    Removes relative paths and paths inside `exclude` (the workspace) from PATH and similar variables, so that programs
+    and settings are not loaded from there. Adds `extra` unchanged.
+    """
+    filtered = {name: _filter_paths(name, value, exclude) for name, value in source.items() if _is_allowed(name, value)}
+    return {name: value for name, value in filtered.items() if value is not None} | FIXED_VARIABLES | dict(extra or {})
 
 
-def _is_elsewhere(place: str, outside: Path | None) -> bool:
-    path = Path(place)
-    return path.is_absolute() and not (outside and path.resolve().is_relative_to(outside))
+def _filter_paths(name: str, value: str, exclude: Path | None) -> str | None:
+    if _PATH_LIST_VARIABLES.fullmatch(name):
+        return os.pathsep.join(entry for entry in value.split(os.pathsep) if _is_trusted_path(entry, exclude))
+    return value if not _FOLDER_VARIABLES.fullmatch(name) or _is_trusted_path(value, exclude) else None
+
+
+def _is_trusted_path(entry: str, exclude: Path | None) -> bool:
+    path = Path(entry)
+    return path.is_absolute() and not (exclude and path.resolve().is_relative_to(exclude))
 
 
 def _is_allowed(name: str, value: str) -> bool:
-    if name not in ALLOWED and not name.startswith(ALLOWED_BEGINNINGS):
+    if name not in ALLOWED_VARIABLES and not name.startswith(ALLOWED_PREFIXES):
         return False
-    return not _PASSWORD_IN_ADDRESS.search(value)
+    return not _PASSWORD_IN_URL.search(value)

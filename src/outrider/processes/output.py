@@ -1,6 +1,6 @@
-"""What a process has written: its beginning and its end in memory, the whole in a file once that is too little.
+"""Buffers the output of a process: head and tail in memory, and a spill file once the memory limit is exceeded.
 
-Memory and file are bounded, whatever is written: what fits neither is counted and forgotten.
+Memory and file sizes are bounded. Bytes beyond both limits are counted and dropped.
 """
 
 import asyncio
@@ -14,22 +14,23 @@ from pathlib import Path
 import msgspec
 
 KIB, MIB = 1 << 10, 1 << 20
-_SMALL = 8 * KIB
-_LOOKED_AT = 64 * KIB  # so many bytes of a file are searched for secrets together
-_LONGEST_SECRET = 8 * KIB
-_LONGEST_LETTER = 4
+_MERGE_BYTES = 8 * KIB
+_SECRET_SCAN_BYTES = 64 * KIB  # the file is scanned for secrets after this many new bytes
+_MAX_SECRET_BYTES = 8 * KIB
+_MAX_UTF8_BYTES = 4
 
 
 FindSecrets = Callable[[bytes], Iterable[tuple[int, int]]]
-"""Where in some output secrets begin and end."""
+"""Returns the start and end offsets of secrets in output."""
 
 
-def find_none(_: bytes) -> Iterable[tuple[int, int]]:
+def find_no_secrets(_: bytes) -> Iterable[tuple[int, int]]:
+    """The default secret search: returns no matches."""
     return ()
 
 
 class OutputLimits(msgspec.Struct, frozen=True):
-    """Bytes: of the beginning and of the end in memory, of one file, of all files of a supervisor together."""
+    """Limits in bytes: head and tail in memory, one spill file, and all spill files of a supervisor."""
 
     head: int = 256 * KIB
     tail: int = 256 * KIB
@@ -38,7 +39,7 @@ class OutputLimits(msgspec.Struct, frozen=True):
 
 
 class OutputText(msgspec.Struct, frozen=True):
-    """Output as text. `left_out` bytes are missing between head and tail; `replaced` bytes were not UTF-8."""
+    """Decoded output. `left_out` bytes are missing between head and tail; `replaced` bytes were not valid UTF-8."""
 
     head: str
     tail: str = ""
@@ -55,7 +56,7 @@ class OutputText(msgspec.Struct, frozen=True):
 
 
 class OutputSlice(msgspec.Struct, frozen=True):
-    """A piece of output. `skipped` bytes before it were forgotten; the next piece begins at `end`."""
+    """A part of the output. `skipped` bytes before it were dropped; the next part starts at `end`."""
 
     text: str
     start: int
@@ -64,92 +65,97 @@ class OutputSlice(msgspec.Struct, frozen=True):
 
 
 class OutputFolder:
-    """Where files of output are made, for nobody else to read; a budget bounds all of them together. What
-    `find_secrets` finds becomes stars in them."""
+    """Creates spill files that only the user can read, within a total size limit.
 
-    def __init__(self, path: Path | None, limits: OutputLimits, find_secrets: FindSecrets = find_none) -> None:
+    Bytes that `find_secrets` reports are overwritten with asterisks in the files.
+    """
+
+    def __init__(self, path: Path | None, limits: OutputLimits, find_secrets: FindSecrets = find_no_secrets) -> None:
         self.limits = limits
         self.find_secrets = find_secrets
         self._path = path
-        self._left = limits.files
+        self._remaining_bytes = limits.files
 
-    def open(self, name: str) -> "_File | None":
-        """None where there is no folder, or nothing can be written there: the ends in memory are kept all the same."""
-        if self._path is None or self._left <= 0:
+    def open_file(self, name: str) -> "_SpillFile | None":
+        """Creates a file; returns None if there is no folder, it is not writable, or the size limit is reached."""
+        if self._path is None or self._remaining_bytes <= 0:
             return None
-        safe = "".join(letter if letter.isalnum() or letter in "-_" else "_" for letter in name)[:64]
+        safe = "".join(character if character.isalnum() or character in "-_" else "_" for character in name)[:64]
         try:
             self._path.mkdir(parents=True, exist_ok=True, mode=0o700)
             for number in range(1000):
                 path = self._path / (f"{safe}.{number}.txt" if number else f"{safe}.txt")
                 with contextlib.suppress(FileExistsError):
                     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                    return _File(self, path, os.open(path, flags, 0o600))
+                    return _SpillFile(self, path, os.open(path, flags, 0o600))
         except OSError:
             return None
         return None
 
-    def keep(self, name: str, text: str) -> Path | None:
-        """A file with all of a text; None if it does not fit whole."""
+    def store_text(self, name: str, text: str) -> Path | None:
+        """Writes a text to a new file and returns its path, or None if the text does not fit completely."""
         content = text.encode("utf-8", "replace")
-        file = self.open(name)
+        file = self.open_file(name)
         if file is None:
             return None
         file.write(content)
         file.close()
         return file.path if file.size == len(content) else None
 
-    def take(self, size: int) -> int:
-        granted = min(size, self._left)
-        self._left -= granted
+    def reserve_bytes(self, size: int) -> int:
+        """Takes bytes from the total limit; returns how many are granted."""
+        granted = min(size, self._remaining_bytes)
+        self._remaining_bytes -= granted
         return granted
 
 
-class _File:
+class _SpillFile:
+    """A file with the output of one process, with secrets masked."""
+
     def __init__(self, folder: OutputFolder, path: Path, descriptor: int) -> None:
         self.path = path
         self.size = 0
         self._folder = folder
         self._descriptor = descriptor
         self._full = False
-        self._recent = bytearray()  # the end of the file, as it was written
-        self._unsearched = 0
+        self._recent = bytearray()  # the unmasked end of the file, for secrets that cross two chunks
+        self._unscanned_bytes = 0
 
     def write(self, chunk: bytes) -> None:
-        """As much as the limits and the disk allow; from the first byte that did not fit, nothing more."""
+        """Writes as much as the limits and the disk allow. After the first byte that does not fit, writes no more."""
         if self._full:
             return
-        room = self._folder.take(min(len(chunk), self._folder.limits.file - self.size))
+        room = self._folder.reserve_bytes(min(len(chunk), self._folder.limits.file - self.size))
         written = 0
-        with contextlib.suppress(OSError):  # a full disk is one more limit
+        with contextlib.suppress(OSError):  # a full disk acts like a limit
             while written < room:
                 written += os.write(self._descriptor, memoryview(chunk)[written:room])
         self.size += written
         self._full = written < len(chunk)
         self._recent += memoryview(chunk)[:written]
-        self._unsearched += written
-        if self._unsearched >= _LOOKED_AT:
-            self._hide_secrets()
+        self._unscanned_bytes += written
+        if self._unscanned_bytes >= _SECRET_SCAN_BYTES:
+            self._mask_secrets()
 
     def read(self, offset: int, size: int) -> bytes:
         return os.pread(self._descriptor, size, offset)
 
     def close(self) -> None:
-        self._hide_secrets()
+        self._mask_secrets()
         os.close(self._descriptor)
 
-    def _hide_secrets(self) -> None:
-        """In place, so that every other byte stays where it was."""
+    def _mask_secrets(self) -> None:
+        """Overwrites secrets in place, so that the offsets of all other bytes stay valid."""
         begin = self.size - len(self._recent)
         with contextlib.suppress(OSError):
             for start, end in self._folder.find_secrets(bytes(self._recent)):
                 os.pwrite(self._descriptor, b"*" * (end - start), begin + start)
-        self._unsearched = 0
-        del self._recent[:-_LONGEST_SECRET]
+        self._unscanned_bytes = 0
+        del self._recent[:-_MAX_SECRET_BYTES]
 
 
-class Output:
-    """All that one process writes goes through `write`, and can be read again by its place, counted in bytes."""
+class ProcessOutputBuffer:
+    """Stores the output of one process; `read` returns any part of it by byte offset."""
 
     def __init__(self, folder: OutputFolder, name: str) -> None:
         self.size = 0
@@ -158,13 +164,14 @@ class Output:
         self._head = bytearray()
         self._tail: deque[bytes] = deque()
         self._tail_size = 0
-        self._file: _File | None = None
-        self._spills = False
+        self._file: _SpillFile | None = None
+        self._has_spilled = False
 
     def write(self, chunk: bytes) -> None:
+        """Appends a chunk; starts the spill file before memory has to drop bytes."""
         limits = self._folder.limits
-        if not self._spills and self.size + len(chunk) > limits.head + limits.tail:
-            self._spill()
+        if not self._has_spilled and self.size + len(chunk) > limits.head + limits.tail:
+            self._start_spilling()
         self.size += len(chunk)
         if self._file is not None:
             self._file.write(chunk)
@@ -172,79 +179,84 @@ class Output:
             self._head += chunk[:room]
             chunk = chunk[room:]
         if chunk:
-            self._keep_at_end(chunk[-limits.tail :] if len(chunk) > limits.tail else chunk, limits.tail)
+            self._append_to_tail(chunk[-limits.tail :] if len(chunk) > limits.tail else chunk, limits.tail)
 
-    def _keep_at_end(self, chunk: bytes, most: int) -> None:
-        if self._tail and len(self._tail[-1]) + len(chunk) <= min(_SMALL, most):  # a byte alone would cost forty
+    def _append_to_tail(self, chunk: bytes, limit: int) -> None:
+        """Appends to the tail and drops its oldest chunks beyond the limit."""
+        if self._tail and len(self._tail[-1]) + len(chunk) <= min(
+            _MERGE_BYTES, limit
+        ):  # a bytes object costs about 40 bytes of overhead
             last = self._tail.pop()
             self._tail_size -= len(last)
             chunk = last + chunk
         self._tail.append(chunk)
         self._tail_size += len(chunk)
-        while self._tail_size - len(self._tail[0]) >= most:
+        while self._tail_size - len(self._tail[0]) >= limit:
             self._tail_size -= len(self._tail.popleft())
 
-    def _spill(self) -> None:
-        """From now on memory will forget; the file begins with all that it still has."""
-        self._spills = True
-        self._file = self._folder.open(self._name)
+    def _start_spilling(self) -> None:
+        """Opens the spill file and copies the buffered bytes, before memory starts to drop them."""
+        self._has_spilled = True
+        self._file = self._folder.open_file(self._name)
         if self._file is not None:
             self._file.write(bytes(self._head))
             for chunk in self._tail:
                 self._file.write(chunk)
 
     def text(self) -> OutputText:
+        """Returns the buffered output as text: all of it, or head and tail."""
         left_out = self.size - len(self._head) - self._tail_size
         tail = b"".join(self._tail)
         path, path_size = (self._file.path, self._file.size) if self._file else (None, 0)
         if not left_out:
-            whole, replaced = decode(bytes(self._head) + tail)
-            return OutputText(whole, replaced=replaced, size=self.size, path=path, path_size=path_size)
-        head, bad = decode(bytes(self._head[: _whole(self._head)]))
-        cut = _beginning(tail)
-        rest, bad_too = decode(tail[cut:])
-        left_out = self.size - _whole(self._head) - len(tail) + cut
-        return OutputText(head, rest, left_out, bad + bad_too, self.size, path, path_size)
+            full_text, replaced = decode_output(bytes(self._head) + tail)
+            return OutputText(full_text, replaced=replaced, size=self.size, path=path, path_size=path_size)
+        head, head_replaced = decode_output(bytes(self._head[: _complete_length(self._head)]))
+        tail_start = _first_character(tail)
+        tail_text, tail_replaced = decode_output(tail[tail_start:])
+        left_out = self.size - _complete_length(self._head) - len(tail) + tail_start
+        return OutputText(head, tail_text, left_out, head_replaced + tail_replaced, self.size, path, path_size)
 
-    def read(self, offset: int, most: int, *, complete: bool = False) -> OutputSlice:
-        """From a place on, at most so many bytes. A letter that is cut in two is left for the next piece, unless the
+    def read(self, offset: int, max_bytes: int, *, complete: bool = False) -> OutputSlice:
+        """Returns at most `max_bytes` from an offset on. Leaves a split UTF-8 character for the next read, unless the
         output is `complete`."""
-        raw, most = bytearray(), max(most, _LONGEST_LETTER)
-        place = start = self._nearest(max(0, offset))
-        while len(raw) < most and (piece := self._piece(place, most - len(raw))):
-            raw += piece
-            place += len(piece)
-        if place < self.size or not complete:
-            del raw[_whole(raw) :]
-        text, _ = decode(bytes(raw))
+        raw, max_bytes = bytearray(), max(max_bytes, _MAX_UTF8_BYTES)
+        position = start = self._nearest_available(max(0, offset))
+        while len(raw) < max_bytes and (part := self._read_chunk(position, max_bytes - len(raw))):
+            raw += part
+            position += len(part)
+        if position < self.size or not complete:
+            del raw[_complete_length(raw) :]
+        text, _ = decode_output(bytes(raw))
         return OutputSlice(text, start, start + len(raw), skipped=start - min(offset, start))
 
-    def _nearest(self, offset: int) -> int:
-        """The first place at or after this one that is still known."""
+    def _nearest_available(self, offset: int) -> int:
+        """Returns the first offset at or after this one whose bytes are still available."""
         known = offset < max(len(self._head), self._file.size if self._file else 0)
         return min(self.size, offset if known else max(offset, self.size - self._tail_size))
 
-    def _piece(self, place: int, most: int) -> bytes:
-        if place < len(self._head):
-            return bytes(self._head[place : place + most])
-        if self._file is not None and place < self._file.size:
-            return self._file.read(place, min(most, self._file.size - place))
+    def _read_chunk(self, position: int, limit: int) -> bytes:
+        """Returns bytes at an offset from the head, the file or the tail; empty if none has them."""
+        if position < len(self._head):
+            return bytes(self._head[position : position + limit])
+        if self._file is not None and position < self._file.size:
+            return self._file.read(position, min(limit, self._file.size - position))
         at = self.size - self._tail_size
         for chunk in self._tail:
-            if at <= place < at + len(chunk):
-                return chunk[place - at : place - at + most]
+            if at <= position < at + len(chunk):
+                return chunk[position - at : position - at + limit]
             at += len(chunk)
         return b""
 
     def close(self) -> None:
-        """Nothing can be written or read from the file through here any more; the file stays."""
+        """Closes the spill file; the file itself stays on disk."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
-def decode(raw: bytes) -> tuple[str, int]:
-    """Text, and how many bytes were not UTF-8 and became �."""
+def decode_output(raw: bytes) -> tuple[str, int]:
+    """Decodes UTF-8; returns the text and how many invalid bytes were replaced with �."""
     try:
         return raw.decode(), 0
     except UnicodeDecodeError:
@@ -253,11 +265,11 @@ def decode(raw: bytes) -> tuple[str, int]:
     return text, len(raw) - (len(text.encode()) - 3 * replacements)
 
 
-def _whole(raw: bytes | bytearray) -> int:
-    """How many bytes there are before a letter that is cut at the end."""
-    for back in range(1, min(_LONGEST_LETTER, len(raw) + 1)):
+def _complete_length(raw: bytes | bytearray) -> int:
+    """Returns the length without a UTF-8 character that is cut off at the end."""
+    for back in range(1, min(_MAX_UTF8_BYTES, len(raw) + 1)):
         byte = raw[-back]
-        if byte & 0xC0 == 0xC0:  # the first byte of a letter says how many belong to it
+        if byte & 0xC0 == 0xC0:  # the first byte of a character encodes its length
             needed = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
             return len(raw) - back if needed > back else len(raw)
         if byte < 0x80:
@@ -265,18 +277,20 @@ def _whole(raw: bytes | bytearray) -> int:
     return len(raw)
 
 
-def _beginning(raw: bytes) -> int:
-    """Where the first whole letter begins."""
-    return next((at for at, byte in enumerate(raw[:_LONGEST_LETTER]) if byte & 0xC0 != 0x80), 0)
+def _first_character(raw: bytes) -> int:
+    """Returns the offset of the first complete UTF-8 character."""
+    return next((at for at, byte in enumerate(raw[:_MAX_UTF8_BYTES]) if byte & 0xC0 != 0x80), 0)
 
 
-EVERY = 0.1  # seconds
-MOST = 8_192  # characters
+THROTTLE_SECONDS = 0.1
+MAX_THROTTLED_CHARACTERS = 8_192
 
 
-class Pacer:
-    """The first words are passed on at once, then a piece at most every `EVERY` seconds; of more than `MOST`
-    characters in one piece, the last ones and a note."""
+class OutputThrottle:
+    """Emits the first text at once, then at most one text every THROTTLE_SECONDS.
+
+    If more than MAX_THROTTLED_CHARACTERS arrive between two emits, it drops the first ones and adds a note.
+    """
 
     def __init__(self, emit: Callable[[str], None]) -> None:
         self._emit = emit
@@ -286,31 +300,32 @@ class Pacer:
         self._timer: asyncio.TimerHandle | None = None
 
     def feed(self, text: str) -> None:
-        self._dropped += max(0, len(text) - MOST)
-        self._pending.append(text[-MOST:])
+        """Adds text; emits it at once if no timer is running."""
+        self._dropped += max(0, len(text) - MAX_THROTTLED_CHARACTERS)
+        self._pending.append(text[-MAX_THROTTLED_CHARACTERS:])
         self._size += len(self._pending[-1])
-        while self._size - len(self._pending[0]) >= MOST:
-            forgotten = len(self._pending.popleft())
-            self._size -= forgotten
-            self._dropped += forgotten
+        while self._size - len(self._pending[0]) >= MAX_THROTTLED_CHARACTERS:
+            dropped = len(self._pending.popleft())
+            self._size -= dropped
+            self._dropped += dropped
         if self._timer is None:
-            self._pass_on()
+            self._emit_pending()
 
     def flush(self) -> None:
-        """Pass on what is left; nothing may be fed afterwards."""
+        """Emits the pending text and cancels the timer. Do not call `feed` afterwards."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None
         if self._pending:
-            self._emit(self._taken())
+            self._emit(self._take_pending())
 
-    def _pass_on(self) -> None:
+    def _emit_pending(self) -> None:
         self._timer = None
         if self._pending:
-            self._timer = asyncio.get_running_loop().call_later(EVERY, self._pass_on)
-            self._emit(self._taken())
+            self._timer = asyncio.get_running_loop().call_later(THROTTLE_SECONDS, self._emit_pending)
+            self._emit(self._take_pending())
 
-    def _taken(self) -> str:
+    def _take_pending(self) -> str:
         note = f"[… {self._dropped:,} characters not shown …]\n" if self._dropped else ""
         text = "".join(self._pending)
         self._pending.clear()
@@ -319,27 +334,29 @@ class Pacer:
 
 
 _ESCAPES = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # colours, moves of the cursor
-    r"|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"  # titles, links and other strings
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # colours, cursor movement
+    r"|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"  # window titles, links and other strings
     r"|[ -/]*[0-~])"
 )
-_STRUCK_OVER = re.compile(r"[^\n\x08]\x08")
+_BACKSPACED = re.compile(r"[^\n\x08]\x08")
 _CONTROLS = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"} | {0x7F: 0x2421}
 
 
 def plain_text(text: str) -> str:
-    """Without colours; of a line that was written over and over, such as a progress bar, what stood there last. Other
-    control characters become visible signs (␀), so that text can be stored and sent anywhere."""
+    """Removes escape sequences and overwritten text: of a progress bar, the last state remains.
+
+    Other control characters become visible symbols (␀), so that the text can be stored and displayed anywhere.
+    """
     if "\x1b" in text:
         text = _ESCAPES.sub("", text)
     if "\r" in text:
-        text = "\n".join(map(_last_written, text.replace("\r\n", "\n").split("\n")))
+        text = "\n".join(map(_last_overwrite, text.replace("\r\n", "\n").split("\n")))
     if "\x08" in text:
-        text = _STRUCK_OVER.sub("", text)
+        text = _BACKSPACED.sub("", text)
     return text.translate(_CONTROLS)
 
 
-def _last_written(line: str) -> str:
+def _last_overwrite(line: str) -> str:
     if "\r" not in line:
         return line
-    return next((piece for piece in reversed(line.split("\r")) if piece.strip()), "")
+    return next((part for part in reversed(line.split("\r")) if part.strip()), "")

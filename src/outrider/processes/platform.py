@@ -1,8 +1,7 @@
-"""All that differs between operating systems about processes: finding a process's descendants, telling it from a later
-one of the same number, outliving nobody.
+"""Process functions that differ between operating systems: spawn, list descendants, send signals safely.
 
-Linux keeps every promise: whatever a command leaves behind stays under its keeper, which is a subreaper. Elsewhere
-(macOS, BSD) a descendant that detaches itself twice is out of reach. Windows is not supported yet.
+On Linux every descendant of a command stays below its guard, because the guard is a child subreaper. On macOS and BSD
+a descendant that detaches itself twice cannot be found. Windows is not supported yet.
 """
 
 import contextlib
@@ -19,77 +18,84 @@ from typing import Any, NamedTuple, NoReturn
 from outrider.errors import ConfigurationError
 
 if sys.platform == "win32":
-    raise ConfigurationError("Outrider cannot run commands on Windows yet; use it inside WSL")
+    raise ConfigurationError("Outrider does not support Windows yet; run it inside WSL")
 
 
 LINUX = sys.platform == "linux"
 _CHILDREN_LISTED = os.access(f"/proc/self/task/{os.getpid()}/children", os.R_OK)
 _PR_SET_CHILD_SUBREAPER = 36
 _F_SETPIPE_SZ = 1031
-PIPE_BYTES = 1 << 18  # a user has 64 MiB for all pipes
-HANDED_OVER = 3
-_OOM_SCORE = b"300"  # as if it used three tenths of the memory more; browsers say the same of their pages
-_CHANGED_SIGNALS = (
-    signal.SIGPIPE,  # Python ignores these two,
+PIPE_BYTES = 1 << 18  # the kernel allows an unprivileged user 64 MiB for all pipes
+INHERITED_DESCRIPTOR = 3
+_OOM_SCORE = b"300"  # added to the badness score of 0 to 1000; browsers use the same value for their tabs
+_RESET_SIGNALS = (
+    signal.SIGPIPE,  # Python ignores SIGPIPE and SIGXFSZ
     signal.SIGXFSZ,
-    signal.SIGTERM,  # and guards these
+    signal.SIGTERM,  # the guards ignore or handle the others
     signal.SIGINT,
     signal.SIGHUP,
 )
-_Actions = list[tuple[int, int, int] | tuple[int, int, str, int, int]]
+_FileActions = list[tuple[int, int, int] | tuple[int, int, str, int, int]]
 
 
-class Identity(NamedTuple):
-    """A process for certain: numbers are used again, a number with the time it was started is not."""
+class ProcessInstance(NamedTuple):
+    """A process id with its start time. The kernel reuses process ids, but not the pair."""
 
     pid: int
     start: str
 
 
-def start_program(argv: list[str], environment: Mapping[str, str], descriptor: int) -> int:
-    """A child that finds this descriptor as number HANDED_OVER; its number."""
-    high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, HANDED_OVER + 1)  # onto itself it would stay close-on-exec
-    actions: _Actions = [(os.POSIX_SPAWN_DUP2, high, HANDED_OVER)]
-    actions += [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(HANDED_OVER)]
+def spawn_program(argv: list[str], environment: Mapping[str, str], descriptor: int) -> int:
+    """Starts a program that inherits one descriptor as INHERITED_DESCRIPTOR; returns its process id."""
+    high = fcntl.fcntl(
+        descriptor, fcntl.F_DUPFD_CLOEXEC, INHERITED_DESCRIPTOR + 1
+    )  # onto itself it would stay close-on-exec
+    actions: _FileActions = [(os.POSIX_SPAWN_DUP2, high, INHERITED_DESCRIPTOR)]
+    actions += [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(INHERITED_DESCRIPTOR)]
     try:
         return os.posix_spawn(argv[0], argv, environment, file_actions=actions)
     finally:
         os.close(high)
 
 
-def start_command(
+def spawn_command(
     argv: list[bytes], environment: dict[bytes, bytes], streams: Sequence[int], limits: Sequence[tuple[str, int]] = ()
 ) -> int:
-    """A child alone in its session, without terminal, its signals as if nothing had ever changed them; its number.
+    """Starts a command in a new session, without a terminal and with default signal handlers; returns its process id.
 
-    The streams are not 0, 1 or 2. The system's own way to start a program copies no memory, but knows no limits."""
-    program = _found(argv[0], environment)
+    `streams` are its standard streams; their numbers are above 2. Uses posix_spawn, which copies no memory, unless
+    there are resource limits, which posix_spawn cannot set.
+    """
+    program = _find_program(argv[0], environment)
     if limits:
-        return _fork(lambda: os.execve(program, argv, environment), streams, limits)
+        return _fork_and_exec(lambda: os.execve(program, argv, environment), streams, limits)
     return os.posix_spawn(
         program,
         argv,
         environment,
         file_actions=[(os.POSIX_SPAWN_DUP2, stream, number) for number, stream in enumerate(streams)],
-        setsigdef=_CHANGED_SIGNALS,
+        setsigdef=_RESET_SIGNALS,
         setsigmask=[],
         setsid=True,
     )
 
 
-def _fork(become: Callable[[], NoReturn], streams: Sequence[int], limits: Sequence[tuple[str, int]]) -> int:
+def _fork_and_exec(
+    exec_program: Callable[[], NoReturn], streams: Sequence[int], limits: Sequence[tuple[str, int]]
+) -> int:
+    """Forks and runs `exec_program` in the child. Raises the OSError that occurs in the child."""
     readable, writable = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            _prepare(streams, limits)
-            become()
-        except BaseException as error:  # noqa: BLE001  whatever it is, this copy must end here
+            _prepare_child(streams, limits)
+            exec_program()
+        except BaseException as error:  # noqa: BLE001  the forked copy must exit here in any case
             os.write(writable, str(getattr(error, "errno", None) or errno.EINVAL).encode())
         finally:
             os._exit(127)
     os.close(writable)
-    failure = os.read(readable, 16)  # nothing, once the program has taken over
+    failure = os.read(readable, 16)  # exec closes the pipe, so it is empty on success
     os.close(readable)
     if failure:
         os.waitpid(pid, 0)
@@ -97,96 +103,99 @@ def _fork(become: Callable[[], NoReturn], streams: Sequence[int], limits: Sequen
     return pid
 
 
-def _prepare(streams: Sequence[int], limits: Sequence[tuple[str, int]]) -> None:
+def _prepare_child(streams: Sequence[int], limits: Sequence[tuple[str, int]]) -> None:
     os.setsid()
     signal.set_wakeup_fd(-1)
-    for number in (*_CHANGED_SIGNALS, signal.SIGCHLD):
+    for number in (*_RESET_SIGNALS, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
-    for name, most in limits:
+    for name, limit in limits:
         kind = getattr(resource, name)
         hard = resource.getrlimit(kind)[1]
-        granted = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        granted = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(kind, (granted, granted))
 
 
-def _found(program: bytes, environment: dict[bytes, bytes]) -> bytes:
+def _find_program(program: bytes, environment: dict[bytes, bytes]) -> bytes:
+    """Searches the command's own PATH, since posix_spawn would use the PATH of this process."""
     if b"/" in program:
         return program
     folders = environment.get(b"PATH", os.fsencode(os.defpath)).split(b":")
-    places = (folder + b"/" + program for folder in folders)
-    return next((place for place in places if os.access(place, os.X_OK)), program)
+    candidates = (folder + b"/" + program for folder in folders)
+    return next((candidate for candidate in candidates if os.access(candidate, os.X_OK)), program)
 
 
 def become_subreaper() -> None:
-    """Descendants that lose their parent become children of this process instead of the system's first."""
+    """Makes orphaned descendants children of this process instead of process 1."""
     if LINUX:
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        _call_prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 @cache
-def _libc() -> Any:
-    import ctypes  # only guards need it
+def _load_libc() -> Any:
+    import ctypes  # loaded late: only guard processes need it
 
     return ctypes.CDLL(None)
 
 
-def _prctl(option: int, value: int) -> None:
-    _libc().prctl(option, value, 0, 0, 0)
+def _call_prctl(option: int, value: int) -> None:
+    _load_libc().prctl(option, value, 0, 0, 0)
 
 
-def open_process(pid: int) -> int | None:
-    """A descriptor that becomes readable when the process ends; None where there is no such thing."""
+def open_pidfd(pid: int) -> int | None:
+    """Returns a descriptor that becomes readable when the process ends, or None if the system has no pidfds."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             return os.pidfd_open(pid)
     return None
 
 
-def send_signal(process: Identity, number: int) -> None:
-    """Signal this process and no later one of the same number."""
-    handle = open_process(process.pid)  # from here on the number stays with whatever has it now
+def send_signal(process: ProcessInstance, number: int) -> None:
+    """Sends a signal to this process, but not to a later one with the same process id."""
+    pidfd = open_pidfd(process.pid)  # the pidfd stays bound to its process, so the check below is free of races
     try:
-        if start_of(process.pid) != process.start:
+        if start_time_of(process.pid) != process.start:
             return
         with contextlib.suppress(OSError):
-            if sys.platform == "linux" and handle is not None:
-                signal.pidfd_send_signal(handle, number)
+            if sys.platform == "linux" and pidfd is not None:
+                signal.pidfd_send_signal(pidfd, number)
             else:
                 os.kill(process.pid, number)
     finally:
-        if handle is not None:
-            os.close(handle)
+        if pidfd is not None:
+            os.close(pidfd)
 
 
-def start_of(pid: int) -> str | None:
-    """When the process was started, in the system's own words; None if it has ended (a zombie has)."""
+def start_time_of(pid: int) -> str | None:
+    """Returns the start time of a process as the system reports it, or None if it has ended or is a zombie."""
     if not _CHILDREN_LISTED:
-        return next((start for found, _, start in _listed_by_ps() if found == pid), None)
-    fields = _content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        return next((start for listed, _, start in _list_with_ps() if listed == pid), None)
+    fields = _read_system_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return fields[19].decode() if fields and fields[0] not in b"ZX" else None
 
 
-def children(pid: int) -> list[Identity]:
+def list_children(pid: int) -> list[ProcessInstance]:
+    """Returns the live children of a process."""
     if not _CHILDREN_LISTED:
-        return [Identity(found, start) for found, parent, start in _listed_by_ps() if parent == pid]
+        return [ProcessInstance(child, start) for child, parent, start in _list_with_ps() if parent == pid]
     with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/task") as threads:
-        pids = [int(child) for thread in threads for child in _content(f"{thread.path}/children").split()]
-        return [Identity(child, start) for child in pids if (start := start_of(child))]
+        pids = [int(child) for thread in threads for child in _read_system_file(f"{thread.path}/children").split()]
+        return [ProcessInstance(child, start) for child in pids if (start := start_time_of(child))]
     return []
 
 
-def descendants(pid: int) -> list[Identity]:
-    """Parents before their children. One that is born meanwhile may be missing: look again until none is left."""
-    found = children(pid)
+def list_descendants(pid: int) -> list[ProcessInstance]:
+    """Returns all descendants, parents first. Misses processes that start meanwhile, so callers repeat the call."""
+    found = list_children(pid)
     for process in found:
-        found += children(process.pid)  # the list grows while it is walked
+        found += list_children(process.pid)  # the list grows during the iteration
     return found
 
 
-def _listed_by_ps() -> list[tuple[int, int, str]]:
-    import subprocess  # too much to load for what Linux never needs
+def _list_with_ps() -> list[tuple[int, int, str]]:
+    """Returns process id, parent and start time of all processes, for systems without /proc."""
+    import subprocess  # loaded late: slow to import, and not needed on Linux
 
     listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat=,lstart="], capture_output=True, check=False)
     rows = [line.split(maxsplit=3) for line in listing.stdout.decode("ascii", "replace").splitlines()]
@@ -194,13 +203,13 @@ def _listed_by_ps() -> list[tuple[int, int, str]]:
 
 
 def count_oom_kills() -> int:
-    """How many processes this system has killed for want of memory, ever; 0 where it does not tell."""
-    _, found, rest = _content("/proc/vmstat").partition(b"\noom_kill ")
-    return int(rest.split()[0]) if found else 0
+    """Returns how many processes the kernel's OOM killer has killed since boot; 0 if unknown."""
+    _, counter, rest = _read_system_file("/proc/vmstat").partition(b"\noom_kill ")
+    return int(rest.split()[0]) if counter else 0
 
 
 def prefer_for_oom(pid: int) -> None:
-    """When memory runs out, the command should go rather than the engine."""
+    """Makes the OOM killer prefer the command to the engine."""
     with contextlib.suppress(OSError):
         descriptor = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY)
         try:
@@ -209,21 +218,21 @@ def prefer_for_oom(pid: int) -> None:
             os.close(descriptor)
 
 
-def _content(path: str) -> bytes:
-    """Of a file that the system makes up; nothing if there is none. Plain calls: pathlib is much for guards to load."""
+def _read_system_file(path: str) -> bytes:
+    """Returns the content of a /proc file, empty if it cannot be read. Uses os calls: pathlib is slow to import."""
     content = b""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            while piece := os.read(descriptor, 1 << 16):
-                content += piece
+            while chunk := os.read(descriptor, 1 << 16):
+                content += chunk
         finally:
             os.close(descriptor)
     return content
 
 
 def enlarge_pipe(descriptor: int) -> None:
-    """A flood through a small pipe is mostly waiting for the other side."""
+    """Enlarges the pipe buffer, so that a fast writer blocks less often."""
     if LINUX:
         with contextlib.suppress(OSError):
             fcntl.fcntl(descriptor, _F_SETPIPE_SZ, PIPE_BYTES)

@@ -1,4 +1,4 @@
-"""One command as the engine sees it: what it writes, what it is given to read, and its end with all that it started."""
+"""One command in the engine: its input and output pipes, the connection to its guard process, and its exit status."""
 
 import asyncio
 import codecs
@@ -13,17 +13,17 @@ import msgspec
 
 from outrider.errors import ProcessError
 from outrider.processes import platform
-from outrider.processes.launch import Launch
-from outrider.processes.output import Output
-from outrider.processes.spawner import Spawner
+from outrider.processes.launch import LaunchRequest
+from outrider.processes.output import ProcessOutputBuffer
+from outrider.processes.spawner import ProcessSpawner
 
-Cause = Literal["exited", "signaled", "memory", "killed", "timeout", "lost"]
+ExitCause = Literal["exited", "signaled", "memory", "killed", "timeout", "lost"]
 
 
-class Ending(msgspec.Struct, frozen=True):
-    """`exit_code` is None when a signal ended the process; `signal` is the signal's name."""
+class ExitStatus(msgspec.Struct, frozen=True):
+    """How a command ended. `exit_code` is None if a signal ended it; `signal` is the name of that signal."""
 
-    cause: Cause
+    cause: ExitCause
     exit_code: int | None = None
     signal: str | None = None
 
@@ -32,10 +32,11 @@ class Ending(msgspec.Struct, frozen=True):
         return self.cause == "exited" and self.exit_code == 0
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
+        """Returns the status as text for the model and the user."""
         match self.cause:
             case "exited":
-                return f"exit code {self.exit_code}{_by_shell(self.exit_code or 0)}"
+                return f"exit code {self.exit_code}{_shell_signal_note(self.exit_code or 0)}"
             case "signaled":
                 return f"killed by {self.signal}"
             case "memory":
@@ -45,89 +46,91 @@ class Ending(msgspec.Struct, frozen=True):
             case "timeout":
                 return "killed after its time limit"
             case "lost":
-                return "lost: the process that watched over it was killed, and it with it"
+                return "lost: its guard process was killed, and the command with it"
             case _:
                 assert_never(self.cause)
 
 
-def ending_of(code: int, *, out_of_memory: bool, because: Literal["killed", "timeout"] | None) -> Ending:
-    """`code` is negative for a signal; `because` says that the end was asked for, which explains any signal."""
+def exit_status_of(code: int, *, out_of_memory: bool, requested: Literal["killed", "timeout"] | None) -> ExitStatus:
+    """Builds the exit status. `code` is negative for a signal; `requested` means that the engine ended the command."""
     killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)
-    cause: Cause = "signaled" if code < 0 else "exited"
-    if because is not None:
-        cause = because
+    cause: ExitCause = "signaled" if code < 0 else "exited"
+    if requested is not None:
+        cause = requested
     elif killed and out_of_memory:
         cause = "memory"
-    return Ending(cause, code if code >= 0 else None, signal_name(-code) if code < 0 else None)
+    return ExitStatus(cause, code if code >= 0 else None, signal_name(-code) if code < 0 else None)
 
 
 def signal_name(number: int) -> str:
+    """Returns the name of a signal, such as SIGKILL."""
     try:
         return signal.Signals(number).name
     except ValueError:  # real-time signals have numbers only
         return f"signal {number}"
 
 
-def _by_shell(code: int) -> str:
-    """A shell says with 128 and more that a signal ended what it ran."""
+def _shell_signal_note(code: int) -> str:
+    """Returns the signal name for an exit code of 128 + n, which a shell uses if a signal ended its child."""
     name = signal_name(code - 128) if 128 < code < 192 else ""
     return f" ({name})" if name.startswith("SIG") else ""
 
 
-CHUNK = 1 << 18
+CHUNK_BYTES = 1 << 18
 
 
-class _End:
-    """A descriptor that is closed once, however often that is asked for."""
+class _PipeEnd:
+    """A file descriptor with an idempotent `close`."""
 
     def __init__(self, descriptor: int) -> None:
-        self.number: int | None = descriptor
+        self.descriptor: int | None = descriptor
 
     def close(self) -> None:
-        if self.number is not None:
-            os.close(self.number)
-            self.number = None
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
 
     def fileno(self) -> int:
-        if self.number is None:
-            raise ValueError("this end is closed")
-        return self.number
+        if self.descriptor is None:
+            raise ValueError("the pipe end is closed")
+        return self.descriptor
 
 
 class OutputPipe:
-    """Hands every piece that is written to `on_chunk`, from `listen` on; `b""` says that no writer is left."""
+    """Passes each chunk to `on_chunk` after `start_reading`; `b""` means that all writers have closed the pipe."""
 
     def __init__(self, on_chunk: Callable[[bytes], None]) -> None:
-        self._ours, self.theirs = map(_End, os.pipe())
-        os.set_blocking(self._ours.fileno(), False)
-        platform.enlarge_pipe(self._ours.fileno())
+        self._read_end, self.child_end = map(_PipeEnd, os.pipe())
+        os.set_blocking(self._read_end.fileno(), False)
+        platform.enlarge_pipe(self._read_end.fileno())
         self._on_chunk = on_chunk
         self._loop = asyncio.get_running_loop()
 
-    def listen(self) -> None:
-        if self._ours.number is not None:
-            self._loop.add_reader(self._ours.number, self._read)
+    def start_reading(self) -> None:
+        """Registers the pipe with the event loop; each chunk is passed to the callback."""
+        if self._read_end.descriptor is not None:
+            self._loop.add_reader(self._read_end.descriptor, self._read_chunk)
 
     @property
     def is_open(self) -> bool:
-        return self._ours.number is not None
+        return self._read_end.descriptor is not None
 
     def drain(self) -> None:
-        """Read what lies in the pipe now, and not what a flood puts there meanwhile."""
-        for _ in range(2 * platform.PIPE_BYTES // CHUNK):
-            self._read()
+        """Reads the present content of the pipe. The loop is bounded: a fast writer must not block the event loop."""
+        for _ in range(2 * platform.PIPE_BYTES // CHUNK_BYTES):
+            self._read_chunk()
 
     def close(self) -> None:
-        if self._ours.number is not None:
-            self._loop.remove_reader(self._ours.number)
-        self._ours.close()
-        self.theirs.close()
+        if self._read_end.descriptor is not None:
+            self._loop.remove_reader(self._read_end.descriptor)
+        self._read_end.close()
+        self.child_end.close()
 
-    def _read(self) -> None:
-        if self._ours.number is None:
+    def _read_chunk(self) -> None:
+        if self._read_end.descriptor is None:
             return
         try:
-            chunk = os.read(self._ours.number, CHUNK)
+            chunk = os.read(self._read_end.descriptor, CHUNK_BYTES)
         except BlockingIOError:
             return
         if not chunk:
@@ -136,180 +139,191 @@ class OutputPipe:
 
 
 class InputPipe:
-    """`silent`: there is nothing to read, as from an empty file."""
+    """The standard input of a command; `empty` connects it to /dev/null."""
 
-    def __init__(self, *, silent: bool) -> None:
+    def __init__(self, *, empty: bool) -> None:
         self._loop = asyncio.get_running_loop()
-        self._turn = asyncio.Lock()
-        self._woken: asyncio.Future[None] = self._loop.create_future()
-        if silent:
-            self.theirs, self._ours = _End(os.open(os.devnull, os.O_RDONLY)), None
+        self._write_lock = asyncio.Lock()
+        self._writable: asyncio.Future[None] = self._loop.create_future()
+        if empty:
+            self.child_end, self._write_end = _PipeEnd(os.open(os.devnull, os.O_RDONLY)), None
             return
-        self.theirs, self._ours = map(_End, os.pipe())
-        os.set_blocking(self._ours.fileno(), False)
+        self.child_end, self._write_end = map(_PipeEnd, os.pipe())
+        os.set_blocking(self._write_end.fileno(), False)
 
     async def write(self, text: str) -> None:
-        """Waits while the process does not read."""
-        if self._ours is None:
-            raise ProcessError("the process takes no input: it was started without")
-        async with self._turn:
-            left = memoryview(text.encode("utf-8", "surrogateescape"))
-            while left:
-                if self._ours.number is None:
-                    raise ProcessError("the process takes no more input")
+        """Writes all of the text; waits while the pipe is full."""
+        if self._write_end is None:
+            raise ProcessError("the process takes no input: only processes started in the background do")
+        async with self._write_lock:
+            remaining = memoryview(text.encode("utf-8", "surrogateescape"))
+            while remaining:
+                if self._write_end.descriptor is None:
+                    raise ProcessError("the process takes no more input: it has closed its standard input or ended")
                 try:
-                    left = left[os.write(self._ours.number, left) :]
+                    remaining = remaining[os.write(self._write_end.descriptor, remaining) :]
                 except BlockingIOError:
-                    await self._until_writable(self._ours)
+                    await self._wait_until_writable(self._write_end)
                 except BrokenPipeError:
                     self.close()
 
     def close(self) -> None:
-        self.theirs.close()
-        if self._ours is not None and self._ours.number is not None:
-            self._loop.remove_writer(self._ours.number)
-            self._ours.close()
-            if not self._woken.done():
-                self._woken.set_result(None)
+        """Closes both ends and wakes a waiting `write`, which then raises ProcessError."""
+        self.child_end.close()
+        if self._write_end is not None and self._write_end.descriptor is not None:
+            self._loop.remove_writer(self._write_end.descriptor)
+            self._write_end.close()
+            if not self._writable.done():
+                self._writable.set_result(None)
 
-    async def _until_writable(self, end: _End) -> None:
-        self._woken = woken = self._loop.create_future()
-        self._loop.add_writer(end.fileno(), lambda: woken.done() or woken.set_result(None))
+    async def _wait_until_writable(self, end: _PipeEnd) -> None:
+        self._writable = writable = self._loop.create_future()
+        self._loop.add_writer(end.fileno(), lambda: writable.done() or writable.set_result(None))
         try:
-            await woken
+            await writable
         finally:
-            if end.number is not None:
-                self._loop.remove_writer(end.number)
+            if end.descriptor is not None:
+                self._loop.remove_writer(end.descriptor)
 
 
-DRAIN = 0.2  # seconds that output is still read after the end, if something left behind keeps the pipe open
+DRAIN_SECONDS = 0.2  # how long output is read after the exit if a child process keeps the pipe open
 LEFTOVER_GRACE = 0.1
-START = 30.0  # seconds; only a system that is out of processes takes so long
+START_TIMEOUT = 30.0  # seconds; only reached if the system has no free processes
 
-Asked = Literal["killed", "timeout"]
+RequestedEnd = Literal["killed", "timeout"]
 
 
-class ProcessWatcher(Protocol):
-    """Hears what happens to a process, in this order, and must not raise. Text is decoded for those who want it."""
+class ProcessListener(Protocol):
+    """Receives the events of a process, in this order. The methods must not raise.
+
+    Output is decoded only if `wants_text` is true.
+    """
 
     @property
     def wants_text(self) -> bool: ...
-    def started(self, pid: int) -> None: ...
-    def wrote(self, text: str) -> None: ...
-    def exited(self, ending: Ending) -> None: ...
-    def gone(self) -> None: ...
+    def on_started(self, pid: int) -> None: ...
+    def on_text(self, text: str) -> None: ...
+    def on_exited(self, ending: ExitStatus) -> None: ...
+    def on_gone(self) -> None: ...
 
 
-class Process:
-    """`exited` is set when the command has ended and its output is complete; `gone` when also nothing that it started
-    is alive. Unless it `may_leave` something behind, that is killed at its end."""
+class GuardedProcess:
+    """A command that runs under a command guard, a small process that starts, reaps and kills it.
 
-    def __init__(self, output: Output, watcher: ProcessWatcher) -> None:
+    `exited` is set when the command has ended and its output is complete; `gone` when no descendant is alive either.
+    Unless `may_leave_children` is true, remaining descendants are killed when the command ends.
+    """
+
+    def __init__(self, output: ProcessOutputBuffer, listener: ProcessListener) -> None:
         self.output = output
-        self.may_leave = False
+        self.may_leave_children = False
         self.pid: int | None = None
-        self.ending: Ending | None = None
+        self.ending: ExitStatus | None = None
         self.exited = asyncio.Event()
         self.gone = asyncio.Event()
-        self._watcher = watcher
+        self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._started: asyncio.Future[None] = self._loop.create_future()
-        self._asked: Asked | None = None
-        self._exit: tuple[int, bool] | None = None
-        self._line: socket.socket | None = None
-        self._heard = b""
-        self._output: OutputPipe | None = None
-        self._input: InputPipe | None = None
+        self._requested_end: RequestedEnd | None = None
+        self._reported_exit: tuple[int, bool] | None = None
+        self._guard_socket: socket.socket | None = None
+        self._partial_line = b""
+        self._output_pipe: OutputPipe | None = None
+        self._input_pipe: InputPipe | None = None
 
-    async def start(self, spawner: Spawner, launch: Launch, *, takes_input: bool) -> None:
-        """Returns when the command runs; what cannot be started raises ProcessError."""
+    async def start(self, spawner: ProcessSpawner, launch: LaunchRequest, *, takes_input: bool) -> None:
+        """Starts the command and returns when it runs. Raises ProcessError if it cannot be started."""
         try:
-            self._input = stdin = InputPipe(silent=not takes_input)
-            self._output = output = OutputPipe(self._receive)
-            self._line = await spawner.spawn(launch, stdin.theirs.fileno(), output.theirs.fileno())
-            stdin.theirs.close()
-            output.theirs.close()
-            self._loop.add_reader(self._line, self._listen)
-            if self._asked is not None:  # to end, before there was anybody to ask
-                self.end(0)
-            async with asyncio.timeout(START):
+            self._input_pipe = stdin = InputPipe(empty=not takes_input)
+            self._output_pipe = output = OutputPipe(self._receive_output)
+            self._guard_socket = await spawner.spawn(launch, stdin.child_end.fileno(), output.child_end.fileno())
+            stdin.child_end.close()
+            output.child_end.close()
+            self._loop.add_reader(self._guard_socket, self._read_guard_messages)
+            if self._requested_end is not None:  # terminate() was called before the guard was connected
+                self.terminate(0)
+            async with asyncio.timeout(START_TIMEOUT):
                 await self._started
         except BaseException as error:
             self.abandon()
             if isinstance(error, OSError):
-                why = f"nothing happened for {START:g} s" if isinstance(error, TimeoutError) else error
-                raise ProcessError(f"the command cannot be started: {why}") from error
+                reason = f"no answer within {START_TIMEOUT:g} s" if isinstance(error, TimeoutError) else error
+                raise ProcessError(f"the command cannot be started: {reason}") from error
             raise
 
-    def end(self, grace: float, because: Asked | None = None) -> None:
-        """Ask all of it to end, and make it end after so many seconds; `gone` tells when it has."""
-        if self._exit is None:
-            self._asked = self._asked or because
-        if self._line is not None:
+    def terminate(self, grace: float, requested: RequestedEnd | None = None) -> None:
+        """Asks the guard to send SIGTERM to all descendants, then SIGKILL after `grace` seconds; see `gone`."""
+        if self._reported_exit is None:
+            self._requested_end = self._requested_end or requested
+        if self._guard_socket is not None:
             with contextlib.suppress(OSError):
-                self._line.send(f"kill {grace:.3f}\n".encode())
+                self._guard_socket.send(f"kill {grace:.3f}\n".encode())
 
     async def write(self, text: str) -> None:
-        if self._input is None:
+        """Writes to standard input. Raises ProcessError if the process takes no input."""
+        if self._input_pipe is None:
             raise ProcessError("the process takes no input: it has not started yet")
-        await self._input.write(text)
+        await self._input_pipe.write(text)
 
     def close_input(self) -> None:
-        if self._input is not None:
-            self._input.close()
+        """Closes standard input, so that the process reads the end of its input."""
+        if self._input_pipe is not None:
+            self._input_pipe.close()
 
     def abandon(self) -> None:
-        """Let go of it: whatever is still alive ends by this, soon, and nobody hears of it."""
-        if self._line is not None:
-            self._loop.remove_reader(self._line)
-            self._line.close()
-            self._line = None
-        if self._output is not None:
-            self._output.close()
+        """Closes the connection to the guard, which then kills what is still alive, and completes the exit state."""
+        if self._guard_socket is not None:
+            self._loop.remove_reader(self._guard_socket)
+            self._guard_socket.close()
+            self._guard_socket = None
+        if self._output_pipe is not None:
+            self._output_pipe.close()
         self.close_input()
-        self._complete()
+        self._complete_exit()
         if self.pid is not None and not self.gone.is_set():
-            self._watcher.gone()
+            self._listener.on_gone()
         self.gone.set()
 
-    def _listen(self) -> None:
-        """News from the keeper, one a line. The line ends when nothing is alive."""
-        assert self._line is not None
+    def _read_guard_messages(self) -> None:
+        """Reads messages of the guard, one per line. The guard closes the connection when no descendant is alive."""
+        assert self._guard_socket is not None
         try:
-            received = self._line.recv(4096)
+            received = self._guard_socket.recv(4096)
         except BlockingIOError:
             return
         except OSError:
             received = b""
-        *lines, self._heard = (self._heard + received).split(b"\n")
+        *lines, self._partial_line = (self._partial_line + received).split(b"\n")
         for line in lines:
             word, _, rest = line.decode("utf-8", "replace").partition(" ")
-            self._learn(word, rest)
+            self._handle_guard_message(word, rest)
         if not received:
-            self._settle_start(ProcessError("the command cannot be started: no process could be made for it"))
-            self._drain()
+            self._settle_start(ProcessError("the command cannot be started: its guard process ended"))
+            self._drain_output()
             self.abandon()
 
-    def _learn(self, word: str, rest: str) -> None:
+    def _handle_guard_message(self, word: str, rest: str) -> None:
+        """Handles one message of the guard: `started PID`, `failed STEP REASON` or `exited CODE OOM`."""
         if word == "started":
             self.pid = int(rest)
             self._settle_start()
-            self._watcher.started(self.pid)
-            if self._output is not None:
-                self._output.listen()
+            self._listener.on_started(self.pid)
+            if self._output_pipe is not None:
+                self._output_pipe.start_reading()
         elif word == "failed":
-            step, _, why = rest.partition(" ")
-            self._settle_start(ProcessError(f"the command cannot be started: {step}: {why}"))
+            step, _, reason = rest.partition(" ")
+            self._settle_start(ProcessError(f"the command cannot be started: {step}: {reason}"))
         elif word == "exited":
             code, out_of_memory = rest.split()
-            self._exit = int(code), out_of_memory == "1"
-            if self._output is not None and self._output.is_open:
-                self._loop.call_later(DRAIN, self._complete)
+            self._reported_exit = int(code), out_of_memory == "1"
+            if self._output_pipe is not None and self._output_pipe.is_open:
+                self._loop.call_later(DRAIN_SECONDS, self._complete_exit)
             else:
-                self._complete()
+                self._complete_exit()
 
     def _settle_start(self, error: ProcessError | None = None) -> None:
+        """Sets the result of the start once: success, or the error."""
         if self._started.done():
             return
         if error is None:
@@ -317,34 +331,34 @@ class Process:
         else:
             self._started.set_exception(error)
 
-    def _receive(self, chunk: bytes) -> None:
+    def _receive_output(self, chunk: bytes) -> None:
         if chunk:
             self.output.write(chunk)
-            self._show(chunk)
-        elif self._exit is not None:
-            self._complete()
+            self._emit_text(chunk)
+        elif self._reported_exit is not None:
+            self._complete_exit()
 
-    def _show(self, chunk: bytes, *, final: bool = False) -> None:
-        if self._watcher.wants_text and (text := self._decoder.decode(chunk, final)):
-            self._watcher.wrote(text)
+    def _emit_text(self, chunk: bytes, *, final: bool = False) -> None:
+        if self._listener.wants_text and (text := self._decoder.decode(chunk, final)):
+            self._listener.on_text(text)
 
-    def _drain(self) -> None:
-        if self._output is not None:
-            self._output.drain()
+    def _drain_output(self) -> None:
+        if self._output_pipe is not None:
+            self._output_pipe.drain()
 
-    def _complete(self) -> None:
-        """The command has ended, and what it wrote before has been read."""
+    def _complete_exit(self) -> None:
+        """Completes the exit: drains the output, sets the exit status and informs the listener."""
         if self.exited.is_set():
             return
         self.exited.set()
-        self._drain()  # a stalled event loop may not have read all of it
-        if self._exit is None:  # its keeper was killed, and it with it
-            self.ending = Ending(self._asked or "lost", signal="SIGKILL")
+        self._drain_output()  # a stalled event loop may not have read everything
+        if self._reported_exit is None:  # the guard was killed, and the command with it
+            self.ending = ExitStatus(self._requested_end or "lost", signal="SIGKILL")
         else:
-            code, out_of_memory = self._exit
-            self.ending = ending_of(code, out_of_memory=out_of_memory, because=self._asked)
-        self._show(b"", final=True)
+            code, out_of_memory = self._reported_exit
+            self.ending = exit_status_of(code, out_of_memory=out_of_memory, requested=self._requested_end)
+        self._emit_text(b"", final=True)
         if self.pid is not None:
-            self._watcher.exited(self.ending)
-        if not self.may_leave:
-            self.end(LEFTOVER_GRACE)
+            self._listener.on_exited(self.ending)
+        if not self.may_leave_children:
+            self.terminate(LEFTOVER_GRACE)

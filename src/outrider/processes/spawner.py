@@ -1,4 +1,4 @@
-"""Starts commands through a guardian, which is itself started with the first of them."""
+"""Starts commands through the engine guard, which starts with the first command."""
 
 import asyncio
 import contextlib
@@ -10,111 +10,117 @@ from pathlib import Path
 
 from outrider.errors import ProcessError
 from outrider.processes import platform
-from outrider.processes.launch import Launch
+from outrider.processes.launch import LaunchRequest
 
-_BEGIN = "import sys; sys.path.append(sys.argv[2]); from outrider.processes.engine_guard import main; main()"
-_ROOT = Path(__file__).parents[2]
-AT_CLOSE = 2.0  # seconds
-# The guardian's environment can be read by what it starts, so it gets nothing but what an interpreter may need.
-_NEEDED = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "LANG")
+_GUARD_SCRIPT = "import sys; sys.path.append(sys.argv[2]); from outrider.processes.engine_guard import main; main()"
+_SOURCE_ROOT = Path(__file__).parents[2]
+CLOSE_TIMEOUT = 2.0
+# Commands can read the guard's environment in /proc, so it contains only what a Python interpreter may need.
+_GUARD_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "LANG")
 
 
-class Spawner:
-    """Belongs to one event loop. A guardian that was killed is replaced at the next start."""
+class ProcessSpawner:
+    """Sends launch requests to the engine guard. Bound to one event loop. Restarts a guard that was killed."""
 
     def __init__(self, python: str = sys.executable) -> None:
         self._python = python
-        self._guardian: int | None = None
-        self._line: socket.socket | None = None
-        self._turn = asyncio.Lock()
+        self._guard_pid: int | None = None
+        self._guard_socket: socket.socket | None = None
+        self._spawn_lock = asyncio.Lock()
 
-    async def spawn(self, launch: Launch, stdin: int, output: int, errors: int | None = None) -> socket.socket:
-        """The line to the new command's keeper. The descriptors are the command's ends; they stay the caller's.
-        Without one for errors, these go where the output goes."""
+    async def spawn(self, launch: LaunchRequest, stdin: int, output: int, errors: int | None = None) -> socket.socket:
+        """Starts a command and returns the connection to its command guard.
+
+        `stdin`, `output` and `errors` are descriptors for the command; the caller still owns and closes them. Without
+        `errors`, standard error goes to `output`.
+        """
         request = launch.encode()
-        ours, theirs = _socketpair()
+        engine_end, guard_end = _open_socketpair()
         try:
-            with theirs:
-                async with self._turn:
-                    await self._hand_over([theirs.fileno(), stdin, output, output if errors is None else errors])
-            await asyncio.get_running_loop().sock_sendall(ours, request)
+            with guard_end:
+                async with self._spawn_lock:
+                    await self._send_to_guard([guard_end.fileno(), stdin, output, output if errors is None else errors])
+            await asyncio.get_running_loop().sock_sendall(engine_end, request)
         except BaseException as error:
-            ours.close()
+            engine_end.close()
             if isinstance(error, ConnectionError):
-                raise ProcessError("the command cannot be started: no process could be made for it") from error
+                raise ProcessError("the command cannot be started: its guard process ended") from error
             raise
-        return ours
+        return engine_end
 
-    async def _hand_over(self, descriptors: list[int]) -> None:
+    async def _send_to_guard(self, descriptors: list[int]) -> None:
+        """Sends descriptors to the engine guard; restarts it once if the connection is broken."""
         try:
-            await self._send(self._line or self._start_guardian(), descriptors)
-        except ConnectionError:  # it was killed since the last start
-            self._forget_guardian()
-            await self._send(self._start_guardian(), descriptors)
+            await self._send_descriptors(self._guard_socket or self._start_guard(), descriptors)
+        except ConnectionError:  # the guard was killed since the last start
+            self._reap_guard()
+            await self._send_descriptors(self._start_guard(), descriptors)
 
     @staticmethod
-    async def _send(line: socket.socket, descriptors: list[int]) -> None:
+    async def _send_descriptors(connection: socket.socket, descriptors: list[int]) -> None:
         while True:
             try:
-                socket.send_fds(line, [b"+"], descriptors)
+                socket.send_fds(connection, [b"+"], descriptors)
             except BlockingIOError:
-                await _until_writable(line)
+                await _wait_until_writable(connection)
             else:
                 return
 
-    def _start_guardian(self) -> socket.socket:
-        ours, theirs = _socketpair()
-        argv = [self._python, "-I", "-S", "-c", _BEGIN, str(os.getpid()), str(_ROOT)]
-        environment = {name: os.environ[name] for name in _NEEDED if name in os.environ}
+    def _start_guard(self) -> socket.socket:
+        """Starts the engine guard and returns the connection to it. Raises ProcessError."""
+        engine_end, guard_end = _open_socketpair()
+        argv = [self._python, "-I", "-S", "-c", _GUARD_SCRIPT, str(os.getpid()), str(_SOURCE_ROOT)]
+        environment = {name: os.environ[name] for name in _GUARD_VARIABLES if name in os.environ}
         try:
-            with theirs:
-                self._guardian = platform.start_program(argv, environment, theirs.fileno())
+            with guard_end:
+                self._guard_pid = platform.spawn_program(argv, environment, guard_end.fileno())
         except OSError as error:
-            ours.close()
+            engine_end.close()
             raise ProcessError(f"commands cannot be started: {self._python or 'no Python'}: {error}") from error
-        self._line = ours
-        return ours
+        self._guard_socket = engine_end
+        return engine_end
 
-    def _forget_guardian(self) -> None:
-        """The line is closed, so the guardian has ended or will; it must not stay a zombie."""
-        line, pid = self._line, self._guardian
-        self._line = self._guardian = None
-        if line is not None:
-            line.close()
+    def _reap_guard(self) -> None:
+        """Closes the connection, upon which the guard exits, and waits for it so that no zombie remains."""
+        connection, pid = self._guard_socket, self._guard_pid
+        self._guard_socket = self._guard_pid = None
+        if connection is not None:
+            connection.close()
         if pid is not None:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
 
     async def close(self) -> None:
-        """The guardian ends after the keepers. Lines that are open are ended first, or this waits for them."""
-        if self._line is None:
+        """Stops the engine guard, which exits after all command guards; close their connections first."""
+        if self._guard_socket is None:
             return
         try:
-            async with asyncio.timeout(AT_CLOSE):
-                self._line.shutdown(socket.SHUT_WR)
-                await asyncio.get_running_loop().sock_recv(self._line, 1)
-        except OSError:  # it takes too long, or was killed already; its keepers know what to do without it
-            self._kill_guardian()
-        self._forget_guardian()
+            async with asyncio.timeout(CLOSE_TIMEOUT):
+                self._guard_socket.shutdown(socket.SHUT_WR)
+                await asyncio.get_running_loop().sock_recv(self._guard_socket, 1)
+        except OSError:  # timeout, or the guard was killed; command guards also work without it
+            self._kill_guard()
+        self._reap_guard()
 
-    def _kill_guardian(self) -> None:
-        if self._guardian is not None:
+    def _kill_guard(self) -> None:
+        if self._guard_pid is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._guardian, signal.SIGKILL)
+                os.kill(self._guard_pid, signal.SIGKILL)
 
 
-def _socketpair() -> tuple[socket.socket, socket.socket]:
-    """Ours does not block."""
-    ours, theirs = socket.socketpair()
-    ours.settimeout(0)
-    return ours, theirs
+def _open_socketpair() -> tuple[socket.socket, socket.socket]:
+    """Returns a socket pair whose first end, for the engine, does not block."""
+    engine_end, guard_end = socket.socketpair()
+    engine_end.settimeout(0)
+    return engine_end, guard_end
 
 
-async def _until_writable(line: socket.socket) -> None:
+async def _wait_until_writable(connection: socket.socket) -> None:
+    """Waits until a socket is writable, without writing to it."""
     loop = asyncio.get_running_loop()
     writable: asyncio.Future[None] = loop.create_future()
-    loop.add_writer(line, lambda: writable.done() or writable.set_result(None))
+    loop.add_writer(connection, lambda: writable.done() or writable.set_result(None))
     try:
         await writable
     finally:
-        loop.remove_writer(line)
+        loop.remove_writer(connection)

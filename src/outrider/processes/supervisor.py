@@ -1,4 +1,4 @@
-"""The owner of every process: runs commands, keeps those in the background, and leaves none alive when it closes."""
+"""Runs commands in the foreground and in the background, and kills every process when the supervisor closes."""
 
 import asyncio
 import contextlib
@@ -15,30 +15,41 @@ import msgspec
 from outrider.errors import ProcessError
 from outrider.event_bus import EventBus
 from outrider.processes.launch import (
-    Launch,
+    LaunchRequest,
+    LaunchWrapper,
     ResourceLimits,
-    Wrap,
-    argv_of,
+    build_argv,
     child_environment,
-    nothing_to_say,
-    unwrapped,
+    keep_launch_unchanged,
+    no_cleanup,
 )
-from outrider.processes.output import Output, OutputFolder, OutputLimits, OutputSlice, OutputText, Pacer
-from outrider.processes.process import Asked, Ending, Process
-from outrider.processes.spawner import Spawner
+from outrider.processes.output import (
+    OutputFolder,
+    OutputLimits,
+    OutputSlice,
+    OutputText,
+    OutputThrottle,
+    ProcessOutputBuffer,
+)
+from outrider.processes.process import ExitStatus, GuardedProcess, RequestedEnd
+from outrider.processes.spawner import ProcessSpawner
 from outrider.types.events import Event, ProcessExitedEvent, ProcessOutputEvent, ProcessStartedEvent
 from outrider.types.ids import now_ms
 
 OnOutput = Callable[[str], object]
 Publish = Callable[[Event], None]
 
-UNKILLABLE = 12.0  # seconds; by then a keeper has given up on what the kernel does not let end
+# Seconds. Longer than command_guard.KILL_TIMEOUT, after which a guard gives up on an unkillable process.
+GUARD_TIMEOUT = 12.0
 
 _log = logging.getLogger("outrider.processes")
 
 
 class ProcessStatus(msgspec.Struct, frozen=True):
-    """`ending` is None while the command runs; `alive` tells whether anything of it is, such as a daemon."""
+    """A snapshot of one process. `ending` is None while the command runs.
+
+    `alive` stays true while any descendant of the command runs, such as a daemon that it started.
+    """
 
     id: str
     command: str
@@ -48,17 +59,17 @@ class ProcessStatus(msgspec.Struct, frozen=True):
     backgrounded: bool
     alive: bool
     output_size: int
-    ending: Ending | None = None
+    ending: ExitStatus | None = None
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """What a command gave so far; `ending` is None while it goes on."""
+class CommandResult(msgspec.Struct, frozen=True):
+    """The output of a command so far; `ending` is None while the command runs."""
 
     process_id: str
     output: OutputText
     duration_ms: int
-    ending: Ending | None = None
-    note: str = ""  # what whoever reads the output must know besides
+    ending: ExitStatus | None = None
+    note: str = ""  # from the launch's cleanup, for example files that the sandbox removed
 
     @property
     def exit_code(self) -> int | None:
@@ -66,28 +77,34 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
+        """Returns the output as one string, with a note where bytes are left out."""
         return str(self.output)
 
 
-class Supervised:
-    """`released` is set when the caller that waits for the command should wait no more."""
+class SupervisedCommand:
+    """One command in the process table; publishes its events and forwards its output.
 
-    def __init__(self, process_id: str, session_id: str, command: str, output: Output, publish: Publish | None) -> None:
+    `released` is set when the foreground caller should stop waiting: the command is gone or in the background.
+    """
+
+    def __init__(
+        self, process_id: str, session_id: str, command: str, output: ProcessOutputBuffer, publish: Publish | None
+    ) -> None:
         self.id = process_id
         self.session_id = session_id
         self.command = command
         self.backgrounded = False
         self.released = asyncio.Event()
         self.on_output: OnOutput | None = None
-        self.afterwards: Callable[[], str] = nothing_to_say
+        self.cleanup: Callable[[], str] = no_cleanup
         self.note = ""
-        self.process = Process(output, self)
+        self.process = GuardedProcess(output, self)
         self._publish = publish
-        self._pacer = Pacer(self._publish_output) if publish else None
+        self._throttle = OutputThrottle(self._publish_output) if publish else None
         self._started_at = now_ms()
-        self._begin = time.monotonic()
-        self._end: float | None = None
-        self._read_to = 0
+        self._started_monotonic = time.monotonic()
+        self._ended_monotonic: float | None = None
+        self._read_offset = 0
 
     @property
     def is_alive(self) -> bool:
@@ -95,64 +112,67 @@ class Supervised:
 
     @property
     def wants_text(self) -> bool:
-        return self.on_output is not None or self._pacer is not None
+        return self.on_output is not None or self._throttle is not None
 
-    def to_background(self) -> None:
-        """Its caller need not wait, and what it leaves behind may live."""
-        self.backgrounded = self.process.may_leave = True
+    def move_to_background(self) -> None:
+        """Releases the foreground caller. Child processes may outlive the command from now on."""
+        self.backgrounded = self.process.may_leave_children = True
         self.on_output = None
         self.released.set()
 
-    def to_foreground(self, on_output: OnOutput | None) -> None:
-        self.backgrounded = self.process.may_leave = False
+    def move_to_foreground(self, on_output: OnOutput | None) -> None:
+        """Makes a caller wait for the command again; if the command has ended, kills its children."""
+        self.backgrounded = self.process.may_leave_children = False
         self.on_output = on_output
         if self.process.exited.is_set():
-            self.process.end(0)
+            self.process.terminate(0)
         if self.is_alive:
             self.released.clear()
 
-    async def end(self, grace: float, because: Asked) -> None:
-        """Returns when nothing of it is alive."""
-        self.process.end(grace, because)
+    async def terminate(self, grace: float, cause: RequestedEnd) -> None:
+        """Terminates the command and its descendants; returns when none is alive or the guard gives up."""
+        self.process.terminate(grace, cause)
         try:
-            async with asyncio.timeout(grace + UNKILLABLE):
+            async with asyncio.timeout(grace + GUARD_TIMEOUT):
                 await self.process.gone.wait()
         except TimeoutError:
             self.process.abandon()
 
-    def started(self, pid: int) -> None:
-        self._tell(ProcessStartedEvent, command=self.command, pid=pid)
+    def on_started(self, pid: int) -> None:
+        self._publish_event(ProcessStartedEvent, command=self.command, pid=pid)
 
-    def wrote(self, text: str) -> None:
-        if self._pacer is not None:
-            self._pacer.feed(text)
+    def on_text(self, text: str) -> None:
+        """Forwards text to the event throttle and to the output callback."""
+        if self._throttle is not None:
+            self._throttle.feed(text)
         if self.on_output is None:
             return
         try:
             self.on_output(text)
-        except Exception:  # noqa: BLE001  what a listener does wrong stays with the listener
-            _log.exception("a listener failed on the output of %s", self.id)
+        except Exception:  # noqa: BLE001  an error in a listener must not affect the command
+            _log.exception("the output listener of process %s failed and was removed", self.id)
             self.on_output = None
 
-    def exited(self, ending: Ending) -> None:
-        self._end = time.monotonic()
-        if self._pacer is not None:
-            self._pacer.flush()
-        self._tell(ProcessExitedEvent, exit_code=ending.exit_code, signal=ending.signal)
+    def on_exited(self, ending: ExitStatus) -> None:
+        self._ended_monotonic = time.monotonic()
+        if self._throttle is not None:
+            self._throttle.flush()
+        self._publish_event(ProcessExitedEvent, exit_code=ending.exit_code, signal=ending.signal)
 
-    def gone(self) -> None:
+    def on_gone(self) -> None:
+        """Runs the cleanup of the launch request, stores its note and releases the caller."""
         try:
-            self.note = self.afterwards()
+            self.note = self.cleanup()
         except OSError as error:
-            self.note = f"what it left behind could not be looked at: {error}"
+            self.note = f"the cleanup after the command failed: {error}"
         self.released.set()
 
-    def read(self, offset: int | None, most: int) -> OutputSlice:
-        """From a place on, or from where the last reading ended."""
-        place = self._read_to if offset is None else offset
-        piece = self.process.output.read(place, most, complete=self.process.exited.is_set())
-        self._read_to = piece.end
-        return piece
+    def read(self, offset: int | None, max_bytes: int) -> OutputSlice:
+        """Returns output from an offset in bytes; without one, from the end of the previous read."""
+        start = self._read_offset if offset is None else offset
+        output_slice = self.process.output.read(start, max_bytes, complete=self.process.exited.is_set())
+        self._read_offset = output_slice.end
+        return output_slice
 
     def status(self) -> ProcessStatus:
         return ProcessStatus(
@@ -167,79 +187,88 @@ class Supervised:
             ending=self.process.ending,
         )
 
-    def outcome(self) -> Outcome:
-        seconds = (self._end or time.monotonic()) - self._begin
-        return Outcome(self.id, self.process.output.text(), round(seconds * 1000), self.process.ending, self.note)
+    def result(self) -> CommandResult:
+        seconds = (self._ended_monotonic or time.monotonic()) - self._started_monotonic
+        return CommandResult(self.id, self.process.output.text(), round(seconds * 1000), self.process.ending, self.note)
 
     def _publish_output(self, text: str) -> None:
-        self._tell(ProcessOutputEvent, output=text)
+        self._publish_event(ProcessOutputEvent, output=text)
 
-    def _tell(self, event: Callable[..., Event], **fields: Any) -> None:
+    def _publish_event(self, event: Callable[..., Event], **fields: Any) -> None:
         if self._publish is not None:
             self._publish(event(process_id=self.id, session_id=self.session_id, call_id=self.id, **fields))
 
 
 class ProcessTable:
+    """The commands of a supervisor by process id, with the last background commands that have ended."""
+
     def __init__(self, remembered: int) -> None:
         self._remembered = remembered
-        self._known: dict[str, Supervised] = {}
+        self._commands: dict[str, SupervisedCommand] = {}
 
-    def __iter__(self) -> Iterator[Supervised]:
-        """Oldest first."""
-        return iter(list(self._known.values()))
+    def __iter__(self) -> Iterator[SupervisedCommand]:
+        """Iterates over a copy, oldest first."""
+        return iter(list(self._commands.values()))
 
-    def find(self, process_id: str) -> Supervised | None:
-        return self._known.get(process_id)
+    def find(self, process_id: str) -> SupervisedCommand | None:
+        """Returns a command by process id, or None."""
+        return self._commands.get(process_id)
 
-    def get(self, process_id: str) -> Supervised:
-        found = self.find(process_id)
-        if found is None:
-            known = ", ".join(self._known) or "none"
-            raise ProcessError(f"there is no process {process_id!r}; known are: {known}")
-        return found
+    def get(self, process_id: str) -> SupervisedCommand:
+        """Returns a command by process id. Raises ProcessError if there is none."""
+        supervised = self.find(process_id)
+        if supervised is None:
+            known = ", ".join(self._commands) or "none"
+            raise ProcessError(f"there is no process {process_id!r}; known processes: {known}")
+        return supervised
 
     def free_id(self, wanted: str) -> str:
-        """Calls of different sessions may have one id; a process that is alive keeps its own."""
+        """Returns `wanted`, or a numbered variant while a live process has that id: sessions can reuse a call id."""
         name, number = wanted, 1
-        while (found := self.find(name)) is not None and found.is_alive:
+        while (supervised := self.find(name)) is not None and supervised.is_alive:
             number += 1
             name = f"{wanted}-{number}"
         return name
 
-    def add(self, process: Supervised) -> None:
-        before = self._known.pop(process.id, None)
-        if before is not None:
-            before.process.output.close()
-        self._known[process.id] = process
-        self._forget_oldest()
+    def add(self, command: SupervisedCommand) -> None:
+        """Adds a command; it replaces an ended one with the same id."""
+        replaced = self._commands.pop(command.id, None)
+        if replaced is not None:
+            replaced.process.output.close()
+        self._commands[command.id] = command
+        self._remove_oldest()
 
-    def forget(self, process: Supervised) -> None:
-        if self._known.get(process.id) is process:
-            del self._known[process.id]
-        process.process.output.close()
+    def remove(self, supervised: SupervisedCommand) -> None:
+        """Removes a command and closes its spill file."""
+        if self._commands.get(supervised.id) is supervised:
+            del self._commands[supervised.id]
+        supervised.process.output.close()
 
-    def forget_all(self) -> None:
-        for process in self:
-            self.forget(process)
+    def remove_all(self) -> None:
+        for supervised in self:
+            self.remove(supervised)
 
-    def _forget_oldest(self) -> None:
-        """Of what has ended, only processes in the background can still be asked for."""
-        ended = [process for process in self if not process.is_alive]
-        kept = [process for process in ended if process.backgrounded][-self._remembered :]
-        for process in ended:
-            if process not in kept:
-                self.forget(process)
+    def _remove_oldest(self) -> None:
+        """Removes ended commands, except the last `remembered` ones that ran in the background."""
+        ended = [supervised for supervised in self if not supervised.is_alive]
+        retained = [supervised for supervised in ended if supervised.backgrounded][-self._remembered :]
+        for supervised in ended:
+            if supervised not in retained:
+                self.remove(supervised)
 
 
-GRACE = 5.0  # seconds between asking a process to end and making it
-GRACE_AT_CLOSE = 1.0
-LEFTOVERS = 0.1  # seconds; a command that leaves nothing alive is gone by then
-READ = 32_000
+TERMINATE_GRACE = 5.0  # seconds between SIGTERM and SIGKILL
+CLOSE_GRACE = 1.0
+LEFTOVER_WAIT = 0.1  # seconds; a command without remaining children is gone by then
+READ_BYTES = 32_000
 
 
 class ProcessLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How many commands run at once while their callers wait (more wait their turn), how many in the background, and
-    how many that have ended are remembered."""
+    """Limits of a supervisor.
+
+    At most `foreground` commands run while their callers wait; further calls queue. At most `background` commands run
+    in the background; further starts raise ProcessError. The last `remembered` ended background commands stay readable.
+    """
 
     foreground: int = 64
     background: int = 64
@@ -247,17 +276,18 @@ class ProcessLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimeLimit(msgspec.Struct, frozen=True):
-    """Seconds, and what happens then: a command is killed, or goes on in the background if there is room."""
+    """A time limit in seconds. At the limit a command is killed, or moved to the background if a slot is free."""
 
     seconds: float | None
     then: Literal["kill", "background"] = "kill"
 
 
-class Supervisor:
-    """One per engine, bound to one event loop. Processes are known by the id of the call that started them.
+class ProcessSupervisor:
+    """Owns all processes of an engine. Bound to one event loop; a process id is the id of the call that started it.
 
-    Output that is too much for memory goes to files under `folder`. Every launch goes through `wrap`. Commands get
-    `environment` as it is; without it, what `child_environment` lets through of the engine's own.
+    Output that exceeds the memory limit is written to files under `folder`. `wrap` can replace every launch request,
+    for example with one that starts a sandbox. Commands get `environment` unchanged; the default is the engine's own
+    environment, filtered by `child_environment`.
     """
 
     def __init__(
@@ -266,21 +296,21 @@ class Supervisor:
         folder: Path | OutputFolder | None = None,
         bus: EventBus | None = None,
         environment: Mapping[str, str] | None = None,
-        wrap: Wrap = unwrapped,
+        wrap: LaunchWrapper = keep_launch_unchanged,
         limits: ProcessLimits | None = None,
         resources: ResourceLimits | None = None,
         output: OutputLimits | None = None,
     ) -> None:
-        made = isinstance(folder, OutputFolder)
-        self._folder = folder if made else OutputFolder(folder, output or OutputLimits())
+        is_open_folder = isinstance(folder, OutputFolder)
+        self._folder = folder if is_open_folder else OutputFolder(folder, output or OutputLimits())
         self._publish = bus.publish if bus is not None else None
         self._environment = child_environment(os.environ) if environment is None else environment
-        self._wrap = wrap
+        self._wrap_launch = wrap
         self._limits = limits or ProcessLimits()
         self._resources = resources or ResourceLimits()
-        self._spawner = Spawner()
-        self._known = ProcessTable(self._limits.remembered)
-        self._turns = asyncio.Semaphore(self._limits.foreground)
+        self._spawner = ProcessSpawner()
+        self._table = ProcessTable(self._limits.remembered)
+        self._foreground_slots = asyncio.Semaphore(self._limits.foreground)
         self._closed = False
 
     async def run_command(
@@ -292,102 +322,112 @@ class Supervisor:
         workdir: Path | None = None,
         limit: float | TimeLimit | None = None,
         session_id: str = "",
-    ) -> Outcome:
-        """Run to the end, to the time limit (at which it is killed, unless told else) or into the background.
+    ) -> CommandResult:
+        """Runs a command and waits until it ends, reaches its time limit or moves to the background.
 
-        Cancelling kills it too, without waiting for its end."""
-        async with self._turns:
-            found = await self._start(call_id, command, workdir, session_id, on_output)
-            return await self._attend(found, limit)
+        Cancelling the call kills the command without waiting for its end.
+        """
+        async with self._foreground_slots:
+            supervised = await self._start_process(call_id, command, workdir, session_id, on_output)
+            return await self._wait_in_foreground(supervised, limit)
 
     async def start_command(
         self, call_id: str, command: str | Sequence[str], *, workdir: Path | None = None, session_id: str = ""
     ) -> ProcessStatus:
-        """Start in the background. Such a process can be given input."""
+        """Starts a command in the background; `write` can send it input."""
         self._check_room()
-        found = await self._start(call_id, command, workdir, session_id, in_background=True)
-        return found.status()
+        supervised = await self._start_process(call_id, command, workdir, session_id, in_background=True)
+        return supervised.status()
 
     def mark_as_backgrounded(self, call_id: str) -> bool:
-        """Its caller gets what there is so far, and the command goes on; False if no such command runs."""
-        found = self._known.find(call_id)
-        if found is None or found.process.exited.is_set():
+        """Moves a running command to the background; its caller gets the output so far.
+
+        Returns False if no such command runs.
+        """
+        supervised = self._table.find(call_id)
+        if supervised is None or supervised.process.exited.is_set():
             return False
-        if not found.backgrounded:
+        if not supervised.backgrounded:
             self._check_room()
-            found.to_background()
+            supervised.move_to_background()
         return True
 
     async def bring_to_foreground(
         self, call_id: str, on_output: OnOutput | None = None, *, limit: float | TimeLimit | None = None
-    ) -> Outcome:
-        """Wait for a command in the background as if it had been started now."""
-        found = self._known.get(call_id)
-        async with self._turns:
-            found.to_foreground(on_output)
-            return await self._attend(found, limit)
+    ) -> CommandResult:
+        """Waits for a background command as `run_command` does."""
+        supervised = self._table.get(call_id)
+        async with self._foreground_slots:
+            supervised.move_to_foreground(on_output)
+            return await self._wait_in_foreground(supervised, limit)
 
     def is_backgrounded(self, call_id: str) -> bool:
-        found = self._known.find(call_id)
-        return found is not None and found.backgrounded
+        """Returns whether a process runs, or ran, in the background; False for an unknown id."""
+        supervised = self._table.find(call_id)
+        return supervised is not None and supervised.backgrounded
 
     def get_running_ids(self) -> list[str]:
-        """Of every process that is alive, in the foreground and in the background."""
-        return [found.id for found in self._known if found.is_alive]
+        """Returns the ids of all live processes, in the foreground and in the background."""
+        return [supervised.id for supervised in self._table if supervised.is_alive]
 
     def get_backgrounded_ids(self) -> list[str]:
-        return [found.id for found in self._known if found.is_alive and found.backgrounded]
+        """Returns the ids of live processes in the background."""
+        return [supervised.id for supervised in self._table if supervised.is_alive and supervised.backgrounded]
 
     def list_processes(self, session_id: str | None = None) -> list[ProcessStatus]:
-        """Oldest first; with those in the background that have ended, as far as they are remembered."""
-        shown = [found for found in self._known if found.is_alive or found.backgrounded]
-        return [found.status() for found in shown if session_id in (None, found.session_id)]
+        """Returns live processes and remembered background processes that have ended, oldest first."""
+        shown = [supervised for supervised in self._table if supervised.is_alive or supervised.backgrounded]
+        return [supervised.status() for supervised in shown if session_id in (None, supervised.session_id)]
 
     def status(self, call_id: str) -> ProcessStatus:
-        return self._known.get(call_id).status()
+        """Returns the status of a process. Raises ProcessError if the id is unknown."""
+        return self._table.get(call_id).status()
 
-    def read(self, call_id: str, offset: int | None = None, most: int = READ) -> OutputSlice:
-        """Output from a place (in bytes) on; without one, what was written since the last reading."""
-        return self._known.get(call_id).read(offset, most)
+    def read(self, call_id: str, offset: int | None = None, max_bytes: int = READ_BYTES) -> OutputSlice:
+        """Returns output from an offset in bytes; without one, the output since the previous read."""
+        return self._table.get(call_id).read(offset, max_bytes)
 
     async def write(self, call_id: str, text: str, *, limit: float = 10.0, last: bool = False) -> None:
-        """Give a process input; after the `last` it reads the end of its input."""
-        process = self._known.get(call_id).process
+        """Writes to the standard input of a process; `last` closes it afterwards."""
+        process = self._table.get(call_id).process
         try:
             async with asyncio.timeout(limit):
                 await process.write(text)
         except TimeoutError:
-            raise ProcessError(f"the process did not read its input within {limit:g} s") from None
+            raise ProcessError(f"process {call_id!r} did not read its input within {limit:g} s") from None
         if last:
             process.close_input()
 
-    async def wait(self, call_id: str, limit: float | None = None) -> Outcome:
-        """Wait for the end, at most so many seconds."""
-        process = (found := self._known.get(call_id)).process
+    async def wait(self, call_id: str, limit: float | None = None) -> CommandResult:
+        """Waits until the command ends, at most `limit` seconds."""
+        supervised = self._table.get(call_id)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit):
-                await process.exited.wait()
-            async with asyncio.timeout(LEFTOVERS):
-                await process.gone.wait()
-        return found.outcome()
+                await supervised.process.exited.wait()
+            async with asyncio.timeout(LEFTOVER_WAIT):
+                await supervised.process.gone.wait()
+        return supervised.result()
 
-    async def kill_process(self, call_id: str, grace: float = GRACE) -> bool:
-        """Ask it and all that it started to end, make them after `grace` seconds; False if nothing was alive."""
-        found = self._known.find(call_id)
-        if found is None or not found.is_alive:
+    async def kill_process(self, call_id: str, grace: float = TERMINATE_GRACE) -> bool:
+        """Sends SIGTERM to the command and its descendants, and SIGKILL after `grace` seconds.
+
+        Returns False if none was alive.
+        """
+        supervised = self._table.find(call_id)
+        if supervised is None or not supervised.is_alive:
             return False
-        await found.end(grace, "killed")
+        await supervised.terminate(grace, "killed")
         return True
 
     async def close(self) -> None:
-        """Nothing that was ever started here is alive afterwards."""
+        """Terminates all commands and their descendants, and stops the engine guard."""
         self._closed = True
-        alive = [found for found in self._known if found.is_alive]
-        for found in alive:
-            found.process.end(GRACE_AT_CLOSE, "killed")
-        for found in alive:
-            await found.end(GRACE_AT_CLOSE, "killed")
-        self._known.forget_all()
+        alive = [supervised for supervised in self._table if supervised.is_alive]
+        for supervised in alive:
+            supervised.process.terminate(CLOSE_GRACE, "killed")
+        for supervised in alive:
+            await supervised.terminate(CLOSE_GRACE, "killed")
+        self._table.remove_all()
         await self._spawner.close()
 
     async def __aenter__(self) -> Self:
@@ -396,7 +436,7 @@ class Supervisor:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _start(
+    async def _start_process(
         self,
         call_id: str,
         command: str | Sequence[str],
@@ -405,49 +445,55 @@ class Supervisor:
         on_output: OnOutput | None = None,
         *,
         in_background: bool = False,
-    ) -> Supervised:
+    ) -> SupervisedCommand:
+        """Wraps the launch request, adds the command to the table and starts it. Raises ProcessError."""
         if self._closed:
-            raise ProcessError("no command can be started: the supervisor is closed")
-        place = Path.cwd() / (workdir or "")
-        launch = Launch(argv_of(command), self._environment, place, self._resources, session_id=session_id)
-        launch = self._wrap(launch)
+            raise ProcessError("the command cannot be started: the engine's process supervisor is closed")
+        folder = Path.cwd() / (workdir or "")
+        launch = LaunchRequest(build_argv(command), self._environment, folder, self._resources, session_id=session_id)
+        launch = self._wrap_launch(launch)
         text = command if isinstance(command, str) else shlex.join(command)
-        name = self._known.free_id(call_id)
-        found = Supervised(name, session_id, text, Output(self._folder, name), self._publish)
-        found.on_output, found.afterwards = on_output, launch.afterwards
+        name = self._table.free_id(call_id)
+        supervised = SupervisedCommand(name, session_id, text, ProcessOutputBuffer(self._folder, name), self._publish)
+        supervised.on_output, supervised.cleanup = on_output, launch.cleanup
         if in_background:
-            found.to_background()
-        self._known.add(found)
+            supervised.move_to_background()
+        self._table.add(supervised)
         try:
-            await found.process.start(self._spawner, launch, takes_input=in_background)
+            await supervised.process.start(self._spawner, launch, takes_input=in_background)
         except BaseException:
-            self._known.forget(found)
+            self._table.remove(supervised)
             raise
-        return found
+        return supervised
 
-    async def _attend(self, found: Supervised, limit: float | TimeLimit | None) -> Outcome:
-        """Wait for a foreground command; whatever ends the waiting, nothing of it goes on unless in the background."""
-        bound = limit if isinstance(limit, TimeLimit) else TimeLimit(limit)
+    async def _wait_in_foreground(
+        self, supervised: SupervisedCommand, limit: float | TimeLimit | None
+    ) -> CommandResult:
+        """Waits for a foreground command. However the wait ends, only a command in the background continues to run."""
+        time_limit = limit if isinstance(limit, TimeLimit) else TimeLimit(limit)
         try:
-            async with asyncio.timeout(bound.seconds):
-                await found.released.wait()
+            async with asyncio.timeout(time_limit.seconds):
+                await supervised.released.wait()
         except TimeoutError:
-            if bound.then == "background" and self._has_room():
-                found.to_background()
+            if time_limit.then == "background" and self._has_room():
+                supervised.move_to_background()
             else:
-                await found.end(GRACE, "timeout")
+                await supervised.terminate(TERMINATE_GRACE, "timeout")
         except asyncio.CancelledError:
-            found.process.end(GRACE, "killed")
+            supervised.process.terminate(TERMINATE_GRACE, "killed")
             raise
-        outcome = found.outcome()
-        if not found.backgrounded:
-            self._known.forget(found)
-        return outcome
+        result = supervised.result()
+        if not supervised.backgrounded:
+            self._table.remove(supervised)
+        return result
 
     def _has_room(self) -> bool:
         return len(self.get_backgrounded_ids()) < self._limits.background
 
     def _check_room(self) -> None:
+        """Raises ProcessError if no further command can run in the background."""
         if not self._has_room():
-            most = self._limits.background
-            raise ProcessError(f"there are {most} processes in the background already; kill one, or wait for its end")
+            max_background = self._limits.background
+            raise ProcessError(
+                f"{max_background} processes run in the background already; kill one or wait until one ends"
+            )

@@ -1,4 +1,5 @@
-"""What the user and a trusted workspace add to a session: notes for the system prompt, skills, servers, other words."""
+"""Collects what the user and a trusted workspace add to a session: system prompt notes, skills, MCP servers and prompt
+overrides."""
 
 import datetime
 import json
@@ -12,77 +13,86 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from outrider.processes.launch import child_environment
-from outrider.project.trust import INSTRUCTIONS, SKILL_FILE, Project, WorkspaceTrust, find_project, skill_files
+from outrider.project.trust import (
+    INSTRUCTIONS_FILE,
+    SKILL_FILE,
+    ProjectFolder,
+    WorkspaceTrust,
+    find_project,
+    skill_files,
+)
 from outrider.tools.tool import Tool
 from outrider.types.messages import Message
 
 if TYPE_CHECKING:
-    from outrider.project.mcp import Servers
+    from outrider.project.mcp import McpServerManager
     from outrider.tools.builtin.skill import Skill
 
 
-MOST = 50
-LONGEST = 500  # characters of a description: every request carries them all
-FRONT = 8_000
-USERS_FOLDERS = (Path(".agents/skills"), Path(".claude/skills"))
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
-_KEY = re.compile(r"^(name|description):[ \t]*(.*)$")
+MAX_SKILLS = 50
+MAX_DESCRIPTION = 500  # characters; all descriptions are part of every model request
+FRONT_MATTER_BYTES = 8_000
+USER_SKILL_FOLDERS = (Path(".agents/skills"), Path(".claude/skills"))
+_SKILL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
+_FRONT_MATTER_KEY = re.compile(r"^(name|description):[ \t]*(.*)$")
 
 
-def find_skills(project: Project, own: Path, home: Path, *, trusted: bool) -> "tuple[Skill, ...]":
-    """The user's own first: a project cannot put its own in the place of one of them."""
+def find_skills(project: ProjectFolder, own: Path, home: Path, *, trusted: bool) -> "tuple[Skill, ...]":
+    """Find skills, at most `MAX_SKILLS`. The user's come first, so a project cannot override one of them."""
     found: dict[str, Skill] = {}
-    for skill in (*_users(own, home), *(_projects(project) if trusted else ())):
+    for skill in (*_user_skills(own, home), *(_project_skills(project) if trusted else ())):
         found.setdefault(skill.name, skill)
-    return tuple(found.values())[:MOST]
+    return tuple(found.values())[:MAX_SKILLS]
 
 
-def _users(own: Path, home: Path) -> "Iterator[Skill]":
-    folders = (own, *(home / name for name in USERS_FOLDERS))
+def _user_skills(own: Path, home: Path) -> "Iterator[Skill]":
+    folders = (own, *(home / name for name in USER_SKILL_FOLDERS))
     for path in (path for folder in folders for path in sorted(folder.glob(f"*/{SKILL_FILE}"))):
         with suppress(OSError), path.open("rb") as file:
-            yield from _skill(path, file.read(FRONT))
+            yield from _parse_skill(path, file.read(FRONT_MATTER_BYTES))
 
 
-def _projects(project: Project) -> "Iterator[Skill]":
+def _project_skills(project: ProjectFolder) -> "Iterator[Skill]":
     for path in skill_files(project):
-        content = project.read(path, FRONT)
+        content = project.read_file(path, FRONT_MATTER_BYTES)
         if content is not None:
-            yield from _skill(path, content, project.root)
+            yield from _parse_skill(path, content, project.root)
 
 
-def _skill(path: Path, content: bytes, root: Path | None = None) -> "Iterator[Skill]":
-    """None where the front matter does not say what the skill is good for."""
-    said = front_matter(content.decode("utf-8", "replace"))
-    name = said.get("name") or path.parent.name
-    description = " ".join(said.get("description", "").split())[:LONGEST]
-    if description and _NAME.fullmatch(name):
+def _parse_skill(path: Path, content: bytes, root: Path | None = None) -> "Iterator[Skill]":
+    """Parse a skill file; yield the skill, or nothing if its front matter has no valid name or description."""
+    fields = parse_front_matter(content.decode("utf-8", "replace"))
+    name = fields.get("name") or path.parent.name
+    description = " ".join(fields.get("description", "").split())[:MAX_DESCRIPTION]
+    if description and _SKILL_NAME.fullmatch(name):
         from outrider.tools.builtin.skill import Skill
 
         yield Skill(name, description, path, root)
 
 
-def front_matter(text: str) -> dict[str, str]:
-    """Name and description from the YAML between two lines of dashes; texts over several lines are joined."""
+def parse_front_matter(text: str) -> dict[str, str]:
+    """Return name and description from the YAML front matter; values over several lines are joined. This needs no YAML
+    parser."""
     lines = text.removeprefix("\ufeff").splitlines()
-    said: dict[str, str] = {}
+    fields: dict[str, str] = {}
     if not lines or lines[0].strip() != "---":
-        return said
+        return fields
     key = ""
     for line in lines[1:]:
         if line.strip() == "---":
-            return {name: _unquoted(value.strip()) for name, value in said.items()}
-        if found := _KEY.match(line):
+            return {name: _unquote(value.strip()) for name, value in fields.items()}
+        if found := _FRONT_MATTER_KEY.match(line):
             key, first = found[1], found[2].strip()
-            said[key] = "" if first in {">", "|", ">-", "|-", ">+", "|+"} else first
+            fields[key] = "" if first in {">", "|", ">-", "|-", ">+", "|+"} else first
         elif line[:1] in (" ", "\t") and key:
-            said[key] += f"\n{line.strip()}"
+            fields[key] += f"\n{line.strip()}"
         elif line.strip():
             key = ""
     return {}
 
 
-def _unquoted(value: str) -> str:
+def _unquote(value: str) -> str:
+    """Remove the quotes of a YAML string value, or the comment after an unquoted one."""
     if len(value) >= 2 and value[0] == value[-1] == "'":
         return value[1:-1].replace("''", "'")
     if len(value) >= 2 and value[0] == value[-1] == '"':
@@ -90,37 +100,42 @@ def _unquoted(value: str) -> str:
     return value.partition(" #")[0].rstrip()
 
 
-BUDGET = 32 * 1024  # bytes of all instruction files together
-LONGEST_PATH = 300
-_HARMLESS_PATH = re.compile(r"[A-Za-z0-9._/~+@-]+")
-_BRANCH = re.compile(rb"ref: refs/heads/([A-Za-z0-9._/+-]{1,100})\n?")
+MAX_INSTRUCTION_BYTES = 32 * 1024  # for all instruction files together
+MAX_PATH_LENGTH = 300
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9._/~+@-]+")
+_GIT_HEAD = re.compile(rb"ref: refs/heads/([A-Za-z0-9._/+-]{1,100})\n?")
 
 
-def notes_on(project: Project, own: Path, *, trusted: bool, today: datetime.date) -> str:
-    """`own` is the user's own instruction file. Of a workspace that is not trusted, nothing speaks here: not its files,
-    not its branches, and not the name of a folder that could be read as words."""
-    sections = [_surroundings(project, trusted=trusted, today=today)]
-    sections += _instructions(project, own, trusted=trusted)
+def workspace_notes(project: ProjectFolder, own: Path, *, trusted: bool, today: datetime.date) -> str:
+    """Return the notes for the system prompt: date, system, workspace and instruction files. `own` is the user's
+    instruction file.
+
+    Content of an untrusted workspace is left out, also its branch name and a folder name with unusual characters: they
+    could contain instructions to the model.
+    """
+    sections = [_describe_environment(project, trusted=trusted, today=today)]
+    sections += _instruction_sections(project, own, trusted=trusted)
     return "\n\n".join(sections)
 
 
-def _surroundings(project: Project, *, trusted: bool, today: datetime.date) -> str:
-    lines = [f"Today is {today.isoformat()}; the system is {_system()}."]
+def _describe_environment(project: ProjectFolder, *, trusted: bool, today: datetime.date) -> str:
+    """Return the date, the system and the workspace as text for the system prompt."""
+    lines = [f"Today is {today.isoformat()}; the system is {_system_name()}."]
     folder = str(project.folder)
-    if len(folder) <= LONGEST_PATH and (trusted or _HARMLESS_PATH.fullmatch(folder)):
-        branch = _branch(project) if trusted else ""
+    if len(folder) <= MAX_PATH_LENGTH and (trusted or _PLAIN_PATH.fullmatch(folder)):
+        branch = _git_branch(project) if trusted else ""
         lines.append(f"The workspace is {json.dumps(folder)}{f', on the git branch {branch}' if branch else ''}.")
     return "\n".join(lines)
 
 
-def _system() -> str:
-    found = os.uname()  # what `platform` says too, though that takes longer to load than everything else here
-    return f"{found.sysname} {found.machine}"
+def _system_name() -> str:
+    system = os.uname()  # importing `platform` for the same values would slow down start-up
+    return f"{system.sysname} {system.machine}"
 
 
-def _instructions(project: Project, own: Path, *, trusted: bool) -> Iterator[str]:
-    left = BUDGET
-    for source, content in _files(project, own, trusted=trusted):
+def _instruction_sections(project: ProjectFolder, own: Path, *, trusted: bool) -> Iterator[str]:
+    left = MAX_INSTRUCTION_BYTES
+    for source, content in _instruction_files(project, own, trusted=trusted):
         text = content[:left].decode("utf-8", "replace").removeprefix("\ufeff").strip()
         cut = "\n(cut here: the instructions are too long)" if len(content) > left else ""
         if text:
@@ -130,28 +145,30 @@ def _instructions(project: Project, own: Path, *, trusted: bool) -> Iterator[str
             return
 
 
-def _files(project: Project, own: Path, *, trusted: bool) -> Iterator[tuple[str, bytes]]:
-    """The user's first, then from the root of the project to the working directory: what comes later is nearer."""
+def _instruction_files(project: ProjectFolder, own: Path, *, trusted: bool) -> Iterator[tuple[str, bytes]]:
+    """Yield the user's file, then those from the project root down to the working folder, so that the closest file
+    comes last."""
     if own.is_file():
         with own.open("rb") as file:
-            yield "the user", file.read(BUDGET + 1)
-    for folder in project.folders() if trusted else ():
-        content = project.read(folder / INSTRUCTIONS, BUDGET + 1)
+            yield "the user", file.read(MAX_INSTRUCTION_BYTES + 1)
+    for folder in project.folder_chain() if trusted else ():
+        content = project.read_file(folder / INSTRUCTIONS_FILE, MAX_INSTRUCTION_BYTES + 1)
         if content is not None:
-            yield str((folder / INSTRUCTIONS).relative_to(project.root)), content
+            yield str((folder / INSTRUCTIONS_FILE).relative_to(project.root)), content
 
 
-def _branch(project: Project) -> str:
-    """Read, not asked of git: that would obey the repository's configuration."""
-    found = _BRANCH.fullmatch(project.read(project.root / ".git" / "HEAD", 200) or b"")
+def _git_branch(project: ProjectFolder) -> str:
+    """Read the branch from .git/HEAD. Running git would apply the repository's configuration, which can execute
+    programs."""
+    found = _GIT_HEAD.fullmatch(project.read_file(project.root / ".git" / "HEAD", 200) or b"")
     return found[1].decode() if found else ""
 
 
-OURS = "{ours}"
+DEFAULT_DESCRIPTION = "{ours}"
 
 
 class UserPaths(msgspec.Struct, frozen=True):
-    """Where the user's own things lie, and which workspaces are trusted."""
+    """Paths of the user's own instructions and skills, and of the list of trusted workspaces."""
 
     home: Path
     instructions: Path
@@ -160,33 +177,36 @@ class UserPaths(msgspec.Struct, frozen=True):
 
 
 class WorkspaceExtensions:
-    """Asked once for each session. `prompts` are the user's own words by name, in the place of ours."""
+    """Provides the extensions of a workspace to each new session. `prompts` are the user's prompt overrides by name."""
 
     def __init__(
         self,
         own: UserPaths,
         environ: Mapping[str, str],
         prompts: Mapping[str, str],
-        servers: "Servers | None" = None,
+        servers: "McpServerManager | None" = None,
     ) -> None:
         self._own = own
         self._environ = environ
         self.prompts = prompts
         self.servers = servers
 
-    def notes(self, workspace: Path) -> str:
-        trust = self._trust(workspace)
-        return notes_on(
+    def system_notes(self, workspace: Path) -> str:
+        """Return the workspace notes for the system prompt."""
+        trust = self._workspace_trust(workspace)
+        return workspace_notes(
             trust.project, self._own.instructions, trusted=trust.trusted, today=datetime.datetime.now().date()
         )
 
-    def environment(self, workspace: Path) -> dict[str, str]:
-        """What commands get. A workspace that is not trusted does not bring programs in the place of the system's."""
-        trust = self._trust(workspace)
-        return child_environment(self._environ, outside=None if trust.trusted else trust.project.root)
+    def command_environment(self, workspace: Path) -> dict[str, str]:
+        """Return the environment variables of commands. For an untrusted workspace PATH entries inside it are removed,
+        so that it cannot replace system programs."""
+        trust = self._workspace_trust(workspace)
+        return child_environment(self._environ, exclude=None if trust.trusted else trust.project.root)
 
-    def skills(self, workspace: Path) -> list[Tool]:
-        trust = self._trust(workspace)
+    def skill_tools(self, workspace: Path) -> list[Tool]:
+        """Return the `skill` tool if the workspace or the user has skills."""
+        trust = self._workspace_trust(workspace)
         skills = find_skills(trust.project, self._own.skills, self._own.home, trusted=trust.trusted)
         if not skills:
             return []
@@ -194,16 +214,18 @@ class WorkspaceExtensions:
 
         return [skill_tool(skills)]
 
-    def reword(self, tools: Iterable[Tool]) -> None:
-        """A prompt of the user's that has a tool's name is what models read of it; `{ours}` in it is what we say."""
+    def override_descriptions(self, tools: Iterable[Tool]) -> None:
+        """Replace tool descriptions by the user's prompts; `{ours}` in a prompt is replaced by the default
+        description."""
         for tool in tools:
             if tool.name in self.prompts:
-                tool.description = self.prompts[tool.name].replace(OURS, tool.description)
+                tool.description = self.prompts[tool.name].replace(DEFAULT_DESCRIPTION, tool.description)
 
-    def _trust(self, workspace: Path) -> WorkspaceTrust:
+    def _workspace_trust(self, workspace: Path) -> WorkspaceTrust:
         return WorkspaceTrust(find_project(workspace, self._own.home), self._own.trust)
 
 
-def noted(messages: Iterable[Message]) -> str | None:
-    """The notes that a session began with; they stay the same to its end."""
+def recorded_notes(messages: Iterable[Message]) -> str | None:
+    """Return the notes that the session started with, or None. They stay the same, so that the cached prompt prefix
+    stays valid."""
     return next((message.system for message in messages if message.system is not None), None)

@@ -1,4 +1,4 @@
-"""The sandbox of this machine, looked for when the first command needs it: trying one out starts processes."""
+"""The sandbox of this machine, detected on first use, and the git worktrees of background runs."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -6,86 +6,90 @@ from pathlib import Path
 
 import msgspec
 
-from outrider.processes.launch import Launch
-from outrider.processes.sandbox.sandbox import Policy, Sandbox
+from outrider.processes.launch import LaunchRequest
+from outrider.processes.sandbox.sandbox import Sandbox, SandboxPolicy
 
 
-class FoundSandbox:
-    """Stands for whatever `find_sandbox` will find on the search path that commands have by then."""
+class LazySandbox:
+    """Detects the sandbox on first use, because the detection starts processes."""
 
     def __init__(self, scratch: Path, search_path: Callable[[], str]) -> None:
         self._scratch = scratch
         self._search_path = search_path
 
     @cached_property
-    def found(self) -> Sandbox:
+    def sandbox(self) -> Sandbox:
+        """The detected sandbox; a cached value."""
         from outrider.processes.sandbox.detect import find_sandbox
 
         return find_sandbox(self._scratch, self._search_path())
 
     @property
     def name(self) -> str:
-        return self.found.name
+        return self.sandbox.name
 
     @property
     def confines(self) -> bool:
-        return self.found.confines
+        return self.sandbox.confines
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        return self.found.gaps
+        return self.sandbox.gaps
 
-    def wrap(self, launch: Launch, policy: Policy) -> Launch:
-        return self.found.wrap(launch, policy)
-
-
-FOLDER = "worktrees"
+    def wrap(self, launch: LaunchRequest, policy: SandboxPolicy) -> LaunchRequest:
+        return self.sandbox.wrap(launch, policy)
 
 
-class Worktree(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkout of a run's own. `workspace` is the folder of `repository` that the run was submitted for, `base` the
-    commit that it began with; `uncommitted` changes of the repository were not in that commit, and so are not here."""
+WORKTREES_FOLDER = "worktrees"
+
+
+class RunWorktree(msgspec.Struct, frozen=True, kw_only=True):
+    """A git worktree that belongs to one run. `workspace` is the folder of `repository` that the run was submitted for,
+    `base` the commit that it starts from. `uncommitted` is the number of uncommitted changes in the repository; the
+    worktree does not contain them."""
 
     path: str
     branch: str
     base: str
     repository: str
     workspace: str
-    common: str  # git's folder, which all worktrees of the repository share
-    own: str  # the folder in it that belongs to this one alone
+    common: str  # the git directory that all worktrees of the repository share
+    own: str  # the folder inside `common` that belongs to this worktree alone
     host: str = ""
     uncommitted: int = 0
 
     @property
     def folder(self) -> Path:
-        """Where the run works: the same folder of the project as the one that it was submitted for."""
+        """The folder of the worktree that corresponds to the submitted workspace."""
         return Path(self.path) / Path(self.workspace).relative_to(self.repository)
 
 
-def record_of(path: Path) -> Path:
-    """What is known about a worktree lies beside it, where no command in it can write."""
+def worktree_record(path: Path) -> Path:
+    """Return the path of the worktree's metadata: next to the worktree, where no command inside it can write."""
     return path.with_name(f"{path.name}.json")
 
 
-def worktree_at(workspace: Path, data: Path) -> Worktree | None:
-    """The worktree that a workspace lies in, if Outrider made it. What git's own files say there is not believed."""
-    place = (data / FOLDER).resolve()
-    if not workspace.is_relative_to(place) or workspace == place:
+def find_worktree(workspace: Path, data: Path) -> RunWorktree | None:
+    """Return the worktree that contains a workspace, if Outrider created it. Git's own files in it are not trusted."""
+    worktrees = (data / WORKTREES_FOLDER).resolve()
+    if not workspace.is_relative_to(worktrees) or workspace == worktrees:
         return None
-    path = place / workspace.relative_to(place).parts[0]
+    path = worktrees / workspace.relative_to(worktrees).parts[0]
     try:
-        return msgspec.json.decode(record_of(path).read_bytes(), type=Worktree)
+        return msgspec.json.decode(worktree_record(path).read_bytes(), type=RunWorktree)
     except (OSError, msgspec.MsgspecError):
         return None
 
 
-def with_git(policy: Policy, tree: Worktree | None) -> Policy:
-    """What a commit on the run's branch writes, and nothing else of the repository: no other branch, no setting."""
+def allow_git_writes(policy: SandboxPolicy, tree: RunWorktree | None) -> SandboxPolicy:
+    """Allow exactly the writes of a commit on the run's branch; other branches and the repository's settings stay
+    read-only."""
     if tree is None or not policy.writable:
         return policy
     common, own = Path(tree.common), Path(tree.own)
     branch = Path("refs", "heads", tree.branch).parent
     writable = (own, common / "objects", common / branch, common / "logs" / branch)
+    # These files could point git to another repository or to a configuration that runs programs.
     steering = (Path(tree.path) / ".git", own / "gitdir", own / "commondir", own / "config.worktree")
     alternates = common / "objects" / "info" / "alternates"
     return msgspec.structs.replace(

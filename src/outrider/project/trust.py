@@ -1,6 +1,8 @@
-"""What a workspace would bring along, whether the user trusts it, and what in it was approved by content.
+"""Trust in a workspace: what its project files would add, whether the user trusts it, and which executable items are
+approved.
 
-Until a workspace is trusted, nothing of what is listed here counts: it is read to be shown, and no more."""
+The files of an untrusted workspace are only read to be shown to the user.
+"""
 
 import json
 import os
@@ -12,27 +14,29 @@ from typing import Any, Literal
 import msgspec
 
 from outrider.permissions.paths.safe_open import open_to_read
-from outrider.permissions.redaction.terminal import for_terminal
+from outrider.permissions.redaction.terminal import sanitize_for_terminal
 from outrider.permissions.trust import TrustList
 from outrider.types.validate import is_object
 
 
-class Project(msgspec.Struct, frozen=True):
-    """`root` is the top of the repository that `folder` lies in, or `folder` itself. Trust is given to the root."""
+class ProjectFolder(msgspec.Struct, frozen=True):
+    """`root` is the top of the git repository that contains `folder`, or `folder` itself. Trust is granted to the
+    root."""
 
     root: Path
     folder: Path
 
-    def folders(self) -> Iterator[Path]:
-        """From the root down to the working directory."""
+    def folder_chain(self) -> Iterator[Path]:
+        """Yield the folders from the root down to the working folder."""
         yield self.root
         for depth in range(len(self.folder.relative_to(self.root).parts)):
             yield self.root.joinpath(*self.folder.relative_to(self.root).parts[: depth + 1])
 
-    def read(self, path: Path, limit: int) -> bytes | None:
-        """What a file of the project holds, up to `limit` bytes; None where there is none that may be read.
+    def read_file(self, path: Path, limit: int) -> bytes | None:
+        """Return up to `limit` bytes of a project file, or None if it may not be read.
 
-        Links that lead outside, secrets under another name, pipes and devices are none."""
+        Links to files outside, files with secrets, pipes and devices are not read.
+        """
         if not os.path.lexists(path):
             return None
         try:
@@ -42,8 +46,8 @@ class Project(msgspec.Struct, frozen=True):
         with os.fdopen(descriptor, "rb") as file:
             return file.read(limit)
 
-    def entries(self, folder: Path) -> list[Path]:
-        """What lies in a folder of the project, in order; nothing where it leads outside."""
+    def list_folder(self, folder: Path) -> list[Path]:
+        """Return the sorted entries of a project folder; an empty list if it resolves to a path outside."""
         try:
             if not folder.resolve(strict=True).is_relative_to(self.root):
                 return []
@@ -52,19 +56,20 @@ class Project(msgspec.Struct, frozen=True):
             return []
 
 
-def find_project(folder: Path, home: Path) -> Project:
-    """Looks at names only, runs nothing, and never goes up to the user's own folder or to somebody else's."""
+def find_project(folder: Path, home: Path) -> ProjectFolder:
+    """Find the repository root. This checks file names only and runs no program. It stops below the home folder and at
+    a folder of another owner, because their files are not part of the project."""
     folder, home = folder.resolve(), home.resolve()
-    owner = _owner(folder)
-    for place in (folder, *folder.parents):
-        if place != folder and (place == home or _owner(place) != owner):
+    owner = _owner_id(folder)
+    for parent in (folder, *folder.parents):
+        if parent != folder and (parent == home or _owner_id(parent) != owner):
             break
-        if os.path.lexists(place / ".git"):
-            return Project(place, folder)
-    return Project(folder, folder)
+        if os.path.lexists(parent / ".git"):
+            return ProjectFolder(parent, folder)
+    return ProjectFolder(folder, folder)
 
 
-def _owner(folder: Path) -> int | None:
+def _owner_id(folder: Path) -> int | None:
     try:
         return folder.stat().st_uid
     except OSError:
@@ -74,20 +79,22 @@ def _owner(folder: Path) -> int | None:
 ItemKind = Literal["configuration", "instructions", "skill", "MCP server"]
 TrustState = Literal["trusted", "untrusted", "nothing to trust"]
 
-CONFIGURATION = Path(".outrider/config.toml")
-SERVERS = Path(".mcp.json")
-INSTRUCTIONS = "AGENTS.md"
+CONFIG_FILE = Path(".outrider/config.toml")
+SERVERS_FILE = Path(".mcp.json")
+INSTRUCTIONS_FILE = "AGENTS.md"
 SKILL_FOLDERS = (Path(".outrider/skills"), Path(".agents/skills"), Path(".claude/skills"))
 SKILL_FILE = "SKILL.md"
-MOST_ITEMS = 200
-LARGEST = 1 << 20
+MAX_ITEMS = 200
+MAX_FILE_BYTES = 1 << 20
 
 
 class TrustItem(msgspec.Struct, frozen=True):
-    """`name` says what and where, `content` what it is; both can be shown on a terminal as they are.
+    """One item that a workspace adds. `name` is its type and location; `name` and `content` are strings that are safe
+    to print on a terminal.
 
-    What is `executable` starts a program or visits an address, and counts only once exactly `approved_as` was
-    approved; `key` is its name as it is written."""
+    An `executable` item starts a program or opens a connection. It is used only if exactly the bytes in `approved_as`
+    were approved; `key` is its key in the file.
+    """
 
     kind: ItemKind
     name: str
@@ -98,74 +105,85 @@ class TrustItem(msgspec.Struct, frozen=True):
 
 
 class WorkspaceTrust:
-    """The user's word about one project, kept under the data directory by the project's real path."""
+    """The user's decisions about one project, stored in the data folder under the project's real path."""
 
-    def __init__(self, project: Project, file: Path) -> None:
+    def __init__(self, project: ProjectFolder, file: Path) -> None:
         self.project = project
         self._list = TrustList(file)
 
     @property
     def trusted(self) -> bool:
-        return self._list.trusts(self.project.root)
+        return self._list.is_trusted(self.project.root)
 
     @property
     def state(self) -> TrustState:
+        """The trust state as a string for front ends."""
         if self.trusted:
             return "trusted"
-        return "untrusted" if self.names() else "nothing to trust"
+        return "untrusted" if self.list_names() else "nothing to trust"
 
-    def items(self) -> tuple[TrustItem, ...]:
-        """Everything that would count, to be shown before the user decides."""
-        found = [item for kind, path in self._places() for item in self._file(kind, path)]
-        return tuple([*found, *server_items(self.project)][:MOST_ITEMS])
+    def list_items(self) -> tuple[TrustItem, ...]:
+        """Return everything that trust would enable, to be shown before the user decides."""
+        found = [item for kind, path in self._item_paths() for item in self._file_items(kind, path)]
+        return tuple([*found, *server_items(self.project)][:MAX_ITEMS])
 
-    def names(self) -> list[str]:
-        """What `items` would be about, without a look into the files."""
-        found = [_shown(path, self.project) for _, path in self._places() if self.project.read(path, 1) is not None]
-        return [*found, *(item.name for item in server_items(self.project))][:MOST_ITEMS]
+    def list_names(self) -> list[str]:
+        """Return the names of `list_items` without reading the files."""
+        found = [
+            _display_path(path, self.project)
+            for _, path in self._item_paths()
+            if self.project.read_file(path, 1) is not None
+        ]
+        return [*found, *(item.name for item in server_items(self.project))][:MAX_ITEMS]
 
-    def waiting(self) -> tuple[TrustItem, ...]:
-        """Executable items that are new or have changed since they were approved."""
-        return tuple(item for item in server_items(self.project) if not self.approves(item))
+    def unapproved_items(self) -> tuple[TrustItem, ...]:
+        """Return the executable items that are new or changed since their approval."""
+        return tuple(item for item in server_items(self.project) if not self.is_approved(item))
 
     def trust(self, shown: Iterable[TrustItem] = ()) -> None:
-        """Trust the workspace from now on, and approve the executable items that were shown, as they were shown."""
+        """Trust the workspace and approve the executable items exactly as they were shown."""
         self._list.trust(self.project.root, time=int(time.time() * 1000))
         self.approve(shown)
 
     def approve(self, shown: Iterable[TrustItem]) -> None:
+        """Store an approval for each executable item in the list."""
         for item in shown:
             if item.executable:
                 self._list.approve(self.project.root, item.name, item.approved_as)
 
-    def distrust(self) -> None:
-        """Forget everything that was said about the workspace."""
-        self._list.forget(self.project.root)
+    def revoke_trust(self) -> None:
+        """Delete all decisions about the workspace."""
+        self._list.revoke(self.project.root)
 
-    def approves(self, item: TrustItem) -> bool:
-        return self._list.approves(self.project.root, item.name, item.approved_as)
+    def is_approved(self, item: TrustItem) -> bool:
+        """Return whether exactly this content of an executable item was approved."""
+        return self._list.is_approved(self.project.root, item.name, item.approved_as)
 
-    def _places(self) -> Iterator[tuple[ItemKind, Path]]:
-        yield "configuration", self.project.root / CONFIGURATION
-        for folder in self.project.folders():
-            yield "instructions", folder / INSTRUCTIONS
+    def _item_paths(self) -> Iterator[tuple[ItemKind, Path]]:
+        yield "configuration", self.project.root / CONFIG_FILE
+        for folder in self.project.folder_chain():
+            yield "instructions", folder / INSTRUCTIONS_FILE
         for path in skill_files(self.project):
             yield "skill", path
 
-    def _file(self, kind: ItemKind, path: Path) -> Iterator[TrustItem]:
-        content = self.project.read(path, LARGEST)
+    def _file_items(self, kind: ItemKind, path: Path) -> Iterator[TrustItem]:
+        content = self.project.read_file(path, MAX_FILE_BYTES)
         if content is not None:
-            yield TrustItem(kind, _shown(path, self.project), for_terminal(content.decode("utf-8", "replace")))
+            yield TrustItem(
+                kind, _display_path(path, self.project), sanitize_for_terminal(content.decode("utf-8", "replace"))
+            )
 
 
-def skill_files(project: Project) -> list[Path]:
+def skill_files(project: ProjectFolder) -> list[Path]:
+    """Return the paths of all skill files of the project."""
     folders = [project.root / folder for folder in SKILL_FOLDERS]
-    return [entry / SKILL_FILE for folder in folders for entry in project.entries(folder)]
+    return [entry / SKILL_FILE for folder in folders for entry in project.list_folder(folder)]
 
 
-def server_items(project: Project) -> list[TrustItem]:
-    """The servers of `.mcp.json`, each by itself: a changed one is asked about, the others stay approved."""
-    content = project.read(project.root / SERVERS, LARGEST)
+def server_items(project: ProjectFolder) -> list[TrustItem]:
+    """Return one item for each server in `.mcp.json`. Each has a separate approval, so a change of one does not affect
+    the others."""
+    content = project.read_file(project.root / SERVERS_FILE, MAX_FILE_BYTES)
     try:
         document: Any = msgspec.json.decode(content or b"{}")
     except (msgspec.DecodeError, RecursionError):
@@ -178,13 +196,15 @@ def server_items(project: Project) -> list[TrustItem]:
 
 def _server_item(name: str, entry: Any) -> TrustItem:
     written = msgspec.json.encode(entry, order="sorted")
-    shown = json.dumps(entry, sort_keys=True)  # in ASCII, so that nothing in it is invisible
-    return TrustItem("MCP server", _plain(f"{SERVERS}: {name}"), shown, executable=True, approved_as=written, key=name)
+    shown = json.dumps(entry, sort_keys=True)  # ASCII only, so that it contains no invisible characters
+    return TrustItem(
+        "MCP server", _display_text(f"{SERVERS_FILE}: {name}"), shown, executable=True, approved_as=written, key=name
+    )
 
 
-def _shown(path: Path, project: Project) -> str:
-    return _plain(str(path.relative_to(project.root)))
+def _display_path(path: Path, project: ProjectFolder) -> str:
+    return _display_text(str(path.relative_to(project.root)))
 
 
-def _plain(name: str) -> str:
-    return for_terminal(name, keep_lines=False)
+def _display_text(name: str) -> str:
+    return sanitize_for_terminal(name, keep_lines=False)

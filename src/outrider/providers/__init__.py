@@ -1,1 +1,1 @@
-"""Models, reached over the wire or inside the process, behind one contract."""
+"""Provider clients: one contract for models that are called over HTTP or run inside the process."""

@@ -1,22 +1,22 @@
-"""Deltas, folded into the parts of an answer; at any moment what has arrived so far can be taken and kept."""
+"""Assembles streamed deltas into message parts; the parts received so far are available at any time."""
 
 from collections.abc import Callable, Container
 from decimal import Decimal
 from typing import Any, ClassVar, assert_never
 
-from outrider.providers.response_json import read_tool_input
+from outrider.providers.response_json import parse_tool_input
 from outrider.types.deltas import (
     Answer,
     AnswerStart,
     Delta,
     Finish,
     FinishReason,
-    Happened,
     InputDelta,
     PartEnd,
     PartKind,
     PartStart,
     ReasoningDelta,
+    RemoteEvent,
     Retry,
     TextDelta,
     UsageReport,
@@ -30,28 +30,28 @@ from outrider.types.usage import Tokens
 AnswerPart = TextPart | ReasoningPart | ToolPart | FilePart
 
 
-class _Draft:
-    """A part while it is being written."""
+class _PartDraft:
+    """A message part that is still being streamed."""
 
-    __slots__ = ("call_id", "ended", "id", "kind", "mime", "pieces", "state", "tool", "url")
+    __slots__ = ("call_id", "chunks", "ended", "id", "kind", "mime", "state", "tool", "url")
 
     def __init__(self, kind: PartKind, call_id: str = "", tool: str = "") -> None:
         self.kind: PartKind = kind
         self.id = new_id()
         self.call_id = call_id
         self.tool = tool
-        self.pieces: list[str] = []
+        self.chunks: list[str] = []
         self.state: dict[str, Any] = {}
         self.mime = self.url = ""
         self.ended = False
 
     @property
     def text(self) -> str:
-        if len(self.pieces) > 1:
-            self.pieces = ["".join(self.pieces)]
-        return self.pieces[0] if self.pieces else ""
+        if len(self.chunks) > 1:
+            self.chunks = ["".join(self.chunks)]
+        return self.chunks[0] if self.chunks else ""
 
-    def part(self, family: str) -> AnswerPart:
+    def build_part(self, family: str) -> AnswerPart:
         private = {family: self.state} if self.state else {}
         match self.kind:
             case "text":
@@ -61,22 +61,25 @@ class _Draft:
             case "file":
                 return FilePart(mime=self.mime, url=self.url, id=self.id, metadata=private)
             case "tool":
-                return self._call(private)
+                return self._build_tool_part(private)
             case _:
                 assert_never(self.kind)
 
-    def _call(self, metadata: dict[str, Any]) -> ToolPart:
+    def _build_tool_part(self, metadata: dict[str, Any]) -> ToolPart:
         raw = self.text
         if not self.ended:
             return ToolPart(self.call_id, self.tool, ToolPending(raw=raw), metadata, id=self.id)
-        value, problem = read_tool_input(raw)
+        value, problem = parse_tool_input(raw)
         if problem:
             metadata = metadata | {"input_error": problem}
         return ToolPart(self.call_id, self.tool, ToolPending(value, raw, "ready"), metadata, id=self.id)
 
 
-class Assembler:
-    """The fold. `family` names the models that may see this answer's private state again."""
+class AnswerAssembler:
+    """Folds the deltas of one answer into parts, usage and a finish reason.
+
+    `family` names the models that may receive the private state of this answer again (see `ModelClient.model_family`).
+    """
 
     def __init__(self, family: str) -> None:
         self.family = family
@@ -88,28 +91,27 @@ class Assembler:
         self.finish: FinishReason | None = None
         self.finish_raw = ""
         self.paused = False
-        self._drafts: dict[int, _Draft] = {}
+        self._drafts: dict[int, _PartDraft] = {}
 
     def add(self, delta: Delta) -> None:
-        self._READERS[type(delta)](self, delta)
+        self._HANDLERS[type(delta)](self, delta)
 
-    def part(self, index: int) -> AnswerPart:
-        """One part as it stands now; its id stays the same until its end."""
-        return self._drafts[index].part(self.family)
+    def get_part(self, index: int) -> AnswerPart:
+        """Returns a part with the content received so far. Its id does not change until the part ends."""
+        return self._drafts[index].build_part(self.family)
 
     def part_id(self, index: int) -> str:
         return self._drafts[index].id
 
-    def parts(self, besides: Container[str] = ()) -> list[AnswerPart]:
-        """Everything that has arrived, in order, but for those with these ids. A reasoning part with neither text nor
-        state says nothing."""
-        drafts = [draft for draft in self._drafts.values() if draft.id not in besides]
-        return [part for draft in drafts if _says_something(part := draft.part(self.family))]
+    def list_parts(self, exclude_ids: Container[str] = ()) -> list[AnswerPart]:
+        """Returns all parts in order, except those in `exclude_ids` and those without content."""
+        drafts = [draft for draft in self._drafts.values() if draft.id not in exclude_ids]
+        return [part for draft in drafts if _has_content(part := draft.build_part(self.family))]
 
-    def answer(self, cost: Decimal | None = None) -> Answer:
+    def build_answer(self, cost: Decimal | None = None) -> Answer:
         message = Message(
             "assistant",
-            list(self.parts()),
+            list(self.list_parts()),
             cost=cost,
             tokens=self.tokens,
             finish=self.finish or "other",
@@ -117,50 +119,50 @@ class Assembler:
         )
         return Answer(message, self.finish or "other", self.finish_raw, self.tokens, cost)
 
-    def _open(self, start: AnswerStart) -> None:
+    def _start_answer(self, start: AnswerStart) -> None:
         self.response_id, self.model = start.response_id or self.response_id, start.model or self.model
 
-    def _start(self, start: PartStart) -> None:
-        draft = _Draft(start.kind, start.call_id, start.tool)
+    def _start_part(self, start: PartStart) -> None:
+        draft = _PartDraft(start.kind, start.call_id, start.tool)
         earlier = self._drafts.get(start.index)
-        if earlier is not None:  # it begins anew, and stays the same part for whoever has shown or stored it
+        if earlier is not None:  # the part restarts; readers and the store know it by its first id
             draft.id = earlier.id
         self._drafts[start.index] = draft
 
-    def _piece(self, piece: TextDelta | ReasoningDelta | InputDelta) -> None:
-        self._drafts[piece.index].pieces.append(piece.text)
+    def _append_text(self, piece: TextDelta | ReasoningDelta | InputDelta) -> None:
+        self._drafts[piece.index].chunks.append(piece.text)
 
-    def _end(self, end: PartEnd) -> None:
+    def _end_part(self, end: PartEnd) -> None:
         draft = self._drafts[end.index]
         draft.ended = True
         draft.state = end.state
         draft.mime, draft.url = end.mime, end.url
 
-    def _count(self, report: UsageReport) -> None:
+    def _set_usage(self, report: UsageReport) -> None:
         self.tokens, self.cost, self.turns = report.tokens, report.cost, report.turns
 
-    def _finish(self, end: Finish) -> None:
+    def _set_finish(self, end: Finish) -> None:
         self.finish, self.finish_raw, self.paused = end.reason, end.raw, end.paused
 
-    def _pass(self, told: Retry | Happened) -> None:
-        """It is nothing of the answer."""
+    def _ignore_delta(self, delta: Retry | RemoteEvent) -> None:
+        """Ignores deltas that are not part of the answer."""
 
-    # By type, and not one after the other: this is asked of every delta. A test holds that none is missing.
-    _READERS: ClassVar[dict[type[Delta], Callable[[Any, Any], None]]] = {
-        AnswerStart: _open,
-        PartStart: _start,
-        TextDelta: _piece,
-        ReasoningDelta: _piece,
-        InputDelta: _piece,
-        PartEnd: _end,
-        UsageReport: _count,
-        Finish: _finish,
-        Retry: _pass,
-        Happened: _pass,
+    # A dispatch table is faster than `match`, and this runs for every delta. A test checks that it has all types.
+    _HANDLERS: ClassVar[dict[type[Delta], Callable[[Any, Any], None]]] = {
+        AnswerStart: _start_answer,
+        PartStart: _start_part,
+        TextDelta: _append_text,
+        ReasoningDelta: _append_text,
+        InputDelta: _append_text,
+        PartEnd: _end_part,
+        UsageReport: _set_usage,
+        Finish: _set_finish,
+        Retry: _ignore_delta,
+        RemoteEvent: _ignore_delta,
     }
 
 
-def _says_something(part: AnswerPart) -> bool:
+def _has_content(part: AnswerPart) -> bool:
     match part:
         case TextPart():
             return bool(part.text or part.metadata)
@@ -170,8 +172,9 @@ def _says_something(part: AnswerPart) -> bool:
             return True
 
 
-def fold(deltas: "list[Delta]", family: str) -> Answer:
-    assembler = Assembler(family)
+def assemble_answer(deltas: "list[Delta]", family: str) -> Answer:
+    """Folds a complete list of deltas into an answer."""
+    assembler = AnswerAssembler(family)
     for delta in deltas:
         assembler.add(delta)
-    return assembler.answer()
+    return assembler.build_answer()

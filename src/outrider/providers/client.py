@@ -1,102 +1,105 @@
-"""A wire format and a transport, put together: the client that asks a provider's models over HTTP."""
+"""The HTTP model client, which combines a wire format with a transport, and the client that falls back to others."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 
 import msgspec
 
 from outrider.errors import ConfigurationError, ContentFilterError, InvalidRequestError, ProviderError
-from outrider.providers.provider import ModelClient, Wire
-from outrider.providers.stream_filters.base import Stage, through
+from outrider.providers.provider import ModelClient, WireFormat
+from outrider.providers.stream_filters.stream_filter import StreamFilter, apply_filter
 from outrider.providers.transport.http_client import HttpClient
 from outrider.providers.transport.rate_limit import RateLimiter
-from outrider.providers.transport.retry import Attempts, Backoff, RetryPolicy, Route
-from outrider.providers.transport.transport import Transport
+from outrider.providers.transport.retry import JitterBackoff, ProviderRoute, RequestAttempts, RetryPolicy
+from outrider.providers.transport.transport import HttpTransport
 from outrider.types.deltas import AnswerStart, Delta, Retry, UsageReport
 from outrider.types.request import Request
 
 
 class WireClient:
-    """Asks again while nothing of an answer was shown and the error says that it may help.
+    """Streams answers over HTTP and retries errors that are marked as retryable.
 
-    Once something was shown, a failure is raised: the reader keeps what arrived, and nothing is shown twice. Every
-    answer runs through a `stage` of its own, where there is one.
+    It retries only until the first visible delta. A later failure is raised, because a second attempt would repeat
+    text that the reader has already received. `create_filter` returns the stream filter for one answer.
     """
 
     def __init__(
         self,
         name: str,
-        wire: Wire,
-        transport: Transport | None = None,
+        wire: WireFormat,
+        transport: HttpTransport | None = None,
         *,
         retry: RetryPolicy | None = None,
         limiter: RateLimiter | None = None,
-        stage: Callable[[Request], Stage] | None = None,
+        create_filter: Callable[[Request], StreamFilter] | None = None,
     ) -> None:
         self.name = name
-        self._stage = stage
-        backoff = Backoff(retry or RetryPolicy())
-        self._route = Route(name, wire, transport or HttpClient(), backoff, limiter)
+        self._create_filter = create_filter
+        backoff = JitterBackoff(retry or RetryPolicy())
+        self._route = ProviderRoute(name, wire, transport or HttpClient(), backoff, limiter)
 
-    def family(self, model: str) -> str:
-        return self._route.wire.family(model)
+    def model_family(self, model: str) -> str:
+        return self._route.wire.model_family(model)
 
     async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
-        attempts = Attempts(self._route, request)
-        stage = self._stage(request) if self._stage else None
+        attempts = RequestAttempts(self._route, request)
+        stream_filter = self._create_filter(request) if self._create_filter else None
         try:
             while (deltas := await attempts.read()) is not None:
-                for delta in deltas if stage is None else through(stage, deltas):
+                for delta in deltas if stream_filter is None else apply_filter(stream_filter, deltas):
                     yield delta
         except ProviderError:
-            for delta in stage.close() if stage else ():  # what arrived is not lost with the connection
+            for delta in stream_filter.close() if stream_filter else ():  # emit text that the filter still buffers
                 yield delta
             raise
         finally:
             attempts.close()
-        for delta in stage.close() if stage else ():
+        for delta in stream_filter.close() if stream_filter else ():
             yield delta
 
     async def aclose(self) -> None:
         await self._route.transport.aclose()
 
 
-_OWN_FAULT = (InvalidRequestError, ContentFilterError)
+_NO_FALLBACK_ERRORS = (InvalidRequestError, ContentFilterError)
 
 
-class Candidate(msgspec.Struct, frozen=True):
-    """`model` is None for the model that the request names."""
+class FallbackCandidate(msgspec.Struct, frozen=True):
+    """A client to try, and the model to request from it (None: the model that the request names)."""
 
     client: ModelClient
     model: str | None = None
 
-    def request(self, request: Request) -> Request:
+    def adapt_request(self, request: Request) -> Request:
         return request if self.model is None else msgspec.structs.replace(request, model=self.model)
 
 
 class FallbackClient:
-    """Once something of an answer was shown, its failure is raised like any other."""
+    """Tries several clients in order and moves to the next one when a provider fails before any visible delta.
 
-    def __init__(self, candidates: Sequence[Candidate]) -> None:
+    Errors that the request itself causes are raised at once, since the next provider would reject it as well.
+    """
+
+    def __init__(self, candidates: Sequence[FallbackCandidate]) -> None:
         if not candidates:
-            raise ConfigurationError("a list of fallback models needs at least one model")
+            raise ConfigurationError("the list of fallback models is empty; name at least one model")
         self.name = candidates[0].client.name
         self._candidates = tuple(candidates)
 
-    def family(self, model: str) -> str:
+    def model_family(self, model: str) -> str:
         first = self._candidates[0]
-        return first.client.family(first.model or model)
+        return first.client.model_family(first.model or model)
 
     async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
-        shown = False
+        visible = False
         for candidate in self._candidates:
-            deltas = candidate.client.stream(candidate.request(request))
+            deltas = candidate.client.stream(candidate.adapt_request(request))
             try:
                 async for delta in deltas:
-                    shown = shown or not isinstance(delta, AnswerStart | Retry | UsageReport)
+                    visible = visible or not isinstance(delta, AnswerStart | Retry | UsageReport)
                     yield delta
                 return
             except ProviderError as error:
-                if shown or isinstance(error, _OWN_FAULT) or candidate is self._candidates[-1]:
+                if visible or isinstance(error, _NO_FALLBACK_ERRORS) or candidate is self._candidates[-1]:
                     raise
             finally:
                 await deltas.aclose()

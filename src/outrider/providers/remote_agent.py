@@ -1,4 +1,7 @@
-"""How an agent of another server is asked: what is new since its last answer, and what it may use of our limits."""
+"""The wire format for agents on another Outrider server.
+
+A request sends the messages since the remote agent's last answer, and the limits that it may use.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, get_args
@@ -7,19 +10,19 @@ from urllib.parse import quote
 import msgspec
 
 from outrider.errors import ConfigurationError, MalformedAnswerError, NetworkError, NotFoundError, ProviderError
-from outrider.providers.error_mapping import refusal
-from outrider.providers.provider import HttpCall
-from outrider.providers.request_body import inline
-from outrider.providers.response_json import decoded
+from outrider.providers.error_mapping import build_provider_error
+from outrider.providers.provider import HttpRequest
+from outrider.providers.request_body import data_url_base64
+from outrider.providers.response_json import decode_json
 from outrider.types.agents import Provider
 from outrider.types.deltas import (
     Delta,
     Finish,
-    Happened,
     InputDelta,
     PartEnd,
     PartStart,
     ReasoningDelta,
+    RemoteEvent,
     TextDelta,
     delta_tag,
 )
@@ -28,31 +31,31 @@ from outrider.types.ids import new_id
 from outrider.types.parts import FilePart, ModelPart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, Request
 
-FAILED = "Failed"
-_READ: dict[str, msgspec.json.Decoder[Any]] = {
-    delta_tag(kind): msgspec.json.Decoder(kind) for kind in get_args(Delta) if kind is not Happened
+FAILED_EVENT = "Failed"
+_DELTA_DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
+    delta_tag(kind): msgspec.json.Decoder(kind) for kind in get_args(Delta) if kind is not RemoteEvent
 }
 
 
-class _Heard(msgspec.Struct):
+class _EventPayload(msgspec.Struct):
     event: dict[str, Any]
 
 
-class _Failure(msgspec.Struct):
-    """Why the agent ended early: the word for it, and what it said about it."""
+class _AgentFailure(msgspec.Struct):
+    """The reason code and message of a remote agent that stopped early."""
 
     reason: str
     message: str = ""
 
 
-_read_heard = msgspec.json.Decoder(_Heard).decode
-_read_failure = msgspec.json.Decoder(_Failure).decode
+_decode_event_payload = msgspec.json.Decoder(_EventPayload).decode
+_decode_failure = msgspec.json.Decoder(_AgentFailure).decode
 
 
-class PeerDecoder:
-    """Events of a newer version that are not known here are passed over."""
+class RemoteAgentDecoder:
+    """Decodes the deltas and events of a remote agent. Ignores event types that a newer server may send."""
 
-    closable = False
+    is_complete = False
 
     def __init__(self, server: str = "") -> None:
         self._server = server
@@ -60,45 +63,48 @@ class PeerDecoder:
         self._finished = False
 
     def feed(self, event: str, data: bytes) -> Iterator[Delta]:
-        if event == FAILED:
-            failure = decoded(_read_failure, data)
+        if event == FAILED_EVENT:
+            failure = decode_json(_decode_failure, data)
             raise ProviderError(failure.message or failure.reason.replace("_", " "), type=failure.reason)
-        if event == delta_tag(Happened):
-            yield from self._heard(data)
-        elif event in _READ:
-            delta = decoded(_READ[event].decode, data)
-            self._check(delta)
+        if event == delta_tag(RemoteEvent):
+            yield from self._decode_event(data)
+        elif event in _DELTA_DECODERS:
+            delta = decode_json(_DELTA_DECODERS[event].decode, data)
+            self._check_order(delta)
             yield delta
 
-    def whole(self, body: bytes) -> Iterable[Delta]:
-        raise MalformedAnswerError("the server answered in one piece; is it an Outrider server?", type="malformed")
+    def decode_body(self, body: bytes) -> Iterable[Delta]:
+        raise MalformedAnswerError(
+            "the server did not answer with an event stream; check that base_url points to an Outrider server",
+            type="malformed",
+        )
 
     def close(self) -> Iterable[Delta]:
         if not self._finished:
-            raise NetworkError("the server ended its answer in the middle", type="disconnected")
+            raise NetworkError("the server closed the stream before the answer was complete", type="disconnected")
         return ()
 
-    def _check(self, delta: Delta) -> None:
+    def _check_order(self, delta: Delta) -> None:
         match delta:
             case PartStart(index):
                 self._started.add(index)
             case TextDelta(index) | ReasoningDelta(index) | InputDelta(index) | PartEnd(index):
                 if index not in self._started:
-                    raise MalformedAnswerError("the server goes on with a part that it has not begun")
+                    raise MalformedAnswerError("the server sent a delta for a part that it has not started")
             case Finish():
                 self._finished = True
             case _:
                 pass
 
-    def _heard(self, data: bytes) -> Iterator[Delta]:
+    def _decode_event(self, data: bytes) -> Iterator[Delta]:
         try:
-            event = event_from_dict(decoded(_read_heard, data).event)
+            event = event_from_dict(decode_json(_decode_event_payload, data).event)
         except ValueError:
-            return  # of a kind that is not known here
-        yield Happened(self._placed(event))
+            return  # an event type of a newer version
+        yield RemoteEvent(self._add_server_name(event))
 
-    def _placed(self, event: Event) -> Event:
-        """What is asked says where, since that is where an answer goes."""
+    def _add_server_name(self, event: Event) -> Event:
+        """Adds the server's address to approvals and questions, so that the reply is sent to that server."""
         match event:
             case ToolApprovalRequestedEvent():
                 where = f"at {self._server}: {event.description}"
@@ -110,105 +116,108 @@ class PeerDecoder:
                 return event
 
 
-SESSION = "session_id"
-EARLIER = "What was said before you came in:\n\n"
+SESSION_FIELD = "session_id"
+EARLIER_MESSAGES = "What was said before you came in:\n\n"
 
 
-class _Said(msgspec.Struct):
+class _ErrorDetail(msgspec.Struct):
     type: str = ""
     message: str = ""
 
 
-class _Refused(msgspec.Struct):
-    error: _Said
+class _RemoteErrorBody(msgspec.Struct):
+    error: _ErrorDetail
 
 
-class PeerWire:
-    """The agent there has a session of its own, with its own instructions, tools and memory: only what it has not heard
-    yet is sent. Which session that is stands in its answers, so that it lasts as long as ours."""
+class RemoteAgentWire:
+    """Encodes requests to a remote agent, which has its own session, instructions, tools and memory.
+
+    Only messages that the remote session has not received are sent. Its session id is read from the private state of
+    its earlier answers, so it is stored together with our session.
+    """
 
     def __init__(self, provider: Provider) -> None:
         if not provider.base_url:
-            raise ConfigurationError(f"the provider {provider.name!r} needs base_url, the address of a server")
+            raise ConfigurationError(f"the provider {provider.name!r} needs base_url, the URL of an Outrider server")
         self._address = provider.base_url.rstrip("/")
         key = {"authorization": f"Bearer {provider.api_key}"} if provider.api_key else {}
         self._headers = {"content-type": "application/json", **key, **provider.headers}
-        self._gone: set[str] = set()
+        self._deleted_sessions: set[str] = set()
 
-    def family(self, model: str) -> str:
+    def model_family(self, model: str) -> str:
         return f"outrider {self._address} {model}"
 
-    def call(self, request: Request) -> HttpCall:
-        session_id, start = self._place(request)
-        spoken = request.prompt[start:]
-        asked = {
-            "id": new_id(),  # attempts repeat the call as it is, so that the server knows them for one
+    def build_request(self, request: Request) -> HttpRequest:
+        session_id, start = self._find_session(request)
+        unsent = request.prompt[start:]
+        payload = {
+            "id": new_id(),  # retries send the same bytes, so the server can deduplicate them by this id
             "agent": request.model,
-            SESSION: session_id,
-            "parts": [_written(part) for part in _told(spoken, anew=not session_id)],
+            SESSION_FIELD: session_id,
+            "parts": [_encode_part(part) for part in _select_parts(unsent, new_session=not session_id)],
             **msgspec.structs.asdict(request.allowance()),
         }
-        return HttpCall(f"{self._address}/api/peer", self._headers, msgspec.json.encode(asked))
+        return HttpRequest(f"{self._address}/api/peer", self._headers, msgspec.json.encode(payload))
 
-    def answering(self, path: str, answer: Mapping[str, Any]) -> HttpCall:
-        """A person's answer to what is asked over there."""
-        return HttpCall(f"{self._address}{quote(path)}", self._headers, msgspec.json.encode(answer))
+    def build_reply(self, path: str, answer: Mapping[str, Any]) -> HttpRequest:
+        """Returns the request that posts a person's reply to an approval or question of the remote agent."""
+        return HttpRequest(f"{self._address}{quote(path)}", self._headers, msgspec.json.encode(answer))
 
-    def decoder(self, request: Request) -> PeerDecoder:
-        return PeerDecoder(self._address)
+    def create_decoder(self, request: Request) -> RemoteAgentDecoder:
+        return RemoteAgentDecoder(self._address)
 
-    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
+    def decode_error(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
         try:
-            said = msgspec.json.decode(body, type=_Refused).error
+            detail = msgspec.json.decode(body, type=_RemoteErrorBody).error
         except msgspec.DecodeError:
-            said = _Said(message=body.decode(errors="replace"))
-        return refusal(said.message, status=status, type=said.type or None, headers=headers)
+            detail = _ErrorDetail(message=body.decode(errors="replace"))
+        return build_provider_error(detail.message, status=status, type=detail.type or None, headers=headers)
 
-    def learn(self, request: Request, error: ProviderError) -> bool:
-        """A session that was deleted there is begun anew, with what was said before."""
-        session_id, _ = self._place(request)
+    def adapt_to_error(self, request: Request, error: ProviderError) -> bool:
+        """Starts a new remote session, with the earlier messages, when the server reports that it has no such one."""
+        session_id, _ = self._find_session(request)
         if not session_id or not isinstance(error, NotFoundError):
             return False
-        self._gone.add(session_id)
+        self._deleted_sessions.add(session_id)
         return True
 
-    def _place(self, request: Request) -> tuple[str, int]:
-        """The session of its last answer, and where what it has not heard begins; "" and 0 if it has none."""
+    def _find_session(self, request: Request) -> tuple[str, int]:
+        """Returns the remote session id and the position of the first unsent message; ("", 0) without a session."""
         for position in range(len(request.prompt) - 1, -1, -1):
-            session_id = _session_of(request.prompt[position], self.family(request.model))
-            if session_id and session_id not in self._gone:
+            session_id = _session_id_in(request.prompt[position], self.model_family(request.model))
+            if session_id and session_id not in self._deleted_sessions:
                 return session_id, position + 1
         return "", 0
 
 
-def _session_of(message: ModelMessage, family: str) -> str:
+def _session_id_in(message: ModelMessage, family: str) -> str:
     for part in message.content:
         match part:
             case ReasoningPart(provider_state=state) if state.get("family") == family:
-                return str(state.get(SESSION, ""))
+                return str(state.get(SESSION_FIELD, ""))
             case TextPart(metadata=metadata) if family in metadata:
-                return str(metadata[family].get(SESSION, ""))
+                return str(metadata[family].get(SESSION_FIELD, ""))
             case _:
                 pass
     return ""
 
 
-def _told(messages: list[ModelMessage], *, anew: bool) -> Iterable[TextPart | FilePart]:
-    """What the others said is for the agent to read; what the user said last is for it to do."""
+def _select_parts(messages: list[ModelMessage], *, new_session: bool) -> Iterable[TextPart | FilePart]:
+    """Yields the parts to send. A new session gets the earlier messages as one text before the last user message."""
     last = max((at for at, message in enumerate(messages) if message.role == "user"), default=-1)
-    before = [f"{message.role}: {words}" for message in messages[:last] if (words := _words(message))]
-    if before and anew:
-        yield TextPart(EARLIER + "\n\n".join(before))
-    for message in messages[last:] if anew else messages:
+    before = [f"{message.role}: {text}" for message in messages[:last] if (text := _message_text(message))]
+    if before and new_session:
+        yield TextPart(EARLIER_MESSAGES + "\n\n".join(before))
+    for message in messages[last:] if new_session else messages:
         if message.role == "user":
-            yield from (_told_part(part) for part in message.content)
+            yield from (_to_input_part(part) for part in message.content)
 
 
-def _words(message: ModelMessage) -> str:
+def _message_text(message: ModelMessage) -> str:
     return "\n".join(part.text for part in message.content if isinstance(part, TextPart) and part.text.strip())
 
 
-def _told_part(part: ModelPart) -> TextPart | FilePart:
+def _to_input_part(part: ModelPart) -> TextPart | FilePart:
     match part:
         case TextPart() | FilePart():
             return part
@@ -218,13 +227,13 @@ def _told_part(part: ModelPart) -> TextPart | FilePart:
             return TextPart("")
 
 
-def _written(part: TextPart | FilePart) -> dict[str, Any]:
-    """A file of this machine goes along: over there its path means nothing."""
+def _encode_part(part: TextPart | FilePart) -> dict[str, Any]:
+    """Encodes a part; a local file is embedded as a data URL, because the remote server cannot read its path."""
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}
     if part.url.startswith(("https:", "http:")):
         return {"type": "file", "mime": part.mime, "url": part.url, "filename": part.filename}
-    content = inline(part.url)
+    content = data_url_base64(part.url)
     if content is None:
         return {"type": "text", "text": f"(the file {part.filename or part.mime} could not be sent along)"}
     return {

@@ -1,4 +1,4 @@
-"""What vendors share when they write a request: bodies from remembered bytes, and the files in them."""
+"""Request encoding that all vendors share: cached body prefixes, files, and tool schemas."""
 
 import json
 from base64 import b64decode, b64encode
@@ -11,7 +11,7 @@ import msgspec
 
 from outrider.types.request import Request, ToolSpec
 
-_TEXTUAL = (
+_TEXT_MEDIA_TYPES = (
     "application/json",
     "application/xml",
     "application/yaml",
@@ -22,8 +22,8 @@ _TEXTUAL = (
 )
 
 
-def encoded_json(value: Any) -> bytes:
-    """JSON bytes. Half a surrogate pair, as names of files may hold, is replaced: no API takes it."""
+def encode_json(value: Any) -> bytes:
+    """Encodes JSON. Lone surrogates, which file names may contain, are replaced, because APIs reject them."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
@@ -31,45 +31,49 @@ def encoded_json(value: Any) -> bytes:
         return text.encode("utf-8", "replace")
 
 
-def body(head: dict[str, Any], messages_field: str, messages: bytes | bytearray) -> bytes:
-    """The messages stand last, so that a request begins with the bytes of the one before it."""
-    start = encoded_json({name: value for name, value in head.items() if name != messages_field})
+def build_body(head: dict[str, Any], messages_field: str, messages: bytes | bytearray) -> bytes:
+    """Builds a body with the messages last, so that consecutive requests share a byte prefix (vendor caches)."""
+    start = encode_json({name: value for name, value in head.items() if name != messages_field})
     comma = b"," if len(start) > 2 else b""
     return b"".join((start[:-1], comma, b'"', messages_field.encode(), b'":[', messages, b"]}"))
 
 
-def opening(
+def build_body_prefix(
     request: Request,
     messages_field: str,
-    form: object,
+    cache_key: object,
     fields: Callable[[], dict[str, Any]],
-    first: Callable[[], bytes] = bytes,
+    first_messages: Callable[[], bytes] = bytes,
 ) -> bytes:
-    """A body up to the prompt's first message, `first` stands before it. The prompt remembers these bytes as long as
-    the request says the same; `form` is what they depend on besides. What a user adds may change at any time."""
+    """Returns the encoded body up to the first message of the prompt.
 
-    def written() -> bytes:
-        return body(merged(fields(), request.settings.extra), messages_field, first())[:-2]
+    The prompt caches these bytes until the model, system text, tools or settings change; `cache_key` is what they
+    depend on besides. `first_messages` returns encoded messages to put before the prompt. Requests with custom fields
+    (`settings.extra`) are not cached, since those dicts are mutable.
+    """
+
+    def build() -> bytes:
+        return build_body(merge_fields(fields(), request.settings.extra), messages_field, first_messages())[:-2]
 
     if request.settings.extra:
-        return written()
-    said = (request.model, request.system, request.tools, request.settings, request.stream, request.conversation)
-    return request.prompt.opening((messages_field, form, said), written)
+        return build()
+    inputs = (request.model, request.system, request.tools, request.settings, request.stream, request.conversation)
+    return request.prompt.opening((messages_field, cache_key, inputs), build)
 
 
-def finished(opening: bytes, messages: bytes | bytearray) -> bytes:
-    """The messages may be many: their bytes are copied once."""
-    comma = b"," if messages and not opening.endswith(b"[") else b""
-    return b"".join((opening, comma, messages, b"]}"))
+def finish_body(prefix: bytes, messages: bytes | bytearray) -> bytes:
+    """Joins the prefix and the encoded messages in a single copy, because the messages may be large."""
+    comma = b"," if messages and not prefix.endswith(b"[") else b""
+    return b"".join((prefix, comma, messages, b"]}"))
 
 
-def merged(head: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """`head` with the user's own fields: objects are merged, lists are continued, anything else is replaced."""
+def merge_fields(head: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Adds custom fields to `head`: merges objects, extends lists, replaces other values."""
     result = dict(head)
     for name, value in extra.items():
         ours = result.get(name)
         if isinstance(ours, dict) and isinstance(value, dict):
-            result[name] = merged(cast("dict[str, Any]", ours), cast("dict[str, Any]", value))
+            result[name] = merge_fields(cast("dict[str, Any]", ours), cast("dict[str, Any]", value))
         elif isinstance(ours, list) and isinstance(value, list):
             result[name] = [*cast("list[Any]", ours), *cast("list[Any]", value)]
         else:
@@ -77,17 +81,17 @@ def merged(head: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def inline(url: str) -> str | None:
-    """The base64 of a data: address; None for any other address."""
+def data_url_base64(url: str) -> str | None:
+    """Returns the base64 payload of a data: URL; None for other URLs."""
     if not url.startswith("data:"):
         return None
     head, _, payload = url.partition(",")
     return payload if head.endswith(";base64") else b64encode(unquote_to_bytes(payload)).decode()
 
 
-def plain_text(mime: str, url: str) -> str | None:
-    """The text of a data: address that holds text, for models that read text better than files."""
-    if not url.startswith("data:") or not (mime.startswith("text/") or mime in _TEXTUAL):
+def data_url_text(mime: str, url: str) -> str | None:
+    """Returns the text of a data: URL with a text media type, else None; models read text better than files."""
+    if not url.startswith("data:") or not (mime.startswith("text/") or mime in _TEXT_MEDIA_TYPES):
         return None
     head, _, payload = url.partition(",")
     if not head.endswith(";base64"):
@@ -98,48 +102,48 @@ def plain_text(mime: str, url: str) -> str | None:
         return None
 
 
-def media_type(mime: str) -> str:
-    """The bare name of a media type, as vendors spell it."""
+def normalize_media_type(mime: str) -> str:
+    """Returns the media type without parameters, in the spelling that vendors accept."""
     bare = mime.partition(";")[0].strip().lower()
     return "image/jpeg" if bare == "image/jpg" else bare
 
 
-def can_be_fetched(url: str) -> bool:
-    """Whether a vendor could fetch it; a file of this machine it cannot."""
+def is_fetchable_url(url: str) -> bool:
+    """Whether the vendor can fetch the URL itself; it cannot fetch local files."""
     return url.startswith(("https:", "http:", "gs:"))
 
 
-def unseen(mime: str, url: str, name: str | None) -> str:
-    """Words for a file that an API would refuse, and with it the whole conversation."""
+def unreadable_file_note(mime: str, url: str, name: str | None) -> str:
+    """Returns the text that replaces a file of an unsupported type; the API would reject the whole request."""
     where = f" at {url}" if not url.startswith("data:") else ""
     return (
         f"({name or 'a file'} of type {mime or 'unknown'}{where} was attached, but this model cannot read such files)"
     )
 
 
-def file_id(url: str) -> str | None:
-    """The provider's own name of an uploaded file; None for any other address."""
+def uploaded_file_id(url: str) -> str | None:
+    """Returns the provider's id of an uploaded file; None for other URLs."""
     return url.removeprefix("file-id:") if url.startswith("file-id:") else None
 
 
 Schema = dict[str, Any]
 
-_MOST_TOOLS = 1024
-_CHOICES = ("allOf", "anyOf", "oneOf")
-_NOT_AT_THE_ROOT = (*_CHOICES, "enum", "not", "$ref")
-_NO_OBJECTS = (None, "string", "number", "integer", "boolean", "array", "null")  # Google's own word is OBJECT
-_VALUES = ("default", "const", "enum", "examples")  # no schemas, whatever they look like
+_MAX_CACHED_TOOLS = 1024
+_UNION_KEYWORDS = ("allOf", "anyOf", "oneOf")
+_FORBIDDEN_ROOT_KEYWORDS = (*_UNION_KEYWORDS, "enum", "not", "$ref")
+_NON_OBJECT_TYPES = (None, "string", "number", "integer", "boolean", "array", "null")  # Google also uses "OBJECT"
+_VALUE_KEYWORDS = ("default", "const", "enum", "examples")  # their values are data, not schemas
 Made = TypeVar("Made")
 
 
-def once_for_each_tool(make: Callable[[ToolSpec], Made]) -> Callable[[ToolSpec], Made]:
-    """Remembered by the very object: conversations offer the same tools again and again."""
+def cache_per_tool(make: Callable[[ToolSpec], Made]) -> Callable[[ToolSpec], Made]:
+    """Caches a function of a ToolSpec by object identity; every request of a conversation has the same tools."""
     remembered: dict[int, tuple[ToolSpec, Made]] = {}
 
     def made_of(tool: ToolSpec) -> Made:
         known = remembered.get(id(tool))
         if known is None or known[0] is not tool:
-            if len(remembered) >= _MOST_TOOLS:
+            if len(remembered) >= _MAX_CACHED_TOOLS:
                 remembered.clear()
             remembered[id(tool)] = known = (tool, make(tool))
         return known[1]
@@ -147,9 +151,9 @@ def once_for_each_tool(make: Callable[[ToolSpec], Made]) -> Callable[[ToolSpec],
     return made_of
 
 
-@once_for_each_tool
-def parameters_of(tool: ToolSpec) -> Schema:
-    """What is no schema at all, or nested too deeply, is for the API to judge."""
+@cache_per_tool
+def tool_parameters(tool: ToolSpec) -> Schema:
+    """Returns the tool's parameters as an object schema; an invalid schema is passed on for the API to reject."""
     try:
         return object_schema(tool.parameters)
     except (RecursionError, AttributeError, TypeError, ValueError):
@@ -157,42 +161,47 @@ def parameters_of(tool: ToolSpec) -> Schema:
 
 
 def object_schema(schema: Schema) -> Schema:
-    root = _followed(schema, schema)
-    if any(word in root for word in _NOT_AT_THE_ROOT):
-        root = _joined(root)
-    if root.get("type") in _NO_OBJECTS:
+    """Rewrites a schema so that its root is an object without unions and every array has `items`, as APIs require."""
+    root = _resolve_reference(schema, schema)
+    if any(word in root for word in _FORBIDDEN_ROOT_KEYWORDS):
+        root = _merge_union(root)
+    if root.get("type") in _NON_OBJECT_TYPES:
         root = {**root, "type": "object"}
-    return _with_items(root)
+    return _add_array_items(root)
 
 
-def _joined(root: Schema) -> Schema:
-    """One object that may be any of those that the root names."""
-    kept = {word: value for word, value in root.items() if word not in _NOT_AT_THE_ROOT}
+def _merge_union(root: Schema) -> Schema:
+    """Merges the members of a root union into one object; a property is required if all members require it."""
+    remaining = {word: value for word, value in root.items() if word not in _FORBIDDEN_ROOT_KEYWORDS}
     properties: Schema = dict(root.get("properties", {}))
     required = set[str](root.get("required", ()))
-    for word in _CHOICES:
-        members = [_followed(cast("Schema", member), root) for member in root.get(word, ()) if isinstance(member, dict)]
-        for name, described in _described(members):
+    for word in _UNION_KEYWORDS:
+        members = [
+            _resolve_reference(cast("Schema", member), root)
+            for member in root.get(word, ())
+            if isinstance(member, dict)
+        ]
+        for name, described in _iter_properties(members):
             known = properties.setdefault(name, described)
             if known != described:
-                properties[name] = {"anyOf": [*_alternatives(known), described]}
+                properties[name] = {"anyOf": [*_union_members(known), described]}
         demands = [set[str](member.get("required", ())) for member in members]
         for name in set[str]().union(*demands):
             if word == "allOf" or all(name in demand for demand in demands):
                 required.add(name)
-    return kept | {"properties": properties} | ({"required": sorted(required)} if required else {})
+    return remaining | {"properties": properties} | ({"required": sorted(required)} if required else {})
 
 
-def _described(members: list[Schema]) -> Iterator[tuple[str, Schema]]:
+def _iter_properties(members: list[Schema]) -> Iterator[tuple[str, Schema]]:
     return (named for member in members for named in member.get("properties", {}).items())
 
 
-def _alternatives(schema: Schema) -> list[Schema]:
+def _union_members(schema: Schema) -> list[Schema]:
     return schema["anyOf"] if schema.keys() == {"anyOf"} else [schema]
 
 
-def _followed(schema: Schema, root: Schema) -> Schema:
-    """The schema that a reference within the root leads to, together with what the reference itself says."""
+def _resolve_reference(schema: Schema, root: Schema) -> Schema:
+    """Resolves a `$ref` into the root and merges it with the keywords beside the reference."""
     reference = schema.get("$ref")
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return schema
@@ -204,13 +213,13 @@ def _followed(schema: Schema, root: Schema) -> Schema:
     return {word: value for word, value in schema.items() if word != "$ref"} | cast("Schema", found)
 
 
-def _with_items(schema: Any) -> Any:
+def _add_array_items(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_with_items(member) for member in cast("list[Any]", schema)]
+        return [_add_array_items(member) for member in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
         return schema
-    words = cast("Schema", schema).items()
-    mended = {word: value if word in _VALUES else _with_items(value) for word, value in words}
-    if mended.get("type") == "array" and "items" not in mended and "prefixItems" not in mended:
-        mended["items"] = {}
-    return mended
+    keywords = cast("Schema", schema).items()
+    completed = {word: value if word in _VALUE_KEYWORDS else _add_array_items(value) for word, value in keywords}
+    if completed.get("type") == "array" and "items" not in completed and "prefixItems" not in completed:
+        completed["items"] = {}
+    return completed

@@ -1,4 +1,4 @@
-"""A model whose answers are written down beforehand, for tests and demonstrations."""
+"""A model client that plays answers from a script, for tests and demonstrations."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any, cast
 import msgspec
 
 from outrider.errors import ConfigurationError, InvalidRequestError, ProviderError
-from outrider.providers.message_rules import RULES, check
+from outrider.providers.message_rules import MESSAGE_RULES, check_messages
 from outrider.types.agents import Provider
 from outrider.types.deltas import (
     AnswerStart,
@@ -29,36 +29,39 @@ from outrider.types.usage import Tokens
 
 _CHARACTERS_PER_TOKEN = 4
 
-Piece = (
-    str | TextPart | ReasoningPart | ToolUsePart | ToolPart | FilePart | Mapping[str, Any]  # said
-    | Tokens | Finish | Retry  # reported
-    | asyncio.Event | Exception  # waited for, raised
+ScriptItem = (
+    str | TextPart | ReasoningPart | ToolUsePart | ToolPart | FilePart | Mapping[str, Any]  # content
+    | Tokens | Finish | Retry  # metadata
+    | asyncio.Event | Exception  # await, raise
 )  # fmt: skip
-"""A string is text. A mapping is what a configuration file can write: {"text": …}, {"reasoning": …} or
-{"tool": name, "input": {…}}. An event is waited for before what follows it; an error breaks the answer there."""
+"""One item of a scripted answer. A string is text. A mapping is the form for configuration files: {"text": …},
+{"reasoning": …} or {"tool": name, "input": {…}}. The client awaits an event before it plays the next item, and raises
+an exception at its position."""
 
-Answer = str | Exception | list[Piece] | tuple[Piece, ...] | Mapping[str, Any] | Callable[[Request], Any]
-"""One piece, several, or a function that gives them for a request."""
+ScriptedAnswer = (
+    str | Exception | list[ScriptItem] | tuple[ScriptItem, ...] | Mapping[str, Any] | Callable[[Request], Any]
+)
+"""One item, several items, or a function that returns them for a request."""
 
 
 class ScriptedClient:
-    """Gives the answers of a script in order; a script that is a function gives every answer.
+    """Plays the answers of a script in order; a script that is a function returns every answer.
 
-    `requests` keeps what was asked. `rules` names the API whose rules every request must follow (see `pairing`).
-    Text leaves in pieces of `chunk` characters, `delay` seconds apart.
+    `requests` stores each request. `rules` names the API whose message rules every request must follow (see
+    `message_rules`). Text is streamed in chunks of `chunk` characters, `delay` seconds apart.
     """
 
     def __init__(
         self,
-        script: Iterable[Answer] | Callable[[Request], Any],
+        script: Iterable[ScriptedAnswer] | Callable[[Request], Any],
         *,
         name: str = "scripted",
         rules: str | None = None,
         chunk: int = 12,
         delay: float = 0.0,
     ) -> None:
-        if rules is not None and rules not in RULES:
-            raise ConfigurationError(f"no rules are called {rules!r}; there are {', '.join(RULES)}")
+        if rules is not None and rules not in MESSAGE_RULES:
+            raise ConfigurationError(f"unknown rules {rules!r}; use one of: {', '.join(MESSAGE_RULES)}")
         self.name = name
         self.requests: list[Request] = []
         self._script = script if callable(script) else list(script)
@@ -66,35 +69,35 @@ class ScriptedClient:
         self._chunk = chunk
         self._delay = delay
 
-    def family(self, model: str) -> str:
+    def model_family(self, model: str) -> str:
         return "scripted"
 
     async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
-        # A prompt grows after it was sent; what is kept is what it was.
+        # The agent appends to its prompt after the request, so store a copy.
         request = msgspec.structs.replace(request, prompt=Prompt(request.prompt))
         self.requests.append(request)
         if self._rules:
-            check(self._rules, request.prompt)
-        pieces = self._answer(request)
-        if isinstance(pieces[0], Exception):
-            raise pieces[0]
+            check_messages(self._rules, request.prompt)
+        items = self._next_answer(request)
+        if isinstance(items[0], Exception):
+            raise items[0]
         yield AnswerStart(f"scripted-{len(self.requests)}", request.model)
-        for piece in self._play(pieces):
-            match piece:
+        for item in self._play_items(items):
+            match item:
                 case asyncio.Event():
-                    await piece.wait()
+                    await item.wait()
                 case Exception():
-                    raise piece
+                    raise item
                 case _:
-                    yield piece
+                    yield item
                     await asyncio.sleep(self._delay)
-        for delta in _closing(request, pieces):
+        for delta in _final_deltas(request, items):
             yield delta
 
     async def aclose(self) -> None:
         pass
 
-    def _answer(self, request: Request) -> list[Piece]:
+    def _next_answer(self, request: Request) -> list[ScriptItem]:
         number = len(self.requests)
         if callable(self._script):
             answer = self._script(request)
@@ -104,71 +107,71 @@ class ScriptedClient:
             raise InvalidRequestError(f"the script has {len(self._script)} answers, this is request {number}")
         while callable(answer):
             answer = answer(request)
-        return _pieces(answer)
+        return _to_items(answer)
 
-    def _play(self, pieces: list[Piece]) -> Iterator[Delta | asyncio.Event | Exception]:
-        """Strings that follow each other, with or without a pause between them, are one text part."""
+    def _play_items(self, items: list[ScriptItem]) -> Iterator[Delta | asyncio.Event | Exception]:
+        """Yields deltas, and the events and exceptions between them; consecutive strings form one text part."""
         writing: int | None = None
-        for index, piece in enumerate(pieces):
-            if isinstance(piece, asyncio.Event | Exception):
-                yield piece
+        for index, item in enumerate(items):
+            if isinstance(item, asyncio.Event | Exception):
+                yield item
                 continue
-            if isinstance(piece, str):
+            if isinstance(item, str):
                 if writing is None:
                     writing = index
                     yield PartStart(writing, "text")
-                yield from self._text(writing, piece)
+                yield from self._text_deltas(writing, item)
                 continue
             if writing is not None:
                 yield PartEnd(writing)
                 writing = None
-            yield from self._part(index, piece)
+            yield from self._part_deltas(index, item)
         if writing is not None:
             yield PartEnd(writing)
 
-    def _text(self, index: int, text: str) -> Iterator[Delta]:
-        return (TextDelta(index, chunk) for chunk in self._chunks(text))
+    def _text_deltas(self, index: int, text: str) -> Iterator[Delta]:
+        return (TextDelta(index, chunk) for chunk in self._split_text(text))
 
-    def _part(self, index: int, piece: Any) -> Iterator[Delta]:
-        match piece:
+    def _part_deltas(self, index: int, item: Any) -> Iterator[Delta]:
+        match item:
             case TextPart(text=text):
                 yield PartStart(index, "text")
-                yield from self._text(index, text)
+                yield from self._text_deltas(index, text)
                 yield PartEnd(index)
             case ReasoningPart(text=text, provider_state=state):
                 yield PartStart(index, "reasoning")
-                yield from (ReasoningDelta(index, chunk) for chunk in self._chunks(text))
+                yield from (ReasoningDelta(index, chunk) for chunk in self._split_text(text))
                 yield PartEnd(index, state={name: value for name, value in state.items() if name != "family"})
             case ToolUsePart() | ToolPart():
-                yield from self._call(index, piece)
+                yield from self._tool_deltas(index, item)
             case FilePart(mime=mime, url=url):
                 yield PartStart(index, "file")
                 yield PartEnd(index, mime=mime, url=url)
             case Tokens():
-                yield UsageReport(piece)
+                yield UsageReport(item)
             case Retry():
-                yield piece
+                yield item
             case Finish():
-                pass  # it comes last
+                pass  # emitted by _final_deltas
             case _:
-                raise ConfigurationError(f"a script cannot say {piece!r}")
+                raise ConfigurationError(f"a scripted answer cannot contain {item!r}")
 
-    def _call(self, index: int, call: ToolUsePart | ToolPart) -> Iterator[Delta]:
-        """A ToolPart whose input is still `raw` is written as it is: damaged, or cut off without an end."""
+    def _tool_deltas(self, index: int, call: ToolUsePart | ToolPart) -> Iterator[Delta]:
+        """Streams the `raw` input of a pending ToolPart unchanged, so that scripts can send invalid or cut JSON."""
         use = call if isinstance(call, ToolUsePart) else call.use()
         state = call.state if isinstance(call, ToolPart) else ToolPending(phase="ready")
-        raw = state.raw if isinstance(state, ToolPending) and state.raw else _json(use.tool_input)
+        raw = state.raw if isinstance(state, ToolPending) and state.raw else _encode_json(use.tool_input)
         yield PartStart(index, "tool", use.tool_id, use.tool_name)
-        yield from (InputDelta(index, chunk) for chunk in self._chunks(raw))
+        yield from (InputDelta(index, chunk) for chunk in self._split_text(raw))
         if not (isinstance(state, ToolPending) and state.phase == "streaming"):
             yield PartEnd(index)
 
-    def _chunks(self, text: str) -> Iterator[str]:
+    def _split_text(self, text: str) -> Iterator[str]:
         return (text[start : start + self._chunk] for start in range(0, len(text), self._chunk))
 
 
 def scripted_client(provider: Provider) -> ScriptedClient:
-    """The client of a provider of kind "scripted"; its options are ScriptedClient's arguments."""
+    """Creates the client for a provider of kind "scripted"; its options are the arguments of ScriptedClient."""
     options = dict(provider.options)
     try:
         return ScriptedClient(options.pop("script", ()), name=provider.name, **options)
@@ -177,18 +180,18 @@ def scripted_client(provider: Provider) -> ScriptedClient:
 
 
 def call(tool: str, call_id: str = "", /, **tool_input: Any) -> ToolUsePart:
-    """A call to put into a script: `call("read_file", path="a.txt")`."""
+    """Returns a tool call for a script: `call("read_file", path="a.txt")`."""
     return ToolUsePart(tool_id=call_id or f"call_{new_id()}", tool_name=tool, tool_input=tool_input)
 
 
-def _pieces(answer: Any) -> list[Piece]:
+def _to_items(answer: Any) -> list[ScriptItem]:
     several = isinstance(answer, list | tuple)
-    given = cast("Sequence[Piece]", answer) if several else [cast("Piece", answer)]
-    return [_read(piece) if isinstance(piece, Mapping) else piece for piece in given] or [""]
+    given = cast("Sequence[ScriptItem]", answer) if several else [cast("ScriptItem", answer)]
+    return [_parse_mapping(item) if isinstance(item, Mapping) else item for item in given] or [""]
 
 
-def _read(piece: Mapping[str, Any]) -> Piece:
-    match dict(piece):
+def _parse_mapping(item: Mapping[str, Any]) -> ScriptItem:
+    match dict(item):
         case {"text": str(text), **rest} if not rest:
             return text
         case {"reasoning": str(text), **rest} if not rest:
@@ -198,33 +201,35 @@ def _read(piece: Mapping[str, Any]) -> Piece:
         case {"error": str(message), **rest} if not rest:
             return ProviderError(message, provider="scripted")
         case _:
-            raise ConfigurationError(f"a script says text, reasoning, tool (with input) or error, not {piece!r}")
+            raise ConfigurationError(
+                f"a script item needs one of the keys text, reasoning, tool (with input) or error, not {item!r}"
+            )
 
 
-def _closing(request: Request, pieces: list[Piece]) -> Iterator[Delta]:
-    """What every answer ends with, unless the script says it itself."""
-    calls = any(isinstance(piece, ToolUsePart | ToolPart) for piece in pieces)
-    if not any(isinstance(piece, Tokens) for piece in pieces):
-        yield UsageReport(_estimate(request, pieces))
-    said = [piece for piece in pieces if isinstance(piece, Finish)]
-    yield said[-1] if said else Finish("tool_use" if calls else "stop", "scripted")
+def _final_deltas(request: Request, items: list[ScriptItem]) -> Iterator[Delta]:
+    """Yields usage (estimated unless scripted) and the finish reason."""
+    calls = any(isinstance(item, ToolUsePart | ToolPart) for item in items)
+    if not any(isinstance(item, Tokens) for item in items):
+        yield UsageReport(_estimate_tokens(request, items))
+    finishes = [item for item in items if isinstance(item, Finish)]
+    yield finishes[-1] if finishes else Finish("tool_use" if calls else "stop", "scripted")
 
 
-def _estimate(request: Request, pieces: list[Piece]) -> Tokens:
+def _estimate_tokens(request: Request, items: list[ScriptItem]) -> Tokens:
     sent = sum(len(str(part.to_api_format())) for message in request.prompt for part in message.content)
-    written = sum(_length(piece) for piece in pieces)
+    written = sum(_count_characters(item) for item in items)
     return Tokens(input=sent // _CHARACTERS_PER_TOKEN + 1, output=written // _CHARACTERS_PER_TOKEN + 1)
 
 
-def _length(piece: Piece) -> int:
-    match piece:
+def _count_characters(item: ScriptItem) -> int:
+    match item:
         case str(text) | TextPart(text=text) | ReasoningPart(text=text):
             return len(text)
         case ToolUsePart(tool_name=name, tool_input=given):
-            return len(name) + len(_json(given))
+            return len(name) + len(_encode_json(given))
         case _:
             return 0
 
 
-def _json(value: Any) -> str:
+def _encode_json(value: Any) -> str:
     return msgspec.json.encode(value).decode()

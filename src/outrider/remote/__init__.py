@@ -1,1 +1,1 @@
-"""An engine on another machine, used as if it were here."""
+"""Client for an Outrider server: an engine on another machine with the interface of a local one."""

@@ -1,4 +1,4 @@
-"""A turn of an agent here for an agent of another process: begun with what that one may use, followed to its end."""
+"""Runs turns for agents of other processes (peers) and streams the answers as deltas."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Iterator
@@ -13,17 +13,17 @@ from outrider.engine.child_sessions import DelegatedLimits
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import was_cut_off
 from outrider.event_bus import EventStream
-from outrider.permissions.modes import stricter
+from outrider.permissions.modes import stricter_mode
 from outrider.types.agents import Mode
 from outrider.types.deltas import (
     AnswerStart,
     Delta,
     Finish,
     FinishReason,
-    Happened,
     PartEnd,
     PartStart,
     ReasoningDelta,
+    RemoteEvent,
     TextDelta,
 )
 from outrider.types.events import (
@@ -45,65 +45,68 @@ from outrider.types.events import (
 from outrider.types.ids import new_id
 from outrider.types.parts import ReasoningPart, TextPart, ToolPart
 
-_ENDS: dict[str, FinishReason] = {"completed": "stop", "refusal": "refusal", "length": "length"}
+_FINISH_REASONS: dict[str, FinishReason] = {"completed": "stop", "refusal": "refusal", "length": "length"}
 
 
-class _Told:
-    """A part of the answer, and what was said of it."""
+class _StreamedPart:
+    """A part of the answer and the text that was sent for it so far."""
 
     def __init__(self, index: int, kind: str) -> None:
         self.index = index
         self.kind = kind
         self.text = ""
 
-    def more(self, text: str) -> Delta:
+    def append_text(self, text: str) -> Delta:
         self.text += text
         return TextDelta(self.index, text) if self.kind == "text" else ReasoningDelta(self.index, text)
 
 
-class Telling:
-    """An answer is what the last step said; what was said on the way to it turns out to be reasoning."""
+class AnswerDeltaBuilder:
+    """Converts events of a turn into deltas of one answer. The text of the last step is the answer; text of earlier
+    steps is sent again as reasoning."""
 
     def __init__(self, session_id: str, agent: str) -> None:
         self._session_id = session_id
         self._agent = agent
-        self._tree = {session_id}
-        self._asked: set[str] = set()  # messages of the one who asks
-        self._parts: dict[str, _Told] = {}  # of the step under way
+        self._session_ids = {session_id}
+        self._user_messages: set[str] = set()  # ids of user messages
+        self._parts: dict[str, _StreamedPart] = {}  # parts of the current step, by part id
         self._count = 0
 
-    def hears(self, event: Event) -> bool:
-        """Whether it happened in the session or below it."""
-        if event.session_id not in self._tree:
+    def accepts_event(self, event: Event) -> bool:
+        """Event filter: returns whether the event belongs to the session or to one of its child sessions."""
+        if event.session_id not in self._session_ids:
             return False
         if isinstance(event, AgentCalledEvent):
-            self._tree.add(event.child_session_id)
+            self._session_ids.add(event.child_session_id)
         return True
 
-    def begin(self) -> Iterator[Delta]:
-        """Which session this is stands in the answer from its first moment on."""
+    def start_answer(self) -> Iterator[Delta]:
+        """Yields the first deltas. An empty reasoning part carries the session id, so that the caller can store it
+        before any text."""
         yield AnswerStart(self._session_id, self._agent)
-        told = self._part("", "reasoning")
-        yield PartStart(told.index, "reasoning")
-        yield self._ended(self._parts.pop(""))
+        streamed = self._add_part("", "reasoning")
+        yield PartStart(streamed.index, "reasoning")
+        yield self._end_part(self._parts.pop(""))
 
-    def tell(self, event: Event) -> Iterator[Delta]:
+    def event_deltas(self, event: Event) -> Iterator[Delta]:
+        """Yields the deltas of one event."""
         own = event.session_id == self._session_id
         match event:
             case MessageAddedEvent(role="user") if own:
-                self._asked.add(event.message_id)
+                self._user_messages.add(event.message_id)
             case PartDeltaEvent() if own:
-                yield from self._more(event.part_id, event.field, event.delta)
+                yield from self._append_text(event.part_id, event.field, event.delta)
             case PartUpdatedEvent(part=TextPart() | ReasoningPart() as part) if own:
-                yield from self._whole(part)
+                yield from self._complete_text(part)
             case LLMRequestEvent() if own:
-                yield from self._on_the_way()
+                yield from self._close_as_reasoning()
             case ToolApprovalRequestedEvent() | ToolApprovalResultEvent():
-                yield Happened(_without_place(event))
+                yield RemoteEvent(_without_session(event))
             case SessionUpdatedEvent(changes={"question": _} | {"settled": _}):
-                yield Happened(_without_place(event))
+                yield RemoteEvent(_without_session(event))
             case PartDeltaEvent() | LoopCompletedEvent() if not own:
-                yield Happened(event)
+                yield RemoteEvent(event)
             case (
                 PartUpdatedEvent(part=ToolPart())
                 | ToolExecutionStartedEvent()
@@ -112,161 +115,166 @@ class Telling:
                 | AgentCalledEvent()
                 | AgentReturnedEvent()
             ):
-                yield Happened(_without_place(event) if own else event)
+                yield RemoteEvent(_without_session(event) if own else event)
             case _:
                 pass
 
-    def end(self, end: TurnEnd) -> Iterator[Delta]:
-        """The parts that are still open, the answer's own words if they were not among them, and the end if there is a
-        good one."""
-        if end.reason not in _ENDS:
-            yield from map(self._ended, self._parts.values())
+    def finish_answer(self, end: TurnEnd) -> Iterator[Delta]:
+        """Closes the open parts, sends the final output if it was not streamed, and yields Finish unless the turn
+        failed."""
+        if end.reason not in _FINISH_REASONS:
+            yield from map(self._end_part, self._parts.values())
             return
-        if end.output != "".join(told.text for told in self._parts.values() if told.kind == "text"):
-            yield from self._on_the_way()
-            yield from self._more("answer", "text", end.output)
-        yield from map(self._ended, self._parts.values())
-        yield Finish(_ENDS[end.reason], end.reason)
+        if end.output != "".join(streamed.text for streamed in self._parts.values() if streamed.kind == "text"):
+            yield from self._close_as_reasoning()
+            yield from self._append_text("answer", "text", end.output)
+        yield from map(self._end_part, self._parts.values())
+        yield Finish(_FINISH_REASONS[end.reason], end.reason)
 
-    def _more(self, part_id: str, kind: str, text: str) -> Iterator[Delta]:
+    def _append_text(self, part_id: str, kind: str, text: str) -> Iterator[Delta]:
         if part_id not in self._parts:
-            told = self._part(part_id, kind)
-            yield PartStart(told.index, "text" if kind == "text" else "reasoning")
-        yield self._parts[part_id].more(text)
+            streamed = self._add_part(part_id, kind)
+            yield PartStart(streamed.index, "text" if kind == "text" else "reasoning")
+        yield self._parts[part_id].append_text(text)
 
-    def _whole(self, part: TextPart | ReasoningPart) -> Iterator[Delta]:
-        """What was lost on the way, if anything was: pieces may be dropped, whole values never are."""
-        if part.message_id in self._asked:
+    def _complete_text(self, part: TextPart | ReasoningPart) -> Iterator[Delta]:
+        """Sends the text that is missing. The bus may drop text deltas but never complete values."""
+        if part.message_id in self._user_messages:
             return
-        told = self._parts.get(part.id)
-        said = told.text if told else ""
-        if part.text.startswith(said):
-            if part.text != said:
-                yield from self._more(part.id, part.part_type, part.text[len(said) :])
+        streamed = self._parts.get(part.id)
+        sent_text = streamed.text if streamed else ""
+        if part.text.startswith(sent_text):
+            if part.text != sent_text:
+                yield from self._append_text(part.id, part.part_type, part.text[len(sent_text) :])
             return
-        yield from self._anew(self._parts[part.id], part.part_type, part.text)
+        yield from self._restart_part(self._parts[part.id], part.part_type, part.text)
 
-    def _on_the_way(self) -> Iterator[Delta]:
+    def _close_as_reasoning(self) -> Iterator[Delta]:
+        """Ends the parts of a step that another step follows: its text becomes reasoning."""
         parts, self._parts = self._parts, {}
-        for told in parts.values():
-            if told.kind == "text":
-                yield from self._anew(told, "reasoning", told.text)
-            yield self._ended(told)
+        for streamed in parts.values():
+            if streamed.kind == "text":
+                yield from self._restart_part(streamed, "reasoning", streamed.text)
+            yield self._end_part(streamed)
 
-    def _anew(self, told: _Told, kind: str, text: str) -> Iterable[Delta]:
-        told.kind, told.text = kind, ""
-        return PartStart(told.index, "text" if kind == "text" else "reasoning"), told.more(text)
+    def _restart_part(self, streamed: _StreamedPart, kind: str, text: str) -> Iterable[Delta]:
+        streamed.kind, streamed.text = kind, ""
+        return PartStart(streamed.index, "text" if kind == "text" else "reasoning"), streamed.append_text(text)
 
-    def _part(self, part_id: str, kind: str) -> _Told:
-        told = self._parts[part_id] = _Told(self._count, kind)
+    def _add_part(self, part_id: str, kind: str) -> _StreamedPart:
+        streamed = self._parts[part_id] = _StreamedPart(self._count, kind)
         self._count += 1
-        return told
+        return streamed
 
-    def _ended(self, told: _Told) -> PartEnd:
-        return PartEnd(told.index, {"session_id": self._session_id})
+    def _end_part(self, streamed: _StreamedPart) -> PartEnd:
+        return PartEnd(streamed.index, {"session_id": self._session_id})
 
 
-def _without_place(event: Event) -> Event:
-    """It happens in the session over there that waits for this one."""
+def _without_session(event: Event) -> Event:
+    """Removes the session and agent from the event. The receiver assigns it to its own session, which waits for this
+    turn."""
     return replace(event, session_id="", agent_name="", parent_call_id="")
 
 
-SENDER = "peer"
-REMEMBERED = 1000  # requests; whoever asks again does so within a minute
-SILENCE = 15.0  # seconds, after which the other side hears that the work goes on
+PEER_SENDER = "peer"
+MAX_REMEMBERED_REQUESTS = 1000  # clients repeat a request within a minute
+KEEPALIVE_SECONDS = 15.0  # interval of usage deltas that keep the connection alive
 
 
-class Ended(msgspec.Struct, frozen=True):
-    """How a turn ended that gave no answer."""
+class FailedTurn(msgspec.Struct, frozen=True):
+    """The last item of a turn that returned no answer."""
 
     reason: str
     message: str = ""
 
 
 class PeerTurn(msgspec.Struct, frozen=True, eq=False):
-    """Somebody who listens to a turn here; `again`, if the same was asked before."""
+    """One listener of a turn; `is_repeat` is set if the same request id was received before."""
 
     session_id: str
     request_id: str
-    again: bool
+    is_repeat: bool
 
 
-class Peers:
-    """What is asked under an id is begun once: whoever asks again, since no answer came, hears the turn that is under
-    way, lets it go on if it was cut off, or is told how it ended."""
+class PeerTurnRegistry:
+    """Starts each request id once. A client that repeats a request because it received no response joins the running
+    turn, continues it if it was interrupted, or receives its result."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        # By request: the last of them, in the order in which they came.
+        # Tasks that open sessions, by request id, oldest first.
         self._sessions: dict[str, asyncio.Task[str]] = {}
-        self._listening: dict[str, PeerTurn] = {}  # by session: the last one who came
-        self._leaving: dict[str, asyncio.Task[None]] = {}
+        self._listeners: dict[str, PeerTurn] = {}  # the latest listener, by session id
+        self._closing: dict[str, asyncio.Task[None]] = {}
 
-    async def begin(self, request_id: str, session_id: str, agent: str, mode: Mode) -> PeerTurn:
-        """Opens the session that goes on, or a new one of the agent that is named."""
+    async def start_turn(self, request_id: str, session_id: str, agent: str, mode: Mode) -> PeerTurn:
+        """Opens the given session, or a new session of the named agent."""
         request_id = request_id or new_id()
         again = request_id in self._sessions
         if not again:
-            self._remember(request_id, asyncio.create_task(_open(self._engine, session_id, agent, mode)))
+            self._remember_request(
+                request_id, asyncio.create_task(_open_session(self._engine, session_id, agent, mode))
+            )
         session_id = await asyncio.shield(self._sessions[request_id])
-        turn = self._listening[session_id] = PeerTurn(session_id, request_id, again)
-        if (leaving := self._leaving.get(session_id)) is not None:
-            await asyncio.wait([leaving])
+        turn = self._listeners[session_id] = PeerTurn(session_id, request_id, again)
+        if (closing := self._closing.get(session_id)) is not None:
+            await asyncio.wait([closing])
         await self._engine.open(session_id)
         return turn
 
-    async def answer(
-        self, turn: PeerTurn, content: list[Any], terms: DelegatedLimits
-    ) -> AsyncGenerator[Delta | Ended, None]:
-        """The answer as it comes. Whoever stops listening ends the turn, unless somebody else listens by then."""
+    async def stream_answer(
+        self, turn: PeerTurn, content: list[Any], limits: DelegatedLimits
+    ) -> AsyncGenerator[Delta | FailedTurn, None]:
+        """Streams the answer. When the listener disconnects, the turn is aborted unless another listener has joined
+        it."""
         try:
-            async with aclosing(self._answered(turn, content, terms)) as deltas:
+            async with aclosing(self._answer_deltas(turn, content, limits)) as deltas:
                 async for delta in deltas:
                     yield delta
         finally:
-            if self._listening.get(turn.session_id) is turn:
-                del self._listening[turn.session_id]
-                # A server that drops a client cancels again and again; the turn must end all the same.
-                leaving = self._leaving[turn.session_id] = asyncio.create_task(self._leave(turn.session_id))
-                await asyncio.shield(leaving)
+            if self._listeners.get(turn.session_id) is turn:
+                del self._listeners[turn.session_id]
+                # The server cancels a disconnected request repeatedly; the shielded task still aborts the turn.
+                closing = self._closing[turn.session_id] = asyncio.create_task(self._close_session(turn.session_id))
+                await asyncio.shield(closing)
 
-    async def _answered(
-        self, turn: PeerTurn, content: list[Any], terms: DelegatedLimits
-    ) -> AsyncGenerator[Delta | Ended, None]:
+    async def _answer_deltas(
+        self, turn: PeerTurn, content: list[Any], limits: DelegatedLimits
+    ) -> AsyncGenerator[Delta | FailedTurn, None]:
         engine, session_id = self._engine, turn.session_id
-        if turn.again:  # what the turn has used so far counts under the terms that it was begun with
-            terms = engine.staff.terms.get(session_id, terms)
-        engine.staff.terms[session_id] = terms
-        telling = Telling(session_id, engine.live[session_id].agent.name)
-        async with engine.bus.stream(telling.hears) as events:
-            end = await self._end_of(turn, content)
+        if turn.is_repeat:  # what the turn has used is counted against its original limits
+            limits = engine.runtime.delegated_limits.get(session_id, limits)
+        engine.runtime.delegated_limits[session_id] = limits
+        builder = AnswerDeltaBuilder(session_id, engine.live[session_id].agent.name)
+        async with engine.bus.stream(builder.accepts_event) as events:
+            end = await self._start_or_join_turn(turn, content)
             end.add_done_callback(lambda _: events.close())
-            for delta in telling.begin():
+            for delta in builder.start_answer():
                 yield delta
-            async for delta in _followed(events, telling, terms):
+            async for delta in _follow_events(events, builder, limits):
                 yield delta
-        yield terms.used()
-        for delta in telling.end(end.result()):
+        yield limits.report_usage()
+        for delta in builder.finish_answer(end.result()):
             yield delta
-        if failed := _failure(end.result()):
+        if failed := _failed_turn(end.result()):
             yield failed
 
-    async def _end_of(self, turn: PeerTurn, content: list[Any]) -> asyncio.Future[TurnEnd]:
+    async def _start_or_join_turn(self, turn: PeerTurn, content: list[Any]) -> asyncio.Future[TurnEnd]:
         engine, live = self._engine, self._engine.live[turn.session_id]
-        if turn.again and not live.in_turn and was_cut_off(live.session):
+        if turn.is_repeat and not live.in_turn and was_cut_off(live.session):
             return asyncio.ensure_future(engine.go_on(turn.session_id))
-        return await engine.put(turn.session_id, content, input_id=turn.request_id, sender=SENDER)
+        return await engine.put(turn.session_id, content, input_id=turn.request_id, sender=PEER_SENDER)
 
-    async def _leave(self, session_id: str) -> None:
+    async def _close_session(self, session_id: str) -> None:
         try:
             if (live := self._engine.live.get(session_id)) is not None:
                 await live.abort()
             await self._engine.close(session_id)
         finally:
-            del self._leaving[session_id]
+            del self._closing[session_id]
 
-    def _remember(self, request_id: str, opening: "asyncio.Task[str]") -> None:
-        """One that could not be opened may be asked for anew."""
+    def _remember_request(self, request_id: str, opening: "asyncio.Task[str]") -> None:
+        """Stores the task that opens the session. A request whose session could not be opened may be repeated."""
 
         def forget(done: "asyncio.Task[str]") -> None:
             if done.cancelled() or done.exception() is not None:
@@ -274,38 +282,40 @@ class Peers:
 
         self._sessions[request_id] = opening
         opening.add_done_callback(forget)
-        while len(self._sessions) > REMEMBERED:
+        while len(self._sessions) > MAX_REMEMBERED_REQUESTS:
             del self._sessions[next(iter(self._sessions))]
 
 
-async def _open(engine: Engine, session_id: str, agent: str, mode: Mode) -> str:
-    """In a mode that allows no more than theirs."""
+async def _open_session(engine: Engine, session_id: str, agent: str, mode: Mode) -> str:
+    """Opens the session in the stricter of the caller's and the agent's mode, and returns its id."""
     if not session_id:
-        chosen = engine.staff.agent(agent)
-        return await engine.create(agent=chosen.name, mode=stricter(mode, chosen.mode))
+        chosen = engine.runtime.find_agent(agent)
+        return await engine.create(agent=chosen.name, mode=stricter_mode(mode, chosen.mode))
     session = await engine.open(session_id)
-    allowed = stricter(mode, engine.staff.agent(session.agent).mode)
+    allowed = stricter_mode(mode, engine.runtime.find_agent(session.agent).mode)
     if session.mode != allowed:
         await engine.set_mode(session_id, allowed)
     return session_id
 
 
-async def _followed(events: EventStream, telling: Telling, terms: DelegatedLimits) -> AsyncGenerator[Delta, None]:
+async def _follow_events(
+    events: EventStream, builder: AnswerDeltaBuilder, limits: DelegatedLimits
+) -> AsyncGenerator[Delta, None]:
     while True:
-        heard: Event | None = None
+        event: Event | None = None
         try:
-            async with asyncio.timeout(SILENCE):
-                heard = await anext(events)
+            async with asyncio.timeout(KEEPALIVE_SECONDS):
+                event = await anext(events)
         except TimeoutError:
-            yield terms.used()
+            yield limits.report_usage()
         except StopAsyncIteration:
             return
-        if heard is not None:
-            for delta in telling.tell(heard):
+        if event is not None:
+            for delta in builder.event_deltas(event):
                 yield delta
 
 
-def _failure(end: TurnEnd) -> Ended | None:
+def _failed_turn(end: TurnEnd) -> FailedTurn | None:
     if end.reason in ("completed", "length", "refusal"):
         return None
-    return Ended(end.reason, end.error.message if end.error else end.output)
+    return FailedTurn(end.reason, end.error.message if end.error else end.output)

@@ -1,4 +1,4 @@
-"""Asks a server: one connection for each request, refusals as the errors that they were, streams as they arrive."""
+"""HTTP client for the API of an Outrider server: one connection per request, typed errors, streamed responses."""
 
 import asyncio
 import inspect
@@ -13,68 +13,83 @@ from urllib.parse import parse_qs, quote, urlencode, urlsplit
 import msgspec
 
 from outrider import errors
-from outrider.config.paths import find_folders
+from outrider.config.paths import find_app_folders
 from outrider.errors import ConfigurationError, NetworkError, OutriderError, ProviderError, ServerAwayError
 from outrider.providers.transport import http1 as head
-from outrider.providers.transport.connection import Connection, default_security, dial, let_go
-from outrider.providers.transport.http1 import Address, Body, body_of
+from outrider.providers.transport.connection import (
+    HttpConnection,
+    close_connections,
+    default_ssl_context,
+    open_connection,
+)
+from outrider.providers.transport.http1 import BodyReader, HttpAddress, create_body_reader
 
-VARIABLE = "OUTRIDER_SERVER_TOKEN"
-SOCKETS = ("http+unix", "unix")
-_EXAMPLES = "http://127.0.0.1:8765, https://build.example:8443, or http+unix:///run/user/1000/outrider.sock"
+TOKEN_VARIABLE = "OUTRIDER_SERVER_TOKEN"
+SOCKET_SCHEMES = ("http+unix", "unix")
+_ADDRESS_EXAMPLES = "http://127.0.0.1:8765, https://build.example:8443, or http+unix:///run/user/1000/outrider.sock"
 
 
-class Place(msgspec.Struct, frozen=True):
-    """`url` is what people read; a `socket` stands in the place of host and port. The token is in neither."""
+class ServerAddress(msgspec.Struct, frozen=True):
+    """The address and token of a server. `url` is for messages and does not contain the token; `socket` is a Unix
+    socket that replaces host and port."""
 
     url: str
-    address: Address
+    address: HttpAddress
     token: str = ""
     socket: Path | None = None
 
     @property
-    def is_here(self) -> bool:
-        """Whether the server runs on this machine."""
+    def is_local(self) -> bool:
+        """Returns whether the server runs on this machine."""
         return self.socket is not None or is_loopback(self.address.host)
 
 
-def place_of(url: str, *, token: str | None, environ: Mapping[str, str]) -> Place:
-    """From what `outrider serve` prints. The token is the one that is given, the environment's, the one in the link
-    for a browser, or, for a server of this machine, the one that it keeps in its file: that one goes nowhere else."""
-    found = _socket(url) if url.partition(":")[0] in SOCKETS or url.startswith(("/", "~")) else _network(url)
-    chosen = token or environ.get(VARIABLE, "").strip() or found.token
-    if not chosen and found.is_here:
-        chosen = _kept_token(find_folders(environ).data / "server" / "token")
-    if not chosen:
+def resolve_server(url: str, *, token: str | None, environ: Mapping[str, str]) -> ServerAddress:
+    """Parses an address as `outrider serve` prints it. The token comes from the argument, the environment, the query of
+    the browser link, or, for a server on this machine only, from the token file. Raises ConfigurationError if there is
+    none."""
+    server = (
+        _socket_address(url)
+        if url.partition(":")[0] in SOCKET_SCHEMES or url.startswith(("/", "~"))
+        else _network_address(url)
+    )
+    resolved_token = token or environ.get(TOKEN_VARIABLE, "").strip() or server.token
+    if not resolved_token and server.is_local:
+        resolved_token = _read_token_file(find_app_folders(environ).data / "server" / "token")
+    if not resolved_token:
         raise ConfigurationError(
-            f"{found.url} wants a token: the one in the file that the server named when it began. "
-            f"Give it as {VARIABLE} in the environment, or with --token"
+            f"{server.url} requires a token. The server prints the path of its token file when it starts. "
+            f"Set {TOKEN_VARIABLE} or pass --token"
         )
-    return msgspec.structs.replace(found, token=chosen)
+    return msgspec.structs.replace(server, token=resolved_token)
 
 
-def _socket(url: str) -> Place:
+def _socket_address(url: str) -> ServerAddress:
     path = Path(urlsplit(url).path if ":" in url.partition("/")[0] else url).expanduser()
     if not path.is_absolute():
-        raise ConfigurationError(f"the path of a socket is written in full, as in {_EXAMPLES.rpartition(' ')[2]}")
-    return Place(f"http+unix://{path}", Address("http", "localhost", 80), socket=path)
-
-
-def _network(url: str) -> Place:
-    address = Address.of(url if "://" in url else f"http://{url}")
-    place = urlsplit(url if "://" in url else f"http://{url}")
-    if place.path not in ("", "/"):
-        raise ConfigurationError(f"{url.partition('?')[0]} is not the address of a server; write it as {_EXAMPLES}")
-    token = (parse_qs(place.query).get("token") or [""])[0]
-    found = Place(f"{address.scheme}://{address.authority_with_port}", address, token)
-    if not address.secure and not found.is_here:
         raise ConfigurationError(
-            f"{found.url} would get the token over an open line: servers of other machines are reached by https"
+            f"the path of a socket must be absolute, such as {_ADDRESS_EXAMPLES.rpartition(' ')[2]}"
         )
-    return found
+    return ServerAddress(f"http+unix://{path}", HttpAddress("http", "localhost", 80), socket=path)
 
 
-def _kept_token(path: Path) -> str:
+def _network_address(url: str) -> ServerAddress:
+    address = HttpAddress.parse(url if "://" in url else f"http://{url}")
+    parsed = urlsplit(url if "://" in url else f"http://{url}")
+    if parsed.path not in ("", "/"):
+        raise ConfigurationError(
+            f"{url.partition('?')[0]} is not the address of a server; write it as {_ADDRESS_EXAMPLES}"
+        )
+    token = (parse_qs(parsed.query).get("token") or [""])[0]
+    server = ServerAddress(f"{address.scheme}://{address.authority_with_port}", address, token)
+    if not address.is_secure and not server.is_local:
+        raise ConfigurationError(
+            f"{server.url} would send the token unencrypted: use https for servers on other machines"
+        )
+    return server
+
+
+def _read_token_file(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
@@ -90,87 +105,91 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-class _Error(msgspec.Struct, frozen=True):
+class _ErrorBody(msgspec.Struct, frozen=True):
     type: str = ""
     message: str = ""
     details: dict[str, Any] = {}
 
 
-class _Refusal(msgspec.Struct, frozen=True):
-    error: _Error = _Error()
+class _ErrorResponse(msgspec.Struct, frozen=True):
+    error: _ErrorBody = _ErrorBody()
 
 
-def refused(place: Place, status: int, raw: bytes) -> OutriderError:
+def error_from_response(server: ServerAddress, status: int, raw: bytes) -> OutriderError:
+    """Decodes an error response into the exception that the server raised."""
     try:
-        error = msgspec.json.decode(raw, type=_Refusal).error
+        error = msgspec.json.decode(raw, type=_ErrorResponse).error
     except (msgspec.DecodeError, ValueError):
-        return no_server_of_ours(place)
+        return foreign_server_error(server)
     match status, error.type:
         case 401, _:
             return ConfigurationError(
-                f"{place.url} does not take this token. It stands in the file that the server named when it began; "
-                f"give it as {VARIABLE} in the environment, or with --token"
+                f"{server.url} rejects this token. The server prints the path of its token file when it starts; "
+                f"set {TOKEN_VARIABLE} or pass --token"
             )
         case 421, _:
             return ConfigurationError(
-                f"{place.url}: the server does not go by that name. Use the address that it printed, "
-                "or begin it with --name and this one"
+                f"{server.url}: the Host header does not name this server. Use the address that it printed, "
+                "or start it with --name and this host name"
             )
         case 404, "no_such_route":
-            return another_version(place, "an older version")
+            return version_mismatch_error(server, "an older version")
         case _:
             details = {**error.details, "status": status}
-            return named_error(error.type, error.message or f"the server answered {status}", **details)
+            return error_by_name(error.type, error.message or f"the server answered {status}", **details)
 
 
-def named_error(name: str, message: str, **details: Any) -> OutriderError:
-    """The error of that name; one whose making takes more than words becomes a plain one."""
-    kind = getattr(errors, name, None)
-    if not (inspect.isclass(kind) and issubclass(kind, OutriderError)):
+def error_by_name(name: str, message: str, **details: Any) -> OutriderError:
+    """Returns an instance of the named error class; a plain OutriderError if its constructor needs more than a
+    message."""
+    error_class = getattr(errors, name, None)
+    if not (inspect.isclass(error_class) and issubclass(error_class, OutriderError)):
         return OutriderError(message, **details)
-    if issubclass(kind, ProviderError):
-        return kind(message)
+    if issubclass(error_class, ProviderError):
+        return error_class(message)
     try:
-        return kind(message, **details)
+        return error_class(message, **details)
     except TypeError:
         return OutriderError(message, **details)
 
 
-def unreachable(place: Place, error: OSError | NetworkError) -> OutriderError:
-    """Nobody is there, or nobody who can be trusted."""
+def connection_error(server: ServerAddress, error: OSError | NetworkError) -> OutriderError:
+    """Returns the error of a failed connection: a certificate problem, or a server that does not answer."""
     if isinstance(error, NetworkError) and error.type == "certificate":
         return ConfigurationError(
-            f"{error.message.partition('. ')[0]}. If it is the server's own, point SSL_CERT_FILE to its certificate"
+            f"{error.message.partition('. ')[0]}. If the certificate is self-signed, set SSL_CERT_FILE to its path"
         )
     reason = error.message if isinstance(error, NetworkError) else error.strerror or str(error) or "no answer in time"
     return ServerAwayError(
-        f"no server answers at {place.url} ({reason}). Begin one with `outrider serve`; it prints its address"
+        f"no server answers at {server.url} ({reason}). Start one with `outrider serve`; it prints its address"
     )
 
 
-def no_server_of_ours(place: Place) -> OutriderError:
-    return ConfigurationError(f"what answers at {place.url} is no Outrider server; `outrider serve` prints its address")
-
-
-def another_version(place: Place, there: str, here: str = "") -> OutriderError:
-    own = f", and this is {here}" if here else ""
+def foreign_server_error(server: ServerAddress) -> OutriderError:
     return ConfigurationError(
-        f"{place.url} runs {there} of Outrider{own}: use the same one on both sides (pip install -U outrider), "
-        "then begin the server anew"
+        f"the server at {server.url} is not an Outrider server; `outrider serve` prints its address"
+    )
+
+
+def version_mismatch_error(server: ServerAddress, there: str, here: str = "") -> OutriderError:
+    own_version = f", and this is {here}" if here else ""
+    return ConfigurationError(
+        f"{server.url} runs {there} of Outrider{own_version}: install the same version on both sides "
+        "(pip install -U outrider), then restart the server"
     )
 
 
 CONNECT_SECONDS = 15.0
-ANSWER_SECONDS = 60.0
+RESPONSE_SECONDS = 60.0
 
 T = TypeVar("T")
 _encode = msgspec.json.Encoder(enc_hook=lambda part: part.to_dict()).encode
 
 
-class Answer:
-    """An answer whose head has arrived; `read` gives what has come of its body, and nothing at its end."""
+class StreamedResponse:
+    """A response whose head has arrived. `read` returns the next chunk of the body, and b"" at its end."""
 
-    def __init__(self, status: int, body: Body, connection: Connection, first: bytes) -> None:
+    def __init__(self, status: int, body: BodyReader, connection: HttpConnection, first: bytes) -> None:
         self.status = status
         self._body = body
         self._connection = connection
@@ -182,46 +201,56 @@ class Answer:
             if not data:
                 self._body.close()
                 return b""
-            if piece := self._body.feed(data):
-                return piece
+            if chunk := self._body.feed(data):
+                return chunk
         return b""
 
-    async def whole(self) -> bytes:
-        pieces: list[bytes] = []
-        while piece := await self.read():
-            pieces.append(piece)
-        return b"".join(pieces)
+    async def read_all(self) -> bytes:
+        chunks: list[bytes] = []
+        while chunk := await self.read():
+            chunks.append(chunk)
+        return b"".join(chunks)
 
 
-class Client:
-    """Raises ConfigurationError where address, certificate or token are wrong, ServerAwayError where nobody answers."""
+class ServerClient:
+    """Sends requests to a server. Raises ConfigurationError if address, certificate or token are wrong, and
+    ServerAwayError if the server does not answer."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self._security = cache(default_security)  # reading the system's certificates takes longer than most answers
+    def __init__(self, server: ServerAddress) -> None:
+        self.server = server
+        self._security = cache(default_ssl_context)  # loading the system's certificates takes longer than most requests
 
-    async def get(self, path: str, shape: type[T] | Any = Any, **query: Any) -> Any:
-        return _read(await self.ask("GET", path, query=query), shape)
+    async def get(self, path: str, response_type: type[T] | Any = Any, **query: Any) -> Any:
+        return _decode_body(await self.send_request("GET", path, query=query), response_type)
 
-    async def post(self, path: str, body: Any = None, shape: type[T] | Any = Any, *, patient: bool = False) -> Any:
-        """A `patient` request is answered when its work is done, which may take hours."""
-        raw = await self.ask("POST", path, {} if body is None else body, patient=patient)
-        return _read(raw, shape)
+    async def post(
+        self, path: str, body: Any = None, response_type: type[T] | Any = Any, *, unlimited: bool = False
+    ) -> Any:
+        """Sends a POST request. With `unlimited` there is no timeout, for requests that return when a turn ends,
+        possibly after hours."""
+        raw = await self.send_request("POST", path, {} if body is None else body, unlimited=unlimited)
+        return _decode_body(raw, response_type)
 
-    async def ask(
-        self, method: str, path: str, body: Any = None, *, query: Mapping[str, Any] | None = None, patient: bool = False
+    async def send_request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: Mapping[str, Any] | None = None,
+        unlimited: bool = False,
     ) -> bytes:
         try:
             async with (
-                asyncio.timeout(None if patient else ANSWER_SECONDS),
-                self.opened(method, path, body, query=query) as answer,
+                asyncio.timeout(None if unlimited else RESPONSE_SECONDS),
+                self.open_response(method, path, body, query=query) as response,
             ):
-                return await answer.whole()
+                return await response.read_all()
         except TimeoutError:
-            raise ServerAwayError(f"{self.place.url} did not answer in time") from None
+            raise ServerAwayError(f"{self.server.url} did not answer in time") from None
 
     @asynccontextmanager
-    async def opened(
+    async def open_response(
         self,
         method: str,
         path: str,
@@ -229,64 +258,64 @@ class Client:
         *,
         query: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> AsyncGenerator[Answer, None]:
-        connection = await self._connected()
+    ) -> AsyncGenerator[StreamedResponse, None]:
+        connection = await self._open_connection()
         try:
-            await connection.send(self._request(method, path, body, query or {}, headers or {}))
-            answer = await _answered(connection)
-            if answer.status >= 400:
-                raise refused(self.place, answer.status, await answer.whole())
-            yield answer
+            await connection.send(self._encode_request(method, path, body, query or {}, headers or {}))
+            response = await _read_response_head(connection)
+            if response.status >= 400:
+                raise error_from_response(self.server, response.status, await response.read_all())
+            yield response
         except NetworkError as error:
-            raise ServerAwayError(f"{self.place.url}: {error.message}") from error
+            raise ServerAwayError(f"{self.server.url}: {error.message}") from error
         finally:
-            await let_go([connection])
+            await close_connections([connection])
 
-    async def _connected(self) -> Connection:
+    async def _open_connection(self) -> HttpConnection:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                if self.place.socket is None:
-                    return await dial(self.place.address, None, self._security)
+                if self.server.socket is None:
+                    return await open_connection(self.server.address, None, self._security)
                 loop = asyncio.get_running_loop()
-                _, connection = await loop.create_unix_connection(Connection, str(self.place.socket))
+                _, connection = await loop.create_unix_connection(HttpConnection, str(self.server.socket))
                 return connection
         except (OSError, NetworkError) as error:
-            raise unreachable(self.place, error) from None
+            raise connection_error(self.server, error) from None
 
-    def _request(
+    def _encode_request(
         self, method: str, path: str, body: Any, query: Mapping[str, Any], headers: Mapping[str, str]
     ) -> bytes:
-        asked = {name: _said(value) for name, value in query.items() if value is not None}
-        target = quote(path, safe="/") + (f"?{urlencode(asked)}" if asked else "")
-        sent = b"" if body is None else _encode(body)
-        own = {
-            "host": self.place.address.authority,
-            "authorization": f"Bearer {self.place.token}",
+        parameters = {name: _encode_query_value(value) for name, value in query.items() if value is not None}
+        target = quote(path, safe="/") + (f"?{urlencode(parameters)}" if parameters else "")
+        payload = b"" if body is None else _encode(body)
+        default_headers = {
+            "host": self.server.address.authority,
+            "authorization": f"Bearer {self.server.token}",
             "connection": "close",
             "user-agent": "outrider",
         }
         if body is not None:
-            own |= {"content-type": "application/json", "content-length": str(len(sent))}
-        return head.written(method, target, {**own, **headers}) + sent
+            default_headers |= {"content-type": "application/json", "content-length": str(len(payload))}
+        return head.encode_head(method, target, {**default_headers, **headers}) + payload
 
 
-async def _answered(connection: Connection) -> Answer:
+async def _read_response_head(connection: HttpConnection) -> StreamedResponse:
     data = bytearray()
-    while (end := head.end_of(data)) < 0:
-        piece = await connection.receive()
-        if not piece:
-            raise NetworkError("the server hung up without an answer", type="disconnected")
-        data += piece
-    answered = head.read(bytes(data[:end]))
-    return Answer(answered.status, body_of(answered), connection, bytes(data[end:]))
+    while (end := head.find_head_end(data)) < 0:
+        chunk = await connection.receive()
+        if not chunk:
+            raise NetworkError("the server closed the connection without a response", type="disconnected")
+        data += chunk
+    response_head = head.parse_head(bytes(data[:end]))
+    return StreamedResponse(response_head.status, create_body_reader(response_head), connection, bytes(data[end:]))
 
 
-def _read(raw: bytes, shape: Any) -> Any:
+def _decode_body(raw: bytes, response_type: Any) -> Any:
     try:
-        return msgspec.json.decode(raw, type=shape) if raw else None
+        return msgspec.json.decode(raw, type=response_type) if raw else None
     except (msgspec.DecodeError, ValueError) as error:
-        raise OutriderError(f"the server's answer cannot be read: {error}") from error
+        raise OutriderError(f"cannot decode the server's response: {error}") from error
 
 
-def _said(value: Any) -> str:
+def _encode_query_value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""An engine of a server, as screens hold it."""
+"""Connects to a server and provides its engine to the terminal UI."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -10,25 +10,26 @@ from outrider.config.settings import Settings
 from outrider.engine.questions import AskedQuestion
 from outrider.errors import ConfigurationError
 from outrider.processes.supervisor import ProcessStatus
-from outrider.remote.client import Client, Place, another_version, no_server_of_ours
-from outrider.remote.engine import RemoteArchive, RemoteEngine, run_there
-from outrider.remote.followed_session import path_of
+from outrider.remote.client import ServerAddress, ServerClient, foreign_server_error, version_mismatch_error
+from outrider.remote.engine import RemoteArchive, RemoteEngine, run_remote_command
+from outrider.remote.followed_session import session_path
 from outrider.types.agents import Agent, Mode
 from outrider.types.parts import ModelRef
 
 
-class _Done(msgspec.Struct, frozen=True):
+class _KillResult(msgspec.Struct, frozen=True):
     done: bool
 
 
 class RemoteBridge:
-    """With `folder`, a folder of the server's machine, new sessions work there. Agents and modes are the server's."""
+    """The terminal UI's interface to a remote engine. `folder` is a folder on the server's machine in which new
+    sessions work. Agents and modes are the server's."""
 
     def __init__(self, engine: RemoteEngine, settings: Settings, folder: Path | None = None) -> None:
         first = engine.agents[0]
-        own = {"agents": tuple(engine.agents), "mode": first.mode, "model": f"{first.provider}/{first.model}"}
+        overrides = {"agents": tuple(engine.agents), "mode": first.mode, "model": f"{first.provider}/{first.model}"}
         self.engine = engine
-        self.settings = msgspec.structs.replace(settings, **own, providers=())
+        self.settings = msgspec.structs.replace(settings, **overrides, providers=())
         self.archive = RemoteArchive(engine.client)
         self.folder = folder
 
@@ -36,45 +37,45 @@ class RemoteBridge:
     def providers(self) -> Sequence[str]:
         return list(dict.fromkeys(agent.provider for agent in self.engine.agents))
 
-    async def models(self) -> Sequence[str]:
+    async def list_models(self) -> Sequence[str]:
         return await self.engine.client.get("/api/models", list[str])
 
     def context_limit(self, session_id: str, model: ModelRef) -> int | None:
-        """As the server said it of the model that answers there."""
-        held = self.engine.live.get(session_id)
-        return held.standing.context_limit if held else None
+        """Returns the context limit that the server reported for the session's model."""
+        session = self.engine.live.get(session_id)
+        return session.status.context_limit if session else None
 
-    async def processes(self, session_id: str) -> Sequence[ProcessStatus]:
-        path = f"{path_of(session_id)}/processes"
+    async def list_processes(self, session_id: str) -> Sequence[ProcessStatus]:
+        path = f"{session_path(session_id)}/processes"
         found: list[ProcessStatus] = await self.engine.client.get(path, list[ProcessStatus])
-        return [one for one in found if one.backgrounded]
+        return [process for process in found if process.backgrounded]
 
     async def end_process(self, session_id: str, process_id: str) -> bool:
-        path = f"{path_of(session_id)}/processes/{process_id}/kill"
-        return (await self.engine.client.post(path, None, _Done)).done
+        path = f"{session_path(session_id)}/processes/{process_id}/kill"
+        return (await self.engine.client.post(path, None, _KillResult)).done
 
-    async def run_by_hand(self, session_id: str, command: str, on_output: Callable[[str], object]) -> str:
-        return await run_there(self.engine.client, session_id, command, on_output)
+    async def run_user_command(self, session_id: str, command: str, on_output: Callable[[str], object]) -> str:
+        return await run_remote_command(self.engine.client, session_id, command, on_output)
 
-    async def questions(self, session_id: str) -> Sequence[AskedQuestion]:
+    async def list_questions(self, session_id: str) -> Sequence[AskedQuestion]:
         return await self.engine.client.get("/api/questions", list[AskedQuestion], session_id=session_id)
 
     async def answer_question(self, question_id: str, answers: Sequence[str]) -> None:
-        await self.engine.client.ask("POST", f"/api/questions/{question_id}", {"answers": answers})
+        await self.engine.client.send_request("POST", f"/api/questions/{question_id}", {"answers": answers})
 
-    async def revoke(self, approval_id: str) -> None:
-        await self.archive.revoke(approval_id)
-
-
-PATIENCE = 60.0  # seconds that a server may take to come back while nobody looks on
+    async def revoke_approval(self, approval_id: str) -> None:
+        await self.archive.revoke_approval(approval_id)
 
 
-class Health(msgspec.Struct, frozen=True):
+RECONNECT_SECONDS = 60.0  # how long a server may be unreachable during a non-interactive run
+
+
+class ServerHealth(msgspec.Struct, frozen=True):
     ok: bool
     version: str
 
 
-class AgentCard(msgspec.Struct, frozen=True):
+class AgentSummary(msgspec.Struct, frozen=True):
     name: str
     role: str
     model: str
@@ -82,33 +83,37 @@ class AgentCard(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
-async def attached(
-    place: Place, version: str, *, patience: float | None = PATIENCE
+async def connect_engine(
+    server: ServerAddress, version: str, *, reconnect_seconds: float | None = RECONNECT_SECONDS
 ) -> AsyncGenerator[RemoteEngine, None]:
-    """Raises ConfigurationError or ServerAwayError, with a remedy, where that cannot work."""
-    client = Client(place)
-    there = await _health(client)
-    if _release(there.version) != _release(version):
-        raise another_version(place, f"version {there.version}", version)
-    cards: list[AgentCard] = await client.get("/api/agents", list[AgentCard])
-    async with RemoteEngine(client, [_agent(card) for card in cards], patience=patience) as engine:
+    """Checks health and version of the server and opens its engine. Raises ConfigurationError or ServerAwayError with a
+    remedy if the connection cannot work."""
+    client = ServerClient(server)
+    health = await _check_health(client)
+    if _minor_version(health.version) != _minor_version(version):
+        raise version_mismatch_error(server, f"version {health.version}", version)
+    summaries: list[AgentSummary] = await client.get("/api/agents", list[AgentSummary])
+    async with RemoteEngine(
+        client, [_agent_from_summary(summary) for summary in summaries], reconnect_seconds=reconnect_seconds
+    ) as engine:
         yield engine
 
 
-async def _health(client: Client) -> Health:
+async def _check_health(client: ServerClient) -> ServerHealth:
+    """Returns the health response. Raises ConfigurationError if the server is not an Outrider server."""
     try:
-        return msgspec.json.decode(await client.ask("GET", "/api/health"), type=Health)
+        return msgspec.json.decode(await client.send_request("GET", "/api/health"), type=ServerHealth)
     except (msgspec.DecodeError, ValueError) as error:
         if isinstance(error, ConfigurationError):
             raise
-        raise no_server_of_ours(client.place) from error
+        raise foreign_server_error(client.server) from error
 
 
-def _agent(card: AgentCard) -> Agent:
-    provider, _, model = card.model.partition("/")
-    return Agent(card.name, "", model, provider, role=card.role, mode=card.mode)
+def _agent_from_summary(summary: AgentSummary) -> Agent:
+    provider, _, model = summary.model.partition("/")
+    return Agent(summary.name, "", model, provider, role=summary.role, mode=summary.mode)
 
 
-def _release(version: str) -> tuple[str, ...]:
-    """What has to be the same on both sides: mending changes nothing of what is spoken between them."""
+def _minor_version(version: str) -> tuple[str, ...]:
+    """Returns the part of the version that must be equal on both sides: patch releases do not change the protocol."""
     return tuple(version.split(".")[:2])

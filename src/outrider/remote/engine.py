@@ -1,4 +1,5 @@
-"""The engine of a server, held from here: what people do goes there, what happens there is heard here."""
+"""The engine of a server with the interface of a local engine: sends user actions as requests and publishes the
+server's events on a local bus."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
@@ -7,23 +8,23 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import msgspec
 
 from outrider.agents.turn_state import TurnEnd
-from outrider.engine.archive import Archive
-from outrider.engine.plans import Plan
-from outrider.engine.undo_history import Restored
+from outrider.engine.archive import SessionArchive
+from outrider.engine.plans import ProposedPlan
+from outrider.engine.undo_history import RestoreResult
 from outrider.errors import OutriderError, ServerAwayError, StoreError
 from outrider.event_bus import EventBus, EventStream
-from outrider.providers.transport.sse import EventReader, ServerEvent
-from outrider.remote.client import Answer, Client
+from outrider.providers.transport.sse import ServerEvent, ServerEventReader
+from outrider.remote.client import ServerClient, StreamedResponse
 from outrider.remote.followed_session import (
-    Following,
-    HeldSession,
-    Standing,
-    Turns,
-    messages,
-    path_of,
-    recent,
-    stored,
-    whole_transcript,
+    RemoteSession,
+    RemoteSessionStatus,
+    RemoteTurns,
+    SessionFollower,
+    fetch_messages,
+    fetch_recent,
+    fetch_session,
+    fetch_transcript,
+    session_path,
 )
 from outrider.sessions.records import (
     Approval,
@@ -34,9 +35,9 @@ from outrider.sessions.records import (
     SearchHit,
     SessionFilter,
     SessionPage,
+    SessionTranscript,
     SessionUpdate,
     StoredSession,
-    Transcript,
     UsageRow,
 )
 from outrider.sessions.session import Session
@@ -50,58 +51,63 @@ if TYPE_CHECKING:
     from outrider.sessions.store import Store
 
 
-class _Output(msgspec.Struct, frozen=True):
+class _CommandOutput(msgspec.Struct, frozen=True):
     text: str
 
 
-class _Ended(msgspec.Struct, frozen=True):
+class _CommandEnd(msgspec.Struct, frozen=True):
     words: str
 
 
-async def run_there(client: Client, session_id: str, command: str, on_output: Callable[[str], object]) -> str:
-    """How it ended, in words. Whoever stops waiting ends it there too."""
-    async with client.opened("POST", f"{path_of(session_id)}/commands", {"command": command}) as answer:
-        async for name, raw in _events(answer):
+async def run_remote_command(
+    client: ServerClient, session_id: str, command: str, on_output: Callable[[str], object]
+) -> str:
+    """Runs a shell command on the server and returns a sentence about how it ended. Cancelling the call ends the
+    command."""
+    async with client.open_response("POST", f"{session_path(session_id)}/commands", {"command": command}) as response:
+        async for name, raw in _read_events(response):
             if name == "output":
-                on_output(msgspec.json.decode(raw, type=_Output).text)
+                on_output(msgspec.json.decode(raw, type=_CommandOutput).text)
             elif name == "ended":
-                return msgspec.json.decode(raw, type=_Ended).words
-    raise ServerAwayError(f"{client.place.url} hung up while the command ran")
+                return msgspec.json.decode(raw, type=_CommandEnd).words
+    raise ServerAwayError(f"{client.server.url} closed the connection while the command ran")
 
 
-async def _events(answer: Answer) -> AsyncGenerator[ServerEvent, None]:
-    reader = EventReader()
-    while piece := await answer.read():
-        for event in reader.feed(piece):
+async def _read_events(response: StreamedResponse) -> AsyncGenerator[ServerEvent, None]:
+    reader = ServerEventReader()
+    while chunk := await response.read():
+        for event in reader.feed(chunk):
             yield event
 
 
-class RemoteFiles:
-    def __init__(self, client: Client, session_id: str) -> None:
+class RemoteFileChanges:
+    """Undo and redo of file changes in a session on the server."""
+
+    def __init__(self, client: ServerClient, session_id: str) -> None:
         self._client = client
-        self._path = f"{path_of(session_id)}/files"
+        self._path = f"{session_path(session_id)}/files"
 
-    async def preview(self, direction: Direction = "undo") -> Restored:
-        return await self._client.get(self._path, Restored, direction=direction)
+    async def preview(self, direction: Direction = "undo") -> RestoreResult:
+        return await self._client.get(self._path, RestoreResult, direction=direction)
 
-    async def undo(self) -> Restored:
-        return await self._client.post(self._path, {"direction": "undo"}, Restored)
+    async def undo(self) -> RestoreResult:
+        return await self._client.post(self._path, {"direction": "undo"}, RestoreResult)
 
-    async def redo(self) -> Restored:
-        return await self._client.post(self._path, {"direction": "redo"}, Restored)
-
-
-MOST_FOLLOWED = 8
+    async def redo(self) -> RestoreResult:
+        return await self._client.post(self._path, {"direction": "redo"}, RestoreResult)
 
 
-class Shortened(msgspec.Struct, frozen=True):
-    """Tokens before and after a compaction."""
+MAX_FOLLOWED_SESSIONS = 8
+
+
+class CompactionResult(msgspec.Struct, frozen=True):
+    """Number of tokens before and after a compaction."""
 
     tokens_before: int | None = None
     tokens_after: int | None = None
 
 
-class _Waiting(msgspec.Struct, frozen=True):
+class _QueuedInput(msgspec.Struct, frozen=True):
     id: str
     text: str
     delivery: Delivery
@@ -109,22 +115,24 @@ class _Waiting(msgspec.Struct, frozen=True):
 
 
 class RemoteEngine:
-    """Open it with `async with`; the server's own engine goes on when this one is closed. `agents` are those of the
-    server, the first one is who answers in a new session."""
+    """A remote engine (`async with`). Closing it does not close the server's engine. `agents` are the server's agents;
+    the first one answers in a new session."""
 
-    def __init__(self, client: Client, agents: Sequence[Agent], *, patience: float | None = None) -> None:
+    def __init__(
+        self, client: ServerClient, agents: Sequence[Agent], *, reconnect_seconds: float | None = None
+    ) -> None:
         self.client = client
         self.agents = agents
         self.bus = EventBus()
-        self.live: dict[str, HeldSession] = {}
-        self._following = Following(client, self.bus)
-        self._turns = Turns(client, patience)
+        self.live: dict[str, RemoteSession] = {}
+        self._follower = SessionFollower(client, self.bus)
+        self._turns = RemoteTurns(client, reconnect_seconds)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._following.close()
+        await self._follower.close()
         await self.bus.settled()
         self.live.clear()
 
@@ -136,31 +144,31 @@ class RemoteEngine:
         agent: str | None = None,
         workspace: str | Path | None = None,
     ) -> str:
-        """A new session there; without a workspace it works in the server's own folder."""
-        place = None if workspace is None else str(workspace)
-        new = {"title": title, "mode": mode, "agent": agent, "workspace": place}
-        await self._make_room()
-        made = await self.client.post("/api/sessions", new, StoredSession)
-        held = self._held(Transcript(made, [], first=True))
-        await held.look()
-        await self._following.begin(held)
-        return made.id
+        """Creates a session on the server; without a workspace it works in the server's folder."""
+        folder = None if workspace is None else str(workspace)
+        new = {"title": title, "mode": mode, "agent": agent, "workspace": folder}
+        await self._close_idle_sessions()
+        created = await self.client.post("/api/sessions", new, StoredSession)
+        session = self._add_session(SessionTranscript(created, [], first=True))
+        await session.refresh_status()
+        await self._follower.start_following(session)
+        return created.id
 
     async def open(self, session_id: str, *, take_over: bool = False) -> Session:
-        held = self.live.get(session_id)
-        if held is None or held.over:
-            await self._make_room()
-            await self.client.post(f"{path_of(session_id)}/open", {"take_over": take_over}, Standing)
-            held = self._held(await recent(self.client, session_id))
-            await self._following.begin(held)
-        there = await held.look()
-        held.mirror.in_turn = there.busy
-        return held.session
+        session = self.live.get(session_id)
+        if session is None or session.is_closed:
+            await self._close_idle_sessions()
+            await self.client.post(f"{session_path(session_id)}/open", {"take_over": take_over}, RemoteSessionStatus)
+            session = self._add_session(await fetch_recent(self.client, session_id))
+            await self._follower.start_following(session)
+        status = await session.refresh_status()
+        session.mirror.in_turn = status.busy
+        return session.session
 
     async def close(self, session_id: str) -> None:
-        """Stop following it; on the server it stays as it is."""
+        """Stops following the session; it stays open on the server."""
         self.live.pop(session_id, None)
-        await self._following.end(session_id)
+        await self._follower.stop_following(session_id)
 
     async def prompt(
         self,
@@ -171,55 +179,58 @@ class RemoteEngine:
         input_id: str | None = None,
         sender: str = "",
     ) -> TurnEnd:
-        """Put input into the session and wait for the end of the turn that takes it; the sender is the server."""
+        """Queues input for the session and waits for the end of the turn that takes it. The server records itself as
+        the sender."""
         parts = [content] if isinstance(content, str) else content
         sent = [TextPart(part) if isinstance(part, str) else part for part in parts]
         prompt: dict[str, Any] = {"parts": sent, "delivery": delivery, "id": input_id or new_id(), "wait": True}
-        return await self._turns.prompt(await self._opened(session_id), prompt)
+        return await self._turns.prompt_session(await self._ensure_open(session_id), prompt)
 
     async def go_on(self, session_id: str) -> TurnEnd:
-        return await self._turns.waited(await self._opened(session_id), "continue", None)
+        return await self._turns.request_turn(await self._ensure_open(session_id), "continue", None)
 
     async def queued(self, session_id: str) -> Sequence[InboxItem]:
-        waiting: list[_Waiting] = await self.client.get(f"{path_of(session_id)}/queue", list[_Waiting])
+        waiting: list[_QueuedInput] = await self.client.get(f"{session_path(session_id)}/queue", list[_QueuedInput])
         return [
             InboxItem(
                 session_id=session_id,
-                message=Message("user", [TextPart(one.text)]),
-                id=one.id,
-                delivery=one.delivery,
-                sender=one.sender,
+                message=Message("user", [TextPart(item.text)]),
+                id=item.id,
+                delivery=item.delivery,
+                sender=item.sender,
             )
-            for one in waiting
+            for item in waiting
         ]
 
     async def withdraw(self, session_id: str, input_id: str) -> bool:
-        return await self._there("DELETE", f"{path_of(session_id)}/queue/{input_id}") is not None
+        return await self._request_optional("DELETE", f"{session_path(session_id)}/queue/{input_id}") is not None
 
-    async def plan(self, session_id: str) -> Plan | None:
-        raw = await self._there("GET", f"{path_of(session_id)}/plan")
-        return None if raw is None else msgspec.json.decode(raw, type=Plan)
+    async def plan(self, session_id: str) -> ProposedPlan | None:
+        raw = await self._request_optional("GET", f"{session_path(session_id)}/plan")
+        return None if raw is None else msgspec.json.decode(raw, type=ProposedPlan)
 
     async def accept_plan(self, session_id: str, changed: str | None = None, *, by: str = "") -> TurnEnd:
         answer = {"accept": True, "changed": changed}
-        return await self._turns.waited(await self._opened(session_id), "plan", answer)
+        return await self._turns.request_turn(await self._ensure_open(session_id), "plan", answer)
 
     async def refuse_plan(self, session_id: str, words: str = "", *, by: str = "") -> TurnEnd:
-        return await self._turns.waited(await self._opened(session_id), "plan", {"accept": False, "words": words})
+        return await self._turns.request_turn(
+            await self._ensure_open(session_id), "plan", {"accept": False, "words": words}
+        )
 
-    async def compact(self, session_id: str) -> Shortened | None:
-        done = await self.client.post(f"{path_of(session_id)}/compact", None, Shortened, patient=True)
-        return done if done.tokens_before is not None else None
+    async def compact(self, session_id: str) -> CompactionResult | None:
+        result = await self.client.post(f"{session_path(session_id)}/compact", None, CompactionResult, unlimited=True)
+        return result if result.tokens_before is not None else None
 
     async def abort(self, session_id: str) -> None:
         if session_id:
-            await self.client.post(f"{path_of(session_id)}/abort")
+            await self.client.post(f"{session_path(session_id)}/abort")
 
     async def set_mode(self, session_id: str, mode: Mode) -> None:
-        await self._change(session_id, mode=mode)
+        await self._update_session(session_id, mode=mode)
 
     async def set_agent(self, session_id: str, agent: str) -> None:
-        await self._change(session_id, agent=agent)
+        await self._update_session(session_id, agent=agent)
 
     async def answer(
         self, approval_id: str, *, allow: bool, scope: ApprovalScope = "once", by: str = "", words: str = ""
@@ -230,8 +241,8 @@ class RemoteEngine:
     async def approvals(self, session_id: str | None = None) -> Sequence[Approval]:
         return await self.client.get("/api/approvals", list[Approval], session_id=session_id)
 
-    def file_changes(self, session_id: str) -> RemoteFiles:
-        return RemoteFiles(self.client, session_id)
+    def file_changes(self, session_id: str) -> RemoteFileChanges:
+        return RemoteFileChanges(self.client, session_id)
 
     def events(self, session_id: str | None = None) -> EventStream:
         return self.bus.stream(None if session_id is None else lambda event: event.session_id == session_id)
@@ -239,93 +250,95 @@ class RemoteEngine:
     def agent(self, name: str) -> Agent:
         return next((agent for agent in self.agents if agent.name == name), self.agents[0])
 
-    def _held(self, transcript: Transcript) -> HeldSession:
-        held = self.live[transcript.session.id] = HeldSession(self.client, transcript, self.agent)
-        return held
+    def _add_session(self, transcript: SessionTranscript) -> RemoteSession:
+        session = self.live[transcript.session.id] = RemoteSession(self.client, transcript, self.agent)
+        return session
 
-    async def _make_room(self) -> None:
-        """Of many sessions those are followed that were opened last, and those that work."""
-        idle = [session_id for session_id, held in self.live.items() if held.over or not held.in_turn]
-        for session_id in idle[: max(0, len(self.live) - MOST_FOLLOWED + 1)]:
+    async def _close_idle_sessions(self) -> None:
+        """Limits the number of followed sessions: closes the oldest ones without a running turn."""
+        idle = [session_id for session_id, session in self.live.items() if session.is_closed or not session.in_turn]
+        for session_id in idle[: max(0, len(self.live) - MAX_FOLLOWED_SESSIONS + 1)]:
             await self.close(session_id)
 
-    async def _opened(self, session_id: str) -> HeldSession:
+    async def _ensure_open(self, session_id: str) -> RemoteSession:
         if session_id not in self.live:
             await self.open(session_id)
         return self.live[session_id]
 
-    async def _change(self, session_id: str, **changes: str) -> None:
-        """What it is then is known at once, and comes with the feed too."""
-        raw = await self.client.ask("PATCH", path_of(session_id), changes)
-        if (held := self.live.get(session_id)) is not None:
-            held.mirror.adopt(msgspec.json.decode(raw, type=StoredSession))
-            await held.look()
+    async def _update_session(self, session_id: str, **changes: str) -> None:
+        """Applies the response immediately; the feed delivers the same change later."""
+        raw = await self.client.send_request("PATCH", session_path(session_id), changes)
+        if (session := self.live.get(session_id)) is not None:
+            session.mirror.update_session(msgspec.json.decode(raw, type=StoredSession))
+            await session.refresh_status()
 
-    async def _there(self, method: str, path: str) -> bytes | None:
-        """The answer; None where there is no such thing (any more)."""
+    async def _request_optional(self, method: str, path: str) -> bytes | None:
+        """Returns the response body; None for status 404."""
         try:
-            return await self.client.ask(method, path)
+            return await self.client.send_request(method, path)
         except OutriderError as error:
             if error.details.get("status") == 404:
                 return None
             raise
 
 
-MOST = 500  # sessions or hits of one request
+MAX_PAGE_SIZE = 500  # sessions or hits per request
 
 
-class RemoteArchive(Archive):
-    def __init__(self, client: Client) -> None:
-        # An archive asks its store for no more than this, except in the methods below.
-        super().__init__(cast("Store", _Shelf(client)))
+class RemoteArchive(SessionArchive):
+    """The archive of a server."""
+
+    def __init__(self, client: ServerClient) -> None:
+        # Archive uses no other store methods, except in the methods overridden below.
+        super().__init__(cast("Store", _RemoteStore(client)))
         self._client = client
 
-    async def export(self, session_id: str) -> bytes:
-        return await self._client.ask("GET", f"{path_of(session_id)}/export")
+    async def export_document(self, session_id: str) -> bytes:
+        return await self._client.send_request("GET", f"{session_path(session_id)}/export")
 
-    async def answers(self) -> Sequence[Approval]:
+    async def lasting_approvals(self) -> Sequence[Approval]:
         return await self._client.get("/api/answers", list[Approval])
 
-    async def revoke(self, approval_id: str) -> Approval:
-        known = next((one for one in await self.answers() if one.id == approval_id), None)
+    async def revoke_approval(self, approval_id: str) -> Approval:
+        known = next((one for one in await self.lasting_approvals() if one.id == approval_id), None)
         if known is None:
-            raise StoreError("there is no such answer any more")
-        await self._client.ask("DELETE", f"/api/answers/{approval_id}")
+            raise StoreError("no such stored answer; it may have been revoked")
+        await self._client.send_request("DELETE", f"/api/answers/{approval_id}")
         return msgspec.structs.replace(known, answer="revoked")
 
 
-class _Shelf:
-    """What a server gives out of its store."""
+class _RemoteStore:
+    """The subset of `Store` that an archive calls, implemented with requests."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: ServerClient) -> None:
         self._client = client
 
     async def get(self, session_id: str) -> StoredSession:
-        return await stored(self._client, session_id)
+        return await fetch_session(self._client, session_id)
 
-    async def list(self, asked: SessionFilter, *, limit: int, after: str | None = None) -> SessionPage:
-        query: dict[str, Any] = {"workspace": asked.workspace_directory, "children": not asked.roots}
-        query |= {"parent": asked.parent_id, "limit": min(limit, MOST), "after": after}
+    async def list(self, session_filter: SessionFilter, *, limit: int, after: str | None = None) -> SessionPage:
+        query: dict[str, Any] = {"workspace": session_filter.workspace_directory, "children": not session_filter.roots}
+        query |= {"parent": session_filter.parent_id, "limit": min(limit, MAX_PAGE_SIZE), "after": after}
         return await self._client.get("/api/sessions", SessionPage, **query)
 
-    async def load(self, session_id: str, *, limit: int | None = None, before: str | None = None) -> Transcript:
+    async def load(self, session_id: str, *, limit: int | None = None, before: str | None = None) -> SessionTranscript:
         if limit is None:
-            return await whole_transcript(self._client, session_id)
-        return await messages(self._client, session_id, min(limit, MOST), before=before)
+            return await fetch_transcript(self._client, session_id)
+        return await fetch_messages(self._client, session_id, min(limit, MAX_PAGE_SIZE), before=before)
 
     async def search(self, words: str, *, session_id: str | None = None, limit: int = 20) -> Sequence[SearchHit]:
-        query = {"query": words, "session_id": session_id, "limit": min(limit, MOST)}
+        query = {"query": words, "session_id": session_id, "limit": min(limit, MAX_PAGE_SIZE)}
         return await self._client.get("/api/search", list[SearchHit], **query)
 
     async def fork(self, session_id: str, *, at: str | None = None, title: str | None = None) -> StoredSession:
-        return await self._client.post(f"{path_of(session_id)}/fork", {"at": at, "title": title}, StoredSession)
+        return await self._client.post(f"{session_path(session_id)}/fork", {"at": at, "title": title}, StoredSession)
 
     async def update(self, session_id: str, update: SessionUpdate) -> StoredSession:
-        await self._client.ask("PATCH", path_of(session_id), {"title": update.title})
+        await self._client.send_request("PATCH", session_path(session_id), {"title": update.title})
         return await self.get(session_id)
 
     async def delete(self, session_id: str) -> None:
-        await self._client.ask("DELETE", path_of(session_id))
+        await self._client.send_request("DELETE", session_path(session_id))
 
     async def statistics(
         self, by: Grouping, *, since: int | None = None, session_id: str | None = None

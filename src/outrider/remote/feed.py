@@ -1,4 +1,5 @@
-"""Follows a session of a server: everything since a number, then what happens, across breaks of the connection."""
+"""Follows the event stream of a session on a server: stored changes after a sequence number, then live events, with
+automatic reconnection."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
@@ -8,97 +9,100 @@ from typing import Any
 import msgspec
 
 from outrider.errors import NetworkError, ServerAwayError
-from outrider.providers.transport.sse import EventReader
-from outrider.remote.client import Answer, Client
+from outrider.providers.transport.sse import ServerEventReader
+from outrider.remote.client import ServerClient, StreamedResponse
 
-SILENCE = 60.0  # seconds; a server that lives says so four times as often
-PAUSES = (0.1, 0.2, 0.4, 0.8, 1.5)  # seconds between attempts to come back
-
-
-class Joined(msgspec.Struct, frozen=True):
-    """From here on nothing is missed. `again`: there was a break, in which what is only shown may have been."""
-
-    again: bool = False
+SILENCE_TIMEOUT = 60.0  # seconds; the server sends a keepalive four times as often
+RECONNECT_DELAYS = (0.1, 0.2, 0.4, 0.8, 1.5)  # seconds between reconnection attempts
 
 
-class Lost(msgspec.Struct, frozen=True):
-    """The connection broke; it is tried again."""
+class FeedConnected(msgspec.Struct, frozen=True):
+    """The stream is connected; nothing is missed from here on. With `is_reconnect` there was a gap, in which transient
+    events may have been lost."""
+
+    is_reconnect: bool = False
 
 
-class Kept(msgspec.Struct, frozen=True):
-    """A change of the session under its number, as the server wrote it."""
+class FeedDisconnected(msgspec.Struct, frozen=True):
+    """The connection broke; the feed retries."""
+
+
+class StoredChange(msgspec.Struct, frozen=True):
+    """A stored change of the session with its sequence number, as the server encoded it."""
 
     seq: int
     change: dict[str, Any]
 
 
-class Shown(msgspec.Struct, frozen=True):
-    """What happened in one moment, and nobody keeps."""
+class TransientEvents(msgspec.Struct, frozen=True):
+    """Events of one batch that the server does not store."""
 
     events: list[dict[str, Any]]
 
 
-Heard = Joined | Lost | Kept | Shown
+FeedItem = FeedConnected | FeedDisconnected | StoredChange | TransientEvents
 
 
-class Feed:
-    """Each change once, none missed, for as long as somebody listens."""
+class SessionFeed:
+    """Delivers each stored change exactly once, for as long as the caller iterates."""
 
-    def __init__(self, client: Client, session_id: str, after: int, *, again: bool = False) -> None:
+    def __init__(self, client: ServerClient, session_id: str, after: int, *, is_reconnect: bool = False) -> None:
         self._client = client
         self._path = f"/api/sessions/{session_id}/events"
         self._after = after
-        self._joined, self._again = False, again
-        self._failed = 0
+        self._connected, self._is_reconnect = False, is_reconnect
+        self._failed_attempts = 0
 
-    async def follow(self) -> AsyncGenerator[Heard, None]:
-        """Raises what the server refuses with."""
+    async def stream_items(self) -> AsyncGenerator[FeedItem, None]:
+        """Yields feed items and reconnects with backoff. Raises the server's error responses."""
         while True:
-            async with aclosing(self._connection()) as connection:
-                async for heard in connection:
-                    yield heard
-            if self._joined:
-                self._joined = False
-                yield Lost()
-            await asyncio.sleep(PAUSES[min(self._failed, len(PAUSES) - 1)])
-            self._failed += 1
+            async with aclosing(self._read_connection()) as connection:
+                async for item in connection:
+                    yield item
+            if self._connected:
+                self._connected = False
+                yield FeedDisconnected()
+            await asyncio.sleep(RECONNECT_DELAYS[min(self._failed_attempts, len(RECONNECT_DELAYS) - 1)])
+            self._failed_attempts += 1
 
-    async def _connection(self) -> AsyncGenerator[Heard, None]:
-        reader = EventReader()
-        async with aclosing(self._pieces()) as pieces:
-            async for piece in pieces:
-                for heard in self._read(reader, piece):
-                    yield heard
+    async def _read_connection(self) -> AsyncGenerator[FeedItem, None]:
+        reader = ServerEventReader()
+        async with aclosing(self._receive_chunks()) as chunks:
+            async for chunk in chunks:
+                for item in self._decode_chunk(reader, chunk):
+                    yield item
 
-    async def _pieces(self) -> AsyncGenerator[bytes, None]:
-        """What one connection brings, to its end, whatever that is."""
+    async def _receive_chunks(self) -> AsyncGenerator[bytes, None]:
+        """Yields the chunks of one connection until it ends for any reason."""
         with suppress(ServerAwayError):
-            async with self._client.opened("GET", self._path, headers={"last-event-id": str(self._after)}) as answer:
-                while piece := await _piece(answer):
-                    yield piece
+            async with self._client.open_response(
+                "GET", self._path, headers={"last-event-id": str(self._after)}
+            ) as answer:
+                while chunk := await _receive_chunk(answer):
+                    yield chunk
 
-    def _read(self, reader: EventReader, piece: bytes) -> Iterator[Heard]:
-        if not self._joined:
-            yield Joined(self._again)
-            self._joined, self._again, self._failed = True, True, 0
-        for name, raw in reader.feed(piece):
+    def _decode_chunk(self, reader: ServerEventReader, chunk: bytes) -> Iterator[FeedItem]:
+        if not self._connected:
+            yield FeedConnected(self._is_reconnect)
+            self._connected, self._is_reconnect, self._failed_attempts = True, True, 0
+        for name, raw in reader.feed(chunk):
             if name == "live":
-                yield Shown(msgspec.json.decode(raw))
-            elif name == "change" and (kept := _kept(raw)).seq > self._after:
-                self._after = kept.seq
-                yield kept
+                yield TransientEvents(msgspec.json.decode(raw))
+            elif name == "change" and (change := _decode_change(raw)).seq > self._after:
+                self._after = change.seq
+                yield change
 
 
-def _kept(raw: bytes) -> Kept:
+def _decode_change(raw: bytes) -> StoredChange:
     change = msgspec.json.decode(raw)
-    return Kept(change["seq"], change)
+    return StoredChange(change["seq"], change)
 
 
-async def _piece(answer: Answer) -> bytes:
+async def _receive_chunk(response: StreamedResponse) -> bytes:
     try:
-        async with asyncio.timeout(SILENCE):
-            return await answer.read()
+        async with asyncio.timeout(SILENCE_TIMEOUT):
+            return await response.read()
     except TimeoutError:
-        raise ServerAwayError("the server went silent") from None
+        raise ServerAwayError("the server sent nothing within the timeout") from None
     except NetworkError as error:
         raise ServerAwayError(error.message) from error

@@ -1,4 +1,4 @@
-"""Follows the sessions that are open here, and those that their agents open, and tells what happens in them."""
+"""Follows open remote sessions and their child sessions, and publishes their events on the local bus."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -12,23 +12,23 @@ from outrider.agents.turn_state import TerminationReason, TurnEnd
 from outrider.engine.questions import AskedQuestion
 from outrider.errors import OutriderError, ServerAwayError, SessionNotFoundError
 from outrider.event_bus import EventBus
-from outrider.remote.client import Client, named_error
-from outrider.remote.feed import Feed, Heard, Joined, Kept, Lost, Shown
-from outrider.remote.mirror import Mirror
-from outrider.sessions.records import StoredSession, Transcript
+from outrider.remote.client import ServerClient, error_by_name
+from outrider.remote.feed import FeedConnected, FeedDisconnected, FeedItem, SessionFeed, StoredChange, TransientEvents
+from outrider.remote.mirror import SessionMirror
+from outrider.sessions.records import SessionTranscript, StoredSession
 from outrider.sessions.session import Session
 from outrider.types.agents import Agent
 from outrider.types.events import AgentCalledEvent, ErrorEvent, Event, LoopCompletedEvent, SessionUpdatedEvent
 from outrider.types.messages import Message
 from outrider.types.parts import ModelRef
 
-PAGE = 500  # messages of one request
-RECENT = 100  # messages that a session is opened with; a screen shows fewer
-NEWER = 50  # messages, at most, that nobody has heard of
+PAGE_MESSAGES = 500  # messages per request
+RECENT_MESSAGES = 100  # messages loaded when a session is opened
+MAX_NEW_MESSAGES = 50  # messages per request for new messages
 
 
-class Standing(msgspec.Struct, frozen=True):
-    """How a session stands on the server."""
+class RemoteSessionStatus(msgspec.Struct, frozen=True):
+    """The state of a session on the server."""
 
     busy: bool = False
     broke_off: bool = False
@@ -36,23 +36,23 @@ class Standing(msgspec.Struct, frozen=True):
     context_limit: int | None = None
 
 
-class HeldSession:
-    """The same face as an open session of this process."""
+class RemoteSession:
+    """A followed session, with the interface of an open local session."""
 
     def __init__(
         self,
-        client: Client,
-        transcript: Transcript,
+        client: ServerClient,
+        transcript: SessionTranscript,
         agent: Callable[[str], Agent] = lambda name: Agent(name, "", "", ""),
     ) -> None:
         self._client = client
         self._agent = agent
-        self.mirror = Mirror(transcript, self._newer)
-        self.standing = Standing()
-        self.whole = transcript.first
-        self.joined = False
-        self.over = False  # nobody follows any more
-        self._news = asyncio.Event()
+        self.mirror = SessionMirror(transcript, self._fetch_new_messages)
+        self.status = RemoteSessionStatus()
+        self.has_all_messages = transcript.first
+        self.is_connected = False
+        self.is_closed = False  # the follower task has ended
+        self._changed = asyncio.Event()
 
     @property
     def session(self) -> Session:
@@ -64,76 +64,79 @@ class HeldSession:
 
     @property
     def agent(self) -> Agent:
-        """The agent that answers, with the model that it has there."""
+        """The agent of the session, with the model that it uses on the server."""
         agent = self._agent(self.session.agent)
-        provider, _, model = self.standing.model.partition("/")
+        provider, _, model = self.status.model.partition("/")
         return msgspec.structs.replace(agent, provider=provider, model=model) if model else agent
 
     async def use_model(self, model: ModelRef | None) -> None:
         name = f"{model.provider}/{model.model}" if model else ""
-        self.standing = await self._client.post(f"{path_of(self.session.id)}/model", {"model": name}, Standing)
+        self.status = await self._client.post(
+            f"{session_path(self.session.id)}/model", {"model": name}, RemoteSessionStatus
+        )
 
-    async def look(self, *, take_over: bool = False) -> Standing:
-        """How it stands there now; from then on it is open there."""
+    async def refresh_status(self, *, take_over: bool = False) -> RemoteSessionStatus:
+        """Opens the session on the server if needed, and returns its current status."""
         wanted = {"take_over": take_over}
-        self.standing = await self._client.post(f"{path_of(self.session.id)}/open", wanted, Standing)
-        return self.standing
+        self.status = await self._client.post(f"{session_path(self.session.id)}/open", wanted, RemoteSessionStatus)
+        return self.status
 
-    def heard(self) -> None:
-        """Whoever waits for something to come looks again."""
-        self._news.set()
+    def notify_waiters(self) -> None:
+        """Wakes the tasks that wait in `wait_until`."""
+        self._changed.set()
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Returns also where nothing more will come."""
-        while not (condition() or self.over):
-            self._news.clear()
-            await self._news.wait()
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Waits until the condition holds or the session is closed."""
+        while not (condition() or self.is_closed):
+            self._changed.clear()
+            await self._changed.wait()
 
-    async def _newer(self) -> Sequence[Message]:
+    async def _fetch_new_messages(self) -> Sequence[Message]:
         known = self.session.messages[-1].id if self.session.messages else None
-        return (await messages(self._client, self.session.id, NEWER, after=known)).messages
+        return (await fetch_messages(self._client, self.session.id, MAX_NEW_MESSAGES, after=known)).messages
 
 
-async def messages(client: Client, session_id: str, limit: int, **place: Any) -> Transcript:
-    """The last of them, or the last ones before a message, or the first after one."""
-    return await client.get(f"{path_of(session_id)}/messages", Transcript, limit=limit, **place)
+async def fetch_messages(client: ServerClient, session_id: str, limit: int, **position: Any) -> SessionTranscript:
+    """Returns the last messages, the last ones before a message, or the first ones after a message."""
+    return await client.get(f"{session_path(session_id)}/messages", SessionTranscript, limit=limit, **position)
 
 
-async def recent(client: Client, session_id: str) -> Transcript:
-    return await messages(client, session_id, RECENT)
+async def fetch_recent(client: ServerClient, session_id: str) -> SessionTranscript:
+    return await fetch_messages(client, session_id, RECENT_MESSAGES)
 
 
-async def whole_transcript(client: Client, session_id: str) -> Transcript:
-    """From the end to the beginning: what changes meanwhile is newer than its number, and comes with the feed."""
-    newest = page = await messages(client, session_id, PAGE)
+async def fetch_transcript(client: ServerClient, session_id: str) -> SessionTranscript:
+    """Reads all pages from the newest to the oldest. Changes during the read have higher sequence numbers than the
+    result, and arrive with the feed."""
+    newest = page = await fetch_messages(client, session_id, PAGE_MESSAGES)
     found, drafts = list(page.messages), set(page.drafts)
     while not page.first and found:
-        page = await messages(client, session_id, PAGE, before=found[0].id)
+        page = await fetch_messages(client, session_id, PAGE_MESSAGES, before=found[0].id)
         if not page.messages:
             break
         found[:0] = page.messages
         drafts |= page.drafts
-    return Transcript(newest.session, found, first=True, drafts=frozenset(drafts))
+    return SessionTranscript(newest.session, found, first=True, drafts=frozenset(drafts))
 
 
-async def stored(client: Client, session_id: str) -> StoredSession:
-    return await client.get(path_of(session_id), StoredSession)
+async def fetch_session(client: ServerClient, session_id: str) -> StoredSession:
+    return await client.get(session_path(session_id), StoredSession)
 
 
-def path_of(session_id: str) -> str:
+def session_path(session_id: str) -> str:
     return f"/api/sessions/{session_id}"
 
 
-class OpenThere:
-    """The questions that wait, as far as was heard; by the session that is followed."""
+class RemoteQuestions:
+    """Tracks which model questions are open, per followed session, to publish what was missed during a disconnect."""
 
-    def __init__(self, client: Client, bus: EventBus) -> None:
+    def __init__(self, client: ServerClient, bus: EventBus) -> None:
         self._client = client
         self._bus = bus
         self._known: dict[str, dict[str, str]] = {}
 
-    def hear(self, followed: str, event: Event) -> None:
-        """Of a session that is followed, or of one below it."""
+    def observe_event(self, followed: str, event: Event) -> None:
+        """Records a question or its answer in a followed session or in one of its child sessions."""
         if not isinstance(event, SessionUpdatedEvent):
             return
         known = self._known.setdefault(followed, {})
@@ -142,227 +145,240 @@ class OpenThere:
         elif settled := event.changes.get("settled"):
             known.pop(settled, None)
 
-    def forget(self, followed: str) -> None:
+    def forget_session(self, followed: str) -> None:
         self._known.pop(followed, None)
 
-    async def catch_up(self, followed: str) -> None:
-        """Tell of what was asked and settled meanwhile, as when it happened."""
+    async def publish_missed(self, followed: str) -> None:
+        """Publishes the events of questions that were asked or settled while the feed was disconnected."""
         path = "/api/questions"
-        there: list[AskedQuestion] = await self._client.get(path, list[AskedQuestion], session_id=followed)
+        open_questions: list[AskedQuestion] = await self._client.get(path, list[AskedQuestion], session_id=followed)
         known = self._known.get(followed, {})
-        settled = known.keys() - {question.id for question in there}
-        events = [SessionUpdatedEvent(session_id=known[gone], changes={"settled": gone}) for gone in settled]
-        for question in there:
+        settled = known.keys() - {question.id for question in open_questions}
+        events = [
+            SessionUpdatedEvent(session_id=known[question_id], changes={"settled": question_id})
+            for question_id in settled
+        ]
+        for question in open_questions:
             if question.id not in known:
                 changes = {"question": msgspec.to_builtins(question)}
                 events.append(
                     SessionUpdatedEvent(session_id=question.session_id, agent_name=question.agent, changes=changes)
                 )
         for event in events:
-            self.hear(followed, event)
+            self.observe_event(followed, event)
             self._bus.publish(event)
 
 
-LOOKS = 50  # for the session of an agent that was just called
-PAUSE = 0.1  # seconds between them
-LOST = "Disconnected"
+MAX_CHILD_ATTEMPTS = 50  # attempts to find the session of a call that just started
+RETRY_SECONDS = 0.1  # seconds between attempts
+DISCONNECTED = "Disconnected"
 
 
-class Following:
-    """Every task that it starts ends with `close`."""
+class SessionFollower:
+    """Runs one task per followed session; `close` cancels all of them."""
 
-    def __init__(self, client: Client, bus: EventBus) -> None:
+    def __init__(self, client: ServerClient, bus: EventBus) -> None:
         self._client = client
         self._bus = bus
-        self._asked = OpenThere(client, bus)
+        self._questions = RemoteQuestions(client, bus)
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    async def begin(self, held: HeldSession) -> None:
-        """Returns when nothing that happens from now on is missed."""
-        self._tasks[held.session.id] = asyncio.create_task(self._follow(held))
-        await held.until(lambda: held.joined)
+    async def start_following(self, remote: RemoteSession) -> None:
+        """Returns once the feed is connected, so that no later event is missed."""
+        self._tasks[remote.session.id] = asyncio.create_task(self._follow_until_error(remote))
+        await remote.wait_until(lambda: remote.is_connected)
 
-    async def end(self, session_id: str) -> None:
+    async def stop_following(self, session_id: str) -> None:
         task = self._tasks.pop(session_id, None)
-        self._asked.forget(session_id)
+        self._questions.forget_session(session_id)
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
 
     async def close(self) -> None:
         for session_id in list(self._tasks):
-            await self.end(session_id)
+            await self.stop_following(session_id)
 
-    async def _follow(self, held: HeldSession) -> None:
+    async def _follow_until_error(self, remote: RemoteSession) -> None:
         try:
             while True:
-                await self._follow_feed(held)
+                await self._follow_feed(remote)
         except OutriderError as error:
-            self._fail(held.session.id, type(error).__name__, error.message)
+            self._publish_error(remote.session.id, type(error).__name__, error.message)
         finally:
-            held.over = True
-            held.heard()
+            remote.is_closed = True
+            remote.notify_waiters()
 
-    async def _follow_feed(self, held: HeldSession) -> None:
-        """Returns where the server went away while it was asked for more; the feed then goes on where it was."""
+    async def _follow_feed(self, remote: RemoteSession) -> None:
+        """Returns if the server becomes unreachable during a request; the next feed resumes at the same sequence
+        number."""
         with suppress(ServerAwayError):
-            async with aclosing(self._feed(held)) as feed:
-                async for heard in feed:
-                    await self._hear(held, heard)
-                    held.heard()
-        await asyncio.sleep(PAUSE)
+            async with aclosing(self._open_feed(remote)) as feed:
+                async for item in feed:
+                    await self._handle_item(remote, item)
+                    remote.notify_waiters()
+        await asyncio.sleep(RETRY_SECONDS)
 
-    def _feed(self, held: HeldSession) -> AsyncGenerator[Heard, None]:
-        return Feed(self._client, held.session.id, held.mirror.seq, again=held.joined).follow()
+    def _open_feed(self, remote: RemoteSession) -> AsyncGenerator[FeedItem, None]:
+        return SessionFeed(
+            self._client, remote.session.id, remote.mirror.seq, is_reconnect=remote.is_connected
+        ).stream_items()
 
-    async def _follow_child(self, held: HeldSession) -> None:
-        """It may be told of before it is there to be followed."""
-        for _ in range(LOOKS):
+    async def _follow_child(self, remote: RemoteSession) -> None:
+        """Retries while the child session does not exist yet, because the call is announced before the session is
+        created."""
+        for _ in range(MAX_CHILD_ATTEMPTS):
             try:
-                await self._follow_turn(held)
+                await self._follow_turn(remote)
             except SessionNotFoundError:
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(RETRY_SECONDS)
             except OutriderError:
-                return  # its caller's session is followed too, and says what is wrong
+                return  # the parent session is followed too and reports the error
             else:
                 return
 
-    async def _follow_turn(self, held: HeldSession) -> None:
-        """To its end: agents that are called have one turn."""
-        async with aclosing(self._feed(held)) as feed:
-            async for heard in feed:
-                if any(isinstance(event, LoopCompletedEvent) for event in await self._told(held, heard)):
+    async def _follow_turn(self, remote: RemoteSession) -> None:
+        """Follows a child session until its turn ends; a child session has one turn."""
+        async with aclosing(self._open_feed(remote)) as feed:
+            async for item in feed:
+                if any(isinstance(event, LoopCompletedEvent) for event in await self._publish_item(remote, item)):
                     return
 
-    async def _hear(self, held: HeldSession, heard: Heard) -> None:
-        match heard:
-            case Joined(again=False):
-                held.joined = True
-            case Joined():
-                held.mirror.join_again()
-                await self._come_back(held)
-            case Lost():
-                words = f"{self._client.place.url} hung up; it is tried again until it answers"
-                self._fail(held.session.id, LOST, words)
-            case Kept() | Shown():
-                await self._told(held, heard)
+    async def _handle_item(self, remote: RemoteSession, item: FeedItem) -> None:
+        match item:
+            case FeedConnected(is_reconnect=False):
+                remote.is_connected = True
+            case FeedConnected():
+                remote.mirror.mark_reconnected()
+                await self._resync_session(remote)
+            case FeedDisconnected():
+                message = f"{self._client.server.url} closed the connection; reconnecting"
+                self._publish_error(remote.session.id, DISCONNECTED, message)
+            case StoredChange() | TransientEvents():
+                await self._publish_item(remote, item)
 
-    async def _told(self, held: HeldSession, heard: Heard) -> list[Event]:
-        told: list[Event] = []
-        match heard:
-            case Kept():
-                told = await held.mirror.keep(heard)
-            case Shown():
-                told = await held.mirror.show(heard)
-            case Joined():
-                held.joined = True
-                held.mirror.join_again()
+    async def _publish_item(self, remote: RemoteSession, item: FeedItem) -> list[Event]:
+        events: list[Event] = []
+        match item:
+            case StoredChange():
+                events = await remote.mirror.apply_change(item)
+            case TransientEvents():
+                events = await remote.mirror.apply_events(item)
+            case FeedConnected():
+                remote.is_connected = True
+                remote.mirror.mark_reconnected()
             case _:
                 pass
-        for event in told:
-            self._asked.hear(held.session.id, event)
+        for event in events:
+            self._questions.observe_event(remote.session.id, event)
             self._bus.publish(event)
             if isinstance(event, AgentCalledEvent):
-                self._begin_child(event)
-        return told
+                self._start_child(event)
+        return events
 
-    def _begin_child(self, called: AgentCalledEvent) -> None:
+    def _start_child(self, called: AgentCalledEvent) -> None:
         child = called.child_session_id
         if child and child not in self._tasks:
-            transcript = Transcript(StoredSession(id=child, agent=called.callee), [])
-            held = HeldSession(self._client, transcript, lambda name: Agent(name, "", "", ""))
-            self._tasks[child] = asyncio.create_task(self._follow_child(held))
+            transcript = SessionTranscript(StoredSession(id=child, agent=called.callee), [])
+            remote = RemoteSession(self._client, transcript, lambda name: Agent(name, "", "", ""))
+            self._tasks[child] = asyncio.create_task(self._follow_child(remote))
             self._tasks[child].add_done_callback(lambda _: self._tasks.pop(child, None))
 
-    async def _come_back(self, held: HeldSession) -> None:
-        """The end of a turn is only shown, and may have been missed: one that is not under way any more has ended. So
-        are questions: those of a server that went away are asked again by the next one."""
+    async def _resync_session(self, remote: RemoteSession) -> None:
+        """Refreshes the status after a reconnect. The end of a turn is a transient event that may be lost, so a turn
+        that no longer runs is published as ended. A restarted server asks its open questions again."""
         try:
-            there = await held.look()
-            await self._asked.catch_up(held.session.id)
+            status = await remote.refresh_status()
+            await self._questions.publish_missed(remote.session.id)
         except ServerAwayError:
-            return  # the feed notices too, and comes back once more
-        ended = held.in_turn and not there.busy
-        held.mirror.in_turn = there.busy
+            return  # the feed detects it too and reconnects
+        ended = remote.in_turn and not status.busy
+        remote.mirror.in_turn = status.busy
         if ended:
-            self._bus.publish(LoopCompletedEvent(session_id=held.session.id, termination_reason="aborted"))
+            self._bus.publish(LoopCompletedEvent(session_id=remote.session.id, termination_reason="aborted"))
 
-    def _fail(self, session_id: str, name: str, words: str) -> None:
-        self._bus.publish(ErrorEvent(session_id=session_id, error_type=name, message=words))
-
-
-PAUSE_TURNS = 0.25  # seconds between two looks for a server that went away
-LAST_WORDS = 10.0  # seconds in which what happened until the end has to be heard
+    def _publish_error(self, session_id: str, name: str, message: str) -> None:
+        self._bus.publish(ErrorEvent(session_id=session_id, error_type=name, message=message))
 
 
-class Ended(msgspec.Struct, frozen=True):
-    """How a turn ended, as the server writes it."""
+HEALTH_POLL_SECONDS = 0.25  # seconds between health requests to an unreachable server
+FEED_CATCH_UP_SECONDS = 10.0  # timeout for the feed to deliver the changes before a turn's end
+
+
+class RemoteTurnEnd(msgspec.Struct, frozen=True):
+    """How a turn ended, as the server encodes it."""
 
     reason: TerminationReason
     output: str = ""
     error: str = ""
     error_type: str = ""
 
-    def turn_end(self) -> TurnEnd:
-        error = named_error(self.error_type, self.error) if self.error_type or self.error else None
+    def to_turn_end(self) -> TurnEnd:
+        error = error_by_name(self.error_type, self.error) if self.error_type or self.error else None
         return TurnEnd(self.reason, self.output, error)
 
 
-class Prompted(msgspec.Struct, frozen=True):
+class PromptResult(msgspec.Struct, frozen=True):
     id: str
-    end: Ended
+    end: RemoteTurnEnd
 
 
-class Turns:
-    """`patience` is how many seconds a server may be away before somebody who waits gives up; None is for ever."""
+class RemoteTurns:
+    """Starts turns on the server and waits for their ends. `reconnect_seconds` is how long the server may be
+    unreachable before the waiting caller gets the error; None is forever."""
 
-    def __init__(self, client: Client, patience: float | None) -> None:
+    def __init__(self, client: ServerClient, reconnect_seconds: float | None) -> None:
         self._client = client
-        self._patience = patience
+        self._reconnect_seconds = reconnect_seconds
 
-    async def prompt(self, held: HeldSession, prompt: dict[str, Any]) -> TurnEnd:
-        """Put input into a session and wait for the end of its turn. If the server broke off, the turn goes on."""
-        broke = False
+    async def prompt_session(self, remote: RemoteSession, prompt: dict[str, Any]) -> TurnEnd:
+        """Queues input and waits for the end of its turn. If the server was restarted in between, it continues the
+        turn."""
+        was_interrupted = False
         while True:
             try:
-                if broke and await self._is_open(held, prompt["id"]):
-                    return await self.waited(held, "continue", None)
-                return await self._put(held, prompt)
+                if was_interrupted and await self._is_unfinished(remote, prompt["id"]):
+                    return await self.request_turn(remote, "continue", None)
+                return await self._send_prompt(remote, prompt)
             except ServerAwayError as error:
-                await self._returned(error)
-                broke = True
+                await self._wait_for_server(error)
+                was_interrupted = True
 
-    async def waited(self, held: HeldSession, what: str, body: Any) -> TurnEnd:
-        """The end of what is asked for, once all that led to it has been heard."""
-        ended = await self._client.post(f"{path_of(held.session.id)}/{what}", body, Ended, patient=True)
-        return await self._heard(held, ended)
+    async def request_turn(self, remote: RemoteSession, action: str, body: Any) -> TurnEnd:
+        """Sends a request that runs a turn, and returns its end once the feed has delivered all changes before it."""
+        ended = await self._client.post(
+            f"{session_path(remote.session.id)}/{action}", body, RemoteTurnEnd, unlimited=True
+        )
+        return await self._wait_for_feed(remote, ended)
 
-    async def _put(self, held: HeldSession, prompt: dict[str, Any]) -> TurnEnd:
-        put = await self._client.post(f"{path_of(held.session.id)}/prompt", prompt, Prompted, patient=True)
-        return await self._heard(held, put.end)
+    async def _send_prompt(self, remote: RemoteSession, prompt: dict[str, Any]) -> TurnEnd:
+        receipt = await self._client.post(
+            f"{session_path(remote.session.id)}/prompt", prompt, PromptResult, unlimited=True
+        )
+        return await self._wait_for_feed(remote, receipt.end)
 
-    async def _heard(self, held: HeldSession, ended: Ended) -> TurnEnd:
-        last = (await stored(self._client, held.session.id)).seq
+    async def _wait_for_feed(self, remote: RemoteSession, ended: RemoteTurnEnd) -> TurnEnd:
+        last = (await fetch_session(self._client, remote.session.id)).seq
         with suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS):
-                await held.until(lambda: held.mirror.seq >= last and not held.in_turn)
-        return ended.turn_end()
+            async with asyncio.timeout(FEED_CATCH_UP_SECONDS):
+                await remote.wait_until(lambda: remote.mirror.seq >= last and not remote.in_turn)
+        return ended.to_turn_end()
 
-    async def _is_open(self, held: HeldSession, input_id: str) -> bool:
-        """Whether a turn took the input and has not come to its end."""
-        there = await held.look()
-        last = (await stored(self._client, held.session.id)).seq
+    async def _is_unfinished(self, remote: RemoteSession, input_id: str) -> bool:
+        """Returns whether a turn took the input and has not ended."""
+        status = await remote.refresh_status()
+        last = (await fetch_session(self._client, remote.session.id)).seq
         with suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS):
-                await held.until(lambda: held.mirror.seq >= last)
-        return input_id in held.mirror.taken and (there.busy or there.broke_off)
+            async with asyncio.timeout(FEED_CATCH_UP_SECONDS):
+                await remote.wait_until(lambda: remote.mirror.seq >= last)
+        return input_id in remote.mirror.taken_inputs and (status.busy or status.broke_off)
 
-    async def _returned(self, error: ServerAwayError) -> None:
-        """Raises the error if the server stays away for too long."""
+    async def _wait_for_server(self, error: ServerAwayError) -> None:
+        """Polls until the server answers. Raises the error after `reconnect_seconds`."""
         since = monotonic()
-        while self._patience is None or monotonic() - since < self._patience:
+        while self._reconnect_seconds is None or monotonic() - since < self._reconnect_seconds:
             with suppress(ServerAwayError):
                 await self._client.get("/api/health")
                 return
-            await asyncio.sleep(PAUSE_TURNS)
+            await asyncio.sleep(HEALTH_POLL_SECONDS)
         raise error

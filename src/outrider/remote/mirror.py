@@ -1,4 +1,5 @@
-"""A session of a server as it is known here: what the feed brings, applied, and told as the events that it was."""
+"""A local copy of a session on a server: applies the feed's changes and converts them into the events of a local
+session."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -6,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from outrider.remote.feed import Kept, Shown
-from outrider.sessions.journal import session_from
-from outrider.sessions.records import Approval, InboxItem, StoredSession, Transcript
+from outrider.remote.feed import StoredChange, TransientEvents
+from outrider.sessions.journal import session_from_stored
+from outrider.sessions.records import Approval, InboxItem, SessionTranscript, StoredSession
 from outrider.types.codec import AnyPart, load_part
 from outrider.types.events import (
     EVENT_TYPES,
@@ -29,56 +30,58 @@ from outrider.types.messages import Message
 from outrider.types.parts import ReasoningPart, StepFinishPart, TextPart
 
 
-class Texts:
-    """A text that was under way when somebody joined grows by what is kept of it, a few times a second: whether a piece
-    that comes is part of that already, nobody could say. Who has heard an answer begin misses nothing of it."""
+class TextDeltaTracker:
+    """Decides which text deltas to publish. For a text that was already streaming when the feed connected, it cannot
+    know which deltas the stored draft already contains, so such a text grows by its stored drafts only. After the start
+    of an answer was seen, all its deltas apply."""
 
     def __init__(self, session_id: str) -> None:
         self._session_id = session_id
         self._shown: dict[str, str] = {}
-        self._by_kept: set[str] = set()
-        self._from_the_beginning = False
+        self._stored_only: set[str] = set()
+        self._saw_answer_start = False
 
-    def answer_begins(self) -> None:
-        self._from_the_beginning = True
+    def start_answer(self) -> None:
+        self._saw_answer_start = True
 
-    def join_again(self) -> None:
-        """There was a break: pieces may have been missed."""
-        self._by_kept |= self._shown.keys()
-        self._from_the_beginning = False
+    def mark_reconnected(self) -> None:
+        """After a gap deltas may be missing: the open texts grow by their stored drafts only."""
+        self._stored_only |= self._shown.keys()
+        self._saw_answer_start = False
 
-    def joined_within(self, part: TextPart | ReasoningPart) -> None:
-        """It was shown as far as it was kept."""
+    def track_stored_text(self, part: TextPart | ReasoningPart) -> None:
+        """Records a text that is known up to its stored draft."""
         self._shown[part.id] = part.text
-        self._by_kept.add(part.id)
+        self._stored_only.add(part.id)
 
-    def piece(self, event: PartDeltaEvent) -> list[Event]:
-        if event.part_id not in self._shown and not self._from_the_beginning:
+    def accept_delta(self, event: PartDeltaEvent) -> list[Event]:
+        if event.part_id not in self._shown and not self._saw_answer_start:
             self._shown[event.part_id] = ""
-            self._by_kept.add(event.part_id)
-        if event.part_id in self._by_kept:
+            self._stored_only.add(event.part_id)
+        if event.part_id in self._stored_only:
             return []
         self._shown[event.part_id] = self._shown.get(event.part_id, "") + event.delta
         return [event]
 
-    def draft(self, part: TextPart | ReasoningPart) -> list[Event] | None:
-        """What it adds to what is shown; None if that was otherwise, and the value has to take its place."""
-        shown = self._shown.get(part.id, "")
-        if shown.startswith(part.text):
+    def accept_draft(self, part: TextPart | ReasoningPart) -> list[Event] | None:
+        """Returns the text that the draft adds; None if the draft does not extend what was published and must replace
+        it."""
+        published = self._shown.get(part.id, "")
+        if published.startswith(part.text):
             return []
-        self.joined_within(part)
-        return self._growth(part, shown)
+        self.track_stored_text(part)
+        return self._missing_text(part, published)
 
-    def whole(self, part: TextPart | ReasoningPart) -> list[Event]:
-        """The end of it. One that was never shown in pieces is told as a whole."""
-        shown = self._shown.pop(part.id, None)
-        self._by_kept.discard(part.id)
-        return [] if shown is None else self._growth(part, shown) or []
+    def finish_text(self, part: TextPart | ReasoningPart) -> list[Event]:
+        """Returns the missing text of a complete part; nothing for a part that was never streamed."""
+        published = self._shown.pop(part.id, None)
+        self._stored_only.discard(part.id)
+        return [] if published is None else self._missing_text(part, published) or []
 
-    def _growth(self, part: TextPart | ReasoningPart, shown: str) -> list[Event] | None:
-        if not part.text.startswith(shown):
+    def _missing_text(self, part: TextPart | ReasoningPart, published: str) -> list[Event] | None:
+        if not part.text.startswith(published):
             return None
-        if part.text == shown:
+        if part.text == published:
             return []
         field = "reasoning" if isinstance(part, ReasoningPart) else "text"
         return [
@@ -86,206 +89,217 @@ class Texts:
                 session_id=self._session_id,
                 message_id=part.message_id,
                 part_id=part.id,
-                delta=part.text[len(shown) :],
+                delta=part.text[len(published) :],
                 field=field,
             )
         ]
 
 
-NewMessages = Callable[[], Awaitable[Sequence[Message]]]
-_OF_A_MESSAGE = tuple(name for name in Message.__struct_fields__ if name != "parts")
-_OF_A_SESSION = ("title", "mode", "agent")
-_INPUT = {"queued", "taken"}  # told of what is kept of it
-_UNKNOWN: Mapping[str, int] = MappingProxyType({})
+NewMessagesFetcher = Callable[[], Awaitable[Sequence[Message]]]
+_MESSAGE_FIELDS = tuple(name for name in Message.__struct_fields__ if name != "parts")
+_SESSION_FIELDS = ("title", "mode", "agent")
+_INPUT_CHANGES = {"queued", "taken"}  # published from the stored change instead
+_NO_SEQUENCES: Mapping[str, int] = MappingProxyType({})
 
 
-class Mirror:
-    """`newer` asks the server for the messages after the last one that is known: a change brings a message without its
-    parts, and what a user said is told as a whole, before anything is told of the answer to it."""
+class SessionMirror:
+    """A session and its messages, updated from the feed. `fetch_new_messages` requests the messages after the last
+    known one: a message change has no parts, and a user message must be published complete, before any event of its
+    answer."""
 
-    def __init__(self, transcript: Transcript, newer: NewMessages) -> None:
-        self.session = session_from(transcript.session, transcript.messages)
+    def __init__(self, transcript: SessionTranscript, fetch_new_messages: NewMessagesFetcher) -> None:
+        self.session = session_from_stored(transcript.session, transcript.messages)
         self.seq = transcript.session.seq
-        self._oldest = "" if transcript.first or not transcript.messages else transcript.messages[0].id
+        self._oldest_id = "" if transcript.first or not transcript.messages else transcript.messages[0].id
         self.in_turn = False
-        self.taken: set[str] = set()  # input that a turn has taken
-        self._waiting: set[str] = set()  # input that none has taken
-        self._newer = newer
-        self._texts = Texts(self.session.id)
-        self._ends: dict[str, PartUpdatedEvent] = {}
+        self.taken_inputs: set[str] = set()  # ids of input that a turn has taken
+        self._queued_inputs: set[str] = set()  # ids of input that waits in the queue
+        self._fetch_new_messages = fetch_new_messages
+        self._texts = TextDeltaTracker(self.session.id)
+        self._held_step_finishes: dict[str, PartUpdatedEvent] = {}
         for message in transcript.messages:
             for part in message.parts:
                 if isinstance(part, TextPart | ReasoningPart) and part.id in transcript.drafts:
-                    self._texts.joined_within(part)
+                    self._texts.track_stored_text(part)
 
-    def join_again(self) -> None:
-        self._texts.join_again()
+    def mark_reconnected(self) -> None:
+        self._texts.mark_reconnected()
 
-    async def keep(self, kept: Kept) -> list[Event]:
-        """What a change says that was not known."""
-        told = await self._changed(kept.change, kept.seq)
-        self.seq = kept.seq
-        return told
+    async def apply_change(self, stored: StoredChange) -> list[Event]:
+        """Applies a stored change and returns the events for what it adds."""
+        events = await self._change_events(stored.change, stored.seq)
+        self.seq = stored.seq
+        return events
 
-    async def _changed(self, change: dict[str, Any], seq: int) -> list[Event]:
+    async def _change_events(self, change: dict[str, Any], seq: int) -> list[Event]:
         match change["type"]:
             case "session":
-                return self.adopt(msgspec.convert(change["session"], StoredSession))
+                return self.update_session(msgspec.convert(change["session"], StoredSession))
             case "message":
-                return await self._message(msgspec.convert(change["message"], Message), seq)
+                return await self._apply_message(msgspec.convert(change["message"], Message), seq)
             case "part":
-                return await self._part(load_part(change["part"]), seq, draft=change["draft"])
+                return await self._apply_part(load_part(change["part"]), seq, draft=change["draft"])
             case "inbox":
-                return self._input(msgspec.convert(change["item"], InboxItem))
+                return self._apply_input(msgspec.convert(change["item"], InboxItem))
             case "approval":
-                return [self._approval(msgspec.convert(change["approval"], Approval))]
+                return [self._approval_event(msgspec.convert(change["approval"], Approval))]
             case "deleted":
-                gone = "the session was deleted on the server"
-                return [ErrorEvent(session_id=self.session.id, error_type="SessionNotFoundError", message=gone)]
+                text = "the session was deleted on the server"
+                return [ErrorEvent(session_id=self.session.id, error_type="SessionNotFoundError", message=text)]
             case _:
                 return []
 
-    async def show(self, shown: Shown) -> list[Event]:
-        """Kinds of events that a newer server has are not known here, and not missed."""
-        told: list[Event] = []
-        for raw in shown.events:
-            # What called agents ask comes along for clients that follow this session only.
+    async def apply_events(self, transient: TransientEvents) -> list[Event]:
+        """Applies transient events. It ignores event types of newer servers."""
+        events: list[Event] = []
+        for raw in transient.events:
+            # The server also forwards questions of child sessions, for clients that follow one session only.
             if raw.get("type") in EVENT_TYPES and raw.get("session_id") == self.session.id:
-                told += await self._happened(event_from_dict(raw))
-        return told
+                events += await self._apply_event(event_from_dict(raw))
+        return events
 
-    async def _happened(self, event: Event) -> list[Event]:
-        said: list[Event] = []
+    async def _apply_event(self, event: Event) -> list[Event]:
+        new_events: list[Event] = []
         match event:
             case PartDeltaEvent():
-                return self._texts.piece(event)
+                return self._texts.accept_delta(event)
             case ToolApprovalRequestedEvent() | ToolApprovalResultEvent():
-                return []  # told of what is kept of it
-            case SessionUpdatedEvent() if event.changes.keys() & _INPUT:
+                return []  # published from the stored change instead
+            case SessionUpdatedEvent() if event.changes.keys() & _INPUT_CHANGES:
                 return []
             case LoopStartedEvent():
-                self.in_turn, said = True, await self._said()
+                self.in_turn, new_events = True, await self._add_user_messages()
             case LLMRequestEvent():
-                self._texts.answer_begins()
-                said = await self._said() if self._waiting else []
+                self._texts.start_answer()
+                new_events = await self._add_user_messages() if self._queued_inputs else []
             case LoopCompletedEvent():
                 self.in_turn = False
             case _:
                 pass
-        return [*said, event]
+        return [*new_events, event]
 
-    def adopt(self, stored: StoredSession) -> list[Event]:
-        now = {name: getattr(stored, name) for name in _OF_A_SESSION}
-        if all(getattr(self.session, name) == value for name, value in now.items()):
+    def update_session(self, stored: StoredSession) -> list[Event]:
+        current = {name: getattr(stored, name) for name in _SESSION_FIELDS}
+        if all(getattr(self.session, name) == value for name, value in current.items()):
             return []
-        for name, value in now.items():
+        for name, value in current.items():
             setattr(self.session, name, value)
-        return [SessionUpdatedEvent(session_id=self.session.id, changes=now, seq=stored.seq)]
+        return [SessionUpdatedEvent(session_id=self.session.id, changes=current, seq=stored.seq)]
 
-    async def _message(self, message: Message, seq: int) -> list[Event]:
-        known = self.message(message.id)
-        if known is None and await self._is_older(message.id):
+    async def _apply_message(self, message: Message, seq: int) -> list[Event]:
+        existing = self.find_message(message.id)
+        if existing is None and await self._is_older(message.id):
             return []
-        if known is None and message.role == "user":
-            return await self._said({message.id: seq})
-        if known is None:
-            return self._added(message, seq)
-        for name in _OF_A_MESSAGE:
-            setattr(known, name, getattr(message, name))
-        end = self._ends.pop(message.id, None) if _is_over(known) else None
+        if existing is None and message.role == "user":
+            return await self._add_user_messages({message.id: seq})
+        if existing is None:
+            return self._add_message(message, seq)
+        for name in _MESSAGE_FIELDS:
+            setattr(existing, name, getattr(message, name))
+        end = self._held_step_finishes.pop(message.id, None) if _is_completed(existing) else None
         return [] if end is None else [end]
 
-    async def _part(self, part: AnyPart, seq: int, *, draft: bool) -> list[Event]:
+    async def _apply_part(self, part: AnyPart, seq: int, *, draft: bool) -> list[Event]:
         if await self._is_older(part.message_id):
             return []
-        message, told = await self._found(part.message_id)
-        before = _put(message, part)
+        message, events = await self._ensure_message(part.message_id)
+        before = _put_part(message, part)
         if message.role == "user" and before is not None:
-            return told
+            return events
         event = PartUpdatedEvent(part=part, seq=seq, session_id=self.session.id)
         match part:
             case TextPart() | ReasoningPart() if draft:
-                growth = self._texts.draft(part)
-                return [*told, event] if growth is None else [*told, *growth]
+                growth = self._texts.accept_draft(part)
+                return [*events, event] if growth is None else [*events, *growth]
             case TextPart() | ReasoningPart():
-                return [*told, *self._texts.whole(part), event]
-            case StepFinishPart() if not _is_over(message):
-                self._ends[message.id] = event  # whoever hears of it looks at how the message ended
-                return told
+                return [*events, *self._texts.finish_text(part), event]
+            case StepFinishPart() if not _is_completed(message):
+                # Held back until the message is complete, because listeners read its end.
+                self._held_step_finishes[message.id] = event
+                return events
             case _:
-                return told if draft and before is not None else [*told, event]
+                return events if draft and before is not None else [*events, event]
 
-    async def _found(self, message_id: str) -> tuple[Message, list[Event]]:
-        """A message, and what there is to tell of those that were not known."""
-        told = [] if self.message(message_id) else await self._said()
-        known = self.message(message_id)
+    async def _ensure_message(self, message_id: str) -> tuple[Message, list[Event]]:
+        """Returns the message, and the events of messages that were added to find it."""
+        events = [] if self.find_message(message_id) else await self._add_user_messages()
+        known = self.find_message(message_id)
         if known is None:
             known = Message("assistant", id=message_id)
-            told += self._added(known)
-        return known, told
+            events += self._add_message(known)
+        return known, events
 
-    async def _said(self, numbers: Mapping[str, int] = _UNKNOWN) -> list[Event]:
-        """What users said, and is not known yet. The parts of answers come on their own."""
-        new = [message for message in await self._newer() if message.role == "user" and not self.message(message.id)]
-        return [event for message in new for event in self._added(message, numbers.get(message.id))]
+    async def _add_user_messages(self, numbers: Mapping[str, int] = _NO_SEQUENCES) -> list[Event]:
+        """Adds the user messages that are not known yet. The parts of assistant messages arrive as separate changes."""
+        new = [
+            message
+            for message in await self._fetch_new_messages()
+            if message.role == "user" and not self.find_message(message.id)
+        ]
+        return [event for message in new for event in self._add_message(message, numbers.get(message.id))]
 
-    def _added(self, message: Message, seq: int | None = None) -> list[Event]:
+    def _add_message(self, message: Message, seq: int | None = None) -> list[Event]:
         message.join(self.session.id)
         self.session.messages.append(message)
-        count, own = len(message.parts), message.id
-        said = MessageAddedEvent(
-            session_id=self.session.id, role=message.role, part_count=count, message_id=own, seq=seq
+        count, message_id = len(message.parts), message.id
+        added = MessageAddedEvent(
+            session_id=self.session.id, role=message.role, part_count=count, message_id=message_id, seq=seq
         )
-        return [said]
+        return [added]
 
-    def _input(self, item: InboxItem) -> list[Event]:
+    def _apply_input(self, item: InboxItem) -> list[Event]:
         if item.taken is None:
-            self._waiting.add(item.id)
+            self._queued_inputs.add(item.id)
         else:
-            self._waiting.discard(item.id)
-            self.taken.add(item.id)
+            self._queued_inputs.discard(item.id)
+            self.taken_inputs.add(item.id)
         changes = {"queued" if item.taken is None else "taken": item.id}
         return [SessionUpdatedEvent(session_id=self.session.id, changes=changes)]
 
-    def _approval(self, asked: Approval) -> Event:
-        about: dict[str, Any] = {"session_id": asked.session_id, "call_id": asked.call_id, "tool_name": asked.tool}
-        if asked.answer == "open":
+    def _approval_event(self, approval: Approval) -> Event:
+        common: dict[str, Any] = {
+            "session_id": approval.session_id,
+            "call_id": approval.call_id,
+            "tool_name": approval.tool,
+        }
+        if approval.answer == "open":
             return ToolApprovalRequestedEvent(
-                **about,
+                **common,
                 agent_name=self.session.agent,
-                description=asked.description,
-                approval_id=asked.id,
-                tool_input=asked.input,
-                offers=asked.offers,
-                can_last=asked.can_last,
+                description=approval.description,
+                approval_id=approval.id,
+                tool_input=approval.input,
+                offers=approval.offers,
+                can_last=approval.can_persist,
             )
         return ToolApprovalResultEvent(
-            **about,
-            approved=asked.answer == "allowed",
-            approval_id=asked.id,
-            scope=asked.scope,
-            answered_by=asked.answered_by,
+            **common,
+            approved=approval.answer == "allowed",
+            approval_id=approval.id,
+            scope=approval.scope,
+            answered_by=approval.answered_by,
         )
 
     async def _is_older(self, message_id: str) -> bool:
-        """Than all that is held here. Ids have the order of time, except for those that came from elsewhere."""
-        if message_id >= self._oldest or self.message(message_id):
+        """Returns whether the message is older than the loaded page. Ids are ordered by time, except for imported
+        messages, so it also checks the newer messages."""
+        if message_id >= self._oldest_id or self.find_message(message_id):
             return False
-        return all(message.id != message_id for message in await self._newer())
+        return all(message.id != message_id for message in await self._fetch_new_messages())
 
-    def message(self, message_id: str) -> Message | None:
+    def find_message(self, message_id: str) -> Message | None:
         return next((found for found in reversed(self.session.messages) if found.id == message_id), None)
 
 
-def _put(message: Message, part: AnyPart) -> AnyPart | None:
-    """The value that the part had before, if it had one."""
-    for place, known in enumerate(message.parts):
+def _put_part(message: Message, part: AnyPart) -> AnyPart | None:
+    """Adds or replaces the part, and returns its previous value."""
+    for index, known in enumerate(message.parts):
         if known.id == part.id:
-            message.parts[place] = part
+            message.parts[index] = part
             return known
     message.parts.append(part)
     return None
 
 
-def _is_over(message: Message) -> bool:
+def _is_completed(message: Message) -> bool:
     return message.time is not None and message.time.completed is not None

@@ -1,1 +1,1 @@
-"""The engine over HTTP: JSON, server-sent events and one web page. Nothing here knows more than the engine does."""
+"""The HTTP server: exposes the engine as a JSON API with server-sent events, and serves the web page."""

@@ -1,4 +1,4 @@
-"""The application: the table of routes, the page, the description, all behind the guard."""
+"""The ASGI application: API routes, static page and OpenAPI document, wrapped in the request guard."""
 
 from pathlib import Path
 
@@ -9,20 +9,20 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from outrider.engine.engine import Engine
-from outrider.remote.agent_server import Peers
-from outrider.server.auth import Address, Guard
-from outrider.server.event_stream import Feeds
-from outrider.server.openapi import describe
-from outrider.server.routes.info import CATALOGUE, PEERS, RIGHTS
-from outrider.server.routes.jobs import JOBS, SCHEDULES
-from outrider.server.routes.sessions import OPENING, SESSIONS
-from outrider.server.routes.tools import BY_HAND, FILES, WORK
-from outrider.server.routes.turns import QUESTIONS, TURNS
-from outrider.server.routing import Endpoint, answering, refusal
+from outrider.remote.agent_server import PeerTurnRegistry
+from outrider.server.auth import ListenAddress, RequestGuard
+from outrider.server.endpoint import ApiEndpoint, error_response, make_handler
+from outrider.server.event_stream import SessionFeedRegistry
+from outrider.server.openapi import build_openapi
+from outrider.server.routes.info import INFO_ROUTES, PEER_ROUTES, STORED_ANSWER_ROUTES
+from outrider.server.routes.jobs import JOB_ROUTES, SCHEDULE_ROUTES
+from outrider.server.routes.sessions import OPEN_ROUTES, SESSION_ROUTES
+from outrider.server.routes.tools import COMMAND_ROUTES, FILE_ROUTES, TOOL_ROUTES
+from outrider.server.routes.turns import QUESTION_ROUTES, TURN_ROUTES
 from outrider.server.state import ServerState
 
-_FOLDER = Path(__file__).parent / "page"
-_TYPES = {
+_PAGE_FOLDER = Path(__file__).parent / "page"
+_MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -31,62 +31,73 @@ _TYPES = {
 
 
 def page_routes() -> list[Route]:
-    files = sorted(path for path in _FOLDER.rglob("*") if path.suffix in _TYPES)
-    routes = [_serving(f"/page/{path.relative_to(_FOLDER).as_posix()}", path) for path in files]
-    return [_serving("/", _FOLDER / "index.html"), *routes]
+    """Returns one route per static file; the files are read once, at start-up."""
+    files = sorted(path for path in _PAGE_FOLDER.rglob("*") if path.suffix in _MEDIA_TYPES)
+    routes = [_static_route(f"/page/{path.relative_to(_PAGE_FOLDER).as_posix()}", path) for path in files]
+    return [_static_route("/", _PAGE_FOLDER / "index.html"), *routes]
 
 
-def _serving(address: str, path: Path) -> Route:
-    content, media_type = path.read_bytes(), _TYPES[path.suffix]
+def _static_route(url_path: str, path: Path) -> Route:
+    content, media_type = path.read_bytes(), _MEDIA_TYPES[path.suffix]
 
     async def answer(_: Request) -> Response:
         return Response(content, media_type=media_type, headers={"cache-control": "no-cache"})
 
-    return Route(address, answer, methods=["GET"])
+    return Route(url_path, answer, methods=["GET"])
 
 
-DESCRIPTION = "/api/openapi.json"
-ENDPOINTS: tuple[Endpoint, ...] = (
-    *SESSIONS, *OPENING, *TURNS, *QUESTIONS, *FILES, *WORK, *BY_HAND, *CATALOGUE, *RIGHTS, *PEERS, *JOBS, *SCHEDULES,
+OPENAPI_PATH = "/api/openapi.json"
+ENDPOINTS: tuple[ApiEndpoint, ...] = (
+    *SESSION_ROUTES, *OPEN_ROUTES, *TURN_ROUTES, *QUESTION_ROUTES, *FILE_ROUTES, *TOOL_ROUTES, *COMMAND_ROUTES,
+    *INFO_ROUTES, *STORED_ANSWER_ROUTES, *PEER_ROUTES, *JOB_ROUTES, *SCHEDULE_ROUTES,
 )  # fmt: skip
-_NONE = ServerState()
+_EMPTY_STATE = ServerState()
 
 
-def application(
+def create_app(
     engine: Engine,
-    feeds: Feeds,
+    feeds: SessionFeedRegistry,
     *,
-    address: Address,
+    address: ListenAddress,
     token: str,
     version: str,
-    extras: ServerState = _NONE,
-) -> Guard:
-    """`engine` is open, and stays its owner's to close, as what the extras hold does."""
-    routes = [*all_routes(version), *extras.routes]
-    app = Starlette(routes=routes, exception_handlers={404: _no_such, 405: _other_method})
-    app.state.engine, app.state.feeds, app.state.peers, app.state.version = engine, feeds, Peers(engine), version
-    app.state.background, app.state.questions = extras.background, extras.questions
-    return Guard(app, address=address, token=token)
+    state: ServerState = _EMPTY_STATE,
+) -> RequestGuard:
+    """Builds the application for an open engine. The caller owns `engine` and the objects in `state`, and closes
+    them."""
+    routes = [*all_routes(version), *state.routes]
+    app = Starlette(routes=routes, exception_handlers={404: _route_not_found, 405: _method_not_allowed})
+    app.state.engine, app.state.feeds, app.state.peers, app.state.version = (
+        engine,
+        feeds,
+        PeerTurnRegistry(engine),
+        version,
+    )
+    app.state.background, app.state.questions = state.background, state.questions
+    return RequestGuard(app, address=address, token=token)
 
 
 def all_routes(version: str) -> list[Route]:
-    description = msgspec.json.encode(describe(ENDPOINTS, version))
+    description = msgspec.json.encode(build_openapi(ENDPOINTS, version))
 
     async def describing(_: Request) -> Response:
         return Response(description, media_type="application/json")
 
-    described = [Route(one.path, answering(one), methods=[one.method], name=one.name) for one in ENDPOINTS]
-    return [*described, Route(DESCRIPTION, describing), *page_routes()]
+    described = [
+        Route(endpoint.path, make_handler(endpoint), methods=[endpoint.method], name=endpoint.name)
+        for endpoint in ENDPOINTS
+    ]
+    return [*described, Route(OPENAPI_PATH, describing), *page_routes()]
 
 
-async def _other_method(request: Request, _: Exception) -> Response:
-    """Several routes may share a path, so what is allowed is asked of all of them."""
+async def _method_not_allowed(request: Request, _: Exception) -> Response:
+    """Answers 405 with the allowed methods of all routes that share the path."""
     matches = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
     allowed = sorted({method for route in matches for method in route.methods or ()})
-    refused = refusal(405, "no_such_method", f"this path takes {', '.join(allowed)}")
-    refused.headers["allow"] = ", ".join(allowed)
-    return refused
+    response = error_response(405, "no_such_method", f"allowed methods: {', '.join(allowed)}")
+    response.headers["allow"] = ", ".join(allowed)
+    return response
 
 
-async def _no_such(_: Request, __: Exception) -> Response:
-    return refusal(404, "no_such_route", "there is no such route; /api/openapi.json lists them")
+async def _route_not_found(_: Request, __: Exception) -> Response:
+    return error_response(404, "no_such_route", "no such route; see /api/openapi.json")

@@ -1,4 +1,4 @@
-"""What happens in one session, read once and given to all who follow it."""
+"""Server-sent events of sessions: reads each session's changes once and sends them to all its listeners."""
 
 import asyncio
 from collections import deque
@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from outrider.engine.engine import Engine
-from outrider.server.session_family import Family
+from outrider.server.session_tree import SessionTree
 from outrider.types.events import (
     Event,
     MessageAddedEvent,
@@ -25,25 +25,27 @@ HEARTBEAT = b": still here\n\n"
 _encode = msgspec.json.Encoder(enc_hook=lambda part: part.to_dict()).encode
 
 
-class Frame(msgspec.Struct, frozen=True):
-    """`seq` is the session's number of a kept change; None for what is only shown, which a slow client may miss."""
+class SseFrame(msgspec.Struct, frozen=True):
+    """An encoded server-sent event. `seq` is the sequence number of a stored change; None for transient events, which a
+    slow client may miss."""
 
     body: bytes
     seq: int | None = None
 
 
-def change_frame(change: Any) -> Frame:
-    """A kept value. Its number is the event's id, so that a client that comes back says where it was."""
-    return Frame(b"id: %d\nevent: change\ndata: %b\n\n" % (change.seq, _encode(change)), change.seq)
+def change_frame(change: Any) -> SseFrame:
+    """Encodes a stored change. The sequence number is the event id, so that a reconnecting client sends it as
+    Last-Event-ID."""
+    return SseFrame(b"id: %d\nevent: change\ndata: %b\n\n" % (change.seq, _encode(change)), change.seq)
 
 
-def live_frame(events: Iterable[Event]) -> Frame:
-    """What happened in one moment, pieces of the same text joined."""
-    return Frame(b"event: live\ndata: %b\n\n" % _encode(joined(events)))
+def live_frame(events: Iterable[Event]) -> SseFrame:
+    """Encodes transient events as one frame, with adjacent deltas merged."""
+    return SseFrame(b"event: live\ndata: %b\n\n" % _encode(merge_deltas(events)))
 
 
-def joined(events: Iterable[Event]) -> list[Event]:
-    """Deltas of the same part that follow each other become one: a client draws no faster anyway."""
+def merge_deltas(events: Iterable[Event]) -> list[Event]:
+    """Merges adjacent deltas of the same part or call: a client does not draw faster than one frame."""
     result: list[Event] = []
     for event in events:
         last = result[-1] if result else None
@@ -59,51 +61,55 @@ def joined(events: Iterable[Event]) -> list[Event]:
     return result
 
 
-class Batch(msgspec.Struct, frozen=True):
-    """`first` is the number of its first kept change, None if all of it is only shown."""
+class FrameBatch(msgspec.Struct, frozen=True):
+    """Frames that are sent together. `first_seq` is the sequence number of the first stored change; None if there is
+    none."""
 
-    frames: tuple[Frame, ...]
+    frames: tuple[SseFrame, ...]
     body: bytes
-    first: int | None
+    first_seq: int | None
 
     @classmethod
-    def of(cls, frames: Sequence[Frame]) -> "Batch":
+    def from_frames(cls, frames: Sequence[SseFrame]) -> "FrameBatch":
         first = next((frame.seq for frame in frames if frame.seq is not None), None)
         return cls(tuple(frames), b"".join([frame.body for frame in frames]), first)
 
     @property
-    def last(self) -> int | None:
+    def last_seq(self) -> int | None:
         return next((frame.seq for frame in reversed(self.frames) if frame.seq is not None), None)
 
-    def after(self, seq: int) -> "Batch":
-        """Without the changes that somebody has seen; nearly always that is all of it."""
-        if self.first is None or self.first > seq:
+    def newer_than(self, seq: int) -> "FrameBatch":
+        """Returns the batch without changes up to `seq`. Usually that is the same batch, without a copy."""
+        if self.first_seq is None or self.first_seq > seq:
             return self
-        return Batch.of([frame for frame in self.frames if frame.seq is None or frame.seq > seq])
+        return FrameBatch.from_frames([frame for frame in self.frames if frame.seq is None or frame.seq > seq])
 
-    def kept(self) -> "Batch":
-        """Without what is only shown."""
-        return Batch.of([frame for frame in self.frames if frame.seq is not None])
-
-
-WAITING = 512  # batches
+    def stored_only(self) -> "FrameBatch":
+        """Returns the batch without transient events."""
+        return FrameBatch.from_frames([frame for frame in self.frames if frame.seq is not None])
 
 
-class Listener:
-    def __init__(self, limit: int = WAITING) -> None:
+MAX_BUFFERED_BATCHES = 512  # batches
+
+
+class FeedListener:
+    """The bounded buffer of one connected client."""
+
+    def __init__(self, limit: int = MAX_BUFFERED_BATCHES) -> None:
         self._limit = limit
-        self._batches: deque[Batch] = deque()
+        self._batches: deque[FrameBatch] = deque()
         self._arrived = asyncio.Event()
         self.closed = False
 
-    def put(self, batch: Batch) -> None:
-        """A client that is too slow for what is kept is let go: it comes back with the last number it saw."""
+    def put_batch(self, batch: FrameBatch) -> None:
+        """Adds a batch. At the limit it first drops transient events; if stored changes alone exceed the limit it
+        closes the listener, and the client reconnects with its last sequence number."""
         if self.closed:
             return
         if len(self._batches) >= self._limit:
-            if batch.first is None:
+            if batch.first_seq is None:
                 return
-            self._batches = deque(waiting.kept() for waiting in self._batches if waiting.first is not None)
+            self._batches = deque(waiting.stored_only() for waiting in self._batches if waiting.first_seq is not None)
             self.closed = len(self._batches) >= self._limit
         self._batches.append(batch)
         self._arrived.set()
@@ -112,194 +118,198 @@ class Listener:
         self.closed = True
         self._arrived.set()
 
-    async def take(self) -> Batch | None:
-        """What has come next; None once it is over."""
+    async def next_batch(self) -> FrameBatch | None:
+        """Waits for the next batch; None once the listener is closed and empty."""
         if not self._batches and not self.closed:
             self._arrived.clear()
             await self._arrived.wait()
         return self._batches.popleft() if self._batches else None
 
 
-MOMENT = 0.03  # seconds; what happens is sent in moments
-AUDIENCE = 100  # followers for whom a moment lasts twice as long: writing to all of them must not slow what they follow
-PATIENCE = 30  # moments in which a change has to come that the bus has told of
-SILENCE = 15.0  # seconds, after which a client hears that the server is still there
+BATCH_SECONDS = 0.03  # frames are collected for this long and sent together
+LISTENERS_PER_BATCH_DELAY = 100  # number of listeners that doubles BATCH_SECONDS
+MAX_LATE_BATCHES = 30  # batches to wait for a change that the bus has announced
+KEEPALIVE_SECONDS = 15.0  # seconds of silence before a keepalive comment is sent
 
 
-class Feed:
-    """Runs while somebody follows."""
+class SessionEventFeed:
+    """Reads the changes and events of one session while it has listeners."""
 
-    def __init__(self, session_id: str, engine: Engine, family: Family) -> None:
+    def __init__(self, session_id: str, engine: Engine, family: SessionTree) -> None:
         self._session_id = session_id
-        self._family = family
+        self._session_tree = family
         self._engine = engine
-        self._listeners: set[Listener] = set()
-        self._shown: list[Event] = []
-        self._early: deque[tuple[int, Event]] = deque()  # each with the number of a change that happened before it
-        self._told = self._read = 0  # the newest numbers that the bus has told of, and that the store has given
-        self._frames: list[Frame] = []
-        self._moment: asyncio.TimerHandle | None = None
-        self._pump: asyncio.Task[None] | None = None
-        self._quiet = False
-        self._moments = 0  # since a change came that something waits for
+        self._listeners: set[FeedListener] = set()
+        self._pending_events: list[Event] = []
+        self._held_events: deque[tuple[int, Event]] = deque()  # (sequence number of the change to wait for, event)
+        # Newest sequence numbers announced by the bus and read from the store.
+        self._announced_seq = self._stored_seq = 0
+        self._frames: list[SseFrame] = []
+        self._send_timer: asyncio.TimerHandle | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._is_silent = False
+        self._late_batches = 0  # batches sent while events were held
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         return not self._listeners
 
-    async def follow(self, after: int) -> AsyncGenerator[bytes]:
-        """Everything newer than number `after`, then what happens; each kept value once, none missed."""
-        listener = Listener()
-        await self._join(listener)
+    async def stream_frames(self, after: int) -> AsyncGenerator[bytes]:
+        """Yields every stored change after `after`, then live frames; each stored change exactly once."""
+        listener = FeedListener()
+        await self._add_listener(listener)
         try:
-            yield HEARTBEAT  # from now on nothing is missed: who waits for this may set something going
-            async with aclosing(self._engine.store.changes(self._session_id, after=after, follow=False)) as kept:
-                async for change in kept:
+            yield HEARTBEAT  # the listener is registered: a client may act after this comment without missing events
+            async with aclosing(self._engine.store.changes(self._session_id, after=after, follow=False)) as stored:
+                async for change in stored:
                     after = change.seq
                     yield change_frame(change).body
-            while (batch := await listener.take()) is not None:
-                news = batch.after(after)
-                after = news.last or after
-                yield news.body
+            while (batch := await listener.next_batch()) is not None:
+                unseen = batch.newer_than(after)
+                after = unseen.last_seq or after
+                yield unseen.body
         finally:
-            await self._leave(listener)
+            await self._remove_listener(listener)
 
     async def close(self) -> None:
         for listener in self._listeners:
             listener.close()
-        await self._stop()
+        await self._stop_reader()
 
-    async def _join(self, listener: Listener) -> None:
-        """The listener hears all that is newer than what the store holds now, so the two overlap and leave no gap."""
-        if self._pump is None:
+    async def _add_listener(self, listener: FeedListener) -> None:
+        """Starts the reader at the session's current sequence number before the stored changes are read, so that the
+        two overlap and leave no gap."""
+        if self._reader is None:
             seq = (await self._engine.store.get(self._session_id)).seq
-            if self._pump is None:
-                self._pump = asyncio.create_task(self._run(seq))
+            if self._reader is None:
+                self._reader = asyncio.create_task(self._read_changes(seq))
         self._listeners.add(listener)
 
-    async def _leave(self, listener: Listener) -> None:
+    async def _remove_listener(self, listener: FeedListener) -> None:
         self._listeners.discard(listener)
-        if self.idle:
-            await self._stop()
+        if self.is_idle:
+            await self._stop_reader()
 
-    async def _stop(self) -> None:
-        pump, self._pump = self._pump, None
+    async def _stop_reader(self) -> None:
+        pump, self._reader = self._reader, None
         if pump is not None:
             pump.cancel()
             await asyncio.wait([pump])
 
-    async def _run(self, seq: int) -> None:
-        """Whatever ends the reading ends the following: clients come back and say where they were."""
-        self._told = self._read = seq
-        unsubscribe = self._engine.bus.subscribe_all(self._hearing(asyncio.get_running_loop()))
-        self._beat()
+    async def _read_changes(self, seq: int) -> None:
+        """Reads changes until the store fails or the feed stops, and then closes all listeners; clients reconnect."""
+        self._announced_seq = self._stored_seq = seq
+        unsubscribe = self._engine.bus.subscribe_all(self._event_handler(asyncio.get_running_loop()))
+        self._send_keepalive()
         try:
             async with aclosing(self._engine.store.changes(self._session_id, after=seq)) as changes:
                 async for change in changes:
-                    self._end_shown()
-                    self._soon(change_frame(change))
-                    self._come_to(change.seq)
+                    self._flush_events()
+                    self._enqueue_frame(change_frame(change))
+                    self._advance_to(change.seq)
         finally:
-            self._send()
+            self._send_batch()
             unsubscribe()
-            self._pulse.cancel()
+            self._keepalive_timer.cancel()
             for listener in self._listeners:
                 listener.close()
 
-    def _hearing(self, loop: asyncio.AbstractEventLoop) -> Callable[[Event], None]:
-        def hear(event: Event) -> None:
-            own = event.session_id == self._session_id
-            if not (own or self._family.concerns(event, self._session_id)):
+    def _event_handler(self, loop: asyncio.AbstractEventLoop) -> Callable[[Event], None]:
+        def handle_event(event: Event) -> None:
+            is_own = event.session_id == self._session_id
+            if not (is_own or self._session_tree.forwards_event(event, self._session_id)):
                 return
-            if not own or _only_shown(event):
-                loop.call_soon_threadsafe(self._show, event, self._told)
+            if not is_own or _is_transient(event):
+                loop.call_soon_threadsafe(self._enqueue_event, event, self._announced_seq)
             else:
-                self._told = max(self._told, _number(event))
+                self._announced_seq = max(self._announced_seq, _event_seq(event))
 
-        return hear
+        return handle_event
 
-    def _show(self, event: Event, told: int) -> None:
-        """What happened after a change waits for it: the store may give it a moment after the bus has told of it."""
-        if self._early or told > self._read:
-            self._early.append((told, event))
+    def _enqueue_event(self, event: Event, announced_seq: int) -> None:
+        """Holds the event back until the store has delivered the change before it: the bus may publish a change
+        slightly before the store's reader returns it."""
+        if self._held_events or announced_seq > self._stored_seq:
+            self._held_events.append((announced_seq, event))
         else:
-            self._shown.append(event)
-        self._wake()
+            self._pending_events.append(event)
+        self._schedule_send()
 
-    def _come_to(self, seq: int) -> None:
-        self._read, self._moments = seq, 0
-        while self._early and self._early[0][0] <= seq:
-            self._shown.append(self._early.popleft()[1])
+    def _advance_to(self, seq: int) -> None:
+        self._stored_seq, self._late_batches = seq, 0
+        while self._held_events and self._held_events[0][0] <= seq:
+            self._pending_events.append(self._held_events.popleft()[1])
 
-    def _end_shown(self) -> None:
-        """In the order in which things happened: what was shown before a value was kept is sent before it."""
-        if self._shown:
-            shown, self._shown = self._shown, []
-            self._frames.append(live_frame(shown))
+    def _flush_events(self) -> None:
+        """Closes the current frame of transient events, so that it is sent before the stored change that follows it."""
+        if self._pending_events:
+            pending, self._pending_events = self._pending_events, []
+            self._frames.append(live_frame(pending))
 
-    def _soon(self, frame: Frame) -> None:
+    def _enqueue_frame(self, frame: SseFrame) -> None:
         self._frames.append(frame)
-        self._wake()
+        self._schedule_send()
 
-    def _wake(self) -> None:
-        """The first thing that happens begins a moment, at whose end all of it is sent."""
-        if self._moment is None:
-            seconds = MOMENT * (1 + len(self._listeners) / AUDIENCE)
-            self._moment = asyncio.get_running_loop().call_later(seconds, self._send)
+    def _schedule_send(self) -> None:
+        """Starts the timer of a batch at its first frame. More listeners get longer batches, because writing to all of
+        them must not slow down the turn."""
+        if self._send_timer is None:
+            seconds = BATCH_SECONDS * (1 + len(self._listeners) / LISTENERS_PER_BATCH_DELAY)
+            self._send_timer = asyncio.get_running_loop().call_later(seconds, self._send_batch)
 
-    def _send(self) -> None:
-        if self._moment is not None:
-            self._moment.cancel()
-            self._moment = None
-        self._release_late()
-        self._end_shown()
+    def _send_batch(self) -> None:
+        if self._send_timer is not None:
+            self._send_timer.cancel()
+            self._send_timer = None
+        self._release_held_events()
+        self._flush_events()
         if self._frames:
-            batch, self._frames, self._quiet = Batch.of(self._frames), [], False
+            batch, self._frames, self._is_silent = FrameBatch.from_frames(self._frames), [], False
             for listener in self._listeners:
-                listener.put(batch)
+                listener.put_batch(batch)
 
-    def _release_late(self) -> None:
-        """Nobody waits for ever for a change that does not come."""
-        if not self._early:
+    def _release_held_events(self) -> None:
+        """Releases held events after MAX_LATE_BATCHES batches without the change that they wait for."""
+        if not self._held_events:
             return
-        self._moments += 1
-        if self._moments > PATIENCE:
-            self._come_to(self._early[-1][0])
-        self._wake()
+        self._late_batches += 1
+        if self._late_batches > MAX_LATE_BATCHES:
+            self._advance_to(self._held_events[-1][0])
+        self._schedule_send()
 
-    def _beat(self) -> None:
-        if self._quiet:
-            self._soon(Frame(HEARTBEAT))
-        self._quiet = True
-        self._pulse = asyncio.get_running_loop().call_later(SILENCE, self._beat)
+    def _send_keepalive(self) -> None:
+        if self._is_silent:
+            self._enqueue_frame(SseFrame(HEARTBEAT))
+        self._is_silent = True
+        self._keepalive_timer = asyncio.get_running_loop().call_later(KEEPALIVE_SECONDS, self._send_keepalive)
 
 
-class Feeds:
-    """The feeds of one server, by session."""
+class SessionFeedRegistry:
+    """The feeds of a server, by session id."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._family = Family(engine)
-        self._feeds: dict[str, Feed] = {}
+        self._session_tree = SessionTree(engine)
+        self._feeds: dict[str, SessionEventFeed] = {}
 
-    async def follow(self, session_id: str, after: int) -> AsyncGenerator[bytes]:
-        feed = self._feeds.setdefault(session_id, Feed(session_id, self._engine, self._family))
+    async def stream_frames(self, session_id: str, after: int) -> AsyncGenerator[bytes]:
+        feed = self._feeds.setdefault(session_id, SessionEventFeed(session_id, self._engine, self._session_tree))
         try:
-            async with aclosing(feed.follow(after)) as frames:
+            async with aclosing(feed.stream_frames(after)) as frames:
                 async for frame in frames:
                     yield frame
         finally:
-            if feed.idle:
+            if feed.is_idle:
                 self._feeds.pop(session_id, None)
 
     async def close(self) -> None:
         for feed in list(self._feeds.values()):
             await feed.close()
-        self._family.close()
+        self._session_tree.close()
 
 
-def _only_shown(event: Event) -> bool:
-    """Values that are kept come with their number from the store; here goes what nobody keeps."""
+def _is_transient(event: Event) -> bool:
+    """Returns whether the event is not stored. Stored values come from the store, with their sequence number."""
     match event:
         case PartUpdatedEvent(seq=seq) | SessionUpdatedEvent(seq=seq):
             return seq is None
@@ -309,8 +319,8 @@ def _only_shown(event: Event) -> bool:
             return True
 
 
-def _number(event: Event) -> int:
-    """Of the change that it tells of; 0 for an answer that has just begun."""
+def _event_seq(event: Event) -> int:
+    """Returns the sequence number of the change that the event announces; 0 for an answer that has just started."""
     match event:
         case PartUpdatedEvent(seq=seq) | SessionUpdatedEvent(seq=seq) | MessageAddedEvent(seq=seq):
             return seq or 0

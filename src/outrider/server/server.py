@@ -1,4 +1,4 @@
-"""Runs the server: where it listens, who may come in, and how it ends."""
+"""Starts and stops the HTTP server: listening socket, engine, background jobs, signals."""
 
 import os
 import signal
@@ -14,20 +14,20 @@ from starlette.routing import BaseRoute
 
 from outrider.config.settings import Settings
 from outrider.engine.engine import Engine
-from outrider.engine.factory import standard_engine, store_at
-from outrider.engine.frontend import OpenQuestions
-from outrider.server.app import application
-from outrider.server.auth import Address, App, check, keep_token
-from outrider.server.event_stream import Feeds
-from outrider.server.state import ServerState, background_of
+from outrider.engine.factory import create_store, standard_engine
+from outrider.engine.frontend import QuestionQueue
+from outrider.server.app import create_app
+from outrider.server.auth import AsgiApp, ListenAddress, check_exposure, load_or_create_token
+from outrider.server.event_stream import SessionFeedRegistry
+from outrider.server.state import ServerState, create_background_jobs
 
-WAITING = 512  # connections before they are taken
-GRACE = 3  # seconds in which answers under way may end
+LISTEN_BACKLOG = 512  # pending connections
+SHUTDOWN_SECONDS = 3  # seconds to finish open responses
 
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Port 0 is any free one. `expose` says that other machines may come in, which needs TLS; `mcp`, that other agents
-    may give orders at /mcp; `database`, that sessions and runs are those of a server that machines share."""
+    """The options of `outrider serve`. Port 0 selects a free port. `expose` allows other machines, which requires TLS;
+    `mcp` adds /mcp; `database` is a shared Postgres server for sessions and runs."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -40,100 +40,111 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     database: str | None = None
 
 
-async def serve(settings: Settings, options: ServeOptions, version: str, tell: Callable[[str], object]) -> None:
-    """Serves until it is interrupted. `tell` hears the address once it answers, with the link for a browser."""
-    wanted = Address(**{name: getattr(options, name) for name in Address.__struct_fields__})
-    check(wanted, beyond_this_machine=options.expose)
-    token = keep_token(settings.data / "server" / "token")
-    listening, address = bound(wanted)
-    async with AsyncExitStack() as opened:
-        questions = OpenQuestions(providers=settings.providers)
-        engine = await opened.enter_async_context(_engine(settings, options, questions))
-        feeds = Feeds(engine)
-        routes = await opened.enter_async_context(_for_agents(engine, settings, version)) if options.mcp else ()
-        background = await opened.enter_async_context(aclosing(background_of(settings, engine, options.database)))
+async def run_server(
+    settings: Settings, options: ServeOptions, version: str, print_line: Callable[[str], object]
+) -> None:
+    """Serves until SIGINT or SIGTERM. Calls `print_line` with the address once the server accepts requests, and with
+    the browser link."""
+    requested = ListenAddress(**{name: getattr(options, name) for name in ListenAddress.__struct_fields__})
+    check_exposure(requested, exposed=options.expose)
+    token = load_or_create_token(settings.data_folder / "server" / "token")
+    listening, address = bind_socket(requested)
+    async with AsyncExitStack() as stack:
+        questions = QuestionQueue(providers=settings.providers)
+        engine = await stack.enter_async_context(_open_engine(settings, options, questions))
+        feeds = SessionFeedRegistry(engine)
+        routes = await stack.enter_async_context(_open_mcp_routes(engine, settings, version)) if options.mcp else ()
+        background = await stack.enter_async_context(
+            aclosing(create_background_jobs(settings, engine, options.database))
+        )
         extras = ServerState(background=background, questions=questions, routes=routes)
-        app = application(engine, feeds, address=address, token=token, version=version, extras=extras)
+        app = create_app(engine, feeds, address=address, token=token, version=version, state=extras)
 
-        def ready() -> None:
-            tell(f"Outrider listens on {address.url} (token in {settings.data / 'server' / 'token'})")
+        def announce_address() -> None:
+            print_line(f"Outrider listens on {address.url} (token in {settings.data_folder / 'server' / 'token'})")
             if address.socket is None:
-                tell(f"Open {address.url}/?token={token}")
+                print_line(f"Open {address.url}/?token={token}")
 
         try:
-            await Server(app, address, feeds, ready).serve([listening])
+            await OutriderServer(app, address, feeds, announce_address).serve([listening])
         finally:
             listening.close()
             if address.socket is not None:
                 address.socket.unlink(missing_ok=True)
 
 
-def _engine(settings: Settings, options: ServeOptions, questions: OpenQuestions) -> AbstractAsyncContextManager[Engine]:
+def _open_engine(
+    settings: Settings, options: ServeOptions, questions: QuestionQueue
+) -> AbstractAsyncContextManager[Engine]:
     return standard_engine(
         settings,
         workspace=settings.workspace,
         attended=True,
         bus=questions.bus,
         ask=questions.ask,
-        store=store_at(settings.folders.store, options.database),
+        store=create_store(settings.folders.store_file, options.database),
     )
 
 
-def _for_agents(engine: Engine, settings: Settings, version: str) -> AbstractAsyncContextManager[Sequence[BaseRoute]]:
-    """Loaded by those who want it: the protocol's library takes a second."""
+def _open_mcp_routes(
+    engine: Engine, settings: Settings, version: str
+) -> AbstractAsyncContextManager[Sequence[BaseRoute]]:
+    """Imports the MCP SDK only on request: it takes a second to load."""
     from outrider.server.mcp import mcp_routes
 
     return mcp_routes(engine, settings, version)
 
 
-def bound(wanted: Address) -> tuple[socket.socket, Address]:
-    """The socket is ours before anybody is told of it; a Unix socket is for its owner only."""
-    if wanted.socket is not None:
-        return _unix_socket(wanted.socket), wanted
-    family = socket.AF_INET6 if ":" in wanted.host else socket.AF_INET
+def bind_socket(requested: ListenAddress) -> tuple[socket.socket, ListenAddress]:
+    """Binds the socket before the address is printed. A Unix socket is accessible to its owner only."""
+    if requested.socket is not None:
+        return _bind_unix_socket(requested.socket), requested
+    family = socket.AF_INET6 if ":" in requested.host else socket.AF_INET
     listening = socket.socket(family)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((wanted.host, wanted.port))
-        listening.listen(WAITING)
+        listening.bind((requested.host, requested.port))
+        listening.listen(LISTEN_BACKLOG)
     except OSError:
         listening.close()
         raise
-    return listening, msgspec.structs.replace(wanted, port=listening.getsockname()[1])
+    return listening, msgspec.structs.replace(requested, port=listening.getsockname()[1])
 
 
-def _unix_socket(path: Path) -> socket.socket:
-    """Whatever lies at the path stays there, unless it is a socket at which nobody answers any more."""
+def _bind_unix_socket(path: Path) -> socket.socket:
+    """Removes an existing file only if it is a socket without a listener."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     listening = socket.socket(socket.AF_UNIX)
-    if path.is_socket() and _nobody_answers(path):
+    if path.is_socket() and _is_stale_socket(path):
         path.unlink()
-    before = os.umask(0o177)
+    previous_umask = os.umask(0o177)
     try:
         listening.bind(str(path))
-        listening.listen(WAITING)
+        listening.listen(LISTEN_BACKLOG)
     except OSError:
         listening.close()
         raise
     finally:
-        os.umask(before)
+        os.umask(previous_umask)
     return listening
 
 
-def _nobody_answers(path: Path) -> bool:
+def _is_stale_socket(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as probe:
         return probe.connect_ex(str(path)) != 0
 
 
-class Server(uvicorn.Server):
-    """Streams go on for ever, so they are ended before the server waits for its answers to end."""
+class OutriderServer(uvicorn.Server):
+    """Closes event streams before it waits for open responses, because streams never end by themselves."""
 
-    def __init__(self, app: App, address: Address, feeds: Feeds, ready: Callable[[], object] = bool) -> None:
+    def __init__(
+        self, app: AsgiApp, address: ListenAddress, feeds: SessionFeedRegistry, on_ready: Callable[[], object] = bool
+    ) -> None:
         self._feeds = feeds
-        self._ready = ready
+        self._on_ready = on_ready
         super().__init__(
             uvicorn.Config(
-                app,  # pyright: ignore[reportArgumentType]  an ASGI application, whatever its parameters are called
+                app,  # pyright: ignore[reportArgumentType]  an ASGI application with other parameter names
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -141,7 +152,7 @@ class Server(uvicorn.Server):
                 date_header=False,
                 proxy_headers=False,
                 ws="none",
-                timeout_graceful_shutdown=GRACE,
+                timeout_graceful_shutdown=SHUTDOWN_SECONDS,
                 ssl_certfile=address.certificate,
                 ssl_keyfile=address.key,
             )
@@ -149,8 +160,8 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Being told to end is how a server ends: unlike the library's own way the signal is not raised again, which
-        would end the program before the engine has closed its sessions."""
+        """Handles the signals without raising them again, as uvicorn does: that would end the process before the engine
+        has closed its sessions."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -162,9 +173,9 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Nobody is told of it before it answers, and before a signal can end it in order."""
+        """Announces the address after the server accepts requests and signal handlers are installed."""
         await super().startup(sockets)
-        self._ready()
+        self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._feeds.close()

@@ -1,4 +1,4 @@
-"""What not every server has besides its engine and its feeds."""
+"""Optional parts of a server: background jobs, model questions and additional routes."""
 
 import asyncio
 import os
@@ -13,78 +13,83 @@ from starlette.routing import BaseRoute
 
 from outrider.config.settings import Settings
 from outrider.engine.engine import Engine
-from outrider.engine.frontend import OpenQuestions
+from outrider.engine.frontend import QuestionQueue
 from outrider.errors import ConfigurationError, SessionNotFoundError
 
 if TYPE_CHECKING:
-    from outrider.background.jobs import Jobs
+    from outrider.background.jobs import JobClient
 
 
-Open = Callable[[], "AbstractAsyncContextManager[Jobs]"]
+JobClientFactory = Callable[[], "AbstractAsyncContextManager[JobClient]"]
 
 
-class Background:
-    """`wake` sees to it that somebody works on what was submitted, in `workspace` unless another folder is named."""
+class BackgroundJobs:
+    """Opens the job client on first use. `start_worker` ensures that a worker executes submitted runs; runs work in
+    `workspace` unless another folder is named."""
 
-    def __init__(self, open: Open, wake: Callable[[], object] = bool, *, workspace: Path | None = None) -> None:
+    def __init__(
+        self, open: JobClientFactory, start_worker: Callable[[], object] = bool, *, workspace: Path | None = None
+    ) -> None:
         self.workspace = workspace or Path.cwd()
         self._open = open
-        self._wake = wake
-        self._jobs: Jobs | None = None
-        self._first = asyncio.Lock()
-        self._opened = AsyncExitStack()
+        self._start_worker = start_worker
+        self._client: JobClient | None = None
+        self._open_lock = asyncio.Lock()
+        self._exit_stack = AsyncExitStack()
 
-    async def jobs(self) -> "Jobs":
-        async with self._first:
-            if self._jobs is None:
+    async def open_client(self) -> "JobClient":
+        """Returns the job client. Raises ConfigurationError if the `background` extra is not installed."""
+        async with self._open_lock:
+            if self._client is None:
                 if find_spec("dbos") is None:
                     raise ConfigurationError("background runs are not installed: pip install 'outrider[background]'")
-                self._jobs = await self._opened.enter_async_context(self._open())
-        return self._jobs
+                self._client = await self._exit_stack.enter_async_context(self._open())
+        return self._client
 
-    async def wake(self) -> None:
-        await asyncio.to_thread(self._wake)
+    async def ensure_worker(self) -> None:
+        await asyncio.to_thread(self._start_worker)
 
-    async def has(self, session_id: str) -> bool:
-        """Whether a session is that of a run."""
+    async def is_run(self, session_id: str) -> bool:
+        """Returns whether the session belongs to a background run."""
         if find_spec("dbos") is None:
             return False
         try:
-            await (await self.jobs()).show(session_id)
+            await (await self.open_client()).get_run(session_id)
         except SessionNotFoundError:
             return False
         return True
 
-    async def answered(self) -> None:
-        """A question that nobody here waits for: perhaps a run does, which no worker has held since."""
-        if find_spec("dbos") is not None and await (await self.jobs()).busy():
-            await self.wake()
+    async def resume_waiting_runs(self) -> None:
+        """Starts a worker if an answer has made a run ready: a waiting run is held by no worker."""
+        if find_spec("dbos") is not None and await (await self.open_client()).has_work():
+            await self.ensure_worker()
 
     async def aclose(self) -> None:
-        await self._opened.aclose()
+        await self._exit_stack.aclose()
 
 
-def background_of(settings: Settings, engine: Engine, server: str | None = None) -> Background:
-    """The runs of this user on this machine, for which a worker starts when there is work and none; or those of a
-    database `server`, whose users have workers of their own."""
+def create_background_jobs(settings: Settings, engine: Engine, server: str | None = None) -> BackgroundJobs:
+    """Returns the jobs of this user and machine, for which a worker is started on demand, or those of the Postgres
+    `server`, whose users run their own workers."""
 
-    def open_jobs() -> "AbstractAsyncContextManager[Jobs]":
-        from outrider.background.factory import jobs_beside
+    def open_jobs() -> "AbstractAsyncContextManager[JobClient]":
+        from outrider.background.factory import jobs_with_store
 
-        return jobs_beside(engine.store, settings.folders, server)
+        return jobs_with_store(engine.store, settings.folders, server)
 
-    def wake() -> None:
+    def start_worker() -> None:
         from outrider.background.local_worker import ensure_worker
 
         if server is None and not settings.missing:
             ensure_worker(settings.folders, os.environ)
 
-    return Background(open_jobs, wake, workspace=settings.workspace)
+    return BackgroundJobs(open_jobs, start_worker, workspace=settings.workspace)
 
 
 class ServerState(msgspec.Struct, frozen=True, kw_only=True):
-    """`background` are its runs, `questions` those of its models, `routes` are such that are not the API's."""
+    """`background` are the server's runs, `questions` the open questions of its models, `routes` additional routes
+    outside the API."""
 
-    background: Background | None = None
-    questions: OpenQuestions | None = None
+    background: BackgroundJobs | None = None
+    questions: QuestionQueue | None = None
     routes: Sequence[BaseRoute] = ()

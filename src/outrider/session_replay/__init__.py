@@ -1,1 +1,1 @@
-"""Run a stored session again, and compare."""
+"""Replays stored sessions offline, runs variants of them, and compares sessions."""

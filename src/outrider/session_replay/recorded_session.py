@@ -1,4 +1,4 @@
-"""A stored session as it is to be run again: what the user said and when, and the sessions that its agents opened."""
+"""A recorded session as input of a replay: user inputs, child sessions, and the differences between two steps."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import zip_longest
@@ -8,9 +8,9 @@ import msgspec
 from msgspec.structs import replace
 
 from outrider.agents.turn_state import is_cut_off
-from outrider.engine.child_sessions import is_aside
+from outrider.engine.child_sessions import is_internal_agent
 from outrider.sessions.export import import_session
-from outrider.sessions.journal import session_from
+from outrider.sessions.journal import session_from_stored
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import SessionFilter
 from outrider.sessions.session import Session
@@ -19,11 +19,11 @@ from outrider.types.agents import Agent
 from outrider.types.messages import Message
 from outrider.types.parts import CompactionPart, ReasoningPart, ToolPart, tool_result
 
-_SHOWN = 160
+_QUOTED_CHARACTERS = 160
 
 
 class RequestDiffers(msgspec.Struct, frozen=True, tag_field="kind", tag="request"):
-    """The model was asked something else; `where` names the first difference."""
+    """The request differs; `where` describes the first difference."""
 
     where: str
 
@@ -32,28 +32,28 @@ class RequestDiffers(msgspec.Struct, frozen=True, tag_field="kind", tag="request
 
 
 class AnswerDiffers(msgspec.Struct, frozen=True, tag_field="kind", tag="answer"):
-    """The same bytes were read otherwise, or another answer came. `of` is what of it differs."""
+    """The response differs; `of` is the field that differs."""
 
     of: Literal["text", "reasoning", "finish", "error"]
     recorded: str
     now: str
 
     def words(self) -> str:
-        return f"answer: {self.of}: recorded {shown(self.recorded)}, now {shown(self.now)}"
+        return f"answer: {self.of}: recorded {quote_short(self.recorded)}, now {quote_short(self.now)}"
 
 
 class CallsDiffer(msgspec.Struct, frozen=True, tag_field="kind", tag="calls"):
-    """Other tools were called, or with other input; each call as `tool(input)`."""
+    """The tool calls or their inputs differ; each call is formatted as `tool(input)`."""
 
     recorded: tuple[str, ...]
     now: tuple[str, ...]
 
     def words(self) -> str:
-        return f"calls: recorded {shown(', '.join(self.recorded))}, now {shown(', '.join(self.now))}"
+        return f"calls: recorded {quote_short(', '.join(self.recorded))}, now {quote_short(', '.join(self.now))}"
 
 
 class ResultDiffers(msgspec.Struct, frozen=True, tag_field="kind", tag="result"):
-    """The same call ended otherwise."""
+    """The same call has another result."""
 
     call_id: str
     tool: str
@@ -61,24 +61,23 @@ class ResultDiffers(msgspec.Struct, frozen=True, tag_field="kind", tag="result")
     now: str
 
     def words(self) -> str:
-        return f"result of {self.tool}: recorded {shown(self.recorded)}, now {shown(self.now)}"
+        return f"result of {self.tool}: recorded {quote_short(self.recorded)}, now {quote_short(self.now)}"
 
 
 class StepDiffers(msgspec.Struct, frozen=True, tag_field="kind", tag="step"):
-    """The step is in one of the two only."""
+    """The step exists only in the recorded session or only in the replay."""
 
     only: Literal["recorded", "now"]
 
     def words(self) -> str:
-        return "the step was recorded, and not made again" if self.only == "recorded" else "the step is new"
+        return "the recorded step was not repeated" if self.only == "recorded" else "the step is new"
 
 
 Difference = RequestDiffers | AnswerDiffers | CallsDiffer | ResultDiffers | StepDiffers
 
 
 class ReplayedStep(msgspec.Struct, frozen=True):
-    """One answer of a model and its calls. `session_id` is the recorded session's: agents that were called have
-    sessions of their own."""
+    """One response of a model with its tool calls. `session_id` is that of the recorded session or child session."""
 
     number: int
     agent: str
@@ -87,8 +86,11 @@ class ReplayedStep(msgspec.Struct, frozen=True):
 
 
 class Replay(msgspec.Struct, frozen=True):
-    """A session beside itself, run again. `given` steps came before a fork and were not run. `unplayed` are recorded
-    exchanges that nobody asked for."""
+    """The result of a replay.
+
+    The first `given` steps come from before a fork and were not run. `unplayed` is the number of recorded exchanges
+    that no request used.
+    """
 
     recorded: Session
     session: Session
@@ -105,31 +107,31 @@ class Replay(msgspec.Struct, frozen=True):
         return not self.differences
 
     def text(self) -> str:
-        """For people: a line a step, and the differences below it."""
+        """Returns a report: one line per step, followed by its differences."""
         return "\n".join(self._lines())
 
     def check(self) -> None:
-        """For tests: raises AssertionError that says every difference."""
+        """Raises AssertionError with the report if there is a difference; for use in tests."""
         if not self.same:
-            raise AssertionError(f"the session went otherwise than it was recorded:\n{self.text()}")
+            raise AssertionError(f"the replay differs from the recorded session:\n{self.text()}")
 
     def _lines(self) -> Iterator[str]:
         if self.given:
-            yield f"{_counted(self.given, 'step')} before the fork, as given"
+            yield f"{_pluralize(self.given, 'step')} before the fork, as given"
         for step in self.steps:
             yield f"step {step.number} ({step.agent}): {'differs' if step.differences else 'same'}"
             yield from (f"    {difference.words()}" for difference in step.differences)
         if self.unplayed:
-            yield f"{_counted(self.unplayed, 'recorded exchange')} nobody asked for"
-        yield f"{_counted(len(self.steps), 'step')}, {_counted(len(self.differences), 'difference')}"
+            yield f"{_pluralize(self.unplayed, 'recorded exchange')} unused"
+        yield f"{_pluralize(len(self.steps), 'step')}, {_pluralize(len(self.differences), 'difference')}"
 
 
-def shown(text: str) -> str:
+def quote_short(text: str) -> str:
     line = " ".join(text.split())
-    return repr(line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1]}…")
+    return repr(line if len(line) <= _QUOTED_CHARACTERS else f"{line[: _QUOTED_CHARACTERS - 1]}…")
 
 
-def _counted(count: int, noun: str) -> str:
+def _pluralize(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
@@ -137,20 +139,20 @@ def first(values: Iterable[Difference | None]) -> tuple[Difference, ...]:
     return tuple(value for value in values if value is not None)
 
 
-def steps_of(messages: Sequence[Message]) -> list[Message]:
+def assistant_steps(messages: Sequence[Message]) -> list[Message]:
     return [message for message in messages if message.role == "assistant"]
 
 
-def calls_of(step: Message) -> list[ToolPart]:
+def tool_calls(step: Message) -> list[ToolPart]:
     return step.get_parts_by_type(ToolPart)
 
 
-def call_words(call: ToolPart) -> str:
-    """A call as a person would write it, whatever the order of its fields."""
+def format_call(call: ToolPart) -> str:
+    """Returns a call as `tool(input)` with sorted keys."""
     return f"{call.tool}({msgspec.json.encode(call.state.input, order='sorted').decode()})"
 
 
-def result_words(call: ToolPart) -> str:
+def format_result(call: ToolPart) -> str:
     result = tool_result(call)
     if result is None:
         return "no result"
@@ -158,49 +160,52 @@ def result_words(call: ToolPart) -> str:
 
 
 def compare_steps(recorded: Message | None, now: Message | None) -> Iterator[Difference]:
-    """How one step came out otherwise."""
+    """Yields the differences between a recorded step and its replay."""
     if recorded is None or now is None:
         yield StepDiffers("now" if recorded is None else "recorded")
         return
-    yield from _answers(recorded, now)
-    before, after = calls_of(recorded), calls_of(now)
-    words = tuple(map(call_words, before)), tuple(map(call_words, after))
-    if words[0] != words[1]:
-        yield CallsDiffer(*words)
+    yield from _compare_answers(recorded, now)
+    before, after = tool_calls(recorded), tool_calls(now)
+    calls = tuple(map(format_call, before)), tuple(map(format_call, after))
+    if calls[0] != calls[1]:
+        yield CallsDiffer(*calls)
         return
     for old, new in zip_longest(before, after):
-        if result_words(old) != result_words(new):
-            yield ResultDiffers(old.call_id, old.tool, result_words(old), result_words(new))
+        if format_result(old) != format_result(new):
+            yield ResultDiffers(old.call_id, old.tool, format_result(old), format_result(new))
 
 
-def _answers(recorded: Message, now: Message) -> Iterator[Difference]:
+def _compare_answers(recorded: Message, now: Message) -> Iterator[Difference]:
     texts = recorded.get_text_content(), now.get_text_content()
     if texts[0] != texts[1]:
         yield AnswerDiffers("text", *texts)
-    thoughts = _reasoning(recorded), _reasoning(now)
-    if thoughts[0] != thoughts[1]:
-        yield AnswerDiffers("reasoning", *thoughts)
+    reasoning = _reasoning_text(recorded), _reasoning_text(now)
+    if reasoning[0] != reasoning[1]:
+        yield AnswerDiffers("reasoning", *reasoning)
     if recorded.error is not None and recorded.error.type == "aborted" and now.error is not None:
-        return  # it ends where its reader had let it go
-    ends = recorded.finish or "", now.finish or ""
-    if ends[0] != ends[1]:
-        yield AnswerDiffers("finish", *ends)
-    errors = _error(recorded), _error(now)
+        return  # the recorded stream was aborted, so its cassette ends early and the replay fails there
+    finishes = recorded.finish or "", now.finish or ""
+    if finishes[0] != finishes[1]:
+        yield AnswerDiffers("finish", *finishes)
+    errors = _error_text(recorded), _error_text(now)
     if errors[0] != errors[1]:
         yield AnswerDiffers("error", *errors)
 
 
-def _reasoning(step: Message) -> str:
+def _reasoning_text(step: Message) -> str:
     return "".join(part.text for part in step.get_parts_by_type(ReasoningPart))
 
 
-def _error(step: Message) -> str:
+def _error_text(step: Message) -> str:
     return f"{step.error.type}: {step.error.message}" if step.error else ""
 
 
-class Input(msgspec.Struct, frozen=True):
-    """Messages of the user that came together, after so many steps. What `steers` came in the middle of a turn; what
-    has no `answer` asked for none. A wish to compact has no messages: its answer is the summary."""
+class RecordedInput(msgspec.Struct, frozen=True):
+    """User messages that arrived together, after `after` steps.
+
+    With `steers` they arrived during a turn. `answer` is the response that followed, if any. A manual compaction has
+    no messages, and its summary is the `answer`.
+    """
 
     messages: list[Message]
     after: int
@@ -208,82 +213,86 @@ class Input(msgspec.Struct, frozen=True):
     answer: Message | None = None
 
     @property
-    def compacts(self) -> bool:
+    def is_compaction(self) -> bool:
         return not self.messages
 
-    def copies(self) -> list[Message]:
-        return [copied(message) for message in self.messages]
+    def copy_messages(self) -> list[Message]:
+        return [copy_message(message) for message in self.messages]
 
 
-def copied(message: Message) -> Message:
+def copy_message(message: Message) -> Message:
     return Message.from_dict(message.to_dict())
 
 
 def is_input(message: Message) -> bool:
-    """Whether somebody said it: compactions are the program's own doing."""
+    """True for user input; compaction summaries have the user role too, but the program writes them."""
     return message.role == "user" and not message.get_parts_by_type(CompactionPart)
 
 
-def inputs_of(messages: Sequence[Message], start: int = 0) -> list[Input]:
-    """From message number `start` on."""
-    found: list[Input] = []
-    for place, message in enumerate(messages[start:], start):
-        before = messages[place - 1] if place else None
+def recorded_inputs(messages: Sequence[Message], start: int = 0) -> list[RecordedInput]:
+    """Returns the user inputs of a transcript from index `start` on."""
+    found: list[RecordedInput] = []
+    for position, message in enumerate(messages[start:], start):
+        before = messages[position - 1] if position else None
         if any(not part.auto for part in message.get_parts_by_type(CompactionPart)):
-            found.append(Input([], len(steps_of(messages[:place])), answer=message))
+            found.append(RecordedInput([], len(assistant_steps(messages[:position])), answer=message))
         elif is_input(message) and found and before is not None and before in found[-1].messages:
             found[-1].messages.append(message)
         elif is_input(message):
-            answer = _answer(messages[place:])
-            found.append(Input([message], len(steps_of(messages[:place])), _is_midway(messages[:place]), answer))
+            answer = _first_answer(messages[position:])
+            found.append(
+                RecordedInput(
+                    [message], len(assistant_steps(messages[:position])), _is_mid_turn(messages[:position]), answer
+                )
+            )
     return found
 
 
-def _answer(messages: Sequence[Message]) -> Message | None:
-    """What follows the input and all that came with it."""
+def _first_answer(messages: Sequence[Message]) -> Message | None:
+    """Returns the first response in the list."""
     return next((message for message in messages if message.role == "assistant"), None)
 
 
-def _is_midway(before: Sequence[Message]) -> bool:
-    """Whether a turn was under way: results waited to be read, and nothing had broken off."""
-    answers = steps_of(before)
+def _is_mid_turn(before: Sequence[Message]) -> bool:
+    """True if a turn was running: the last response has unread tool results and no error."""
+    answers = assistant_steps(before)
     return bool(answers) and answers[-1].error is None and is_cut_off(before) and before[-1].role == "assistant"
 
 
-def shared_messages(session: Session) -> int:
-    """How many messages a fork has in common with what it was forked from."""
+def count_shared_messages(session: Session) -> int:
+    """Returns the number of messages that a fork shares with its source."""
     point = session.forked_from
-    places = [place for place, one in enumerate(session.messages, 1) if point and one.id == point.message_id]
-    return places[0] if places else 0
+    positions = [position for position, one in enumerate(session.messages, 1) if point and one.id == point.message_id]
+    return positions[0] if positions else 0
 
 
-def with_its_model(agent: Agent, answer: Message | None, providers: Collection[str]) -> Agent:
-    """The agent with the model that gave this answer, where its provider is known: one may have been chosen then."""
+def with_recorded_model(agent: Agent, answer: Message | None, providers: Collection[str]) -> Agent:
+    """Returns the agent with the model of this response, if its provider is configured: the user may have chosen it."""
     if answer is None or answer.model is None or answer.model.provider not in providers:
         return agent
     return replace(agent, provider=answer.model.provider, model=answer.model.model)
 
 
-async def load(store: Store, session_id: str) -> Session:
+async def load_session(store: Store, session_id: str) -> Session:
     transcript = await store.load(session_id)
-    return session_from(transcript.session, transcript.messages)
+    return session_from_stored(transcript.session, transcript.messages)
 
 
-async def exported(document: bytes) -> Session:
-    """The session of an export, without a store."""
+async def session_from_export(document: bytes) -> Session:
+    """Returns the first session of an export document."""
     store = MemoryStore()
-    return await load(store, (await import_session(store, document)).sessions[0].id)
+    return await load_session(store, (await import_session(store, document)).sessions[0].id)
 
 
-async def descendants(store: Store, session_id: str) -> list[Session]:
-    """The sessions that agents opened below this one, those opened first at the front."""
+async def load_descendants(store: Store, session_id: str) -> list[Session]:
+    """Returns all child sessions recursively, oldest first."""
     found: list[Session] = []
     after: str | None = None
     while True:
         page = await store.list(SessionFilter(parent_id=session_id), limit=200, after=after)
-        found += [await load(store, child.id) for child in page.sessions if not is_aside(child.agent)]
+        found += [await load_session(store, child.id) for child in page.sessions if not is_internal_agent(child.agent)]
         after = page.next
         if after is None:
             break
     found.sort(key=lambda session: session.id)
-    return [session for child in found for session in (child, *await descendants(store, child.id))]
+    return [session for child in found for session in (child, *await load_descendants(store, child.id))]

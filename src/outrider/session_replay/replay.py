@@ -1,4 +1,4 @@
-"""Runs a stored session again, offline, and finds out where it goes otherwise."""
+"""Replays a stored session offline from its cassette and reports where it differs."""
 
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -9,39 +9,39 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from outrider.agents.compaction import Compactor
+from outrider.agents.compaction import ContextCompactor
 from outrider.agents.delegation import open_agent_context
-from outrider.agents.run_context import AgentContext, RunContext, Verdict
+from outrider.agents.run_context import AgentContext, ApprovalVerdict, RunContext
 from outrider.agents.turn import Turn
 from outrider.engine.engine import Engine
 from outrider.engine.session_tools import SessionTools
 from outrider.errors import ConfigurationError, OutriderError, ToolFailure
 from outrider.event_bus import EventBus
-from outrider.models.clients import known_models, model_client
-from outrider.models.recorder import UNWIRED, cassette_of
-from outrider.providers.cassettes.deck import Deck, DeckOptions
-from outrider.providers.cassettes.recording import NonHttpWire
+from outrider.models.clients import model_client, shared_catalog
+from outrider.models.session_recorder import NON_HTTP_KINDS, cassette_path
+from outrider.providers.cassettes.record import NonHttpWire
 from outrider.providers.cassettes.replay import ReplayTransport
+from outrider.providers.cassettes.transport_factory import CassetteOptions, CassetteTransportFactory
 from outrider.providers.client import WireClient
 from outrider.providers.provider import ModelClient
 from outrider.session_replay.recorded_session import (
     Difference,
-    Input,
+    RecordedInput,
     Replay,
     ReplayedStep,
     RequestDiffers,
+    assistant_steps,
     compare_steps,
-    copied,
-    descendants,
-    inputs_of,
-    load,
-    shared_messages,
-    steps_of,
-    with_its_model,
+    copy_message,
+    count_shared_messages,
+    load_descendants,
+    load_session,
+    recorded_inputs,
+    with_recorded_model,
 )
-from outrider.sessions.journal import Journal, begin
+from outrider.sessions.journal import Journal, create_journal
 from outrider.sessions.memory_store import MemoryStore
-from outrider.sessions.records import fingerprint
+from outrider.sessions.records import fingerprint_call
 from outrider.sessions.session import Session
 from outrider.tools.context import ToolContext
 from outrider.tools.tool import Tool, ToolResult
@@ -53,127 +53,131 @@ from outrider.types.parts import ToolPart
 from outrider.types.request import Request
 from outrider.types.tool_state import ToolCompleted, ToolError
 
-Tell = Callable[[str, str], None]
-"""Of which conversation, and what differs."""
+ReportDifference = Callable[[str, str], None]
+"""Receives the conversation id and a description of the difference."""
 
 
-class Players:
-    """One for each provider, all from the same tape."""
+class CassetteClients:
+    """Model clients that answer from one cassette, one per provider."""
 
-    def __init__(self, cassette: Path, providers: Mapping[str, Provider], tell: Tell, ignore: Collection[str]) -> None:
-        self._deck = Deck(DeckOptions(path=str(cassette), ignore=tuple(ignore)))
-        self.clients = {name: _Player(provider, self._deck, tell) for name, provider in providers.items()}
+    def __init__(
+        self, cassette: Path, providers: Mapping[str, Provider], report: ReportDifference, ignore: Collection[str]
+    ) -> None:
+        self._factory = CassetteTransportFactory(CassetteOptions(path=str(cassette), ignore=tuple(ignore)))
+        self.clients = {name: CassetteClient(provider, self._factory, report) for name, provider in providers.items()}
 
     @property
-    def unplayed(self) -> int:
-        return len(self._deck.player.unplayed)
+    def unplayed_count(self) -> int:
+        return len(self._factory.replay_transport.unplayed)
 
 
-class _Player:
-    """Each conversation has a client of its own, so that it is known whose request differs."""
+class CassetteClient:
+    """Answers requests from the cassette, with one client per conversation, to attribute a differing request."""
 
-    def __init__(self, provider: Provider, deck: Deck, tell: Tell) -> None:
+    def __init__(self, provider: Provider, factory: CassetteTransportFactory, report: ReportDifference) -> None:
         self.name = provider.name
         self._provider = provider
-        self._deck = deck
-        self._tell = tell
+        self._factory = factory
+        self._report = report
         self._clients: dict[str, ModelClient] = {}
 
-    def family(self, model: str) -> str:
-        return self._client("").family(model)
+    def model_family(self, model: str) -> str:
+        return self._conversation_client("").model_family(model)
 
     async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
-        async for delta in self._client(request.conversation).stream(request):
+        async for delta in self._conversation_client(request.conversation).stream(request):
             yield delta
 
     async def aclose(self) -> None:
-        """Nothing was opened."""
+        """Does nothing: a replay opens no connection."""
 
-    def _client(self, conversation: str) -> ModelClient:
+    def _conversation_client(self, conversation: str) -> ModelClient:
         if conversation not in self._clients:
-            player = self._deck.player.telling(lambda words: self._tell(conversation, words))
-            self._clients[conversation] = _client(self._provider, player, self._deck)
+            transport = self._factory.replay_transport.with_difference_callback(
+                lambda text: self._report(conversation, text)
+            )
+            self._clients[conversation] = _make_client(self._provider, transport, self._factory)
         return self._clients[conversation]
 
 
-def _client(provider: Provider, player: ReplayTransport, deck: Deck) -> ModelClient:
-    if provider.kind in UNWIRED:
-        family = model_client(provider).family("")
-        return WireClient(provider.name, NonHttpWire(provider.name, family), player)
-    own = Deck(deck.options, deck.cassette)
-    own.player = player
-    kept = {name: value for name, value in provider.options.items() if name != "rate_limit"}
-    retry = {**kept.get("retry", {}), "first_window": 0.0}
-    playing = replace(provider, options={**kept, "cassette": own, "retry": retry})
-    return model_client(playing, catalog=known_models())
+def _make_client(provider: Provider, transport: ReplayTransport, factory: CassetteTransportFactory) -> ModelClient:
+    if provider.kind in NON_HTTP_KINDS:
+        family = model_client(provider).model_family("")
+        return WireClient(provider.name, NonHttpWire(provider.name, family), transport)
+    conversation_factory = CassetteTransportFactory(factory.options, factory.cassette)
+    conversation_factory.replay_transport = transport
+    options = {name: value for name, value in provider.options.items() if name != "rate_limit"}
+    retry = {**options.get("retry", {}), "first_window": 0.0}
+    replaying = replace(provider, options={**options, "cassette": conversation_factory, "retry": retry})
+    return model_client(replaying, catalog=shared_catalog())
 
 
 _UNKNOWN = "This call is not in the record, so there is no result for it. It was not run."
 _YES, _NO = True, False
 
 
-class PastCalls:
-    """The calls of a record by tool and input; of several alike, the one with the same id, else the earliest."""
+class RecordedCalls:
+    """Finds recorded calls by tool and input; of equal calls, the one with the same id, else the earliest."""
 
     def __init__(self, messages: Iterable[Message]) -> None:
         self._calls: dict[str, list[ToolPart]] = defaultdict(list)
         for message in messages:
             for call in message.get_parts_by_type(ToolPart):
-                self._calls[fingerprint(call.tool, call.state.input)].append(call)
+                self._calls[fingerprint_call(call.tool, call.state.input)].append(call)
 
-    def find(self, tool: str, arguments: dict[str, Any], call_id: str) -> ToolPart | None:
-        alike = self._calls.get(fingerprint(tool, arguments), [])
+    def find_call(self, tool: str, arguments: dict[str, Any], call_id: str) -> ToolPart | None:
+        alike = self._calls.get(fingerprint_call(tool, arguments), [])
         return next((call for call in alike if call.call_id == call_id), alike[0] if alike else None)
 
-    def take(self, tool: str, arguments: dict[str, Any], call_id: str) -> ToolPart | None:
-        """Each call ends once."""
-        found = self.find(tool, arguments, call_id)
+    def take_call(self, tool: str, arguments: dict[str, Any], call_id: str) -> ToolPart | None:
+        """Returns a recorded call and removes it, so that each is used once."""
+        found = self.find_call(tool, arguments, call_id)
         if found is not None:
-            self._calls[fingerprint(tool, arguments)].remove(found)
+            self._calls[fingerprint_call(tool, arguments)].remove(found)
         return found
 
 
 class RecordedTool(Tool):
-    """A tool that is offered as it is and never runs: its calls end as they once did."""
+    """A tool with the schema of the original that returns recorded results instead of running."""
 
-    def __init__(self, tool: Tool, /, *, past: PastCalls) -> None:  # pyright: ignore[reportInconsistentConstructor]
+    def __init__(self, tool: Tool, /, *, recorded: RecordedCalls) -> None:  # pyright: ignore[reportInconsistentConstructor]
         super().__init__(tool.function, name=tool.name, description=tool.description)
         self.options = tool.options
         self._parameters = tool.spec().parameters
-        self._past = past
+        self._past = recorded
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> str | ToolResult:
-        past = self._past.take(self.name, arguments, context.call_id)
-        match past.state if past else None:
+        recorded = self._past.take_call(self.name, arguments, context.call_id)
+        match recorded.state if recorded else None:
             case ToolCompleted() as done:
                 metadata = {name: value for name, value in done.metadata.items() if name != "truncated"}
                 return ToolResult(done.output, done.attachments, done.title, metadata)
             case ToolError() as failed:
                 failure = ToolFailure(failed.error)
-                failure.reason = failed.reason  # pyright: ignore[reportAttributeAccessIssue]  as it was
+                failure.reason = failed.reason  # pyright: ignore[reportAttributeAccessIssue]  the recorded reason
                 raise failure
             case _:
                 raise ToolFailure(_UNKNOWN)
 
 
 class RecordedGate:
-    """Lets through what was let through, and refuses what was refused, in the same words."""
+    """Allows and denies calls as in the recorded session, with the recorded reason."""
 
-    def __init__(self, past: PastCalls) -> None:
-        self._past = past
+    def __init__(self, recorded: RecordedCalls) -> None:
+        self._past = recorded
 
-    async def admit(self, call: ToolPart, tool: Tool, seat: AgentContext) -> Verdict:
-        past = self._past.find(call.tool, call.state.input, call.call_id)
-        match past.state if past else None:
-            case ToolError(reason="denied" | "rejected" as reason, error=words):
-                self._past.take(call.tool, call.state.input, call.call_id)
-                return Verdict(_NO, reason, words)
+    async def admit(self, call: ToolPart, tool: Tool, context: AgentContext) -> ApprovalVerdict:
+        recorded = self._past.find_call(call.tool, call.state.input, call.call_id)
+        match recorded.state if recorded else None:
+            case ToolError(reason="denied" | "rejected" as reason, error=text):
+                self._past.take_call(call.tool, call.state.input, call.call_id)
+                return ApprovalVerdict(_NO, reason, text)
             case _:
-                return Verdict(_YES)
+                return ApprovalVerdict(_YES)
 
 
-def recorded_tools(tools: Mapping[str, Tool], past: PastCalls) -> dict[str, Tool]:
-    return {name: RecordedTool(tool, past=past) for name, tool in tools.items()}
+def recorded_tools(tools: Mapping[str, Tool], recorded: RecordedCalls) -> dict[str, Tool]:
+    return {name: RecordedTool(tool, recorded=recorded) for name, tool in tools.items()}
 
 
 async def replay(
@@ -185,144 +189,170 @@ async def replay(
     own_models: bool = False,
     ignore: Collection[str] = (),
 ) -> Replay:
-    """The session from its beginning (a fork from where it branched off), with the engine's agents and tools as they
-    are now and the models' answers from its cassette; nothing is stored, and no provider is reached.
+    """Runs a session again with the engine's current agents and tools and the model responses of its cassette.
 
-    Results of calls come from the record; with `fresh_results` the tools run, under the engine's rules. The models are
-    those that answered then; with `own_models` each agent's own. `ignore` names fields of requests that may differ,
-    such as "system"."""
+    A fork starts after its shared messages. The replay stores nothing and connects to no provider. Tool results come
+    from the recorded session; with `fresh_results` the tools run under the engine's rules. The models are the recorded
+    ones; with `own_models`, those of the agents. `ignore` lists request fields that may differ, such as "system".
+    Raises ConfigurationError if there is no cassette.
+    """
     if cassette is None and engine.cassettes is None:
         raise ConfigurationError("nothing was recorded: give the engine a folder for `cassettes`, or name a cassette")
-    path = Path(cassette) if cassette is not None else cassette_of(Path(engine.cassettes or ""), session_id)
-    recorded = await load(engine.store, session_id)
-    below = await descendants(engine.store, session_id)
-    rerun = _Rerun(engine, recorded, below, fresh_results=fresh_results, own_models=own_models)
-    players = Players(path, engine.staff.plan.providers, rerun.note, ignore)
-    await rerun.run(players)
+    path = Path(cassette) if cassette is not None else cassette_path(Path(engine.cassettes or ""), session_id)
+    recorded = await load_session(engine.store, session_id)
+    descendants = await load_descendants(engine.store, session_id)
+    rerun = SessionRerun(engine, recorded, descendants, fresh_results=fresh_results, own_models=own_models)
+    cassette_clients = CassetteClients(path, engine.runtime.spec.providers, rerun.note_request_difference, ignore)
+    await rerun.run(cassette_clients)
     return Replay(
         recorded=recorded,
         session=rerun.session,
-        steps=tuple(await rerun.steps()),
-        given=len(steps_of(recorded.messages[: rerun.given])),
-        unplayed=players.unplayed,
+        steps=tuple(await rerun.compare_steps()),
+        given=len(assistant_steps(recorded.messages[: rerun.given])),
+        unplayed=cassette_clients.unplayed_count,
     )
 
 
-class _Rerun:
-    """One session, run again in memory."""
+class SessionRerun:
+    """One replay in a memory store."""
 
     def __init__(
-        self, engine: Engine, recorded: Session, below: Sequence[Session], *, fresh_results: bool, own_models: bool
+        self,
+        engine: Engine,
+        recorded: Session,
+        descendants: Sequence[Session],
+        *,
+        fresh_results: bool,
+        own_models: bool,
     ) -> None:
         self._store = MemoryStore()
-        self._twin = engine.like(store=self._store, bus=EventBus(), cassettes=None)
+        self._engine = engine.like(store=self._store, bus=EventBus(), cassettes=None)
         self._recorded = recorded
-        self._below = below
+        self._descendants = descendants
         self._own_models = own_models
-        self._past = None if fresh_results else PastCalls(m for one in (recorded, *below) for m in one.messages)
-        self.given = shared_messages(recorded)
+        self._recorded_calls = (
+            None if fresh_results else RecordedCalls(m for one in (recorded, *descendants) for m in one.messages)
+        )
+        self.given = count_shared_messages(recorded)
         self.session = Session(
             mode=recorded.mode,
             agent=recorded.agent,
             workspace_directory=recorded.workspace_directory,
-            messages=[copied(message) for message in recorded.messages[: self.given]],
+            messages=[copy_message(message) for message in recorded.messages[: self.given]],
         )
-        self._asked: dict[str, int] = defaultdict(int)
+        self._request_counts: dict[str, int] = defaultdict(int)
         self._notes: dict[tuple[str, int], list[Difference]] = defaultdict(list)
-        self._twin.bus.subscribe(LLMRequestEvent, self._count)
+        self._engine.bus.subscribe(LLMRequestEvent, self._count_request)
 
-    def note(self, conversation: str, words: str) -> None:
-        """A request differs: that of the step which is just being made, in this conversation or, of old, the root."""
-        place = conversation or self.session.id
-        self._notes[place, self._asked[place]].append(RequestDiffers(words))
+    def note_request_difference(self, conversation: str, text: str) -> None:
+        """Records a request difference for the current step of a conversation.
 
-    async def run(self, players: Players) -> None:
-        """Every input, when its time comes."""
-        toolbox = self._twin.staff.toolbox(self.session)
-        journal = await begin(self.session, self._store, self._twin.bus)
+        Old cassettes have no conversation id; then the root session applies.
+        """
+        session_id = conversation or self.session.id
+        self._notes[session_id, self._request_counts[session_id]].append(RequestDiffers(text))
+
+    async def run(self, cassette_clients: CassetteClients) -> None:
+        """Feeds all inputs in order and runs their turns."""
+        session_tools = self._engine.runtime.create_session_tools(self.session)
+        journal = await create_journal(self.session, self._store, self._engine.bus)
         if self.session.messages:
             await self._store.append(self.session.id, self.session.messages)
-        waiting = inputs_of(self._recorded.messages, self.given)
-        self._asked[self.session.id] = len(steps_of(self.session.messages))
+        pending = recorded_inputs(self._recorded.messages, self.given)
+        self._request_counts[self.session.id] = len(assistant_steps(self.session.messages))
         try:
-            if not waiting or waiting[0].after > self._asked[self.session.id]:
-                await self._turn(journal, self._crew(players, toolbox), waiting, self._next_answer())
-            while waiting:
-                given, crew = waiting.pop(0), self._crew(players, toolbox)
-                await _add(journal, given)
-                if given.compacts:
-                    await self._compact(journal, crew, given.answer)
+            if not pending or pending[0].after > self._request_counts[self.session.id]:
+                await self._run_turn(
+                    journal, self._make_run_context(cassette_clients, session_tools), pending, self._next_answer()
+                )
+            while pending:
+                given, context = pending.pop(0), self._make_run_context(cassette_clients, session_tools)
+                await _add_input(journal, given)
+                if given.is_compaction:
+                    await self._run_compaction(journal, context, given.answer)
                 elif given.answer is not None:
-                    await self._turn(journal, crew, waiting, given.answer)
+                    await self._run_turn(journal, context, pending, given.answer)
         finally:
             await journal.close()
-            if toolbox is not None:
-                await toolbox.aclose()
+            if session_tools is not None:
+                await session_tools.aclose()
 
-    async def steps(self) -> list[ReplayedStep]:
-        """The steps of this session, then those of the agents that were called."""
-        found = list(self._compared(self._recorded, self.session, self.given))
-        again = await descendants(self._store, self.session.id)
-        for recorded, now in _paired(self._below, again):
-            found += self._compared(recorded, now)
+    async def compare_steps(self) -> list[ReplayedStep]:
+        """Returns the compared steps of this session, then those of its child sessions."""
+        found = list(self._compare_sessions(self._recorded, self.session, self.given))
+        rerun_descendants = await load_descendants(self._store, self.session.id)
+        for recorded, now in _pair_sessions(self._descendants, rerun_descendants):
+            found += self._compare_sessions(recorded, now)
         return found
 
-    def _compared(self, recorded: Session | None, now: Session | None, given: int = 0) -> Iterator[ReplayedStep]:
-        before = steps_of(recorded.messages) if recorded else []
-        after = steps_of(now.messages) if now else []
-        start = len(steps_of(recorded.messages[:given])) if recorded else 0
+    def _compare_sessions(
+        self, recorded: Session | None, now: Session | None, given: int = 0
+    ) -> Iterator[ReplayedStep]:
+        before = assistant_steps(recorded.messages) if recorded else []
+        after = assistant_steps(now.messages) if now else []
+        start = len(assistant_steps(recorded.messages[:given])) if recorded else 0
         for number, (old, new) in enumerate(zip_longest(before[start:], after[start:]), start + 1):
-            noted = self._notes.get((now.id if now else "", number), [])
-            agent = (old or new).agent  # type: ignore[union-attr]  one of the two is there
+            notes = self._notes.get((now.id if now else "", number), [])
+            agent = (old or new).agent  # type: ignore[union-attr]  zip_longest yields at least one of them
             where = recorded.id if recorded else self._recorded.id
-            yield ReplayedStep(number, agent, where, (*noted, *compare_steps(old, new)))
+            yield ReplayedStep(number, agent, where, (*notes, *compare_steps(old, new)))
 
-    async def _turn(self, journal: Journal, crew: RunContext, waiting: list[Input], answer: Message | None) -> None:
+    async def _run_turn(
+        self, journal: Journal, context: RunContext, pending: list[RecordedInput], answer: Message | None
+    ) -> None:
         self.session.mode = answer.mode if answer and answer.mode else self.session.mode  # type: ignore[assignment]
 
         async def take_input() -> list[Message]:
-            made = len(steps_of(self.session.messages))
-            if waiting and waiting[0].steers and waiting[0].after <= made:
-                return await _add(journal, waiting.pop(0))
+            made = len(assistant_steps(self.session.messages))
+            if pending and pending[0].steers and pending[0].after <= made:
+                return await _add_input(journal, pending.pop(0))
             return []
 
-        await Turn(open_agent_context(self._agent(answer), journal, crew, take_input=take_input), crew).run()
+        await Turn(open_agent_context(self._select_agent(answer), journal, context, take_input=take_input)).run()
 
-    async def _compact(self, journal: Journal, crew: RunContext, summary: Message | None) -> None:
-        with suppress(OutriderError):  # what is missing then shows in the requests that follow
-            await Compactor(open_agent_context(self._agent(summary), journal, crew), crew).compact(auto=False)
+    async def _run_compaction(self, journal: Journal, context: RunContext, summary: Message | None) -> None:
+        with suppress(OutriderError):  # a missing summary shows up as a difference in the next requests
+            await ContextCompactor(open_agent_context(self._select_agent(summary), journal, context)).compact(
+                auto=False
+            )
 
-    def _agent(self, answer: Message | None) -> Agent:
-        agent = self._twin.staff.agent(answer.agent if answer else self.session.agent)
-        return agent if self._own_models else with_its_model(agent, answer, self._twin.staff.plan.providers)
+    def _select_agent(self, answer: Message | None) -> Agent:
+        agent = self._engine.runtime.find_agent(answer.agent if answer else self.session.agent)
+        return agent if self._own_models else with_recorded_model(agent, answer, self._engine.runtime.spec.providers)
 
     def _next_answer(self) -> Message | None:
-        return next(iter(steps_of(self._recorded.messages[self.given :])), None)
+        return next(iter(assistant_steps(self._recorded.messages[self.given :])), None)
 
-    def _crew(self, players: Players, toolbox: SessionTools | None) -> RunContext:
-        crew = replace(self._twin.staff.crew(self.session, toolbox), clients=players.clients)
-        if self._past is None:
-            return crew
-        return replace(crew, tools=recorded_tools(crew.tools, self._past), gate=RecordedGate(self._past))
+    def _make_run_context(self, cassette_clients: CassetteClients, session_tools: SessionTools | None) -> RunContext:
+        context = replace(
+            self._engine.runtime.create_run_context(self.session, session_tools), clients=cassette_clients.clients
+        )
+        if self._recorded_calls is None:
+            return context
+        return replace(
+            context, tools=recorded_tools(context.tools, self._recorded_calls), gate=RecordedGate(self._recorded_calls)
+        )
 
-    def _count(self, event: LLMRequestEvent) -> None:
-        self._asked[event.session_id] += 1
+    def _count_request(self, event: LLMRequestEvent) -> None:
+        self._request_counts[event.session_id] += 1
 
 
-async def _add(journal: Journal, given: Input) -> list[Message]:
-    return [await journal.add_message(message) for message in given.copies()]
+async def _add_input(journal: Journal, given: RecordedInput) -> list[Message]:
+    return [await journal.add_message(message) for message in given.copy_messages()]
 
 
-def _paired(recorded: Sequence[Session], now: Sequence[Session]) -> Iterator[tuple[Session | None, Session | None]]:
-    """Sessions of the same agent with the same input belong together, in their order."""
+def _pair_sessions(
+    recorded: Sequence[Session], now: Sequence[Session]
+) -> Iterator[tuple[Session | None, Session | None]]:
+    """Pairs recorded and replayed child sessions by agent and first input, in order."""
     left = list(now)
     for one in recorded:
-        match = next((other for other in left if _subject(other) == _subject(one)), None)
+        match = next((other for other in left if _pairing_key(other) == _pairing_key(one)), None)
         if match is not None:
             left.remove(match)
         yield one, match
     yield from ((None, other) for other in left)
 
 
-def _subject(session: Session) -> tuple[str, str]:
+def _pairing_key(session: Session) -> tuple[str, str]:
     return session.agent, session.messages[0].get_text_content() if session.messages else ""

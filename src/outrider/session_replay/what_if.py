@@ -1,4 +1,4 @@
-"""What if a step had gone otherwise: a fork of a session runs on with a change, and stands beside the original."""
+"""Runs a variant of a session: forks it, continues the fork with changes, and compares both."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from outrider.engine.approval_gate import Rules
 from outrider.engine.engine import Engine
 from outrider.errors import ConfigurationError
 from outrider.session_replay.comparison import Comparison, compare
-from outrider.session_replay.recorded_session import calls_of, load, steps_of, with_its_model
+from outrider.session_replay.recorded_session import assistant_steps, load_session, tool_calls, with_recorded_model
 from outrider.sessions.records import SessionUpdate
 from outrider.sessions.session import Session
 from outrider.types.agents import Agent
@@ -19,12 +19,15 @@ from outrider.types.messages import Message
 from outrider.types.parts import ToolPart
 from outrider.types.tool_state import EndedTime, ToolCompleted, ToolError
 
-EDITED = "edited"  # in a part's metadata: what the result was before
+EDITED = "edited"  # metadata key of a part with a changed result: the original result
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What is otherwise. `model` is a model of the agent's provider or "provider/model"; `results` are new results
-    of calls by their ids; `agent` is the name of another agent, or a new one."""
+class WhatIfChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """The changes of a variant; None and an empty dict change nothing.
+
+    `model` is a model of the agent's provider or "provider/model"; `agent` is the name of another agent, or an Agent;
+    `results` maps call ids to new results.
+    """
 
     model: str | None = None
     agent: Agent | str | None = None
@@ -34,7 +37,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WhatIf(msgspec.Struct, frozen=True):
-    """`session` is the fork, which is stored like any other; `end` is how its turn ended."""
+    """The result of `what_if`: the original, the stored fork, how its turn ended, and the comparison of both."""
 
     original: Session
     session: Session
@@ -46,72 +49,76 @@ class WhatIf(msgspec.Struct, frozen=True):
 
 
 async def what_if(engine: Engine, session_id: str, *, at_step: int | None = None, **changes: Any) -> WhatIf:
-    """Keep the first `at_step` steps of a session and what the user said until then, in a fork, and run the turn on
-    from there with a change: see `Change`. None keeps as much as has a changed result, and 0 the first input alone.
+    """Forks a session after `at_step` steps and continues the fork with changes: see `WhatIfChanges`.
 
-    The original stays as it is; the fork has a place of its own in the store, and runs under the engine's limits."""
-    change = _read(changes)
-    original = await load(engine.store, session_id)
-    steps = steps_of(original.messages)
-    number = _step(steps, at_step, change.results)
+    With `at_step=None` the fork ends after the last step with a changed result; with 0 it has only the first input.
+    The original does not change. The fork is stored and runs under the engine's limits. Raises ConfigurationError for
+    unknown changes, an unknown call id, or a step that has nothing to continue.
+    """
+    change = _parse_changes(changes)
+    original = await load_session(engine.store, session_id)
+    steps = assistant_steps(original.messages)
+    number = _count_kept_steps(steps, at_step, change.results)
     replaced = steps[number] if number < len(steps) else None
-    fork = await _fork(engine, original, _kept(original, replaced), change.results)
-    agent = _agent(engine, original, replaced, change)
-    agents = [agent, *(other for other in engine.staff.plan.agents.values() if other.name != agent.name)]
+    fork = await _create_fork(engine, original, _kept_messages(original, replaced), change.results)
+    agent = _select_agent(engine, original, replaced, change)
+    agents = [agent, *(other for other in engine.runtime.spec.agents.values() if other.name != agent.name)]
     rules = {} if change.rules is None else {"rules": change.rules}
     mode = replaced.mode if replaced and replaced.mode else original.mode
     await engine.store.update(fork, SessionUpdate(agent=agent.name, mode=mode))
     async with engine.like(agents=agents, attended=engine.attended, **rules) as twin:
         end = await twin.go_on(fork)
-    session = await load(engine.store, fork)
+    session = await load_session(engine.store, fork)
     return WhatIf(original, session, end, compare(original, session))
 
 
-def _read(changes: dict[str, Any]) -> Change:
+def _parse_changes(changes: dict[str, Any]) -> WhatIfChanges:
     try:
-        change = Change(**changes)
+        change = WhatIfChanges(**changes)
     except TypeError as error:
-        known = ", ".join(Change.__struct_fields__)
-        raise ConfigurationError(f"what if what? {error}; what can be changed is {known}") from error
-    if change == Change():
-        raise ConfigurationError("what if what? Name what is to be otherwise")
+        known = ", ".join(WhatIfChanges.__struct_fields__)
+        raise ConfigurationError(f"unknown change: {error}; possible changes are {known}") from error
+    if change == WhatIfChanges():
+        raise ConfigurationError("what_if needs at least one change")
     return change
 
 
-def _step(steps: Sequence[Message], at_step: int | None, results: Mapping[str, str]) -> int:
-    """How many steps stay."""
-    missing = results.keys() - {call.call_id for step in steps for call in calls_of(step)}
+def _count_kept_steps(steps: Sequence[Message], at_step: int | None, results: Mapping[str, str]) -> int:
+    """Returns the number of steps to keep in the fork."""
+    missing = results.keys() - {call.call_id for step in steps for call in tool_calls(step)}
     if missing:
         raise ConfigurationError(f"the session has no call {', '.join(sorted(missing))}")
-    changed = max((n for n, step in enumerate(steps, 1) for c in calls_of(step) if c.call_id in results), default=0)
+    changed = max((n for n, step in enumerate(steps, 1) for c in tool_calls(step) if c.call_id in results), default=0)
     number = changed if at_step is None else at_step
     if not 0 <= number <= len(steps):
-        raise ConfigurationError(f"the session has {len(steps)} steps; it cannot be forked behind step {number}")
+        raise ConfigurationError(f"the session has {len(steps)} steps; it cannot be forked after step {number}")
     if number < changed:
-        raise ConfigurationError(f"a result of step {changed} is to be changed, and only {number} steps would stay")
+        raise ConfigurationError(f"a result of step {changed} is changed, but the fork has only {number} steps")
     return number
 
 
-def _kept(session: Session, replaced: Message | None) -> list[Message]:
-    """Everything before the step that is made anew."""
+def _kept_messages(session: Session, replaced: Message | None) -> list[Message]:
+    """Returns the messages before the step that runs again."""
     kept = session.messages if replaced is None else session.messages[: session.messages.index(replaced)]
     if not is_cut_off(kept):
-        raise ConfigurationError("the session has ended there, so nothing can be made anew; keep fewer steps")
+        raise ConfigurationError(
+            "the turn has ended at this step: there is nothing to run again; choose an earlier step"
+        )
     return kept
 
 
-async def _fork(engine: Engine, original: Session, kept: Sequence[Message], results: Mapping[str, str]) -> str:
-    """A new session with a copy of what stays; changed results are the fork's own, and say what they were."""
+async def _create_fork(engine: Engine, original: Session, kept: Sequence[Message], results: Mapping[str, str]) -> str:
+    """Creates the fork and stores the changed results in it; the metadata holds the original results."""
     fork = await engine.store.fork(original.id, at=kept[-1].id, title=f"{original.title} (what if)".strip())
-    edited = list(_edited((await engine.store.load(fork.id)).messages, results))
+    edited = list(_edit_results((await engine.store.load(fork.id)).messages, results))
     if edited:
         await engine.store.append(fork.id, edited)
     return fork.id
 
 
-def _edited(messages: Sequence[Message], results: Mapping[str, str]) -> Iterable[ToolPart]:
+def _edit_results(messages: Sequence[Message], results: Mapping[str, str]) -> Iterable[ToolPart]:
     for message in messages:
-        for call in calls_of(message):
+        for call in tool_calls(message):
             if call.call_id in results:
                 yield _with_result(call, results[call.call_id])
 
@@ -124,15 +131,15 @@ def _with_result(call: ToolPart, output: str) -> ToolPart:
     return replace(call, state=done, metadata={**call.metadata, EDITED: was})
 
 
-def _agent(engine: Engine, original: Session, replaced: Message | None, change: Change) -> Agent:
-    providers = engine.staff.plan.providers
+def _select_agent(engine: Engine, original: Session, replaced: Message | None, change: WhatIfChanges) -> Agent:
+    providers = engine.runtime.spec.providers
     if isinstance(change.agent, Agent):
         agent = change.agent
     elif change.agent is not None:
-        agent = engine.staff.agent(change.agent)
+        agent = engine.runtime.find_agent(change.agent)
     else:
-        agent = engine.staff.agent(replaced.agent if replaced else original.agent)
-        agent = with_its_model(agent, replaced, providers)
+        agent = engine.runtime.find_agent(replaced.agent if replaced else original.agent)
+        agent = with_recorded_model(agent, replaced, providers)
     if change.instructions is not None:
         agent = replace(agent, instructions=change.instructions)
     if change.model is None:

@@ -1,1 +1,1 @@
-"""Sessions: transcripts that survive."""
+"""Sessions: the transcript, the stores that persist it, leases, inbox, approvals, export and undo."""

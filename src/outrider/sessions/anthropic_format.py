@@ -1,8 +1,7 @@
-"""A transcript in the Anthropic message format, in and out, without loss.
+"""Converts a transcript from and to the Anthropic message format without loss.
 
-In the transcript a result is part of its call; in this format it stands in the user message that follows. A user
-message that carried results keeps their order in `metadata["results"]`, so that reading and writing gives back an
-equal list.
+A transcript stores a tool result inside its call; this format puts it into the next user message. A user message that
+carried results stores their order in `metadata["results"]`, so that reading and writing returns an equal list.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +18,10 @@ UNKNOWN_RESULT = "(The result of this call is not known.)"
 
 
 def read_api_messages(api_messages: Iterable[Mapping[str, Any]], at: int) -> list[Message]:
-    """One message each. A result ends its call; one whose call is missing is kept as text."""
+    """Parses a list of API messages. A result ends its call; a result without a call becomes text.
+
+    Raises PartValidationError with the index of an invalid message.
+    """
     messages: list[Message] = []
     for position, api_message in enumerate(api_messages):
         if not isinstance(api_message, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  data from outside
@@ -28,7 +30,7 @@ def read_api_messages(api_messages: Iterable[Mapping[str, Any]], at: int) -> lis
         if role not in ("user", "assistant"):
             raise PartValidationError(f"messages[{position}]: the role must be user or assistant, got {role!r}")
         try:
-            messages.append(_read(role, api_message.get("content"), messages, at))
+            messages.append(_read_message(role, api_message.get("content"), messages, at))
         except ValueError as error:
             raise PartValidationError(f"messages[{position}]: {error}") from error
     return messages
@@ -39,18 +41,18 @@ def write_api_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     due: dict[str, ToolPart] = {}
     for position, message in enumerate(messages):
         if message.role == "user":
-            later = _carried(messages[position + 1 :])
+            later = _carried_results(messages[position + 1 :])
             written.append(_with_results(message, {id: part for id, part in due.items() if id not in later}))
             due = {id: part for id, part in due.items() if id in later}
             continue
-        later = _carried(dropwhile(_is_answer, messages[position:]))
+        later = _carried_results(dropwhile(_is_answer, messages[position:]))
         if now := {call_id: part for call_id, part in due.items() if call_id not in later}:
-            written.append({"role": "user", "content": _results(now, [])})
+            written.append({"role": "user", "content": _result_blocks(now, [])})
         due = {call_id: part for call_id, part in due.items() if call_id in later}
         due |= {part.call_id: part for part in message.get_parts_by_type(ToolPart)}
         written.append(message.to_api_format())
     if any(part.ended for part in due.values()):
-        written.append({"role": "user", "content": _results(due, [])})
+        written.append({"role": "user", "content": _result_blocks(due, [])})
     return written
 
 
@@ -58,12 +60,12 @@ def _with_results(message: Message, due: Mapping[str, ToolPart]) -> dict[str, An
     api_message = message.to_api_format()
     order = message.metadata.get("results", [])
     if due or order:
-        api_message["content"] = [*_results(due, order), *content_blocks(api_message["content"])]
+        api_message["content"] = [*_result_blocks(due, order), *content_blocks(api_message["content"])]
     return api_message
 
 
-def _carried(messages: Iterable[Message]) -> list[str]:
-    """The calls whose results the user messages that come first are known to carry."""
+def _carried_results(messages: Iterable[Message]) -> list[str]:
+    """Returns the ids of the calls whose results the leading user messages carry."""
     users = takewhile(lambda message: not _is_answer(message), messages)
     return [call_id for message in users for call_id in message.metadata.get("results", [])]
 
@@ -73,32 +75,32 @@ def _is_answer(message: Message) -> bool:
 
 
 def result_parts(results: Iterable[Any]) -> list[ToolResultPart]:
-    """Tool results in any of the forms that people have them in."""
+    """Converts tool results to parts: ToolResultParts, tool_result blocks, or dicts without a type."""
     parts: list[ToolResultPart] = []
     for result in results:
-        part = result if isinstance(result, ToolResultPart) else part_from_anthropic(_as_result(result))
+        part = result if isinstance(result, ToolResultPart) else part_from_anthropic(_to_result_block(result))
         if not isinstance(part, ToolResultPart):
             raise PartValidationError(f"expected a tool result, got {part.type}")
         parts.append(part)
     return parts
 
 
-def settle(message: Message, call_id: str, result: ToolResultPart, at: int) -> None:
-    """End an open call of this message with its result."""
+def apply_tool_result(message: Message, call_id: str, result: ToolResultPart, at: int) -> None:
+    """Ends an open call of this message with its result."""
     call = message.find_call(call_id)
     if call is not None:
-        message.update_part(call.id, lambda part: _ended(part, result, at))
+        message.update_part(call.id, lambda part: _end_call(part, result, at))
 
 
-def _read(role: Any, content: Any, earlier: list[Message], at: int) -> Message:
+def _read_message(role: Any, content: Any, earlier: list[Message], at: int) -> Message:
     message = Message(role, metadata={"content": "string"} if isinstance(content, str) else {})
     results: list[str] = []
     for block in content_blocks(content):
         part = part_from_anthropic(block)
         if not isinstance(part, ToolResultPart):
             message.add_part(part)
-        elif (answered := _asked_in(earlier, part.tool_use_id)) is not None:
-            settle(answered, part.tool_use_id, part, at)
+        elif (answered := _find_call_message(earlier, part.tool_use_id)) is not None:
+            apply_tool_result(answered, part.tool_use_id, part, at)
             results.append(part.tool_use_id)
         else:
             text = f"(result of a call that is no longer here)\n{part.content}"
@@ -108,9 +110,10 @@ def _read(role: Any, content: Any, earlier: list[Message], at: int) -> Message:
     return message
 
 
-def _asked_in(earlier: list[Message], call_id: str) -> Message | None:
-    """The answer that asked for this call and has no result for it yet: one of those since the user spoke last.
-    Results may come in several messages."""
+def _find_call_message(earlier: list[Message], call_id: str) -> Message | None:
+    """Returns the response with this open call, if it is newer than the last user input.
+
+    Several user messages may carry the results of one response."""
     for message in reversed(earlier):
         if message.role == "user" and "results" not in message.metadata:
             return None
@@ -120,7 +123,7 @@ def _asked_in(earlier: list[Message], call_id: str) -> Message | None:
     return None
 
 
-def _ended(part: ToolPart, result: ToolResultPart, at: int) -> ToolPart:
+def _end_call(part: ToolPart, result: ToolResultPart, at: int) -> ToolPart:
     kept = dict(result.metadata)
     if not result.content.strip() and "content" not in kept:
         kept["content"] = result.to_api_format().get("content")
@@ -137,8 +140,9 @@ def _ended(part: ToolPart, result: ToolResultPart, at: int) -> ToolPart:
     return part.with_state(running).with_state(state)
 
 
-def _results(due: Mapping[str, ToolPart], order: Sequence[str]) -> list[dict[str, Any]]:
-    """Result blocks: those that came in a known order first, then the rest; a call without a result gets one."""
+def _result_blocks(due: Mapping[str, ToolPart], order: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns result blocks in `order`, then the others. A call without a result gets an error block, because the API
+    requires a result for every call."""
     known = [call_id for call_id in order if call_id in due]
     rest = [call_id for call_id in due if call_id not in known]
     blocks: list[dict[str, Any]] = []
@@ -150,6 +154,6 @@ def _results(due: Mapping[str, ToolPart], order: Sequence[str]) -> list[dict[str
     return blocks
 
 
-def _as_result(result: Any) -> dict[str, Any]:
+def _to_result_block(result: Any) -> dict[str, Any]:
     fields = as_dict(result)
     return fields if "type" in fields else {"type": "tool_result", **fields}

@@ -1,4 +1,4 @@
-"""Named points at which a test may kill the process; they cost one comparison when nobody asks for a fault."""
+"""Named points at which a test can kill the process. Without a test a failpoint costs one string comparison."""
 
 import itertools
 import os
@@ -10,6 +10,6 @@ _visits = itertools.count(1)
 
 
 def failpoint(point: str) -> None:
-    """`OUTRIDER_FAULT=FP-name@3` kills this process the third time that it reaches FP-name."""
+    """Kills the process with SIGKILL if the environment asks for it: `OUTRIDER_FAULT=FP-name@3`, at the third visit."""
     if point == _wanted and next(_visits) == _last:
         os.kill(os.getpid(), signal.SIGKILL)

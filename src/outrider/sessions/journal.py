@@ -1,4 +1,4 @@
-"""The one path on which a session changes: a change is kept, then applied, then told, in that order."""
+"""The single write path of a session: each change is stored, then applied in memory, then published."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from outrider.errors import InvalidStateTransition, LeaseLostError, StorageFullError, StoreError
 from outrider.event_bus import EventBus
-from outrider.sessions import failpoints as faults
+from outrider.sessions.failpoints import failpoint
 from outrider.sessions.leases import LeaseOwner, SessionLease
 from outrider.sessions.records import InboxItem, Lease, SessionUpdate, StoredSession
-from outrider.sessions.recovery import Describe, repair
+from outrider.sessions.recovery import DescribeCall, repair_transcript
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
-from outrider.sessions.write_queue import PendingChange, PendingChanges, ShieldedTasks
+from outrider.sessions.write_queue import PendingChange, ShieldedTasks, WriteQueue
 from outrider.types.codec import AnyPart
 from outrider.types.events import (
     ErrorEvent,
@@ -30,16 +30,16 @@ from outrider.types.ids import now_ms
 from outrider.types.messages import Message, MessageTime
 from outrider.types.parts import CompactionPart, ToolPart
 
-# A little less than the law's 250 ms and 4 KiB, since storing takes its time as well.
+# Below the guaranteed 250 ms and 4 KiB, because the write itself takes time.
 FLUSH_SECONDS = 0.2
 FLUSH_CHARACTERS = 3072
 
 
 class DraftBuffer:
-    """`due` is called when what was shown has to be kept now."""
+    """Collects parts that are still streaming. Calls `on_due` after FLUSH_SECONDS or FLUSH_CHARACTERS."""
 
-    def __init__(self, due: Callable[[], object]) -> None:
-        self._due = due
+    def __init__(self, on_due: Callable[[], object]) -> None:
+        self._on_due = on_due
         self._parts: dict[str, Callable[[], AnyPart]] = {}
         self._characters = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -47,44 +47,44 @@ class DraftBuffer:
     def __bool__(self) -> bool:
         return bool(self._parts)
 
-    def add(self, part_id: str, characters: int, current: Callable[[], AnyPart]) -> None:
-        """More of a part was shown; `current` gives the part so far."""
+    def add_draft(self, part_id: str, characters: int, current: Callable[[], AnyPart]) -> None:
+        """Records that a part grew by `characters`; `current` returns its value so far."""
         self._parts[part_id] = current
         self._characters += characters
         if self._characters >= FLUSH_CHARACTERS:
-            self._ring()
+            self._flush_now()
         else:
-            self.wake()
+            self.start_timer()
 
-    def wake(self) -> None:
-        """Something was shown: see to it that it is kept in time."""
+    def start_timer(self) -> None:
+        """Starts the flush timer if it does not run."""
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._ring)
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush_now)
 
-    def drop(self, part_id: str) -> None:
-        """The part is final."""
+    def drop_draft(self, part_id: str) -> None:
+        """Removes a part, because its final value is written."""
         self._parts.pop(part_id, None)
 
-    def take(self) -> list[AnyPart]:
+    def take_drafts(self) -> list[AnyPart]:
         parts, self._parts, self._characters = self._parts, {}, 0
         return [current() for current in parts.values()]
 
-    def stop(self) -> None:
+    def cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _ring(self) -> None:
-        self.stop()
+    def _flush_now(self) -> None:
+        self.cancel_timer()
         self._characters = 0
-        self._due()
+        self._on_due()
 
 
 class Journal(AbstractAsyncContextManager["Journal"]):
-    """Writes for one session, as its owner. `lost` is set once somebody else has taken the session over.
+    """Writes the changes of one session. `lost` is set when another owner acquires the session's lease.
 
-    When the disk is full a change raises StorageFullError, is told of as an error, and stays in memory: it is kept,
-    applied and told, in its order, as soon as a later attempt succeeds.
+    If the disk is full, a change raises StorageFullError, publishes an error event and stays in the queue. A later
+    attempt stores, applies and publishes the queued changes in their order.
     """
 
     def __init__(
@@ -97,227 +97,247 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         clock: Callable[[], int] = now_ms,
     ) -> None:
         self.session = session
-        self.holding = SessionLease(session.id, store, bus, self.retry, held)
-        self.lost = self.holding.lost
+        self.lease = SessionLease(session.id, store, bus, self.retry_writes, held)
+        self.lost = self.lease.lost
         self._store = store
         self._bus = bus
         self._clock = clock
-        self._order = asyncio.Lock()
-        self._changes = PendingChanges(self.holding.append, self._apply)
-        self._drafts = DraftBuffer(self._flush_soon)
-        self._keeps_soon = False
-        self._works = ShieldedTasks(in_place=store.prompt)
+        self._write_lock = asyncio.Lock()
+        self._queue = WriteQueue(self.lease.append, self._apply_change)
+        self._drafts = DraftBuffer(self._start_draft_flush)
+        self._drain_scheduled = False
+        self._tasks = ShieldedTasks(eager=store.prompt)
 
     async def add_message(self, message: Message, *, takes: Sequence[str] = ()) -> Message:
-        """`takes` are the inbox items that this message came from: those have reached the disk before."""
+        """Stores and publishes a message. `takes` lists the inbox items that it came from.
+
+        A message from the inbox needs no fsync: the item is on disk, and a crash would deliver it again.
+        """
         message.join(self.session.id)
         message.time = message.time or MessageTime(self._clock())
-        await self._record(PendingChange(message, takes=takes, synced=not takes))
+        await self._write_change(PendingChange(message, takes=takes, synced=not takes))
         if any(isinstance(part, CompactionPart) for part in message.parts):
-            faults.failpoint("FP-mid-compaction")
+            failpoint("FP-mid-compaction")
         return message
 
     def open_message(self, message: Message) -> Message:
-        """Begin an answer. It is told of at once, like a delta, and kept with the first of its parts or within 250 ms:
-        with an empty one nothing would be lost."""
+        """Starts a response: publishes it at once and stores it with its first part, or within 250 ms.
+
+        The write can wait because an empty message holds nothing that a crash could lose.
+        """
         message.join(self.session.id)
         message.time = message.time or MessageTime(self._clock())
-        self._add(message)
-        self._changes.open(message)
-        self._drafts.wake()
+        self._append_message(message)
+        self._queue.add_open_message(message)
+        self._drafts.start_timer()
         return message
 
-    async def take(self, item: InboxItem) -> Message:
-        """Bring an inbox item into the transcript, exactly once whoever tries."""
+    async def take_inbox_item(self, item: InboxItem) -> Message:
+        """Moves an inbox item into the transcript. Only one process succeeds; others raise StoreError."""
         return await self.add_message(item.message, takes=[item.id])
 
-    async def discard(self, item_id: str) -> None:
-        """Take an inbox item that is not wanted any more, so that nobody else does."""
-        await self._record(PendingChange(takes=[item_id]))
+    async def discard_inbox_item(self, item_id: str) -> None:
+        """Marks an inbox item as taken without adding it to the transcript."""
+        await self._write_change(PendingChange(takes=[item_id]))
 
     async def put_message(self, message: Message) -> None:
-        """Keep what became known about a message: how it finished, what it used. Its parts have their own way."""
-        await self._record(PendingChange() if self._changes.holds(message) else PendingChange(head=message))
+        """Stores the fields of a message, such as finish reason and usage, without its parts."""
+        await self._write_change(
+            PendingChange() if self._queue.has_message_head(message) else PendingChange(head=message)
+        )
 
     def put_message_soon(self, message: Message) -> None:
-        """As `put_message`, without waiting: where something is kept next anyway."""
-        self._changes.hold(message)
-        self._drafts.wake()
+        """Queues the fields of a message for the next write and returns at once."""
+        self._queue.add_message_head(message)
+        self._drafts.start_timer()
 
     async def put_part(self, part: AnyPart, message: Message, *, synced: bool = False) -> AnyPart:
-        """Add a part to a message of the session, or give it its new value. A call only makes legal moves. Before
-        something happens of which a machine that comes back must know, it is to be `synced`."""
-        part = _moved(part, message)
-        _reach_call(part, "FP-before-record-call", "FP-after-effect-before-result")
-        await self._record(PendingChange(self._final(part, message), into=message, synced=synced))
-        _reach_call(part, "FP-after-record-call", "FP-after-result")
+        """Adds or replaces a part of a message. Raises InvalidStateTransition for an illegal tool state change.
+
+        With `synced` the part is on disk on return, which a caller needs before an effect that a restart must know of.
+        """
+        part = _checked_transition(part, message)
+        _call_failpoint(part, "FP-before-record-call", "FP-after-effect-before-result")
+        await self._write_change(PendingChange(self._finalize_part(part, message), into=message, synced=synced))
+        _call_failpoint(part, "FP-after-record-call", "FP-after-result")
         return part
 
     def put_part_soon(self, part: AnyPart, message: Message) -> None:
-        """As `put_part`, without waiting: it counts at once, and is kept in one write with what follows, or soon.
-        Whoever writes next and waits hears of a failure."""
+        """Applies a part at once and queues it for the next write. The next awaited write raises its error, if any."""
         message.put_part(part)
-        self._changes.add(PendingChange(self._final(part, message), synced=False), watched=False)
-        self._drafts.wake()
+        self._queue.add(PendingChange(self._finalize_part(part, message), synced=False), watched=False)
+        self._drafts.start_timer()
 
-    def keep_soon(self) -> None:
-        """What was put soon is kept now, unless something follows at once that keeps it all."""
-        if not self._keeps_soon:
-            self._keeps_soon = True
-            asyncio.get_running_loop().call_soon(self._keep_waiting)
+    def flush_soon(self) -> None:
+        """Schedules a write of the queue, unless an awaited write in this loop iteration does it."""
+        if not self._drain_scheduled:
+            self._drain_scheduled = True
+            asyncio.get_running_loop().call_soon(self._start_scheduled_drain)
 
-    async def update(self, update: SessionUpdate) -> None:
-        async with self._order:
+    async def update_session(self, update: SessionUpdate) -> None:
+        """Stores new session fields, applies them and publishes SessionUpdatedEvent."""
+        async with self._write_lock:
             stored = await self._store.update(self.session.id, update)
-            _adopt(self.session, stored)
+            _copy_session_fields(self.session, stored)
             changes: dict[str, Any] = {name: getattr(stored, name) for name in ("title", "mode", "agent")}
-            self._tell(SessionUpdatedEvent(changes=changes, seq=stored.seq))
+            self._publish(SessionUpdatedEvent(changes=changes, seq=stored.seq))
 
-    def tell(self, event: Event) -> None:
-        """Tell of what happened after the changes that came before it, once those are kept and told."""
-        if not self._changes.hold_back(event):
+    def publish_event(self, event: Event) -> None:
+        """Publishes an event after all queued changes before it are stored and published."""
+        if not self._queue.add_event(event):
             self._bus.publish(event)
 
-    async def told(self) -> None:
-        """Once nothing that happened is held back any more."""
-        if self._changes.holds_news:
-            await self._works.do(self._flush_quietly())
+    async def flush_events(self) -> None:
+        """Writes the queue if it holds back events, so that they are published on return."""
+        if self._queue.has_events:
+            await self._tasks.run_shielded(self._flush_quietly())
 
-    def show(self, delta: PartDeltaEvent | ToolInputDeltaEvent, current: Callable[[], AnyPart]) -> None:
-        """Tell of a piece as it arrives; `current` gives the part so far, which is stored within 250 ms or 4 KiB."""
-        self._tell(delta)
-        self.draft(delta.part_id, len(delta.delta), current)
+    def publish_delta(self, delta: PartDeltaEvent | ToolInputDeltaEvent, current: Callable[[], AnyPart]) -> None:
+        """Publishes a streaming delta. `current` returns the part so far; it is stored within 250 ms or 4 KiB."""
+        self._publish(delta)
+        self.buffer_draft(delta.part_id, len(delta.delta), current)
 
-    def draft(self, part_id: str, characters: int, current: Callable[[], AnyPart]) -> None:
-        """Keep a part that is not final, as `current` gives it then, within 250 ms or 4 KiB."""
-        self._drafts.add(part_id, characters, current)
+    def buffer_draft(self, part_id: str, characters: int, current: Callable[[], AnyPart]) -> None:
+        """Stores an incomplete part, as `current` returns it at that time, within 250 ms or 4 KiB."""
+        self._drafts.add_draft(part_id, characters, current)
 
-    async def flush(self) -> None:
-        """Keep what was shown, as drafts."""
-        async with self._order:
-            await self._changes.drain()
-            if drafts := self._drafts.take():
-                await self.holding.append(drafts, draft=True)
-                faults.failpoint("FP-mid-stream")
+    async def flush_drafts(self) -> None:
+        """Writes the queue, then the buffered incomplete parts as drafts."""
+        async with self._write_lock:
+            await self._queue.drain()
+            if drafts := self._drafts.take_drafts():
+                await self.lease.append(drafts, draft=True)
+                failpoint("FP-mid-stream")
 
     @property
-    def takes_input(self) -> bool:
-        """Whether an inbox item is on its way: somebody waits for it, was cancelled then, or a full disk refused it."""
-        return self._changes.takes_input
+    def has_pending_input(self) -> bool:
+        """True while the queue holds an inbox item that is not stored yet, for example because the disk is full."""
+        return self._queue.has_inbox_items
 
-    async def retry(self) -> bool:
-        """Try again to keep what a full disk refused; says whether nothing waits any more."""
-        await self._works.do(self._drain_in_order())
-        return not self._changes
+    async def retry_writes(self) -> bool:
+        """Repeats the writes that a full disk rejected; returns True if the queue is empty."""
+        await self._tasks.run_shielded(self._drain_in_order())
+        return not self._queue
 
     async def close(self) -> None:
-        """Keep what was shown, give the session back, and stop."""
-        self._drafts.stop()
-        await self.holding.stop()
-        await self._works.settled()
+        """Stops the timers, writes drafts, and releases the lease."""
+        self._drafts.cancel_timer()
+        await self.lease.stop_renewal()
+        await self._tasks.wait_finished()
         if not self.lost.is_set():
-            await self._works.do(self.flush())
-        await self.holding.give_back()
+            await self._tasks.run_shielded(self.flush_drafts())
+        await self.lease.release_lease()
 
     async def __aexit__(self, *_: Any) -> None:
         await self.close()
 
-    def _add(self, message: Message, seq: int | None = None) -> None:
+    def _append_message(self, message: Message, seq: int | None = None) -> None:
         self.session.add_message(message)
-        self._tell(MessageAddedEvent(role=message.role, part_count=len(message.parts), message_id=message.id, seq=seq))
+        self._publish(
+            MessageAddedEvent(role=message.role, part_count=len(message.parts), message_id=message.id, seq=seq)
+        )
 
-    def _final(self, part: AnyPart, message: Message) -> AnyPart:
+    def _finalize_part(self, part: AnyPart, message: Message) -> AnyPart:
         part.adopt(message.id, self.session.id)
-        self._drafts.drop(part.id)
+        self._drafts.drop_draft(part.id)
         return part
 
-    def _apply(self, entry: PendingChange, seq: int) -> None:
-        """What is kept counts from now on, and is told."""
-        if entry.news is not None:
-            self._bus.publish(entry.news)
+    def _apply_change(self, entry: PendingChange, seq: int) -> None:
+        """Applies a stored change to the session and publishes it."""
+        if entry.event is not None:
+            self._bus.publish(entry.event)
         elif isinstance(entry.value, Message):
-            self._add(entry.value, seq)
+            self._append_message(entry.value, seq)
         elif entry.value is not None:
-            if entry.into is not None and not _has_ended(entry.into, entry.value):
+            if entry.into is not None and not _already_ended(entry.into, entry.value):
                 entry.into.put_part(entry.value)
-            self._drafts.drop(entry.value.id)  # of what a thread told while it was written
-            self._tell(PartUpdatedEvent(part=entry.value, seq=seq))
+            self._drafts.drop_draft(entry.value.id)  # a thread may have added a draft during the write
+            self._publish(PartUpdatedEvent(part=entry.value, seq=seq))
 
-    async def _record(self, entry: PendingChange) -> None:
-        """A caller that is cancelled does not tear a change apart: it is kept, applied and told, or none of it."""
-        self._changes.add(entry)
-        await self._works.do(self._drain_in_order())
-        self._changes.check(entry)
+    async def _write_change(self, entry: PendingChange) -> None:
+        """Queues a change and writes the queue. The write completes even if the caller is cancelled."""
+        self._queue.add(entry)
+        self._drain_scheduled = False  # this write includes it
+        await self._tasks.run_shielded(self._drain_in_order())
+        self._queue.raise_failure(entry)
 
     async def _drain_in_order(self) -> None:
-        async with self._order:
-            self._keeps_soon = False  # it is kept now
-            await self._changes.drain()
+        async with self._write_lock:
+            self._drain_scheduled = False
+            await self._queue.drain()
 
-    def _keep_waiting(self) -> None:
-        if self._keeps_soon:
-            self._works.start(self._drain_in_order())
+    def _start_scheduled_drain(self) -> None:
+        if self._drain_scheduled:
+            self._tasks.start_task(self._drain_in_order())
 
-    def _flush_soon(self) -> None:
-        """Unless somebody is about to keep all there is."""
-        if self._drafts or not self._works:
-            self._works.start(self._flush_quietly())
+    def _start_draft_flush(self) -> None:
+        """Starts a flush, unless there are no drafts and a running write includes everything else."""
+        if self._drafts or not self._tasks:
+            self._tasks.start_task(self._flush_quietly())
 
     async def _flush_quietly(self) -> None:
-        """A draft that cannot be kept was told of; the final value comes with its own error."""
+        """Flushes drafts and publishes store errors instead of raising them.
+
+        A full disk and a lost lease publish their own error; the final value of the part raises to its caller.
+        """
         try:
-            await self.flush()
+            await self.flush_drafts()
         except StoreError as error:
             if not isinstance(error, StorageFullError | LeaseLostError):
-                self._tell(ErrorEvent(error_type=type(error).__name__, message=error.message))
+                self._publish(ErrorEvent(error_type=type(error).__name__, message=error.message))
 
-    def _tell(self, event: Event) -> None:
+    def _publish(self, event: Event) -> None:
         self._bus.publish(event if event.session_id else replace(event, session_id=self.session.id))
 
 
-async def begin(session: Session, store: Store, bus: EventBus, *, holder: LeaseOwner | None = None) -> Journal:
-    """Keep a new session, and write for it."""
-    await store.create(StoredSession.of(session))
-    held = (holder, await holder.acquire(session.id)) if holder else None
+async def create_journal(
+    session: Session, store: Store, bus: EventBus, *, lease_owner: LeaseOwner | None = None
+) -> Journal:
+    """Stores a new session and returns its journal; with a `lease_owner`, acquires the lease."""
+    await store.create(StoredSession.from_session(session))
+    held = (lease_owner, await lease_owner.acquire(session.id)) if lease_owner else None
     return Journal(session, store, bus, held=held)
 
 
-async def resume(
+async def resume_journal(
     session_id: str,
     store: Store,
     bus: EventBus,
     *,
-    holder: LeaseOwner | None = None,
+    lease_owner: LeaseOwner | None = None,
     take_over: bool = False,
-    describe: Describe = lambda _: "",
-    repeats: bool = False,
+    describe: DescribeCall = lambda _: "",
+    repeat_calls: bool = False,
 ) -> Journal:
-    """Own a stored session and go on with it; what a crash left open is ended first, or with `repeats` put back where
-    a call is safe to repeat."""
-    held = (holder, await holder.acquire(session_id, take_over=take_over)) if holder else None
+    """Opens a stored session and repairs what a crash left unfinished.
+
+    `describe` returns a note about the effects of an interrupted call. With `repeat_calls`, calls that are safe to
+    repeat are queued again instead of ended.
+    """
+    held = (lease_owner, await lease_owner.acquire(session_id, take_over=take_over)) if lease_owner else None
     transcript = await store.load(session_id)
-    repaired = repair(transcript, now_ms(), describe, repeats=repeats)
+    repaired = repair_transcript(transcript, now_ms(), describe, repeat_calls=repeat_calls)
     if repaired:
         await store.append(session_id, repaired, token=held[1].token if held else None)
-    return Journal(session_from(transcript.session, transcript.messages), store, bus, held=held)
+    return Journal(session_from_stored(transcript.session, transcript.messages), store, bus, held=held)
 
 
-def session_from(stored: StoredSession, messages: list[Message]) -> Session:
+def session_from_stored(stored: StoredSession, messages: list[Message]) -> Session:
     session = Session(id=stored.id, parent_id=stored.parent_id, forked_from=stored.forked_from)
-    _adopt(session, stored)
+    _copy_session_fields(session, stored)
     session.messages = messages
     return session
 
 
-def _adopt(session: Session, stored: StoredSession) -> None:
+def _copy_session_fields(session: Session, stored: StoredSession) -> None:
     session.title, session.agent = stored.title, stored.agent
     session.workspace_directory = stored.workspace_directory
-    session.mode = stored.mode  # type: ignore[assignment]  a newer version's mode is kept as it is
+    session.mode = stored.mode  # type: ignore[assignment]  a mode of a newer version stays as it is
     session.time = stored.time or session.time
 
 
-def _moved(part: AnyPart, message: Message) -> AnyPart:
-    """A call after the move from what is known of it; an illegal one raises."""
+def _checked_transition(part: AnyPart, message: Message) -> AnyPart:
+    """Returns the part after a legal state change. Raises InvalidStateTransition if a tool call may not change so."""
     known = next((known for known in message.parts if known.id == part.id), None)
     if not isinstance(part, ToolPart) or not isinstance(known, ToolPart):
         return part
@@ -327,13 +347,13 @@ def _moved(part: AnyPart, message: Message) -> AnyPart:
     return part if state is part.state else replace(part, state=state)
 
 
-def _has_ended(message: Message, part: AnyPart) -> bool:
-    """Whether a call has ended while it still waited to be kept as running, as where the disk is full."""
+def _already_ended(message: Message, part: AnyPart) -> bool:
+    """True if the call ended while its running state was still queued, for example because the disk was full."""
     if not isinstance(part, ToolPart) or part.ended:
         return False
     return any(known.id == part.id and known.ended for known in message.get_parts_by_type(ToolPart))
 
 
-def _reach_call(part: AnyPart, running: str, ended: str) -> None:
+def _call_failpoint(part: AnyPart, running: str, ended: str) -> None:
     if isinstance(part, ToolPart) and part.state.status != "pending":
-        faults.failpoint(ended if part.ended else running)
+        failpoint(ended if part.ended else running)

@@ -1,4 +1,4 @@
-"""Who holds sessions, with one beat for all of them, and what is written as long as one is held."""
+"""Session leases: one timer renews all leases of a process, and writes use the lease's fencing token."""
 
 import asyncio
 import logging
@@ -6,76 +6,86 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from outrider.errors import LeaseLostError, OutriderError, StorageFullError, StoreError
 from outrider.event_bus import EventBus
-from outrider.sessions.records import Kept, Lease, Owner
+from outrider.sessions.records import Lease, ProcessIdentity, StoredValue
 from outrider.sessions.store import Store
 from outrider.types.events import ErrorEvent
 
-TOGETHER = 64
+RENEWAL_BATCH = 64
 
 _log = logging.getLogger("outrider.sessions")
 
 
 class LeaseOwner:
-    """Owns sessions of a store. Between two beats lies a third of the time that a lease lives; meanwhile there is a
-    timer and no task, however many sessions are held."""
+    """Acquires leases for this process and renews them after a third of their lifetime.
 
-    def __init__(self, store: Store, owner: Owner) -> None:
+    One timer serves all leases; a task exists only during a renewal, so idle sessions cost nothing.
+    """
+
+    def __init__(self, store: Store, owner: ProcessIdentity) -> None:
         self._store = store
         self._owner = owner
-        self._held: dict[SessionLease, Lease] = {}
+        self._leases: dict[SessionLease, Lease] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._beat: asyncio.Task[None] | None = None
+        self._renewal: asyncio.Task[None] | None = None
 
     async def acquire(self, session_id: str, *, take_over: bool = False) -> Lease:
         return await self._store.acquire(session_id, self._owner, take_over=take_over)
 
-    def hold(self, holding: "SessionLease", lease: Lease) -> None:
-        self._held[holding] = lease
-        self._wind(lease.ttl_ms)
+    def add_lease(self, session_lease: "SessionLease", lease: Lease) -> None:
+        self._leases[session_lease] = lease
+        self._schedule_renewal(lease.ttl_ms)
 
-    def let_go(self, holding: "SessionLease") -> None:
-        self._held.pop(holding, None)
-        if not self._held and self._timer is not None:
+    def remove_lease(self, session_lease: "SessionLease") -> None:
+        self._leases.pop(session_lease, None)
+        if not self._leases and self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def beat(self) -> None:
-        """One that takes long, as where the store is busy, is not followed by another at the same time."""
-        if self._beat is None or self._beat.done():
-            self._beat = asyncio.create_task(self._renew_all())
+    def start_renewal(self) -> None:
+        """Starts a renewal of all leases, unless the previous one still runs, for example because the store is busy."""
+        if self._renewal is None or self._renewal.done():
+            self._renewal = asyncio.create_task(self._renew_all())
 
-    def _wind(self, ttl_ms: int) -> None:
+    def _schedule_renewal(self, ttl_ms: int) -> None:
         loop = asyncio.get_running_loop()
-        due = loop.time() + ttl_ms / 3000
-        if self._timer is not None and self._timer.when() <= due:
+        due_at = loop.time() + ttl_ms / 3000
+        if self._timer is not None and self._timer.when() <= due_at:
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = loop.call_at(due, self._ring)
+        self._timer = loop.call_at(due_at, self._renewal_due)
 
-    def _ring(self) -> None:
+    def _renewal_due(self) -> None:
         self._timer = None
-        self._wind(min(lease.ttl_ms for lease in self._held.values()))
-        self.beat()
+        self._schedule_renewal(min(lease.ttl_ms for lease in self._leases.values()))
+        self.start_renewal()
 
     async def _renew_all(self) -> None:
-        held = list(self._held.items())
-        for start in range(0, len(held), TOGETHER):
-            await asyncio.gather(*(self._renew(holding, lease) for holding, lease in held[start : start + TOGETHER]))
+        held = list(self._leases.items())
+        for start in range(0, len(held), RENEWAL_BATCH):
+            await asyncio.gather(
+                *(
+                    self._renew_lease(session_lease, lease)
+                    for session_lease, lease in held[start : start + RENEWAL_BATCH]
+                )
+            )
 
-    async def _renew(self, holding: "SessionLease", lease: Lease) -> None:
-        """One that was let go of since the beat began is left alone: what was given back must not be taken back."""
-        if holding not in self._held:
+    async def _renew_lease(self, session_lease: "SessionLease", lease: Lease) -> None:
+        """Renews one lease, unless it was removed since the renewal started: a released lease must not come back."""
+        if session_lease not in self._leases:
             return
         try:
-            await holding.renew(lease)
-        except Exception:  # noqa: BLE001  a defect here must not cost the others their leases
-            _log.exception("session %s could not be held on to", lease.session_id)
+            await session_lease.renew_lease(lease)
+        except Exception:  # noqa: BLE001  an error with one lease must not stop the renewal of the others
+            _log.exception("the lease of session %s could not be renewed", lease.session_id)
 
 
 class SessionLease:
-    """A session as it is written: by whoever holds it, else by anybody. When somebody else has taken it over, `lost` is
-    set and `when_lost` called. With each beat what could not be kept is tried again."""
+    """Writes to one session with its lease, or without a token if there is none.
+
+    When another owner acquires the session, `lost` is set and `on_lost` is called. Each renewal also calls `retry`,
+    which repeats writes that failed because the disk was full.
+    """
 
     def __init__(
         self,
@@ -86,18 +96,18 @@ class SessionLease:
         held: tuple[LeaseOwner, Lease] | None = None,
     ) -> None:
         self.lost = asyncio.Event()
-        self.when_lost: Callable[[], object] | None = None
+        self.on_lost: Callable[[], object] | None = None
         self._session_id = session_id
         self._store = store
         self._bus = bus
         self._retry = retry
-        self._holder, self._lease = held or (None, None)
+        self._owner, self._lease = held or (None, None)
         self._renewal: asyncio.Task[object] | None = None
         if held is not None:
-            held[0].hold(self, held[1])
+            held[0].add_lease(self, held[1])
 
     async def append(
-        self, values: Sequence[Kept], takes: Sequence[str] = (), *, draft: bool = False, synced: bool = True
+        self, values: Sequence[StoredValue], takes: Sequence[str] = (), *, draft: bool = False, synced: bool = True
     ) -> int:
         token = self._lease.token if self._lease else None
         try:
@@ -105,51 +115,54 @@ class SessionLease:
                 self._session_id, values, token=token, draft=draft, synced=synced, takes=takes
             )
         except LeaseLostError:
-            self.lose()
+            self.mark_lost()
             raise
         except StorageFullError as error:
-            self._tell(error)
+            self._publish_error(error)
             raise
 
-    def lose(self) -> None:
-        """Whoever found it out says so first; later ones, who find it out while they end, are not disturbed."""
+    def mark_lost(self) -> None:
+        """Records the loss of the lease once.
+
+        `on_lost` runs in the next loop iteration, so the write that detected the loss raises LeaseLostError first.
+        """
         if not self.lost.is_set():
             self.lost.set()
-            self._let_go()
-            asyncio.get_running_loop().call_soon(self._stop)
+            self._detach()
+            asyncio.get_running_loop().call_soon(self._notify_lost)
 
-    async def stop(self) -> None:
-        """No beat comes after this: it would take back what is given back."""
-        self._let_go()
+    async def stop_renewal(self) -> None:
+        """Stops the renewal and waits for a running one: it must not renew a lease after its release."""
+        self._detach()
         if self._renewal is not None:
             await asyncio.wait([self._renewal])
 
-    async def give_back(self) -> None:
+    async def release_lease(self) -> None:
         if self._lease is not None and not self.lost.is_set():
             await self._store.release(self._lease)
 
-    async def renew(self, lease: Lease) -> None:
+    async def renew_lease(self, lease: Lease) -> None:
         self._renewal = asyncio.current_task()
         try:
             await self._store.renew(lease)
             await self._retry()
         except LeaseLostError as error:
-            self.lose()
-            self._tell(error)
+            self.mark_lost()
+            self._publish_error(error)
         except StoreError:
-            return  # the store is full or busy: nobody else can have taken the lease meanwhile without a trace
+            return  # the store is full or busy; the next renewal detects a takeover by its token
         finally:
             self._renewal = None
 
-    def _let_go(self) -> None:
-        if self._holder is not None:
-            self._holder.let_go(self)
+    def _detach(self) -> None:
+        if self._owner is not None:
+            self._owner.remove_lease(self)
 
-    def _tell(self, error: OutriderError) -> None:
+    def _publish_error(self, error: OutriderError) -> None:
         self._bus.publish(
             ErrorEvent(error_type=type(error).__name__, message=error.message, session_id=self._session_id)
         )
 
-    def _stop(self) -> None:
-        if self.when_lost is not None:
-            self.when_lost()
+    def _notify_lost(self) -> None:
+        if self.on_lost is not None:
+            self.on_lost()

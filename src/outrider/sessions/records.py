@@ -1,4 +1,4 @@
-"""What a store keeps besides messages and parts, and what it answers: sessions, changes, leases, inbox, approvals."""
+"""Record types of a store: sessions, changes, leases, inbox items, approvals, search hits and usage."""
 
 import hashlib
 from decimal import Decimal
@@ -17,11 +17,11 @@ Delivery = Literal["steer", "queue"]
 ApprovalAnswer = Literal["open", "allowed", "denied", "revoked"]
 ApprovalScope = Literal["once", "session", "project", "always"]
 Grouping = Literal["day", "model", "agent", "tool"]
-Kept = Message | AnyPart
+StoredValue = Message | AnyPart
 
 
 class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A session without its transcript. `seq` is the number of its last change."""
+    """A session without its transcript. `seq` is the sequence number of its last change."""
 
     id: str = msgspec.field(default_factory=new_id)
     title: str = ""
@@ -35,11 +35,11 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
     seq: int = 0
 
     def __post_init__(self) -> None:
-        force_setattr(self, "title", sayable(self.title))
-        force_setattr(self, "workspace_directory", sayable(self.workspace_directory))
+        force_setattr(self, "title", to_storable_text(self.title))
+        force_setattr(self, "workspace_directory", to_storable_text(self.workspace_directory))
 
     @classmethod
-    def of(cls, session: Session) -> "StoredSession":
+    def from_session(cls, session: Session) -> "StoredSession":
         return cls(
             id=session.id,
             title=session.title,
@@ -52,13 +52,13 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def sayable(text: str) -> str:
-    """Text that every store can hold: no NUL, and no half of a surrogate pair."""
+def to_storable_text(text: str) -> str:
+    """Returns the string without NUL and lone surrogates, which Postgres and UTF-8 cannot store."""
     return text.encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 class SessionUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What may change about a session as a whole; what is unset stays as it is."""
+    """New values for fields of a session; unset fields stay unchanged."""
 
     title: str | msgspec.UnsetType = msgspec.UNSET
     workspace_directory: str | msgspec.UnsetType = msgspec.UNSET
@@ -69,18 +69,18 @@ class SessionUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     metadata: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
 
     def apply(self, session: StoredSession) -> StoredSession:
-        changes = {name: value for name in _PLAIN if (value := getattr(self, name)) is not msgspec.UNSET}
-        times = {name: value for name in _TIMES if (value := getattr(self, name)) is not msgspec.UNSET}
+        changes = {name: value for name in _PLAIN_FIELDS if (value := getattr(self, name)) is not msgspec.UNSET}
+        times = {name: value for name in _TIME_FIELDS if (value := getattr(self, name)) is not msgspec.UNSET}
         time = session.time or SessionTime(0, 0)
         return msgspec.structs.replace(session, time=msgspec.structs.replace(time, **times), **changes)
 
 
-_PLAIN = ("title", "workspace_directory", "mode", "agent", "metadata")
-_TIMES = ("archived", "compacting")
+_PLAIN_FIELDS = ("title", "workspace_directory", "mode", "agent", "metadata")
+_TIME_FIELDS = ("archived", "compacting")
 
 
 class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """None means any. `roots` leaves out the sessions that an agent opened for another."""
+    """A query for sessions; None matches any value. `roots` excludes child sessions of agents."""
 
     workspace_directory: str | None = None
     parent_id: str | None = None
@@ -93,14 +93,14 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionPage(msgspec.Struct, frozen=True):
-    """Sessions, newest activity first; `next` is the cursor of the following page, None at the end."""
+    """A list of sessions, newest activity first. `next` is the cursor of the following page, None for the last."""
 
     sessions: tuple[StoredSession, ...]
     next: str | None = None
 
 
-class Damaged(msgspec.Struct, frozen=True):
-    """A row that cannot be read: reported, set aside, and still kept as it is."""
+class DamagedRow(msgspec.Struct, frozen=True):
+    """A row that cannot be decoded. The store reports it and leaves it unchanged."""
 
     kind: Literal["session", "message", "part"]
     id: str
@@ -109,12 +109,15 @@ class Damaged(msgspec.Struct, frozen=True):
     raw: bytes
 
 
-class Transcript(msgspec.Struct, frozen=True):
-    """A session with all or some of its messages. `first` and `last` say whether its ends are the session's."""
+class SessionTranscript(msgspec.Struct, frozen=True):
+    """A session with all or some of its messages.
+
+    `first` and `last` are true if the list starts or ends where the session does. `drafts` are ids of draft parts.
+    """
 
     session: StoredSession
     messages: list[Message]
-    damaged: tuple[Damaged, ...] = ()
+    damaged: tuple[DamagedRow, ...] = ()
     first: bool = True
     last: bool = True
     drafts: frozenset[str] = frozenset()
@@ -126,14 +129,14 @@ class SessionChange(msgspec.Struct, frozen=True, tag="session"):
 
 
 class MessageChange(msgspec.Struct, frozen=True, tag="message"):
-    """`message` comes without its parts; each part is a change of its own."""
+    """A new or changed message, without its parts: each part is a separate change."""
 
     seq: int
     message: Message
 
 
 class PartChange(msgspec.Struct, frozen=True, tag="part"):
-    """`draft`: the part was still being written when this value was kept."""
+    """A new or changed part; with `draft`, the value is incomplete."""
 
     seq: int
     part: AnyPart
@@ -152,11 +155,11 @@ class ApprovalChange(msgspec.Struct, frozen=True, tag="approval"):
 
 class DamagedChange(msgspec.Struct, frozen=True, tag="damaged"):
     seq: int
-    row: Damaged
+    row: DamagedRow
 
 
 class DeletedChange(msgspec.Struct, frozen=True, tag="deleted"):
-    """The session is gone; nothing follows."""
+    """The session was deleted; this is the last change."""
 
     seq: int
 
@@ -164,8 +167,11 @@ class DeletedChange(msgspec.Struct, frozen=True, tag="deleted"):
 Change = SessionChange | MessageChange | PartChange | InboxChange | ApprovalChange | DamagedChange | DeletedChange
 
 
-class Owner(msgspec.Struct, frozen=True):
-    """A process, named so that another one can tell whether it still lives."""
+class ProcessIdentity(msgspec.Struct, frozen=True):
+    """Identifies a process so that another process can check whether it is alive.
+
+    `boot` (boot id), `started` (start time in clock ticks) and `namespace` (PID namespace) detect a reused PID.
+    """
 
     id: str
     host: str
@@ -176,17 +182,20 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The right to change a session until it expires. `token` grows with every owner and is what fences."""
+    """The exclusive right to write to a session until it expires.
+
+    `token` is a fencing token: each acquisition increments it, and the store rejects writes with an older one.
+    """
 
     session_id: str
     token: int
-    owner: Owner
+    owner: ProcessIdentity
     since: int
     ttl_ms: int = 30_000
 
 
 class InboxItem(msgspec.Struct, frozen=True, kw_only=True):
-    """Input for a session from anybody. `id` is the sender's own: putting it twice puts it once."""
+    """Input for a session from any process. The sender chooses `id`; storing the same id twice has no effect."""
 
     session_id: str
     message: Message
@@ -198,11 +207,11 @@ class InboxItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Approval(msgspec.Struct, frozen=True, kw_only=True):
-    """A question about one exact call, and its answer, which may bring `words` for the model. `fingerprint` is what
-    binds it to tool and input.
+    """An approval request for one exact call, and its answer, with an optional message to the model in `words`.
 
-    `offers` are the rules that a yes for longer would keep, `contents` the hashes of files that it would approve with
-    them; without either the call can be allowed once only."""
+    `fingerprint` binds the answer to the tool and its input. `offers` lists the rules that a lasting answer would
+    store, `contents` the hashes of files that it would approve; without either, the call can be allowed only once.
+    """
 
     session_id: str
     call_id: str
@@ -222,34 +231,34 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     contents: tuple[str, ...] = ()
 
     @property
-    def can_last(self) -> bool:
-        """Whether a yes can be given for longer than once."""
+    def can_persist(self) -> bool:
+        """True if an answer can apply to more than this one call."""
         return bool(self.offers or self.contents)
 
     def answered_with(
         self, answer: ApprovalAnswer, *, scope: ApprovalScope, by: str, words: str, at: int
     ) -> "Approval":
-        """The first yes or no counts; only a revocation comes after it."""
+        """Returns the answered approval. The first answer is final; only `revoked` can follow it."""
         if self.answer == "revoked" or (self.answer != "open" and answer != "revoked"):
             return self
         return msgspec.structs.replace(
-            self, answer=answer, scope=scope, answered_by=by, words=sayable(words) or self.words, answered=at
+            self, answer=answer, scope=scope, answered_by=by, words=to_storable_text(words) or self.words, answered=at
         )
 
-    def allows(self, call_id: str, tool: str, input: dict[str, Any]) -> bool:
-        """Whether this answer is a yes to exactly this call."""
-        same = self.call_id == call_id and self.fingerprint == fingerprint(tool, input)
+    def allows_call(self, call_id: str, tool: str, input: dict[str, Any]) -> bool:
+        """True if the answer allows exactly this call with this input."""
+        same = self.call_id == call_id and self.fingerprint == fingerprint_call(tool, input)
         return same and self.answer == "allowed"
 
 
-def fingerprint(tool: str, input: dict[str, Any]) -> str:
-    """One name for a tool with exactly this input, whatever the order of its keys."""
+def fingerprint_call(tool: str, input: dict[str, Any]) -> str:
+    """Returns a hash of a tool name and its input, independent of the key order."""
     text = msgspec.json.encode([tool, input], order="sorted")
     return hashlib.sha256(text).hexdigest()
 
 
 class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the words were found; `snippet` marks them with « ». A title has no message and no part."""
+    """A search result; `snippet` marks the matches with « ». A title match has no message id and no part id."""
 
     session_id: str
     title: str
@@ -260,7 +269,7 @@ class SearchHit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What one day, model, agent or tool has used. `unpriced` answers have no known cost and are not in `cost`."""
+    """Usage of one day, model, agent or tool. `unpriced` counts the responses without a known cost."""
 
     key: str
     messages: int = 0

@@ -1,14 +1,14 @@
-"""What a crash left open is ended, once: calls as interrupted, unfinished answers as incomplete.
+"""Crash recovery of a transcript: ends unfinished calls as interrupted and unfinished responses as incomplete.
 
-The exceptions: calls that only ask a person are put back, to be asked again; and where a turn is to go on, calls of
-tools that are safe to repeat are run again."""
+Two exceptions: a call that only asks the user is queued again, and if the turn resumes, calls of tools that are safe
+to repeat run again. Also deletes inactive sessions."""
 
 from collections.abc import Callable
 
 from msgspec.structs import replace
 
 from outrider.errors import SessionInUseError, SessionNotFoundError
-from outrider.sessions.records import Kept, SessionFilter, Transcript
+from outrider.sessions.records import SessionFilter, SessionTranscript, StoredValue
 from outrider.sessions.store import Store
 from outrider.types.messages import Message, MessageError, MessageTime
 from outrider.types.parts import ToolPart
@@ -22,29 +22,33 @@ NEVER_RAN = "The program stopped before this call started; it had no effect."
 INCOMPLETE = "The program stopped while this answer was being written; what was shown until then is kept."
 
 REPEATED = "repeated"
-MOST_REPEATS = 3  # a call that takes the program with it each time is ended in the end
+MAX_REPEATS = 3  # a call that crashes the process each time must end at last
 
-Describe = Callable[[ToolPart], str]
+DescribeCall = Callable[[ToolPart], str]
 
 
-def repair(
-    transcript: Transcript,
+def repair_transcript(
+    transcript: SessionTranscript,
     at: int,
-    describe: Describe = lambda _: "",
+    describe: DescribeCall = lambda _: "",
     *,
-    waits: bool = True,
-    repeats: bool = False,
-) -> list[Kept]:
-    """Change the transcript's messages, and give what has to be stored; a second time there is nothing to do.
+    keep_waiting: bool = True,
+    repeat_calls: bool = False,
+) -> list[StoredValue]:
+    """Repairs the transcript in place and returns the changed values to store; a second run returns an empty list.
 
-    `describe` may add what is known about a running call's effects. A call that waits for an approval stays as it is,
-    since it is asked about again, and one that only asks a person is put back before its start; without `waits` both
-    end too. With `repeats` the turn goes on at once, so calls of its last answer that are safe to repeat are put back.
+    `describe` returns a note about the effects of a running call. With `keep_waiting`, a call that awaits approval
+    stays as it is and a call that only asks the user is queued again; without it, both end. With `repeat_calls` the
+    turn resumes at once, so calls of its last response that are safe to repeat are queued again.
     """
     last = transcript.messages[-1:]
-    changed: list[Kept] = [back for message in last for back in _put_back(message, waits=waits, repeats=repeats)]
+    changed: list[StoredValue] = [
+        back
+        for message in last
+        for back in _requeue_calls(message, keep_waiting=keep_waiting, repeat_calls=repeat_calls)
+    ]
     for message in transcript.messages:
-        changed += _end_calls(message, at, describe, waits=waits, repeats=repeats)
+        changed += _interrupt_calls(message, at, describe, keep_waiting=keep_waiting, repeat_calls=repeat_calls)
         drafts = [part for part in message.parts if part.id in transcript.drafts]
         ended = {value.id for value in changed}
         changed += [part for part in drafts if part.id not in ended]
@@ -55,13 +59,13 @@ def repair(
     return changed
 
 
-def _put_back(message: Message, *, waits: bool, repeats: bool) -> list[Kept]:
-    changed: list[Kept] = []
+def _requeue_calls(message: Message, *, keep_waiting: bool, repeat_calls: bool) -> list[StoredValue]:
+    changed: list[StoredValue] = []
     for position, part in enumerate(message.parts):
         if (
             isinstance(part, ToolPart)
             and isinstance(part.state, ToolRunning)
-            and _goes_on(part, waits=waits, repeats=repeats)
+            and _may_resume(part, keep_waiting=keep_waiting, repeat_calls=repeat_calls)
         ):
             times = part.metadata.get(REPEATED, 0) + 1
             back = replace(part, state=part.state.again(), metadata={**part.metadata, REPEATED: times})
@@ -70,44 +74,46 @@ def _put_back(message: Message, *, waits: bool, repeats: bool) -> list[Kept]:
     return changed
 
 
-def _goes_on(part: ToolPart, *, waits: bool, repeats: bool) -> bool:
+def _may_resume(part: ToolPart, *, keep_waiting: bool, repeat_calls: bool) -> bool:
     if part.asks:
-        return waits
-    few = part.metadata.get(REPEATED, 0) < MOST_REPEATS
-    return repeats and part.repeatable and (few or LEFT_OPEN in part.metadata)
+        return keep_waiting
+    few = part.metadata.get(REPEATED, 0) < MAX_REPEATS
+    return repeat_calls and part.repeatable and (few or LEFT_OPEN in part.metadata)
 
 
-def _end_calls(message: Message, at: int, describe: Describe, *, waits: bool, repeats: bool) -> list[Kept]:
-    ended: list[Kept] = []
+def _interrupt_calls(
+    message: Message, at: int, describe: DescribeCall, *, keep_waiting: bool, repeat_calls: bool
+) -> list[StoredValue]:
+    ended: list[StoredValue] = []
     for position, part in enumerate(message.parts):
-        if isinstance(part, ToolPart) and ((waits and _is_asked_about(part)) or (repeats and _is_put_back(part))):
+        if isinstance(part, ToolPart) and (
+            (keep_waiting and _awaits_answer(part)) or (repeat_calls and _is_requeued(part))
+        ):
             continue
-        if isinstance(part, ToolPart) and (closed := _end(part, at, describe)) is not part:
+        if isinstance(part, ToolPart) and (closed := _interrupt_call(part, at, describe)) is not part:
             message.parts[position] = closed
             ended.append(closed)
     return ended
 
 
-def _end(part: ToolPart, at: int, describe: Describe) -> ToolPart:
+def _interrupt_call(part: ToolPart, at: int, describe: DescribeCall) -> ToolPart:
     match part.state:
         case ToolRunning() as state:
             text = "\n".join(line for line in (MAY_HAVE_HAPPENED, describe(part), _output_so_far(state)) if line)
             return part.with_state(state.fail(text, at, reason="interrupted", metadata={"recovered_from": "running"}))
         case ToolPending() as state:
-            words = MAY_HAVE_HAPPENED if _is_put_back(part) else NEVER_RAN
-            return part.with_state(
-                state.fail(words, at, reason="interrupted", metadata={"recovered_from": state.phase})
-            )
+            text = MAY_HAVE_HAPPENED if _is_requeued(part) else NEVER_RAN
+            return part.with_state(state.fail(text, at, reason="interrupted", metadata={"recovered_from": state.phase}))
         case _:
             return part
 
 
-def _is_asked_about(part: ToolPart) -> bool:
-    """Also of one that asks somebody itself, and was put back."""
+def _awaits_answer(part: ToolPart) -> bool:
+    """True if the call awaits approval, or asks the user itself and was queued again."""
     return isinstance(part.state, ToolPending) and (part.state.phase == "awaiting_approval" or part.asks)
 
 
-def _is_put_back(part: ToolPart) -> bool:
+def _is_requeued(part: ToolPart) -> bool:
     return isinstance(part.state, ToolPending) and REPEATED in part.metadata
 
 
@@ -116,15 +122,15 @@ def _output_so_far(state: ToolRunning) -> str:
     return f"Its output until then:\n{output}" if isinstance(output, str) and output else ""
 
 
-PAGE = 100
+PAGE_SIZE = 100
 
 
-async def forget(store: Store, *, inactive_since: int, limit: int = 10_000) -> int:
-    """Delete at most `limit` sessions without activity since then; those that somebody owns stay. Says how many."""
+async def delete_inactive_sessions(store: Store, *, inactive_since: int, limit: int = 10_000) -> int:
+    """Deletes at most `limit` sessions without activity since then, except leased ones; returns their number."""
     old = SessionFilter(active_before=inactive_since, roots=True)
     forgotten, after = 0, None
     while forgotten < limit:
-        page = await store.list(old, limit=min(PAGE, limit - forgotten), after=after)
+        page = await store.list(old, limit=min(PAGE_SIZE, limit - forgotten), after=after)
         for session in page.sessions:
             try:
                 await store.delete(session.id)

@@ -1,4 +1,4 @@
-"""A session in memory: a transcript, what it has used, and the Anthropic message format in and out."""
+"""The in-memory session: transcript, token usage, and conversion from and to the Anthropic message format."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -8,7 +8,7 @@ import msgspec
 
 from outrider.errors import PartValidationError
 from outrider.event_bus import EventBus
-from outrider.sessions.anthropic_format import read_api_messages, result_parts, settle, write_api_messages
+from outrider.sessions.anthropic_format import apply_tool_result, read_api_messages, result_parts, write_api_messages
 from outrider.types.agents import Mode
 from outrider.types.codec import AnyPart
 from outrider.types.events import MessageAddedEvent
@@ -18,10 +18,12 @@ from outrider.types.parts import PartBase, TextPart
 from outrider.types.usage import Tokens, Usage
 from outrider.types.validate import validation_error
 
-FORMAT = 1
+FORMAT_VERSION = 1
 
 
 class SessionTime(msgspec.Struct, frozen=True):
+    """Timestamps of a session in Unix milliseconds."""
+
     created: int
     updated: int
     compacting: int | None = None
@@ -29,16 +31,16 @@ class SessionTime(msgspec.Struct, frozen=True):
 
 
 class ForkPoint(msgspec.Struct, frozen=True):
-    """Where a session branched off: another session, and the last message that both share."""
+    """The origin of a fork: the source session and the last message that both sessions share."""
 
     session_id: str
     message_id: str
 
 
 class Session:
-    """Works without a store. With `event_bus` it tells of every message that is added."""
+    """A conversation. It works without a store; with an `event_bus` it publishes an event per added message."""
 
-    def __init__(  # noqa: PLR0913  they are the fields of a session
+    def __init__(
         self,
         *,
         id: str | None = None,
@@ -69,7 +71,7 @@ class Session:
 
     @property
     def usage(self) -> Usage:
-        """The sum over all answers and summaries. The cost is unknown as soon as one that used tokens has no price."""
+        """Returns the sum over all responses and summaries. The cost is unknown if one of them has no price."""
         usage = Usage()
         for message in self.messages:
             if message.tokens.total or message.cost is not None:
@@ -77,7 +79,7 @@ class Session:
         return usage
 
     def add_user_message(self, content: str | AnyPart | Sequence[str | AnyPart]) -> Message:
-        parts = _several(content)
+        parts = _content_list(content)
         return self.add_message(Message("user", [TextPart(part) if isinstance(part, str) else part for part in parts]))
 
     def add_assistant_message(
@@ -88,21 +90,21 @@ class Session:
         cost: Decimal | None = None,
         finish: str | None = None,
     ) -> Message:
-        """An answer: text, parts, content blocks (SDK objects or dicts), or a whole SDK response."""
-        message = _answer(getattr(content, "content", content))
+        """Adds a response: a string, parts, content blocks (SDK objects or dicts), or an SDK response object."""
+        message = _assistant_message(getattr(content, "content", content))
         message.tokens, message.cost, message.finish = tokens or Tokens(), cost, finish
         now = self._clock()
         message.time = MessageTime(created=now, completed=now)
         return self.add_message(message)
 
     def add_tool_results(self, results: Iterable[Any]) -> Message:
-        """End the open calls that these results answer: ToolResultParts, tool_result blocks, or dicts with
-        tool_use_id and content. A result that answers no open call raises PartValidationError."""
+        """Ends open tool calls with their results: ToolResultParts, tool_result blocks, or dicts with tool_use_id and
+        content. Raises PartValidationError for a result without an open call."""
         parts = result_parts(results)
-        calls = [self._open_call(part.tool_use_id) for part in parts]
+        calls = [self._find_open_call(part.tool_use_id) for part in parts]
         now = self._clock()
         for (message, call_id), result in zip(calls, parts, strict=True):
-            settle(message, call_id, result, now)
+            apply_tool_result(message, call_id, result, now)
         carrier = Message("user", metadata={"results": [part.tool_use_id for part in parts]})
         return self.add_message(carrier)
 
@@ -124,17 +126,18 @@ class Session:
         return message
 
     def update_part(self, part_id: str, change: Callable[[Any], AnyPart]) -> AnyPart:
-        """Replace a part by `change(part)`, atomically; the newest messages are looked at first."""
+        """Replaces a part by `change(part)` and returns it. Raises PartValidationError for an unknown id."""
         for message in reversed(self.messages):
             if any(part.id == part_id for part in message.parts):
                 return message.update_part(part_id, change)
         raise PartValidationError(f"session {self.id} has no part {part_id}", field="id")
 
     def get_messages(self) -> list[dict[str, Any]]:
+        """Returns the transcript in the Anthropic message format."""
         return self.to_api_format()
 
     def set_messages(self, api_messages: Iterable[Mapping[str, Any]]) -> None:
-        """Replace the transcript by messages in the Anthropic format; nothing changes if one cannot be read."""
+        """Replaces the transcript by messages in the Anthropic format. Raises PartValidationError without effect."""
         now = self._clock()
         messages = read_api_messages(api_messages, now)
         self.messages = []
@@ -145,12 +148,12 @@ class Session:
         return write_api_messages(self.messages)
 
     def clear(self) -> None:
-        """Forget the messages in memory; what a store holds stays there."""
+        """Removes all messages from memory; stored messages stay in the store."""
         self.messages = []
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "format": FORMAT,
+            "format": FORMAT_VERSION,
             "id": self.id,
             "title": self.title,
             "workspace_directory": self.workspace_directory,
@@ -165,9 +168,11 @@ class Session:
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any], *, event_bus: EventBus | None = None) -> Self:
-        """A session from `to_dict`. One that a newer version wrote is refused."""
-        if value.get("format", FORMAT) > FORMAT:
-            raise PartValidationError(f"this session has format {value['format']}; this version reads up to {FORMAT}")
+        """Returns a session from the output of `to_dict`. Raises PartValidationError for a newer format version."""
+        if value.get("format", FORMAT_VERSION) > FORMAT_VERSION:
+            raise PartValidationError(
+                f"this session has format {value['format']}; this version reads up to {FORMAT_VERSION}"
+            )
         session = cls(event_bus=event_bus)
         for name in ("id", "title", "workspace_directory", "mode", "agent", "parent_id"):
             if name in value:
@@ -195,7 +200,7 @@ class Session:
     def __repr__(self) -> str:
         return f"Session(id={self.id!r}, title={self.title!r}, {len(self.messages)} messages)"
 
-    def _open_call(self, call_id: str) -> tuple[Message, str]:
+    def _find_open_call(self, call_id: str) -> tuple[Message, str]:
         for message in reversed(self.messages):
             call = message.find_call(call_id)
             if call is not None and not call.ended:
@@ -203,17 +208,17 @@ class Session:
         raise PartValidationError(f"no open call {call_id!r} in this session", field="tool_use_id")
 
 
-def _answer(content: Any) -> Message:
+def _assistant_message(content: Any) -> Message:
     if isinstance(content, str):
         return Message("assistant", [TextPart(content)])
-    blocks = _several(content)
+    blocks = _content_list(content)
     if any(isinstance(block, PartBase) for block in blocks):
         return Message("assistant", blocks)
     return Message.from_anthropic_response("assistant", blocks)
 
 
-def _several(content: Any) -> list[Any]:
-    """What people give as the content of a message: a text, a part, a block, or many of them."""
+def _content_list(content: Any) -> list[Any]:
+    """Returns message content as a list; accepts a string, a part, a block, or a sequence or iterator of them."""
     if isinstance(content, Sequence) and not isinstance(content, str):
         return list(cast("Sequence[Any]", content))
     if content is None or isinstance(content, Message):

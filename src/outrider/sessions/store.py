@@ -1,9 +1,9 @@
-"""The contract of a store: what every place that keeps sessions does, whatever it is made of.
+"""The `Store` protocol: what every session store implements.
 
-Every row carries its session's sequence number of its last change; numbers are gapless. A write returns when it is
-kept: what was acknowledged survives the end of the process, and (drafts aside, and what need not be synced) of the
-machine. Messages and parts are unique by id within their session; writing one again replaces its value and gives it a
-new number.
+Each row has the sequence number of its last change within its session; numbers have no gaps. A write returns after its
+commit: an acknowledged write survives a crash of the process. It also survives a crash of the machine, except for
+drafts and writes with `synced=False`. Message and part ids are unique within their session; writing an id again
+replaces the value and assigns a new sequence number.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -16,121 +16,138 @@ from outrider.sessions.records import (
     Change,
     Grouping,
     InboxItem,
-    Kept,
     Lease,
-    Owner,
+    ProcessIdentity,
     SearchHit,
     SessionFilter,
     SessionPage,
+    SessionTranscript,
     SessionUpdate,
     StoredSession,
-    Transcript,
+    StoredValue,
     UsageRow,
 )
 
 
 class Store(Protocol):
+    """Persists sessions. Implementations: `SqliteStore`, `PostgresStore`, `MemoryStore`."""
+
     prompt: bool
-    """Whether a write is mostly done before it would have to wait for anything, so that it may be begun at once."""
+    """True if a write usually completes without suspending the coroutine; the journal then starts it eagerly."""
 
     async def create(self, session: StoredSession) -> StoredSession:
-        """Keep a new session; one that is there already raises StoreError."""
+        """Stores a new session. Raises StoreError if the id exists."""
         ...
 
     async def get(self, session_id: str) -> StoredSession:
-        """Raises SessionNotFoundError, as everything below does for a session that is not there."""
+        """Returns a session. Raises SessionNotFoundError for an unknown id, as do all methods with a `session_id`."""
         ...
 
     async def list(self, filter: SessionFilter = ..., *, limit: int = 50, after: str | None = None) -> SessionPage:
-        """Newest activity first. `after` is the `next` of the page before."""
+        """Returns a page of sessions, newest activity first. `after` is the `next` cursor of the previous page."""
         ...
 
-    async def update(self, session_id: str, update: SessionUpdate) -> StoredSession: ...
+    async def update(self, session_id: str, update: SessionUpdate) -> StoredSession:
+        """Changes fields of a session and returns its new value."""
+        ...
 
     async def delete(self, session_id: str, *, token: int | None = None) -> None:
-        """Delete a session and those that its agents opened. One that somebody else owns raises SessionInUseError."""
+        """Deletes a session and its child sessions. Raises SessionInUseError if another process holds the lease."""
         ...
 
     async def clear(self) -> int:
-        """Delete every session that nobody owns; says how many."""
+        """Deletes every session without a valid lease and returns their number."""
         ...
 
     async def fork(self, session_id: str, *, at: str | None = None, title: str | None = None) -> StoredSession:
-        """A new session with a copy of everything up to and with message `at` (None: all). Ids stay the same."""
+        """Creates a session with a copy of all messages up to and including `at` (None: all). Message ids stay."""
         ...
 
     async def append(
         self,
         session_id: str,
-        values: Sequence[Kept],
+        values: Sequence[StoredValue],
         *,
         token: int | None = None,
         draft: bool = False,
         synced: bool = True,
         takes: Sequence[str] = (),
     ) -> int:
-        """Keep messages (with their parts) and parts, all or nothing; returns the number of the last change.
+        """Stores messages (with their parts) and parts in one transaction; returns the last sequence number.
 
-        `token` is the lease's: an outdated one raises LeaseLostError, none where somebody owns the session raises
-        SessionInUseError. `draft` values are still being written: they survive the process but perhaps not the
-        machine, and are found by a search once they are final. What is not `synced` survives the machine as well after
-        a moment: 250 ms at most, or with the next write that is. `takes` are inbox items that enter the transcript
-        with this write; one that was taken before raises StoreError.
+        `token` is the lease's token: an outdated token raises LeaseLostError, and no token raises SessionInUseError
+        while the session is leased. `draft` values are incomplete: they survive the process but perhaps not the
+        machine, and search does not find them. A write without `synced` reaches the disk within 250 ms, or with the
+        next synced write. `takes` lists inbox items that enter the transcript in this transaction; an item that was
+        taken before raises StoreError.
         """
         ...
 
     async def load(
         self, session_id: str, *, limit: int | None = None, before: str | None = None, after: str | None = None
-    ) -> Transcript:
-        """All messages, the last `limit`, the last `limit` before one, or the first `limit` after one."""
+    ) -> SessionTranscript:
+        """Returns all messages, the last `limit`, the last `limit` before an id, or the first `limit` after an id."""
         ...
 
     def changes(self, session_id: str, *, after: int = 0, follow: bool = True) -> AsyncGenerator[Change, None]:
-        """Every value newer than `after`, in order; then, with `follow`, what changes from now on."""
+        """Yields every value with a sequence number above `after`, in order; with `follow`, then waits for more."""
         ...
 
     async def search(self, query: str, *, session_id: str | None = None, limit: int = 20) -> Sequence[SearchHit]:
-        """Titles first, then text and tool output, newest first. Every word counts; "a phrase" and prefix* work."""
+        """Returns matching titles, then text and tool output, newest first.
+
+        A match contains every word of the query; `"a phrase"` and `prefix*` are supported.
+        """
         ...
 
     async def statistics(
         self, by: Grouping, *, since: int | None = None, until: int | None = None, session_id: str | None = None
     ) -> Sequence[UsageRow]:
-        """Usage by UTC day, provider/model, agent or tool; times are Unix milliseconds."""
+        """Returns usage by UTC day, provider/model, agent or tool; times are Unix milliseconds."""
         ...
 
-    async def acquire(self, session_id: str, owner: Owner, *, ttl_ms: int = 30_000, take_over: bool = False) -> Lease:
-        """Become the owner. Raises SessionInUseError while another one holds it, unless `take_over`."""
+    async def acquire(
+        self, session_id: str, owner: ProcessIdentity, *, ttl_ms: int = 30_000, take_over: bool = False
+    ) -> Lease:
+        """Acquires the lease. Raises SessionInUseError while another owner holds it, unless `take_over` is set."""
         ...
 
     async def renew(self, lease: Lease) -> Lease:
-        """Raises LeaseLostError once somebody else has it; a lease that merely expired is renewed."""
+        """Extends a lease. Raises LeaseLostError if another owner acquired it; an expired lease can be renewed."""
         ...
 
-    async def release(self, lease: Lease) -> None: ...
+    async def release(self, lease: Lease) -> None:
+        """Ends a lease; does nothing if it was lost."""
+        ...
 
     async def put_inbox(self, item: InboxItem) -> InboxItem:
-        """Keep an item; one whose id is known is given back as it is."""
+        """Stores an inbox item. If the id exists, returns the stored item unchanged."""
         ...
 
     async def inbox(self, session_id: str) -> Sequence[InboxItem]:
-        """What has not been taken, in the order in which it came."""
+        """Returns the items that were not taken, in the order of arrival."""
         ...
 
     async def ask(self, approval: Approval) -> Approval:
-        """Keep a question. The same call with the same input is asked once: a second time gives what there is."""
+        """Stores an approval request. The same call with the same input returns the existing request."""
         ...
 
     async def answer(
         self, approval_id: str, answer: ApprovalAnswer, *, scope: ApprovalScope = "once", by: str = "", words: str = ""
     ) -> Approval:
-        """The first yes or no counts, with its words for the model, and comes back to whoever answers later; `revoked`
-        always counts."""
+        """Answers an approval request. The first answer wins: a later one returns it unchanged, except `revoked`.
+
+        `words` is an optional message to the model.
+        """
         ...
 
-    async def approvals(self, session_id: str | None = None, *, only_open: bool = False) -> Sequence[Approval]: ...
+    async def approvals(self, session_id: str | None = None, *, only_open: bool = False) -> Sequence[Approval]:
+        """Returns the approval requests of one session or of all, in order of creation."""
+        ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Closes connections and stops background threads."""
+        ...
 
     async def __aenter__(self) -> "Store": ...
 

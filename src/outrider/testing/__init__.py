@@ -1,1 +1,1 @@
-"""For the tests of programs that use Outrider: a pytest plugin that records provider traffic and plays it."""
+"""Pytest plugin for programs that use Outrider: records provider traffic and replays it."""

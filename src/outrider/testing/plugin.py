@@ -1,4 +1,4 @@
-"""The pytest plugin; it loads nothing of the engine before a test asks for its fixture."""
+"""Pytest plugin with the fixtures `outrider_cassette` and `outrider_replay`; the engine is imported on first use."""
 
 import re
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("outrider").addoption(
         "--outrider-record",
         action="store_true",
-        help="ask the real providers, with your keys, and record their answers; without it recordings are played",
+        help="send requests to the real providers, with your keys, and record the responses (default: replay)",
     )
 
 
@@ -31,28 +31,29 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def outrider_cassette(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> "Iterator[RecordedProviders]":
-    """Providers whose traffic is on a cassette of this test: `cassettes/MODULE.TEST.jsonl` beside its file.
+    """Providers whose traffic is recorded with --outrider-record to `cassettes/MODULE.TEST.jsonl` next to the test
+    file.
 
-    Recorded with --outrider-record; otherwise played, and nothing but this machine can be reached."""
+    Without that option the recording is replayed, and only this machine can be reached."""
     from outrider.testing.recording import RecordedProviders
 
     recording = _is_recording(request, monkeypatch)
     marker = request.node.get_closest_marker("outrider_cassette")
     options = dict(marker.kwargs) if marker else {}
-    yield RecordedProviders(_folder(request) / f"{_name(request)}.jsonl", recording=recording, **options)
+    yield RecordedProviders(_cassette_folder(request) / f"{_test_name(request)}.jsonl", recording=recording, **options)
 
 
 @pytest.fixture
 def outrider_replay(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> "Iterator[ReplayedAgents]":
-    """Agents whose sessions are recorded with --outrider-record (`cassettes/MODULE.TEST.session.json` and `.jsonl`
-    beside the test's file); otherwise they run again offline, and everything that goes otherwise is known."""
+    """Agents whose sessions are recorded with --outrider-record (`cassettes/MODULE.TEST.session.json` and `.jsonl` next
+    to the test file). Without that option they run again offline, and all differences are reported."""
     from outrider.testing.replay import ReplayedAgents
 
-    yield ReplayedAgents(_folder(request), _name(request), recording=_is_recording(request, monkeypatch))
+    yield ReplayedAgents(_cassette_folder(request), _test_name(request), recording=_is_recording(request, monkeypatch))
 
 
 def _is_recording(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """If not, nothing but this machine can be reached."""
+    """Blocks the network, except for this machine, if the test does not record."""
     from outrider.testing.recording import refuse_network
 
     recording = bool(request.config.getoption("--outrider-record"))
@@ -61,9 +62,9 @@ def _is_recording(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     return recording
 
 
-def _folder(request: pytest.FixtureRequest) -> Path:
+def _cassette_folder(request: pytest.FixtureRequest) -> Path:
     return request.path.parent / "cassettes"
 
 
-def _name(request: pytest.FixtureRequest) -> str:
+def _test_name(request: pytest.FixtureRequest) -> str:
     return re.sub(r"[^\w.-]+", "-", f"{request.path.stem}.{request.node.name}")

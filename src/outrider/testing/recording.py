@@ -1,4 +1,4 @@
-"""Providers whose traffic is recorded, or played."""
+"""Providers whose traffic is recorded or replayed, and a guard against network access in tests."""
 
 import ipaddress
 import socket
@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from outrider.providers.cassettes.deck import Deck, DeckOptions
+from outrider.providers.cassettes.transport_factory import CassetteOptions, CassetteTransportFactory
 from outrider.types.agents import Provider, ProviderKind
 
 
 class RecordedProviders:
-    """What the fixture `outrider_cassette` gives: ask it for providers, and use them as any other."""
+    """Value of the fixture `outrider_cassette`: its providers are used like any other."""
 
     def __init__(self, path: Path, *, recording: bool, ignore: Iterable[str] = (), secrets: Iterable[str] = ()) -> None:
         self.path = path
         self.recording = recording
-        self._deck = Deck(
-            DeckOptions(
+        self._deck = CassetteTransportFactory(
+            CassetteOptions(
                 path=str(path),
                 mode="record" if recording else "replay",
                 ignore=tuple(ignore),
@@ -30,39 +30,39 @@ class RecordedProviders:
             self._deck.cassette.erase()
 
     def provider(self, name: str, kind: ProviderKind, **fields: Any) -> Provider:
-        """A Provider, with the fields that one has; it needs a key only while it is recorded."""
+        """Returns a Provider with the given fields; a key is needed only while recording."""
         options = {**fields.pop("options", {}), "cassette": self._deck}
         return Provider(name, kind, options=options, **fields)
 
     @property
     def unplayed(self) -> int:
-        """How many recorded exchanges nobody has asked for."""
-        return 0 if self.recording else len(self._deck.player.unplayed)
+        """Number of recorded exchanges that were not replayed."""
+        return 0 if self.recording else len(self._deck.replay_transport.unplayed)
 
 
 def refuse_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until the test is over, only this machine can be reached, and only it has a name."""
+    """Blocks connections and name lookups except for this machine, until the test ends."""
     for method in ("connect", "connect_ex"):
-        monkeypatch.setattr(socket.socket, method, _guarded(getattr(socket.socket, method)))
+        monkeypatch.setattr(socket.socket, method, _guard_connect(getattr(socket.socket, method)))
     resolve = socket.getaddrinfo
 
     def getaddrinfo(host: Any, *args: Any, **options: Any) -> Any:
-        _check(host)
+        _check_host(host)
         return resolve(host, *args, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
 
 
-def _guarded(real: Any) -> Any:
+def _guard_connect(real: Any) -> Any:
     def connect(self: socket.socket, address: Any) -> Any:
         if self.family in (socket.AF_INET, socket.AF_INET6):
-            _check(address[0])
+            _check_host(address[0])
         return real(self, address)
 
     return connect
 
 
-def _check(host: Any) -> None:
+def _check_host(host: Any) -> None:
     name = host.decode() if isinstance(host, bytes) else host
     if name in (None, "", "localhost"):
         return
@@ -71,7 +71,7 @@ def _check(host: Any) -> None:
     except ValueError:
         local = False
     if not local:
-        # Not an OSError: nobody should take it for a connection that may work the next time.
+        # Not an OSError, which clients would retry.
         raise RuntimeError(
             f"a test that plays a cassette tried to reach {name}; use the providers of the fixture outrider_cassette, "
             "or record with --outrider-record"

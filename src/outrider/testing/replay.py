@@ -1,4 +1,4 @@
-"""Agents whose sessions are recorded, and run again in every test to come."""
+"""Agents whose sessions are recorded once and replayed in later test runs."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -7,9 +7,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from outrider.engine.engine import Engine
-from outrider.models.recorder import UNWIRED, cassette_of
-from outrider.providers.cassettes.deck import Deck, DeckOptions
-from outrider.session_replay.recorded_session import Replay, exported, is_input, load
+from outrider.models.session_recorder import NON_HTTP_KINDS, cassette_path
+from outrider.providers.cassettes.transport_factory import CassetteOptions, CassetteTransportFactory
+from outrider.session_replay.recorded_session import Replay, is_input, load_session, session_from_export
 from outrider.session_replay.replay import replay
 from outrider.session_replay.what_if import WhatIf, what_if
 from outrider.sessions.export import export_session, import_session
@@ -20,7 +20,7 @@ from outrider.types.agents import Agent, Provider
 
 
 class ReplayedAgents:
-    """What the fixture `outrider_replay` gives: agents, tools and providers go in as to an Engine, with its options."""
+    """Value of the fixture `outrider_replay`. Agents, tools, providers and options are those of an Engine."""
 
     def __init__(self, folder: Path, name: str, *, recording: bool) -> None:
         self.recording = recording
@@ -39,19 +39,26 @@ class ReplayedAgents:
         ignore: Sequence[str] = (),
         **options: Any,
     ) -> Replay:
-        """One session with these inputs. Recorded, it is kept beside the test; otherwise the kept one runs again, with
-        the agents as they are now: `check()` what comes back, or look at its `differences`."""
-        engine = Engine(agents, providers, _tools(tools), attended=False, **options)
+        """Runs one session with these inputs. While recording, it is stored next to the test; otherwise the stored
+        session is replayed with the current agents. Call `check()` on the result, or inspect its `differences`."""
+        engine = Engine(agents, providers, _as_tools(tools), attended=False, **options)
         wanted = [inputs] if isinstance(inputs, str) else list(inputs)
         if self.recording:
-            session_id = await self._record(engine, wanted)
+            session_id = await self._record_session(engine, wanted)
         else:
-            session_id = await self._stored(engine.store)
-            recorded = await load(engine.store, session_id)
-            said = [message.get_text_content() for message in recorded.messages if is_input(message)]
-            assert said == wanted, f"recorded were the inputs {said}, not {wanted}; record anew with --outrider-record"
+            session_id = await self._import_recorded(engine.store)
+            recorded = await load_session(engine.store, session_id)
+            recorded_inputs = [message.get_text_content() for message in recorded.messages if is_input(message)]
+            assert recorded_inputs == wanted, (
+                f"the recording has the inputs {recorded_inputs}, not {wanted}; record again with --outrider-record"
+            )
         return await replay(
-            engine, session_id, cassette=self._tape, fresh_results=fresh_results, own_models=True, ignore=ignore
+            engine,
+            session_id,
+            cassette=self._cassette_path,
+            fresh_results=fresh_results,
+            own_models=True,
+            ignore=ignore,
         )
 
     async def what_if(
@@ -63,26 +70,26 @@ class ReplayedAgents:
         at_step: int | None = None,
         **changes: Any,
     ) -> WhatIf:
-        """The kept session, forked and run on with a change: see `outrider.what_if`. What the models answer to that is
-        recorded and played as well."""
+        """Forks the stored session and continues it with a change: see `outrider.what_if`. The models' responses are
+        recorded and replayed too."""
         self._forks += 1
-        played = self._decked(providers, self._folder / f"{self._name}.fork{self._forks}.jsonl")
-        engine = Engine(agents, played, _tools(tools), attended=False)
-        return await what_if(engine, await self._stored(engine.store), at_step=at_step, **changes)
+        played = self._with_cassette(providers, self._folder / f"{self._name}.fork{self._forks}.jsonl")
+        engine = Engine(agents, played, _as_tools(tools), attended=False)
+        return await what_if(engine, await self._import_recorded(engine.store), at_step=at_step, **changes)
 
     async def session(self) -> Session:
-        """The session that was kept."""
-        return await exported(self._document())
+        """Returns the stored session."""
+        return await session_from_export(self._read_document())
 
     @property
-    def _tape(self) -> Path:
+    def _cassette_path(self) -> Path:
         return self._folder / f"{self._name}.jsonl"
 
     @property
-    def _session(self) -> Path:
+    def _session_path(self) -> Path:
         return self._folder / f"{self._name}.session.json"
 
-    async def _record(self, engine: Engine, inputs: Sequence[str]) -> str:
+    async def _record_session(self, engine: Engine, inputs: Sequence[str]) -> str:
         self._folder.mkdir(parents=True, exist_ok=True)
         async with engine.like(cassettes=self._folder) as recording:
             session_id = await recording.create(workspace=".")
@@ -90,27 +97,28 @@ class ReplayedAgents:
                 end = await recording.prompt(session_id, words)
                 if end.error is not None:
                     raise end.error
-        cassette_of(self._folder, session_id).replace(self._tape)
-        self._session.write_bytes(await export_session(engine.store, session_id))
+        cassette_path(self._folder, session_id).replace(self._cassette_path)
+        self._session_path.write_bytes(await export_session(engine.store, session_id))
         return session_id
 
-    async def _stored(self, store: Store) -> str:
-        return (await import_session(store, self._document())).sessions[0].id
+    async def _import_recorded(self, store: Store) -> str:
+        return (await import_session(store, self._read_document())).sessions[0].id
 
-    def _document(self) -> bytes:
+    def _read_document(self) -> bytes:
         try:
-            return self._session.read_bytes()
+            return self._session_path.read_bytes()
         except FileNotFoundError:
-            raise AssertionError(f"there is no {self._session}; record one with --outrider-record") from None
+            raise AssertionError(f"there is no {self._session_path}; record one with --outrider-record") from None
 
-    def _decked(self, providers: Sequence[Provider], tape: Path) -> list[Provider]:
-        deck = Deck(DeckOptions(path=str(tape), mode="record" if self.recording else "replay"))
+    def _with_cassette(self, providers: Sequence[Provider], tape: Path) -> list[Provider]:
+        deck = CassetteTransportFactory(CassetteOptions(path=str(tape), mode="record" if self.recording else "replay"))
         if self.recording:
             deck.cassette.erase()
         return [
-            one if one.kind in UNWIRED else replace(one, options={**one.options, "cassette": deck}) for one in providers
+            one if one.kind in NON_HTTP_KINDS else replace(one, options={**one.options, "cassette": deck})
+            for one in providers
         ]
 
 
-def _tools(tools: Iterable[Tool | Callable[..., Any]]) -> list[Tool]:
+def _as_tools(tools: Iterable[Tool | Callable[..., Any]]) -> list[Tool]:
     return [tool if isinstance(tool, Tool) else Tool(tool) for tool in tools]

@@ -1,1 +1,1 @@
-"""Tools: what a model can call, and the runner that brings every call to its end."""
+"""Tools that a model can call, and the runner that executes each call to a recorded end."""

@@ -1,43 +1,44 @@
-"""What a model is told of a command: its output in plain text, how it ended, and where to find the rest."""
+"""Formats command output for the model: plain text, exit status and the path of the full output."""
 
 from outrider.processes.output import OutputSlice, OutputText, plain_text
-from outrider.processes.process import Ending
+from outrider.processes.process import ExitStatus
 
-# Two ends of a long output are a little less than the runner shows, so that it does not cut them again.
-END_CHARACTERS, END_LINES = 12_000, 900
+# Head and tail together stay below the runner's output cap, so that the runner does not cut them again.
+MAX_END_CHARACTERS, MAX_END_LINES = 12_000, 900
 
 
-def told_output(output: OutputText) -> str:
-    """Long output that memory still holds is left to the runner; of longer ones the ends, and where the whole is."""
+def format_output(output: OutputText) -> str:
+    """Formats the output. Output that is still in memory is truncated by the runner; longer output shows head and tail,
+    and the file path."""
     text = plain_text(output.head)
     if output.left_out:
-        head = "\n".join(text[:END_CHARACTERS].split("\n")[:END_LINES])
-        tail = "\n".join(plain_text(output.tail)[-END_CHARACTERS:].split("\n")[-END_LINES:])
-        text = f"{head}\n\n[… the middle of {output.size:,} bytes left out: {_whereabouts(output)} …]\n\n{tail}"
+        head = "\n".join(text[:MAX_END_CHARACTERS].split("\n")[:MAX_END_LINES])
+        tail = "\n".join(plain_text(output.tail)[-MAX_END_CHARACTERS:].split("\n")[-MAX_END_LINES:])
+        text = f"{head}\n\n[… the middle of {output.size:,} bytes left out: {_output_location(output)} …]\n\n{tail}"
     if output.replaced:
-        text = noted(text, f"{output.replaced:,} bytes were not UTF-8 and are shown as �")
+        text = append_note(text, f"{output.replaced:,} bytes were not UTF-8 and are shown as �")
     return text
 
 
-def told_slice(piece: OutputSlice) -> str:
+def format_slice(piece: OutputSlice) -> str:
     text = plain_text(piece.text)
     return f"[… {piece.skipped:,} bytes left out …]\n{text}" if piece.skipped else text
 
 
-def told_ending(ending: Ending | None) -> str:
-    return "still running" if ending is None else ending.words
+def format_ending(ending: ExitStatus | None) -> str:
+    return "still running" if ending is None else ending.description
 
 
-def noted(text: str, note: str) -> str:
-    """The note stands on a line of its own below the text."""
+def append_note(text: str, note: str) -> str:
+    """Appends the note in brackets on a separate line."""
     if not note:
         return text
     return f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}[{note}]"
 
 
-def _whereabouts(output: OutputText) -> str:
+def _output_location(output: OutputText) -> str:
     if output.path is None:
-        return "they could not be kept"
+        return "the output could not be stored"
     if output.path_size < output.size:
         return f"the first {output.path_size:,} are in {output.path}; read or search it there"
     return f"the whole output is in {output.path}; read or search it there"

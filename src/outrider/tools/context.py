@@ -1,4 +1,4 @@
-"""What every call has: where it belongs, where it works, and a way to tell how it goes."""
+"""The context object that each tool call receives: session, workspace and a progress callback."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,22 +8,23 @@ import msgspec
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """News of a running call: a piece of output, a better title, more metadata."""
+    """An update of a running call: new output, a new title or more metadata."""
 
     output: str = ""
     title: str | None = None
     metadata: dict[str, Any] = {}
 
 
-def _tell_nobody(progress: Progress) -> None:
-    """For calls that nobody watches."""
+def _ignore_progress(progress: Progress) -> None:
+    """Default progress callback: discards the value."""
 
 
 class ToolContext(msgspec.Struct, frozen=True):
-    """A tool function gets it by declaring a parameter of this type; the model never sees that parameter."""
+    """Context of one call. A tool function receives it through a parameter of this type, which is not part of the
+    schema."""
 
     session_id: str = ""
     call_id: str = ""
     agent: str = ""
     workspace: Path = Path()
-    report: Callable[[Progress], None] = _tell_nobody
+    report: Callable[[Progress], None] = _ignore_progress

@@ -1,4 +1,4 @@
-"""Puts changes of several files on the disk: all of them, or none."""
+"""Writes changes of several files in one transaction, with optimistic locking and undo support."""
 
 import asyncio
 import errno
@@ -13,41 +13,53 @@ from typing import TypeVar
 import msgspec
 
 from outrider.errors import ToolFailure
-from outrider.permissions.paths.gitignore import unfinished
+from outrider.permissions.paths.gitignore import temporary_name
 from outrider.tools.context import ToolContext
-from outrider.tools.text.encoding import Encoding, detect
-from outrider.tools.threads import Threads
-from outrider.tools.workspace_files import FILE, LARGEST, Files, Place, SeenVersions, open_folder, telling, version_of
+from outrider.tools.text.encoding import TextEncoding, detect_encoding
+from outrider.tools.threads import ThreadPool
+from outrider.tools.workspace_files import (
+    MAX_FILE_SIZE,
+    OPEN_FILE_FLAGS,
+    FileLocation,
+    SeenVersions,
+    WorkspaceFiles,
+    open_folder,
+    os_errors_as_failures,
+    version_of,
+)
 
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+_NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
-class Change(msgspec.Struct, frozen=True):
-    """One file: `before` is what it held (None: it did not exist), `after` what it shall hold (None: nothing).
+class PlannedChange(msgspec.Struct, frozen=True):
+    """A change of one file. `before` is the expected content (None: no file), `after` the new content (None: delete).
 
-    `mode` is for a new file that takes the place of another.
+    `mode` sets the permissions of a new file that replaces a moved one.
     """
 
-    place: Place
+    location: FileLocation
     before: bytes | None
     after: bytes | None
     mode: int | None = None
 
 
-def commit(changes: list[Change]) -> None:
-    """Every new content is on the disk beside its file before the first file changes; a change that fails is
-    followed by the return of those before it. Raises ToolFailure, and then nothing has changed."""
+def commit_changes(changes: list[PlannedChange]) -> None:
+    """Applies all changes or none.
+
+    Writes and fsyncs every new content to a temporary file first, then renames. If a rename fails, the earlier ones are
+    reverted. Raises ToolFailure; the files are then unchanged.
+    """
     made: list[str] = []
     try:
         with ExitStack() as stack:
-            _put_all([stack.enter_context(_staged(change, made)) for change in changes])
+            _apply_all([stack.enter_context(_stage_change(change, made)) for change in changes])
     except BaseException:
-        _remove(made)
+        _remove_folders(made)
         raise
 
 
-def clear_leftovers(path: Path) -> None:
-    """Remove what lies beside a file since a program was killed that was about to write it."""
+def remove_leftovers(path: Path) -> None:
+    """Removes temporary files that a killed process left next to `path`."""
     waiting = re.compile(rf"\.{re.escape(path.name[:60])}\.[0-9a-f]{{12}}\.tmp")
     with suppress(OSError):
         for found in list(path.parent.iterdir()):
@@ -55,130 +67,132 @@ def clear_leftovers(path: Path) -> None:
                 found.unlink(missing_ok=True)
 
 
-def _put_all(staged: list["_Staged"]) -> None:
-    done: list[_Staged] = []
+def _apply_all(staged: list["_StagedChange"]) -> None:
+    done: list[_StagedChange] = []
     try:
         for one in staged:
-            with telling(one.change.place.shown):
-                one.put()
+            with os_errors_as_failures(one.change.location.display):
+                one.apply()
             done.append(one)
     except BaseException:
-        _take_back(done)
+        _revert_all(done)
         raise
     for one in done:
-        one.settle()
+        one.sync_folder()
 
 
-def _remove(folders: list[str]) -> None:
+def _remove_folders(folders: list[str]) -> None:
     for folder in reversed(folders):
         with suppress(OSError):
             os.rmdir(folder)  # noqa: PTH106
 
 
 @contextmanager
-def _staged(change: Change, made: list[str]) -> Generator["_Staged"]:
-    parts = change.place.parts
+def _stage_change(change: PlannedChange, made: list[str]) -> Generator["_StagedChange"]:
+    parts = change.location.parts
     with ExitStack() as stack:
-        with telling(change.place.shown):
+        with os_errors_as_failures(change.location.display):
             folder = stack.enter_context(
-                open_folder(change.place.home, parts[:-1], made if change.after is not None else None)
+                open_folder(change.location.base, parts[:-1], made if change.after is not None else None)
             )
-            staged = _Staged(change, folder, parts[-1])
-            stack.callback(staged.clear)
+            staged = _StagedChange(change, folder, parts[-1])
+            stack.callback(staged.remove_temp)
             staged.write(change.after)
         yield staged
 
 
-class _Staged:
-    """A change whose new content waits beside the file under another name."""
+class _StagedChange:
+    """A change whose new content is in a temporary file in the same folder."""
 
-    def __init__(self, change: Change, folder: int, name: str) -> None:
+    def __init__(self, change: PlannedChange, folder: int, name: str) -> None:
         self.change = change
         self.folder = folder
         self.name = name
-        self._waiting: str | None = None
-        self._found = self._require_unchanged()
+        self._temp_name: str | None = None
+        self._original_stat = self._check_unchanged()
 
     def write(self, content: bytes | None) -> None:
         if content is None:
             return
-        self._waiting = unfinished(self.name)
-        fresh = self._found is None and self.change.mode is None
-        descriptor = os.open(self._waiting, _NEW, 0o666 if fresh else 0o600, dir_fd=self.folder)
+        self._temp_name = temporary_name(self.name)
+        fresh = self._original_stat is None and self.change.mode is None
+        descriptor = os.open(self._temp_name, _NEW_FILE_FLAGS, 0o666 if fresh else 0o600, dir_fd=self.folder)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
-            self._keep_attributes(descriptor)
+            self._copy_attributes(descriptor)
             os.fsync(descriptor)
 
-    def put(self) -> None:
-        if self._identity_now() != _identity(self._found):
-            raise _changed(self.change)
-        if self._waiting is None:
+    def apply(self) -> None:
+        if self._current_identity() != _file_identity(self._original_stat):
+            raise _conflict_failure(self.change)
+        if self._temp_name is None:
             os.unlink(self.name, dir_fd=self.folder)
         elif self.change.before is None:
-            # A link fails where a rename would silently replace what somebody else made meanwhile.
-            self._put_new(self._waiting)
+            # link() fails if the name exists, whereas rename() would silently replace a file that another process
+            # created.
+            self._link_new_file(self._temp_name)
         else:
-            os.rename(self._waiting, self.name, src_dir_fd=self.folder, dst_dir_fd=self.folder)
-            self._waiting = None
+            os.rename(self._temp_name, self.name, src_dir_fd=self.folder, dst_dir_fd=self.folder)
+            self._temp_name = None
 
-    def take_back(self) -> None:
+    def revert(self) -> None:
         if self.change.before is None:
             os.unlink(self.name, dir_fd=self.folder)
             return
-        self.clear()
+        self.remove_temp()
         self.write(self.change.before)
-        os.rename(self._waiting or "", self.name, src_dir_fd=self.folder, dst_dir_fd=self.folder)
-        self._waiting = None
+        os.rename(self._temp_name or "", self.name, src_dir_fd=self.folder, dst_dir_fd=self.folder)
+        self._temp_name = None
 
-    def settle(self) -> None:
-        """The new name itself survives a power cut, too."""
+    def sync_folder(self) -> None:
+        """Fsyncs the folder, so that the rename survives a power failure."""
         with suppress(OSError):
             os.fsync(self.folder)
 
-    def clear(self) -> None:
-        waiting, self._waiting = self._waiting, None
+    def remove_temp(self) -> None:
+        waiting, self._temp_name = self._temp_name, None
         if waiting is not None:
             with suppress(FileNotFoundError):
                 os.unlink(waiting, dir_fd=self.folder)
 
-    def _put_new(self, waiting: str) -> None:
+    def _link_new_file(self, waiting: str) -> None:
         try:
             os.link(waiting, self.name, src_dir_fd=self.folder, dst_dir_fd=self.folder, follow_symlinks=False)
         except FileExistsError:
-            raise _changed(self.change) from None
+            raise _conflict_failure(self.change) from None
         except OSError as error:
             if error.errno not in {errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS}:
                 raise
             os.rename(waiting, self.name, src_dir_fd=self.folder, dst_dir_fd=self.folder)
-            self._waiting = None
+            self._temp_name = None
         else:
-            self.clear()
+            self.remove_temp()
 
-    def _identity_now(self) -> tuple[int, ...] | None:
+    def _current_identity(self) -> tuple[int, ...] | None:
         try:
-            return _identity(os.stat(self.name, dir_fd=self.folder, follow_symlinks=False))
+            return _file_identity(os.stat(self.name, dir_fd=self.folder, follow_symlinks=False))
         except FileNotFoundError:
             return None
 
-    def _require_unchanged(self) -> os.stat_result | None:
-        """The file as it stands, if it still holds what the change was planned on and can be replaced."""
+    def _check_unchanged(self) -> os.stat_result | None:
+        """Returns the file's stat, or None for a new file. Raises ToolFailure if the content differs from `before` or
+        the file is not replaceable."""
         try:
-            descriptor = os.open(self.name, FILE, dir_fd=self.folder)
+            descriptor = os.open(self.name, OPEN_FILE_FLAGS, dir_fd=self.folder)
         except FileNotFoundError:
             if self.change.before is None:
                 return None
-            raise _changed(self.change) from None
+            raise _conflict_failure(self.change) from None
         with os.fdopen(descriptor, "rb") as file:
             found = os.fstat(descriptor)
             if self.change.before is None or not stat.S_ISREG(found.st_mode) or file.read() != self.change.before:
-                raise _changed(self.change)
-        self._require_replaceable(found)
+                raise _conflict_failure(self.change)
+        self._check_replaceable(found)
         return found
 
-    def _require_replaceable(self, found: os.stat_result) -> None:
-        shown = self.change.place.shown
+    def _check_replaceable(self, found: os.stat_result) -> None:
+        shown = self.change.location.display
         if found.st_nlink > 1:
             raise ToolFailure(
                 f"{shown} has {found.st_nlink} names (hard links); changing one would part it from the others. "
@@ -187,54 +201,54 @@ class _Staged:
         if not os.access(self.name, os.W_OK, dir_fd=self.folder, effective_ids=True):
             raise ToolFailure(f"{shown} is read-only. Nothing was written")
 
-    def _keep_attributes(self, descriptor: int) -> None:
-        """Owner first: changing it takes special bits of the mode away."""
-        if self._found is None:
+    def _copy_attributes(self, descriptor: int) -> None:
+        """Copies owner, xattrs and mode. The owner comes first, because chown clears the setuid and setgid bits."""
+        if self._original_stat is None:
             if self.change.mode is not None:
                 os.fchmod(descriptor, self.change.mode)
             return
         with suppress(PermissionError):
-            os.fchown(descriptor, self._found.st_uid, self._found.st_gid)
-        _copy_extended(self.folder, self.name, descriptor)
-        os.fchmod(descriptor, stat.S_IMODE(self._found.st_mode))
+            os.fchown(descriptor, self._original_stat.st_uid, self._original_stat.st_gid)
+        _copy_xattrs(self.folder, self.name, descriptor)
+        os.fchmod(descriptor, stat.S_IMODE(self._original_stat.st_mode))
 
 
-def _take_back(done: list[_Staged]) -> None:
+def _revert_all(done: list[_StagedChange]) -> None:
     lost: list[str] = []
     for one in reversed(done):
         try:
-            one.take_back()
+            one.revert()
         except OSError:
-            lost.append(one.change.place.shown)
+            lost.append(one.change.location.display)
     if lost:
-        raise ToolFailure(f"the changes failed half way, and these could not be brought back: {', '.join(lost)}")
+        raise ToolFailure(f"the transaction failed, and these files could not be reverted: {', '.join(lost)}")
 
 
-def _copy_extended(folder: int, name: str, target: int) -> None:
-    """Access lists, capabilities and labels, where the system has them and lets us."""
+def _copy_xattrs(folder: int, name: str, target: int) -> None:
+    """Copies extended attributes (ACLs, capabilities, labels) as far as the system permits."""
     if not hasattr(os, "listxattr"):
         return
-    with suppress(OSError), os.fdopen(os.open(name, FILE, dir_fd=folder), "rb") as source:
+    with suppress(OSError), os.fdopen(os.open(name, OPEN_FILE_FLAGS, dir_fd=folder), "rb") as source:
         for attribute in os.listxattr(source.fileno()):
             with suppress(OSError):
                 os.setxattr(target, attribute, os.getxattr(source.fileno(), attribute))
 
 
-def _identity(found: os.stat_result | None) -> tuple[int, ...] | None:
+def _file_identity(found: os.stat_result | None) -> tuple[int, ...] | None:
     return found and (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
-def _changed(change: Change) -> ToolFailure:
-    return ToolFailure(
-        f"{change.place.shown} was changed by somebody else meanwhile. Nothing was written; read it again"
-    )
+def _conflict_failure(change: PlannedChange) -> ToolFailure:
+    return ToolFailure(f"{change.location.display} was changed by another process. Nothing was written; read it again")
 
 
-class Revision:
-    """One file: `before` is what it holds (None: it does not exist), `after` what it shall hold."""
+class FileRevision:
+    """The old and new content of one file in a transaction. `before` is None if the file does not exist."""
 
-    def __init__(self, place: Place, before: bytes | None, *, stale: bool, seen: bool, mode: int | None) -> None:
-        self.place = place
+    def __init__(
+        self, location: FileLocation, before: bytes | None, *, stale: bool, seen: bool, mode: int | None
+    ) -> None:
+        self.location = location
         self.before = before
         self.after = before
         self.stale = stale
@@ -242,72 +256,75 @@ class Revision:
         self.mode = mode
 
     @property
-    def encoding(self) -> Encoding:
-        """Of the content so far; UTF-8 for a new file."""
-        found = detect(self.after or b"")
+    def encoding(self) -> TextEncoding:
+        """Returns the encoding of the current content; UTF-8 for a new file. Raises ToolFailure for a binary file."""
+        found = detect_encoding(self.after or b"")
         if found is None or found.encode(found.decode(self.after or b"")) != (self.after or b""):
-            raise ToolFailure(f"{self.place.shown} is a binary file, which cannot be edited as text")
+            raise ToolFailure(f"{self.location.display} is a binary file, which cannot be edited as text")
         return found
 
     @property
     def text(self) -> str:
         if self.after is None:
-            raise ToolFailure(f"{self.place.shown} does not exist")
+            raise ToolFailure(f"{self.location.display} does not exist")
         return self.encoding.decode(self.after)
 
-    def write(self, text: str, encoding: Encoding) -> None:
+    def set_text(self, text: str, encoding: TextEncoding) -> None:
         try:
             self.after = encoding.encode(text)
         except UnicodeEncodeError as error:
             wrong = text[error.start : error.start + 1].encode("unicode_escape", "surrogatepass").decode()
             raise ToolFailure(
-                f"{self.place.shown} is in {encoding.label}, which has no character {wrong}. Nothing was written"
+                f"{self.location.display} is in {encoding.label}, which has no character {wrong}. Nothing was written"
             ) from error
 
-    def change(self) -> Change:
-        return Change(self.place, self.before, self.after, None if self.before is not None else self.mode)
+    def to_change(self) -> PlannedChange:
+        return PlannedChange(self.location, self.before, self.after, None if self.before is not None else self.mode)
 
 
-class Revisions:
-    """The files of one call by their real paths, so that a file named twice is one revision."""
+class RevisionSet:
+    """The files of one call, with the resolved path as the key, so that a file named twice has one revision."""
 
-    def __init__(self, files: Files, ledger: SeenVersions, session_id: str) -> None:
+    def __init__(self, files: WorkspaceFiles, ledger: SeenVersions, session_id: str) -> None:
         self._files = files
-        self._ledger = ledger
+        self._seen_versions = ledger
         self._session_id = session_id
-        self._revisions: dict[str, Revision] = {}
+        self._revisions: dict[str, FileRevision] = {}
 
-    def open(self, path: str, op: str = "edit") -> Revision:
-        """Of a file that may or may not exist. Deleting and moving act on the name, which is no link then."""
-        place = self._files.locate(path, op)
-        if not place.parts:
-            raise ToolFailure(f"{place.shown}: it is a folder")
-        if place.real not in self._revisions:
-            self._revisions[place.real] = self._read(place)
-        return self._revisions[place.real]
+    def open(self, path: str, op: str = "edit") -> FileRevision:
+        """Returns the revision of a file that may not exist. Deleting and moving apply to the name itself, which must
+        not be a symbolic link."""
+        location = self._files.locate(path, op)
+        if not location.parts:
+            raise ToolFailure(f"{location.display}: it is a folder")
+        if location.real not in self._revisions:
+            self._revisions[location.real] = self._read_revision(location)
+        return self._revisions[location.real]
 
-    def changed(self) -> Iterator[Revision]:
+    def changed_revisions(self) -> Iterator[FileRevision]:
         return (revision for revision in self._revisions.values() if revision.after != revision.before)
 
-    def saw(self, revision: Revision) -> None:
-        """The model is shown what the file holds now, in the words of a refusal."""
+    def record_seen(self, revision: FileRevision) -> None:
+        """Records that the model has seen the current content, because the error message includes it."""
         if revision.before is not None:
-            self._ledger.saw(self._session_id, revision.place.real, version_of(revision.before))
+            self._seen_versions.record(self._session_id, revision.location.real, version_of(revision.before))
 
-    def _read(self, place: Place) -> Revision:
+    def _read_revision(self, location: FileLocation) -> FileRevision:
         try:
-            found = os.lstat(place.real)
+            found = os.lstat(location.real)
         except (FileNotFoundError, NotADirectoryError):
-            return Revision(place, None, stale=False, seen=True, mode=None)
+            return FileRevision(location, None, stale=False, seen=True, mode=None)
         if stat.S_ISLNK(found.st_mode):
-            raise ToolFailure(f"{place.shown} is a link; links are neither deleted nor moved")
-        with self._files.open(place) as file:
-            if found.st_size > LARGEST:
-                raise ToolFailure(f"{place.shown} has {found.st_size:,} bytes; files over {LARGEST:,} are not changed")
-            before = file.read(LARGEST + 1)
-        known = self._ledger.seen(self._session_id, place.real)
-        return Revision(
-            place,
+            raise ToolFailure(f"{location.display} is a link; links are neither deleted nor moved")
+        with self._files.open(location) as file:
+            if found.st_size > MAX_FILE_SIZE:
+                raise ToolFailure(
+                    f"{location.display} has {found.st_size:,} bytes; files over {MAX_FILE_SIZE:,} are not changed"
+                )
+            before = file.read(MAX_FILE_SIZE + 1)
+        known = self._seen_versions.get(self._session_id, location.real)
+        return FileRevision(
+            location,
             before,
             stale=known is not None and known != version_of(before),
             seen=known is not None,
@@ -317,59 +334,64 @@ class Revisions:
 
 T = TypeVar("T")
 
-Keep = Callable[[ToolContext, Sequence[Change]], AbstractAsyncContextManager[None]]
-"""Stands around the writing of changes: entered, it has kept what the files hold, so that the changes can be undone;
-left, it sees what has become of them."""
+SaveOriginals = Callable[[ToolContext, Sequence[PlannedChange]], AbstractAsyncContextManager[None]]
+"""Callback that returns a context manager around the write: on entry it stores the original contents for undo, on exit
+it inspects the result."""
 
 
-def keep_nothing(context: ToolContext, changes: Sequence[Change]) -> AbstractAsyncContextManager[None]:
-    """For editors whose changes nobody wants to undo."""
+def save_no_originals(context: ToolContext, changes: Sequence[PlannedChange]) -> AbstractAsyncContextManager[None]:
+    """Default callback: stores nothing, so the changes cannot be undone."""
     return nullcontext()
 
 
-class Editor:
-    """If the old contents cannot be kept, nothing is written."""
+class FileEditor:
+    """Runs edit transactions one at a time. If the original contents cannot be stored for undo, nothing is written."""
 
-    def __init__(self, files: Files, keep: Keep = keep_nothing, ledger: SeenVersions | None = None) -> None:
+    def __init__(
+        self, files: WorkspaceFiles, keep: SaveOriginals = save_no_originals, ledger: SeenVersions | None = None
+    ) -> None:
         self.files = files
-        self.ledger = ledger or SeenVersions()
-        self._keep = keep
-        self._turnstile = asyncio.Lock()
-        self._threads = Threads(4)
+        self.seen_versions = ledger or SeenVersions()
+        self._save_originals = keep
+        self._lock = asyncio.Lock()
+        self._threads = ThreadPool(4)
 
-    async def change(self, context: ToolContext, plan: Callable[[Revisions], T]) -> T:
-        """Runs the plan, which opens revisions and changes them, and writes what became different. A plan that raises
-        changes nothing; cancelling either comes before the first byte or waits for the last."""
-        async with self._turnstile:
-            revisions = Revisions(self.files, self.ledger, context.session_id)
+    async def apply_plan(self, context: ToolContext, plan: Callable[[RevisionSet], T]) -> T:
+        """Runs `plan`, which opens and changes revisions, then commits the changed ones.
+
+        If the plan raises, nothing is written. Cancellation takes effect before the first write, or after the commit
+        has finished.
+        """
+        async with self._lock:
+            revisions = RevisionSet(self.files, self.seen_versions, context.session_id)
             result: T = await self._threads.run(lambda: plan(revisions))
-            changes = [revision.change() for revision in revisions.changed()]
+            changes = [revision.to_change() for revision in revisions.changed_revisions()]
             async with AsyncExitStack() as kept:
-                await self._enter(kept, context, changes)
-                await _whole(asyncio.ensure_future(self._threads.run(lambda: commit(changes))))
-            for revision in revisions.changed():
-                self._note(context.session_id, revision)
+                await self._enter_save(kept, context, changes)
+                await _finish_despite_cancel(asyncio.ensure_future(self._threads.run(lambda: commit_changes(changes))))
+            for revision in revisions.changed_revisions():
+                self._record_version(context.session_id, revision)
         return result
 
-    async def _enter(self, kept: AsyncExitStack, context: ToolContext, changes: list[Change]) -> None:
+    async def _enter_save(self, kept: AsyncExitStack, context: ToolContext, changes: list[PlannedChange]) -> None:
         try:
-            await kept.enter_async_context(self._keep(context, changes))
+            await kept.enter_async_context(self._save_originals(context, changes))
         except Exception as error:
             why = getattr(error, "message", "") or str(error) or type(error).__name__
-            shown = ", ".join(change.place.shown for change in changes)
+            shown = ", ".join(change.location.display for change in changes)
             raise ToolFailure(
-                f"{shown}: its present content could not be kept for undo ({why}). Nothing was written"
+                f"{shown}: its current content could not be stored for undo ({why}). Nothing was written"
             ) from error
 
-    def _note(self, session_id: str, revision: Revision) -> None:
+    def _record_version(self, session_id: str, revision: FileRevision) -> None:
         if revision.after is None:
-            self.ledger.forget(session_id, revision.place.real)
+            self.seen_versions.forget(session_id, revision.location.real)
         else:
-            self.ledger.saw(session_id, revision.place.real, version_of(revision.after))
+            self.seen_versions.record(session_id, revision.location.real, version_of(revision.after))
 
 
-async def _whole(writing: "asyncio.Future[None]") -> None:
-    """Once begun, writing is not left half way: what is reported about it must be true."""
+async def _finish_despite_cancel(writing: "asyncio.Future[None]") -> None:
+    """Awaits the write to its end even if the caller is cancelled, so that the reported result is correct."""
     try:
         await asyncio.shield(writing)
     except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""Brings a call to its end: whatever a tool does, it ends exactly once, completed or in error, and is recorded."""
+"""Runs a tool call and records its state: each call ends exactly once, completed or with an error."""
 
 import asyncio
 from collections import deque
@@ -28,38 +28,39 @@ from outrider.types.tool_state import (
     ToolRunning,
 )
 
-Save = Callable[[str], Path | None]
+SaveOutput = Callable[[str], Path | None]
 
 
 class OutputCap(msgspec.Struct, frozen=True):
-    """How much of an output a model gets to see at once."""
+    """Maximum size of the output that a model receives."""
 
     characters: int = 30_000
     lines: int = 2_000
 
 
-class Truncated(msgspec.Struct, frozen=True):
+class TruncatedOutput(msgspec.Struct, frozen=True):
     text: str
     path: Path | None = None
     characters: int = 0
     lines: int = 0
 
 
-def truncate(text: str, cap: OutputCap, save: Save) -> Truncated | None:
-    """None when the text fits. `save` keeps the whole text and says where, or None if it could not."""
+def truncate_output(text: str, cap: OutputCap, save: SaveOutput) -> TruncatedOutput | None:
+    """Shortens the text to head and tail. Returns None if it fits. The callback `save` stores the full text and returns
+    its path, or None on failure."""
     lines = text.count("\n") + 1
     if len(text) <= cap.characters and lines <= cap.lines:
         return None
     path = save(text)
-    head, tail = _ends(text, cap)
+    head, tail = _head_and_tail(text, cap)
     left_out = len(text) - len(head) - len(tail)
-    where = f"the whole output is in {path}; read or search it there" if path else "the rest could not be kept"
+    where = f"the whole output is in {path}; read or search it there" if path else "the rest could not be stored"
     note = f"[… {left_out:,} of {len(text):,} characters ({lines:,} lines) left out: {where} …]"
-    return Truncated(f"{head.rstrip()}\n\n{note}\n\n{tail.lstrip()}", path, len(text), lines)
+    return TruncatedOutput(f"{head.rstrip()}\n\n{note}\n\n{tail.lstrip()}", path, len(text), lines)
 
 
-def _ends(text: str, cap: OutputCap) -> tuple[str, str]:
-    """Half of the room for each end, cut at line breaks where one is near."""
+def _head_and_tail(text: str, cap: OutputCap) -> tuple[str, str]:
+    """Returns head and tail of equal size, cut at a line break if one is near."""
     room = cap.characters // 2
     head, tail = text[:room], text[-room:]
     head = "\n".join(head.split("\n")[: cap.lines // 2])
@@ -77,120 +78,130 @@ def _from_line_start(text: str) -> str:
     return text[cut + 1 :] if 0 <= cut < len(text) * 0.2 else text
 
 
-PARTIAL = 4_000  # characters of a call's output that are kept when it ends early
+MAX_PARTIAL_OUTPUT = 4_000  # characters of output to store if the call is cancelled or fails
 
-Record = Callable[[ToolPart], Awaitable[None]]
-Draft = Callable[[str, int, Callable[[], ToolPart]], None]
-"""A part's id, how many characters are new, and the part so far: to be kept soon."""
-Around = Callable[[ToolPart, Tool], AbstractAsyncContextManager[None]]
-"""Stands around a running call; what it raises before the tool starts is the call's failure."""
+RecordPart = Callable[[ToolPart], Awaitable[None]]
+SaveDraft = Callable[[str, int, Callable[[], ToolPart]], None]
+"""Callback with a part id, the number of new characters and a function that returns the current part; the draft is
+stored later."""
+CallScope = Callable[[ToolPart, Tool], AbstractAsyncContextManager[None]]
+"""Returns a context manager around a running call; an exception on entry fails the call."""
 
 
-class After(Protocol):
-    """Has the last word on what a call that ran gives back, before it is cut to size and kept."""
+class ResultFilter(Protocol):
+    """Callback that may change the result text before it is truncated and recorded."""
 
     async def __call__(self, call: ToolPart, output: str, *, is_error: bool) -> str: ...
 
 
-async def _as_it_is(call: ToolPart, output: str, *, is_error: bool) -> str:
+async def _keep_output(call: ToolPart, output: str, *, is_error: bool) -> str:
     return output
 
 
-def _keep_nothing(*_: object) -> None:
-    """For runners that were given no place for long outputs or for what is not final."""
+def _discard(*_: object) -> None:
+    """Default callback: stores nothing."""
 
 
-class Runner:
-    """`record` stores a part; it has done so when it returns, and only then does the tool start (a call is durable
-    before its effect). `save` keeps an output that is too long and says where. `draft` keeps what a running call has
-    written so far. `around` is entered when the call is kept as running, and left before its end is. `after`
-    may change what the model reads of it. `unknown` may have better words for a tool that does not exist."""
+class ToolRunner:
+    """Runs tool calls and records their states.
 
-    def __init__(  # noqa: PLR0913  each is one thing that a call meets on its way
+    `record` stores a part. The running state is durable before the tool starts, so that a crash cannot hide an effect.
+    `save_output` stores an output that exceeds the cap and returns its path. `save_draft` stores the partial output of
+    a running call. `call_scope` is entered after the running state is recorded and exited before the end state is.
+    `filter_result` may change the text that the model receives. `explain_unknown` returns an error message for an
+    unknown tool, or None.
+    """
+
+    def __init__(  # one parameter per stage of a call
         self,
         tools: Mapping[str, Tool],
-        record: Record,
+        record: RecordPart,
         *,
-        cap: OutputCap | None = None,
-        save: Save = _keep_nothing,
-        draft: Draft = _keep_nothing,
-        around: Around = lambda _, __: nullcontext(),
-        after: After = _as_it_is,
-        unknown: Callable[[str], str | None] = lambda _: None,
-        left: Callable[[ToolPart], bool] = lambda _: False,
+        output_cap: OutputCap | None = None,
+        save_output: SaveOutput = _discard,
+        save_draft: SaveDraft = _discard,
+        call_scope: CallScope = lambda _, __: nullcontext(),
+        filter_result: ResultFilter = _keep_output,
+        explain_unknown: Callable[[str], str | None] = lambda _: None,
+        is_left_open: Callable[[ToolPart], bool] = lambda _: False,
         clock: Callable[[], int] = now_ms,
     ) -> None:
-        self._left = left
+        self._is_left_open = is_left_open
         self._tools = tools
         self._record = record
-        self._cap = cap or OutputCap()
-        self._save = save
-        self._draft = draft
-        self._around = around
-        self._after = after
-        self._unknown = unknown
+        self._output_cap = output_cap or OutputCap()
+        self._save_output = save_output
+        self._save_draft = save_draft
+        self._call_scope = call_scope
+        self._filter_result = filter_result
+        self._explain_unknown = explain_unknown
         self._clock = clock
 
     async def run(self, call: ToolPart, context: ToolContext) -> ToolPart:
-        """A pending call, run to its end. Cancelling ends it too, as canceled, before the cancellation goes on."""
+        """Runs a pending call to its end. On cancellation the call is recorded as canceled before CancelledError is
+        raised again."""
         if not isinstance(call.state, ToolPending):
             return call
         if "input_error" in call.metadata:
-            return await self._end(
+            return await self._record_end(
                 call, call.state.fail(call.metadata["input_error"], self._clock(), reason="invalid_input")
             )
         tool = self._tools.get(call.tool)
         if tool is None:
-            words = self._unknown(call.tool) or no_such_tool(call.tool, self._tools)
-            return await self._end(call, call.state.fail(words, self._clock(), reason="invalid_input"))
+            message = self._explain_unknown(call.tool) or unknown_tool_message(call.tool, self._tools)
+            return await self._record_end(call, call.state.fail(message, self._clock(), reason="invalid_input"))
         running = call.state.start(self._clock())
-        call = _marked(call, tool).with_state(running)
-        watched, words = _Watched(call, running, context, self._draft), "canceled before it started"
+        call = _mark_for_recovery(call, tool).with_state(running)
+        watched, message = _RunningCall(call, running, context, self._save_draft), "canceled before it started"
         try:
-            await self._record(call)  # which may have been done when a cancellation is heard of
-            words = "canceled before it finished"
+            await self._record(call)  # may have been stored even if it is cancelled
+            message = "canceled before it finished"
             state = await self._execute(tool, watched)
         except asyncio.CancelledError:
-            if self._left(call):
-                await asyncio.shield(self._record(watched.left_open()))
+            if self._is_left_open(call):
+                await asyncio.shield(self._record(watched.as_left_open()))
             else:
-                await asyncio.shield(self._end(call, watched.fail(words, self._clock(), "canceled")))
+                await asyncio.shield(self._record_end(call, watched.fail(message, self._clock(), "canceled")))
             raise
-        return await self._end(call, state)
+        return await self._record_end(call, state)
 
-    async def _execute(self, tool: Tool, call: "_Watched") -> ToolEnd:
+    async def _execute(self, tool: Tool, call: "_RunningCall") -> ToolEnd:
         try:
-            result = await (self._called(tool, call) if tool.timeout is None else self._in_time(tool, call))
+            result = await (
+                self._call_in_scope(tool, call) if tool.timeout is None else self._call_with_timeout(tool, call)
+            )
         except InvalidArguments as error:
-            return await self._failed(call, error.message, "invalid_input")
+            return await self._fail_call(call, error.message, "invalid_input")
         except ToolFailure as error:
-            return await self._failed(call, error.message, error.reason)
-        except Exception as error:  # noqa: BLE001  a tool may raise anything, and the model should know
-            return await self._failed(call, _words(error), "failed")
+            return await self._fail_call(call, error.message, error.reason)
+        except Exception as error:  # noqa: BLE001  a tool may raise any exception; the model gets the message
+            return await self._fail_call(call, _error_message(error), "failed")
         value = result if isinstance(result, ToolResult) else ToolResult(result)
-        return self._complete(call.running, value, await self._after(call.part, value.content, is_error=False))
+        return self._complete_call(
+            call.running, value, await self._filter_result(call.part, value.content, is_error=False)
+        )
 
-    async def _called(self, tool: Tool, call: "_Watched") -> str | ToolResult:
-        async with self._around(call.part, tool):
+    async def _call_in_scope(self, tool: Tool, call: "_RunningCall") -> str | ToolResult:
+        async with self._call_scope(call.part, tool):
             return await tool.call(call.running.input, call.context)
 
-    async def _in_time(self, tool: Tool, call: "_Watched") -> str | ToolResult:
+    async def _call_with_timeout(self, tool: Tool, call: "_RunningCall") -> str | ToolResult:
         limit = asyncio.timeout(tool.timeout)
         try:
             async with limit:
-                return await self._called(tool, call)
+                return await self._call_in_scope(tool, call)
         except TimeoutError as error:
             if not limit.expired():
-                raise  # it is the tool's own
+                raise  # raised by the tool itself
             raise ToolFailure(f"timed out after {tool.timeout:g} s", reason="timeout") from error
 
-    async def _failed(self, call: "_Watched", error: str, reason: ToolErrorReason) -> ToolEnd:
+    async def _fail_call(self, call: "_RunningCall", error: str, reason: ToolErrorReason) -> ToolEnd:
         state = call.fail(error, self._clock(), reason)
-        return msgspec.structs.replace(state, error=await self._after(call.part, state.error, is_error=True))
+        return msgspec.structs.replace(state, error=await self._filter_result(call.part, state.error, is_error=True))
 
-    def _complete(self, running: ToolRunning, value: ToolResult, output: str) -> ToolEnd:
+    def _complete_call(self, running: ToolRunning, value: ToolResult, output: str) -> ToolEnd:
         metadata = value.metadata
-        cut = truncate(output, self._cap, self._save)
+        cut = truncate_output(output, self._output_cap, self._save_output)
         if cut is not None:
             output = cut.text
             metadata = metadata | {
@@ -200,27 +211,27 @@ class Runner:
             output, self._clock(), title=value.title, metadata=metadata, attachments=value.attachments
         )
 
-    async def _end(self, call: ToolPart, state: ToolEnd) -> ToolPart:
+    async def _record_end(self, call: ToolPart, state: ToolEnd) -> ToolPart:
         ended = call.with_state(state)
         await self._record(ended)
         return ended
 
 
-def no_such_tool(name: str, tools: Iterable[str]) -> str:
+def unknown_tool_message(name: str, tools: Iterable[str]) -> str:
     names = sorted(tools)
     near = get_close_matches(name, names, n=1)
     hint = f" Did you mean {near[0]}?" if near else ""
     return f"There is no tool called {name!r}.{hint} The tools are: {', '.join(names) or 'none'}."
 
 
-class _Watched:
-    """A running call with what it has told of itself, so that an early end does not lose it."""
+class _RunningCall:
+    """A running call with its reported progress, so that a failure or cancellation can include the partial output."""
 
-    def __init__(self, call: ToolPart, running: ToolRunning, context: ToolContext, draft: Draft) -> None:
+    def __init__(self, call: ToolPart, running: ToolRunning, context: ToolContext, draft: SaveDraft) -> None:
         self.part = call
-        self._draft = draft
+        self._save_draft = draft
         self.running = running
-        self.context = msgspec.structs.replace(context, report=self._heard)
+        self.context = msgspec.structs.replace(context, report=self._on_progress)
         self._report = context.report
         self._partial: deque[str] = deque()
         self._size = 0
@@ -231,63 +242,63 @@ class _Watched:
             error = f"{error}\n\nIts output until then:\n{partial}"
         return self.running.fail(error, at, reason=reason)
 
-    def left_open(self) -> ToolPart:
-        """The running call as it is found again: it may go on, since its effects so far are kept elsewhere."""
+    def as_left_open(self) -> ToolPart:
+        """Returns the call in a resumable state: its effects are stored in the child session."""
         child = self.running.metadata.get("child_session_id")
         marked = msgspec.structs.replace(self.part, metadata={**self.part.metadata, REPEATABLE: True, LEFT_OPEN: child})
         return marked.update_state(self.running)
 
-    def _heard(self, progress: Progress) -> None:
+    def _on_progress(self, progress: Progress) -> None:
         self.running = self.running.progress(title=progress.title, metadata=progress.metadata)
-        self._keep(progress.output)
-        self._draft(self.part.id, len(progress.output), self._so_far)
+        self._append_output(progress.output)
+        self._save_draft(self.part.id, len(progress.output), self._draft_part)
         self._report(progress)
 
-    def _so_far(self) -> ToolPart:
+    def _draft_part(self) -> ToolPart:
         return self.part.update_state(self.running.progress(metadata={"output": "".join(self._partial)}))
 
-    def _keep(self, output: str) -> None:
-        """The end of the output is what tells how far it got."""
-        self._partial.append(output[-PARTIAL:])
+    def _append_output(self, output: str) -> None:
+        """Buffers the last characters of the output, which show how far the call got."""
+        self._partial.append(output[-MAX_PARTIAL_OUTPUT:])
         self._size += len(self._partial[-1])
-        while self._size - len(self._partial[0]) >= PARTIAL:
+        while self._size - len(self._partial[0]) >= MAX_PARTIAL_OUTPUT:
             self._size -= len(self._partial.popleft())
 
 
-def _marked(call: ToolPart, tool: Tool) -> ToolPart:
-    """Kept with the call: whoever finds it open after a crash may not have its tool at hand."""
+def _mark_for_recovery(call: ToolPart, tool: Tool) -> ToolPart:
+    """Stores the recovery options in the part: after a crash the process that resumes it may not have the tool."""
     if call.repeatable or not (tool.options.repeatable or tool.options.asks):
         return call
     marks = {REPEATABLE: True, ASKS: True} if tool.options.asks else {REPEATABLE: True}
     return msgspec.structs.replace(call, metadata={**call.metadata, **marks})
 
 
-def _words(error: BaseException) -> str:
+def _error_message(error: BaseException) -> str:
     text = str(error).strip()
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-NAMES = ("file_path", "path", "filename")
-LARGEST = 64 * 1024 * 1024
+PATH_ARGUMENTS = ("file_path", "path", "filename")
+MAX_HASHED_FILE = 64 * 1024 * 1024
 
 
 def describe_touched_files(call: ToolPart, workspace: Path) -> str:
-    """One line for each file of the workspace that stands in the call's input; "" when there is none."""
-    named = [value for name, value in call.state.input.items() if name in NAMES and isinstance(value, str)]
-    return "\n".join(line for line in (_now(workspace, path) for path in named) if line)
+    """Returns one line per workspace file in the call's input; an empty string if there is none."""
+    named = [value for name, value in call.state.input.items() if name in PATH_ARGUMENTS and isinstance(value, str)]
+    return "\n".join(line for line in (_describe_file(workspace, path) for path in named) if line)
 
 
-def _now(workspace: Path, path: str) -> str:
-    """Only what lies in the workspace is looked at: a path is the model's word."""
+def _describe_file(workspace: Path, path: str) -> str:
+    """Describes a file inside the workspace. Other paths are ignored, because the model chose the path."""
     try:
-        place = (workspace / path).resolve()
-        if not place.is_relative_to(workspace.resolve()):
+        resolved = (workspace / path).resolve()
+        if not resolved.is_relative_to(workspace.resolve()):
             return ""
-        if not place.exists():
+        if not resolved.exists():
             return f"{path} does not exist now."
-        if not place.is_file() or place.stat().st_size > LARGEST:
+        if not resolved.is_file() or resolved.stat().st_size > MAX_HASHED_FILE:
             return ""
-        content = place.read_bytes()
+        content = resolved.read_bytes()
     except (OSError, ValueError):
         return ""
     return f"{path} now has {len(content):,} bytes, sha256 {sha256(content).hexdigest()}."

@@ -1,4 +1,4 @@
-"""Where a pattern stands in the files of a folder."""
+"""Searches file contents and lists files, with ripgrep if it is installed, else in Python."""
 
 import asyncio
 import os
@@ -17,18 +17,18 @@ from typing import Literal
 import msgspec
 
 from outrider.errors import ToolFailure
-from outrider.permissions.paths.gitignore import IGNORE_FILES, REPOSITORIES, Rules, parse
-from outrider.tools.text.encoding import detect
-from outrider.tools.threads import Threads
-from outrider.tools.workspace_files import FILE
+from outrider.permissions.paths.gitignore import IGNORE_FILES, VCS_FOLDERS, IgnoreRules, parse_ignore_lines
+from outrider.tools.text.encoding import detect_encoding
+from outrider.tools.threads import ThreadPool
+from outrider.tools.workspace_files import OPEN_FILE_FLAGS
 
-MOST_HITS = 20_000
-LONGEST_LINE = 500
+MAX_MATCHES = 20_000
+MAX_LINE_LENGTH = 500
 
 OutputMode = Literal["content", "files_with_matches", "count"]
 
 
-class Query(msgspec.Struct, frozen=True):
+class SearchRequest(msgspec.Struct, frozen=True):
     pattern: str
     mode: OutputMode
     glob: str | None = None
@@ -38,17 +38,18 @@ class Query(msgspec.Struct, frozen=True):
     multiline: bool = False
 
 
-class Scope(msgspec.Struct, frozen=True):
-    """Where to search: below `target` in an open folder, whose path is `path`; only in files that are `wanted`."""
+class SearchScope(msgspec.Struct, frozen=True):
+    """Where to search: `target` in the open folder descriptor `folder` with the path `path`; the callback `accepts`
+    filters paths."""
 
     folder: int
     path: str
     target: str
-    wanted: Callable[[str], bool]
+    accepts: Callable[[str], bool]
 
 
-class Hit(msgspec.Struct, frozen=True):
-    """`line` is 0 for a whole file; then `text` is the count of its matching lines, or empty."""
+class FileMatch(msgspec.Struct, frozen=True):
+    """A matching line. `line` is 0 for a whole file; `text` is then the number of matching lines, or empty."""
 
     path: str
     line: int
@@ -56,33 +57,33 @@ class Hit(msgspec.Struct, frozen=True):
     matches: bool
 
 
-_NAMES = (*IGNORE_FILES, ".rgignore")
-_LARGEST_IGNORE = 1024 * 1024
+_IGNORE_FILE_NAMES = (*IGNORE_FILES, ".rgignore")
+_MAX_IGNORE_FILE = 1024 * 1024
 
 
-def walk(folder: int) -> Iterator[str]:
-    """Relative paths of regular files."""
-    known: dict[str, Rules | None] = {".": None}
+def walk_files(folder: int) -> Iterator[str]:
+    """Yields the relative paths of regular files that no ignore file excludes."""
+    known: dict[str, IgnoreRules | None] = {".": None}
     for root, folders, names, descriptor in os.fwalk(".", dir_fd=folder):
         base = "" if root == "." else f"{root[2:]}/"
-        here = _rules(descriptor, base, names, known.pop(root, None))
+        here = _ignore_rules(descriptor, base, names, known.pop(root, None))
         folders[:] = sorted(
-            name for name in folders if name not in REPOSITORIES and not _ignored(here, base + name, is_folder=True)
+            name for name in folders if name not in VCS_FOLDERS and not _is_ignored(here, base + name, is_folder=True)
         )
         for name in folders:
             known[f"{root}/{name}"] = here
         for name in sorted(names):
-            if not _ignored(here, base + name, is_folder=False) and _is_file(descriptor, name):
+            if not _is_ignored(here, base + name, is_folder=False) and _is_file(descriptor, name):
                 yield base + name
 
 
-def _ignored(rules: Rules | None, path: str, *, is_folder: bool) -> bool:
+def _is_ignored(rules: IgnoreRules | None, path: str, *, is_folder: bool) -> bool:
     return rules is not None and rules.ignores(path, is_folder=is_folder)
 
 
-def _rules(folder: int, base: str, names: list[str], above: Rules | None) -> Rules | None:
-    lines = [line for name in _NAMES if name in names for line in _lines(folder, name)]
-    return Rules(base, parse(lines), above) if lines else above
+def _ignore_rules(folder: int, base: str, names: list[str], above: IgnoreRules | None) -> IgnoreRules | None:
+    lines = [line for name in _IGNORE_FILE_NAMES if name in names for line in _read_ignore_file(folder, name)]
+    return IgnoreRules(base, parse_ignore_lines(lines), above) if lines else above
 
 
 def _is_file(folder: int, name: str) -> bool:
@@ -92,19 +93,19 @@ def _is_file(folder: int, name: str) -> bool:
         return False
 
 
-def _lines(folder: int, name: str) -> list[str]:
+def _read_ignore_file(folder: int, name: str) -> list[str]:
     try:
-        descriptor = os.open(name, FILE, dir_fd=folder)
+        descriptor = os.open(name, OPEN_FILE_FLAGS, dir_fd=folder)
     except OSError:
         return []
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return []
-        return file.read(_LARGEST_IGNORE).decode("utf-8", "replace").splitlines()
+        return file.read(_MAX_IGNORE_FILE).decode("utf-8", "replace").splitlines()
 
 
-_LARGEST = 10 * 1024 * 1024
-_TYPES = {
+_MAX_SEARCHED_FILE = 10 * 1024 * 1024
+_EXTENSIONS_BY_TYPE = {
     "js": "js,jsx,mjs,cjs", "ts": "ts,tsx,mts,cts", "rust": "rs", "python": "py,pyi", "py": "py,pyi", "ruby": "rb",
     "md": "md,markdown", "markdown": "md,markdown", "cpp": "cpp,cc,cxx,hpp,hh,h", "c": "c,h", "yaml": "yml,yaml",
     "sh": "sh,bash,zsh",
@@ -112,62 +113,70 @@ _TYPES = {
 }  # fmt: skip
 
 
-def plain_search(query: Query, scope: Scope) -> list[Hit]:
+def search_in_python(query: SearchRequest, scope: SearchScope) -> list[FileMatch]:
     try:
-        regex = re.compile(query.pattern, _flags(query))
+        regex = re.compile(query.pattern, _regex_flags(query))
     except (re.error, RecursionError, OverflowError) as error:
         raise ToolFailure(f"not a regular expression: {error}") from error
-    found: list[Hit] = []
-    for path in [scope.target] if scope.target != "." else _wanted(query, scope):
-        text = _text(scope.folder, path)
-        found += _hits(query, regex, path, text) if text is not None else []
-        if len(found) >= MOST_HITS:
+    found: list[FileMatch] = []
+    for path in [scope.target] if scope.target != "." else _candidate_paths(query, scope):
+        text = _read_text(scope.folder, path)
+        found += _matches_in_text(query, regex, path, text) if text is not None else []
+        if len(found) >= MAX_MATCHES:
             break
     return found
 
 
-def _flags(query: Query) -> int:
+def _regex_flags(query: SearchRequest) -> int:
     return re.MULTILINE | (re.IGNORECASE if query.ignore_case else 0) | (re.DOTALL if query.multiline else 0)
 
 
-def _wanted(query: Query, scope: Scope) -> Iterator[str]:
-    endings = tuple(f".{ending}" for ending in _TYPES.get(query.type or "", query.type or "").split(",") if ending)
-    return (path for path in walk(scope.folder) if scope.wanted(path) and (not endings or path.endswith(endings)))
+def _candidate_paths(query: SearchRequest, scope: SearchScope) -> Iterator[str]:
+    endings = tuple(
+        f".{ending}" for ending in _EXTENSIONS_BY_TYPE.get(query.type or "", query.type or "").split(",") if ending
+    )
+    return (
+        path for path in walk_files(scope.folder) if scope.accepts(path) and (not endings or path.endswith(endings))
+    )
 
 
-def _text(folder: int, path: str) -> str | None:
-    """None for what is no text, too large, or gone."""
+def _read_text(folder: int, path: str) -> str | None:
+    """Returns the text of a file; None if it is binary, too large or missing."""
     try:
-        descriptor = os.open(path, FILE, dir_fd=folder)
+        descriptor = os.open(path, OPEN_FILE_FLAGS, dir_fd=folder)
     except OSError:
         return None
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_SEARCHED_FILE:
             return None
-        raw = file.read(_LARGEST)
-    encoding = detect(raw)
+        raw = file.read(_MAX_SEARCHED_FILE)
+    encoding = detect_encoding(raw)
     return encoding.decode(raw) if encoding else None
 
 
-def _hits(query: Query, regex: "re.Pattern[str]", path: str, text: str) -> Iterator[Hit]:
+def _matches_in_text(query: SearchRequest, regex: "re.Pattern[str]", path: str, text: str) -> Iterator[FileMatch]:
     lines = text.split("\n")
     if lines[-1] == "":
-        lines.pop()  # after the last line ending there is no line
-    matching = _across(regex, text) if query.multiline else [n for n, line in enumerate(lines) if regex.search(line)]
+        lines.pop()  # no line follows the last line break
+    matching = (
+        _multiline_matches(regex, text)
+        if query.multiline
+        else [n for n, line in enumerate(lines) if regex.search(line)]
+    )
     if not matching:
         return
     if query.mode != "content":
-        yield Hit(path, 0, str(len(matching)) if query.mode == "count" else "", matches=True)
+        yield FileMatch(path, 0, str(len(matching)) if query.mode == "count" else "", matches=True)
         return
     around = range(-query.context, query.context + 1)
     shown = {n + by for n in matching for by in around if 0 <= n + by < len(lines)}
     found = set(matching)
     for n in sorted(shown):
-        yield Hit(path, n + 1, lines[n].rstrip("\r")[:LONGEST_LINE], matches=n in found)
+        yield FileMatch(path, n + 1, lines[n].rstrip("\r")[:MAX_LINE_LENGTH], matches=n in found)
 
 
-def _across(regex: "re.Pattern[str]", text: str) -> list[int]:
+def _multiline_matches(regex: "re.Pattern[str]", text: str) -> list[int]:
     found: set[int] = set()
     for match in regex.finditer(text):
         first = text.count("\n", 0, match.start())
@@ -175,35 +184,36 @@ def _across(regex: "re.Pattern[str]", text: str) -> list[int]:
     return sorted(found)
 
 
-LONGEST_PATTERN = 1_000
-_MOST_BRACES = 64
+MAX_PATTERN_LENGTH = 1_000
+_MAX_BRACE_EXPANSIONS = 64
 
 
 @lru_cache(maxsize=256)
-def path_pattern(pattern: str) -> "re.Pattern[str]":
-    """Matches whole relative paths; a pattern without a slash is for the name alone, in any folder."""
-    if len(pattern) > LONGEST_PATTERN or "\0" in pattern:
-        raise ToolFailure(f"a pattern has at most {LONGEST_PATTERN} characters, and no NUL")
+def compile_glob(pattern: str) -> "re.Pattern[str]":
+    """Compiles a glob pattern to a regular expression for relative paths. A pattern without a slash matches the file
+    name in any folder."""
+    if len(pattern) > MAX_PATTERN_LENGTH or "\0" in pattern:
+        raise ToolFailure(f"a pattern has at most {MAX_PATTERN_LENGTH} characters, and no NUL")
     pattern = pattern.removeprefix("./").strip("/") or "**"
-    rooted = (one if "/" in one else f"**/{one}" for one in _alternatives(pattern))
+    rooted = (one if "/" in one else f"**/{one}" for one in _expand_braces(pattern))
     try:
-        return re.compile("|".join(map(path_regex, rooted)), re.DOTALL)
+        return re.compile("|".join(map(glob_to_regex, rooted)), re.DOTALL)
     except re.error as error:
         raise ToolFailure(f"not a pattern for paths: {pattern!r} ({error})") from error
 
 
-def path_regex(pattern: str) -> str:
-    """One pattern without braces, as a regular expression for a whole path."""
+def glob_to_regex(pattern: str) -> str:
+    """Converts one pattern without braces to a regular expression."""
     result: list[str] = []
     at = 0
     while at < len(pattern):
-        piece, at = _piece(pattern, at)
+        piece, at = _glob_token(pattern, at)
         result.append(piece)
     return "".join([r"\A", *result, r"\Z"])
 
 
-def _piece(pattern: str, at: int) -> tuple[str, int]:
-    """The expression for what stands at a place, and the place after it."""
+def _glob_token(pattern: str, at: int) -> tuple[str, int]:
+    """Returns the regular expression of the token at an index, and the index after it."""
     if pattern.startswith("**/", at) and (at == 0 or pattern[at - 1] == "/"):
         return "(?:[^/]+/)*", at + 3
     if pattern.startswith("**", at) and at + 2 == len(pattern) and (at == 0 or pattern[at - 1] == "/"):
@@ -217,13 +227,13 @@ def _piece(pattern: str, at: int) -> tuple[str, int]:
     if char == "?":
         return "[^/]", at + 1
     if char == "[":
-        return _set(pattern, at)
+        return _glob_character_class(pattern, at)
     if char == "\\" and at + 1 < len(pattern):
         return re.escape(pattern[at + 1]), at + 2
     return re.escape(char), at + 1
 
 
-def _set(pattern: str, at: int) -> tuple[str, int]:
+def _glob_character_class(pattern: str, at: int) -> tuple[str, int]:
     end = pattern.find("]", at + 2 + (pattern[at + 1 : at + 2] in {"!", "^"}))
     if end < 0:
         return r"\[", at + 1
@@ -233,13 +243,13 @@ def _set(pattern: str, at: int) -> tuple[str, int]:
     return f"(?!/)[{'^' if negated else ''}{chars.replace('^', chr(92) + '^')}]", end + 1
 
 
-def _alternatives(pattern: str) -> list[str]:
-    """The patterns that braces stand for."""
+def _expand_braces(pattern: str) -> list[str]:
+    """Expands braces to a list of patterns. Raises ToolFailure if there are too many."""
     found = [pattern]
     done: list[str] = []
     while found:
-        if len(found) + len(done) > _MOST_BRACES:
-            raise ToolFailure(f"the braces of the pattern stand for more than {_MOST_BRACES} patterns")
+        if len(found) + len(done) > _MAX_BRACE_EXPANSIONS:
+            raise ToolFailure(f"the braces of the pattern stand for more than {_MAX_BRACE_EXPANSIONS} patterns")
         one = found.pop()
         match = re.search(r"(?<!\\)\{([^{}]*,[^{}]*)\}", one)
         if match is None:
@@ -249,10 +259,11 @@ def _alternatives(pattern: str) -> list[str]:
     return done
 
 
-_BLOCK = 256 * 1024
-_LONGEST_RECORD = 1024 * 1024
-# The same files whatever the user's own settings say; hidden ones too, repositories' insides never.
-ALWAYS = (
+_BLOCK_SIZE = 256 * 1024
+_MAX_RECORD = 1024 * 1024
+# Makes the result independent of the user's ripgrep configuration; includes hidden files, excludes repository
+# internals.
+RIPGREP_OPTIONS = (
     "--no-config", "--no-messages", "--color=never", "--hidden", "--no-require-git", "--no-ignore-global",
     "--glob=!.git", "--glob=!.hg", "--glob=!.svn", "--glob=!.jj", "--glob=!.bzr",
 )  # fmt: skip
@@ -260,34 +271,36 @@ ALWAYS = (
 
 @cache
 def find_ripgrep() -> str | None:
-    """Installed with the package, else on the search path; a relative place there is not trusted."""
-    beside = Path(sysconfig.get_path("scripts")) / ("rg.exe" if os.name == "nt" else "rg")
-    if beside.is_file():
-        return str(beside)
+    """Returns the ripgrep executable installed with the package, else from PATH. A relative PATH entry is not
+    trusted."""
+    installed = Path(sysconfig.get_path("scripts")) / ("rg.exe" if os.name == "nt" else "rg")
+    if installed.is_file():
+        return str(installed)
     found = shutil.which("rg")
     return found if found and os.path.isabs(found) else None  # noqa: PTH117
 
 
-async def ripgrep(program: str, arguments: Sequence[str], folder: int, path: str) -> AsyncGenerator[bytes]:
-    """Blocks of output. The process is gone when the iteration ends, however it ends; refusals raise ToolFailure."""
+async def run_ripgrep(program: str, arguments: Sequence[str], folder: int, path: str) -> AsyncGenerator[bytes]:
+    """Yields blocks of output. The process is killed if the iteration stops early. Raises ToolFailure on a ripgrep
+    error."""
     process = await asyncio.create_subprocess_exec(
         program,
-        *ALWAYS,
+        *RIPGREP_OPTIONS,
         *arguments,
         cwd=f"/proc/self/fd/{folder}" if sys.platform == "linux" else path,
         env={"PATH": os.defpath},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        limit=_BLOCK,
+        limit=_BLOCK_SIZE,
     )
     assert process.stdout is not None
     assert process.stderr is not None
     try:
-        while block := await process.stdout.read(_BLOCK):
+        while block := await process.stdout.read(_BLOCK_SIZE):
             yield block
         complaint = (await process.stderr.read()).decode("utf-8", "replace").strip()
-        # 1 is "nothing found"; 2 with matches only says that some file could not be read.
+        # Exit code 1 means no match; 2 together with matches means that some file was not readable.
         if await process.wait() not in {0, 1} and complaint:
             raise ToolFailure(complaint.removeprefix("rg: ")[:2_000])
     finally:
@@ -297,63 +310,65 @@ async def ripgrep(program: str, arguments: Sequence[str], folder: int, path: str
             await process.wait()
 
 
-async def records(blocks: AsyncGenerator[bytes], end: bytes) -> AsyncGenerator[list[bytes]]:
-    """The output cut at `end`, many records at a time; an endless one is cut short."""
+async def split_records(blocks: AsyncGenerator[bytes], end: bytes) -> AsyncGenerator[list[bytes]]:
+    """Splits the output at `end` and yields lists of records. Overlong records are truncated."""
     rest = b""
     async with aclosing(blocks):
         async for block in blocks:
-            *whole, rest = (rest + block).split(end)
-            if whole:
-                yield whole
-            rest = rest[:_LONGEST_RECORD]
+            *complete, rest = (rest + block).split(end)
+            if complete:
+                yield complete
+            rest = rest[:_MAX_RECORD]
     if rest:
         yield [rest]
 
 
-MOST_FILES = 500_000
-_threads_listing = Threads(4)
+MAX_FILES = 500_000
+_threads_listing = ThreadPool(4)
 
 
 async def list_files(folder: int, path: str) -> list[str]:
-    """Relative paths, at most MOST_FILES of them, in no order."""
+    """Returns at most MAX_FILES relative paths, unordered."""
     program = find_ripgrep()
     if program is None:
-        return await _threads_listing.run(lambda: list(islice(walk(folder), MOST_FILES)))
+        return await _threads_listing.run(lambda: list(islice(walk_files(folder), MAX_FILES)))
     found: list[str] = []
-    lists = records(ripgrep(program, ["--files", "--null"], folder, path), b"\0")
+    lists = split_records(run_ripgrep(program, ["--files", "--null"], folder, path), b"\0")
     async with aclosing(lists):
         async for names in lists:
             found += [os.fsdecode(name).removeprefix("./") for name in names]
-            if len(found) >= MOST_FILES:
+            if len(found) >= MAX_FILES:
                 break
     return found
 
 
-async def rg_search(program: str, query: Query, scope: Scope) -> list[Hit]:
-    """Files in no order, lines of one file in order."""
-    blocks = ripgrep(program, [*_arguments(query), "--", query.pattern, _named(scope.target)], scope.folder, scope.path)
-    lines = records(blocks, b"\0" if query.mode == "files_with_matches" else b"\n")
-    found: list[Hit] = []
+async def search_with_ripgrep(program: str, query: SearchRequest, scope: SearchScope) -> list[FileMatch]:
+    """Returns the matches; files are unordered, lines within a file are ordered."""
+    blocks = run_ripgrep(
+        program, [*_ripgrep_arguments(query), "--", query.pattern, _safe_target(scope.target)], scope.folder, scope.path
+    )
+    lines = split_records(blocks, b"\0" if query.mode == "files_with_matches" else b"\n")
+    found: list[FileMatch] = []
     async with aclosing(lines):
         async for some in lines:
             hits = (
                 hit
-                for line in (some if query.mode == "files_with_matches" else _joined(some))
-                if (hit := _hit(line, query)) is not None
+                for line in (some if query.mode == "files_with_matches" else _rejoin_names(some))
+                if (hit := _parse_match(line, query)) is not None
             )
-            found += [hit for hit in hits if scope.wanted(hit.path)]
-            if len(found) >= MOST_HITS:
+            found += [hit for hit in hits if scope.accepts(hit.path)]
+            if len(found) >= MAX_MATCHES:
                 break
     return found
 
 
-def _named(target: str) -> str:
-    """A name that begins with a dash is no option."""
+def _safe_target(target: str) -> str:
+    """Prefixes the path with `./`, so that a leading dash is not parsed as an option."""
     return target if target == "." else f"./{target}"
 
 
-def _joined(lines: list[bytes]) -> Iterator[bytes]:
-    """A name may hold a line feed; then its first half has no NUL, and is not the mark between two pieces."""
+def _rejoin_names(lines: list[bytes]) -> Iterator[bytes]:
+    """Joins lines of a path that contains a line feed: its first part has no NUL and is not the `--` separator."""
     half = b""
     for line in lines:
         if b"\0" in line or line == b"--":
@@ -363,48 +378,48 @@ def _joined(lines: list[bytes]) -> Iterator[bytes]:
             half += line + b"\n"
 
 
-def _arguments(query: Query) -> list[str]:
+def _ripgrep_arguments(query: SearchRequest) -> list[str]:
     modes = {
-        "content": ["--line-number", "--no-heading", "--with-filename", f"--max-columns={LONGEST_LINE * 4}",
+        "content": ["--line-number", "--no-heading", "--with-filename", f"--max-columns={MAX_LINE_LENGTH * 4}",
                     "--max-columns-preview"],
         "files_with_matches": ["--files-with-matches"],
         "count": ["--count", "--with-filename"],
     }  # fmt: skip
     arguments = ["--null", *modes[query.mode]]
     arguments += [f"--context={query.context}"] if query.context and query.mode == "content" else []
-    arguments += [f"--type={query.type}"] if query.type else _hint(query.glob)
+    arguments += [f"--type={query.type}"] if query.type else _type_filter(query.glob)
     arguments += ["--ignore-case"] if query.ignore_case else []
     arguments += ["--multiline", "--multiline-dotall"] if query.multiline else []
     return arguments
 
 
-def _hint(glob: str | None) -> list[str]:
-    """Spares ripgrep files that are not wanted. As a type, for its `--glob` would bring ignored files back."""
+def _type_filter(glob: str | None) -> list[str]:
+    """Returns options that make ripgrep skip other files. Uses a type, because `--glob` would include ignored files."""
     if not glob or "/" in glob or glob.startswith("!"):
         return []
     return [f"--type-add=wanted:{glob}", "--type=wanted"]
 
 
-def _hit(line: bytes, query: Query) -> Hit | None:
-    """`path NUL 12:text` for a match, `path NUL 12-text` for a line of context."""
+def _parse_match(line: bytes, query: SearchRequest) -> FileMatch | None:
+    """Parses `path NUL 12:text` for a match and `path NUL 12-text` for a context line."""
     raw_path, zero, rest = line.partition(b"\0")
     path = os.fsdecode(raw_path).removeprefix("./")
     if query.mode == "files_with_matches":
-        return Hit(path, 0, "", matches=True) if path else None
+        return FileMatch(path, 0, "", matches=True) if path else None
     if not zero:
-        return None  # the mark between two pieces
+        return None  # the separator between line ranges
     if query.mode == "count":
-        return Hit(path, 0, rest.decode("utf-8", "replace"), matches=True)
+        return FileMatch(path, 0, rest.decode("utf-8", "replace"), matches=True)
     digits = len(rest) - len(rest.lstrip(b"0123456789"))
     text = rest[digits + 1 :].decode("utf-8", "replace").rstrip("\r")
-    return Hit(path, int(rest[:digits] or 0), text[:LONGEST_LINE], matches=rest[digits : digits + 1] == b":")
+    return FileMatch(path, int(rest[:digits] or 0), text[:MAX_LINE_LENGTH], matches=rest[digits : digits + 1] == b":")
 
 
-_threads = Threads(4)
+_threads = ThreadPool(4)
 
 
-async def find_hits(query: Query, scope: Scope) -> list[Hit]:
+async def search_files(query: SearchRequest, scope: SearchScope) -> list[FileMatch]:
     program = find_ripgrep()
     if program is None:
-        return await _threads.run(lambda: plain_search(query, scope))
-    return await rg_search(program, query, scope)
+        return await _threads.run(lambda: search_in_python(query, scope))
+    return await search_with_ripgrep(program, query, scope)

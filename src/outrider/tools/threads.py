@@ -1,7 +1,7 @@
-"""Threads for plain functions: they never block the event loop, and one that never returns does not stop the program.
+"""Thread pool for synchronous tool functions.
 
-The standard pool starts few threads on a small machine and joins them at exit; these are as many as there are calls,
-up to a bound, and daemons.
+The standard executor starts few threads on a small machine and joins them at exit. This pool starts one thread per
+concurrent call up to a limit, and uses daemon threads, so that a function that never returns does not block the exit.
 """
 
 import asyncio
@@ -13,35 +13,36 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-Job = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[[], Any]]
+PoolJob = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[[], Any]]
 
 
-class Threads:
-    """At most `limit` functions run at once; more wait their turn."""
+class ThreadPool:
+    """Runs at most `limit` functions at once; further ones are queued."""
 
     def __init__(self, limit: int = 64) -> None:
         self._limit = limit
         self._count = 0
-        self._idle: deque[SimpleQueue[Job | None]] = deque()
-        self._waiting: deque[Job] = deque()
+        self._idle: deque[SimpleQueue[PoolJob | None]] = deque()
+        self._waiting: deque[PoolJob] = deque()
         self._lock = threading.Lock()
 
     async def run(self, function: Callable[[], Any]) -> Any:
-        """The function's value. Cancelling leaves the thread to finish by itself, its result unread."""
+        """Runs the function in a thread and returns its value. On cancellation the thread finishes and the result is
+        discarded."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        self._submit((loop, future, partial(copy_context().run, function)))
+        self._submit_job((loop, future, partial(copy_context().run, function)))
         return await future
 
     def close(self) -> None:
-        """Let idle threads end; busy ones end after their job."""
+        """Stops idle threads; busy ones stop after their job."""
         with self._lock:
             self._limit = 0
             idle, self._idle = self._idle, deque()
         for inbox in idle:
             inbox.put(None)
 
-    def _submit(self, job: Job) -> None:
+    def _submit_job(self, job: PoolJob) -> None:
         with self._lock:
             if self._idle:
                 self._idle.pop().put(job)
@@ -50,19 +51,19 @@ class Threads:
                 self._waiting.append(job)
                 return
             self._count += 1
-        inbox: SimpleQueue[Job | None] = SimpleQueue()
+        inbox: SimpleQueue[PoolJob | None] = SimpleQueue()
         inbox.put(job)
-        threading.Thread(target=self._work, args=(inbox,), name="outrider-tool", daemon=True).start()
+        threading.Thread(target=self._worker_loop, args=(inbox,), name="outrider-tool", daemon=True).start()
 
-    def _work(self, inbox: "SimpleQueue[Job | None]") -> None:
+    def _worker_loop(self, inbox: "SimpleQueue[PoolJob | None]") -> None:
         while (job := inbox.get()) is not None:
-            self._do(job)
+            self._run_job(job)
             del job
-            if not self._rest(inbox):
+            if not self._take_next_job(inbox):
                 return
 
-    def _rest(self, inbox: "SimpleQueue[Job | None]") -> bool:
-        """Take the next job that waits, else lie idle; False when the pool was closed."""
+    def _take_next_job(self, inbox: "SimpleQueue[PoolJob | None]") -> bool:
+        """Takes a queued job, else marks the thread as idle. Returns False if the pool is closed."""
         with self._lock:
             if self._waiting:
                 inbox.put(self._waiting.popleft())
@@ -74,26 +75,26 @@ class Threads:
         return True
 
     @staticmethod
-    def _do(job: Job) -> None:
+    def _run_job(job: PoolJob) -> None:
         loop, future, function = job
         if future.cancelled():
             return
         try:
             result, error = function(), None
-        except BaseException as raised:  # noqa: BLE001  it is raised again where the value is awaited
+        except BaseException as raised:  # noqa: BLE001  raised again in the awaiting task
             result, error = None, raised
         try:
-            loop.call_soon_threadsafe(_settle, future, result, error)
-        except RuntimeError:  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(_resolve_future, future, result, error)
+        except RuntimeError:  # the loop is closed, so the result has no receiver
             return
 
 
-def _settle(future: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:
+def _resolve_future(future: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:
     if future.done():
         return
     if error is None:
         future.set_result(result)
-    elif isinstance(error, StopIteration):  # a future cannot carry it
+    elif isinstance(error, StopIteration):  # a future rejects it
         future.set_exception(RuntimeError("the function raised StopIteration"))
     else:
         future.set_exception(error)

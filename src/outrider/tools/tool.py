@@ -1,4 +1,4 @@
-"""The contract of a tool, and `@Tool`, which makes one from any function."""
+"""The `Tool` class, which makes a tool from a function, and its options and result type."""
 
 import inspect
 import re
@@ -11,8 +11,8 @@ import msgspec
 
 from outrider.errors import ConfigurationError, ToolFailure
 from outrider.tools.context import ToolContext
-from outrider.tools.schema import Signature, compact_schema, read_arguments, signature_of, summary_of
-from outrider.tools.threads import Threads
+from outrider.tools.schema import ToolSignature, compact_schema, convert_arguments, docstring_summary, read_signature
+from outrider.tools.threads import ThreadPool
 from outrider.types.request import ToolSpec
 from outrider.types.tool_state import Attachment
 
@@ -21,12 +21,12 @@ EvaluatePolicy = Callable[[Policy, dict[str, Any]], Policy]
 PreprocessArguments = Callable[[dict[str, Any]], dict[str, Any]]
 
 _STRICTNESS: dict[Policy, int] = {"allow": 0, "ask": 1, "deny": 2}
-_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")  # beyond this no API takes a name; some take less
-_threads = Threads()
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")  # the longest name that an API accepts; some accept less
+_threads = ThreadPool()
 
 
 class ToolResult(msgspec.Struct, frozen=True):
-    """What a tool gives back when text alone is not enough."""
+    """Result of a tool with attachments, a title or metadata."""
 
     content: str
     attachments: tuple[Attachment, ...] = ()
@@ -35,14 +35,17 @@ class ToolResult(msgspec.Struct, frozen=True):
 
 
 class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`read_only` tools run in plan mode; `parallel` ones beside others; calls of `repeatable` ones, which are safe to
-    run twice, are run again when a turn goes on after a crash, and calls of all others are reported as interrupted;
-    `asks` ones only wait for a person's answer, and do so again when their session is opened after a restart;
-    `delegates` ones wait for calls of other agents, and so take no place among those that run; `strict` ones ask the
-    provider to hold the model to the schema; `plan` ones are offered in plan mode too, where only some calls pass.
-    Models that know the parameters in `unsaid` may use them; the others are not told, since it is seldom worth it.
+    """Options of a tool.
 
-    `evaluate_policy(base, args)` may only tighten; `preprocess_args(args)` comes before anything is decided.
+    `read_only`: runs in plan mode. `parallel`: may run concurrently with other calls. `repeatable`: is safe to run
+    twice; such a call is run again when a turn resumes after a crash, other calls are reported as interrupted. `asks`:
+    only waits for a user's answer, and waits again after a restart. `delegates`: waits for other agents, and does not
+    use a slot of the concurrency limit. `strict`: requests that the provider enforces the schema. `plan`: is offered in
+    plan mode, where only some calls are allowed. `unsaid`: parameters that are accepted but omitted from the schema to
+    save tokens.
+
+    `evaluate_policy(base, args)` can only make the policy stricter. `preprocess_args(args)` runs before the permission
+    check.
     """
 
     read_only: bool = False
@@ -60,7 +63,7 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tool:
-    """A function that a model can call: `@Tool`, `@Tool(timeout=5)`, `Tool(function)`, `Tool.from_schema(…)`."""
+    """A function that a model can call: `@Tool`, `@Tool(timeout=5)`, `Tool(function)` or `Tool.from_schema(…)`."""
 
     @overload
     def __new__(cls, function: Callable[..., Any], /, **options: Any) -> Self: ...
@@ -84,9 +87,9 @@ class Tool:
             raise ConfigurationError(f"a tool is made from a function, got {type(function).__name__}")
         self.function = function
         self.name = name or getattr(function, "__name__", type(function).__name__)
-        self.description = summary_of(inspect.getdoc(function) or "") if description is None else description
-        self.options = _options(self.name, options)
-        _require_sayable(self.name)
+        self.description = docstring_summary(inspect.getdoc(function) or "") if description is None else description
+        self.options = _parse_options(self.name, options)
+        _check_name(self.name)
         self._parameters: dict[str, Any] | None = None
         self._spec: ToolSpec | None = None
         self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
@@ -100,14 +103,15 @@ class Tool:
         function: Callable[..., Any],
         **options: Any,
     ) -> Self:
-        """A tool whose JSON schema comes from elsewhere; the function gets the arguments as the model wrote them."""
+        """Creates a tool with an explicit JSON schema. The function receives the model's arguments without
+        conversion."""
         tool = cls(function, name=name, description=description, **options)
         tool._parameters = parameters
         return tool
 
     @cached_property
-    def signature(self) -> Signature:
-        return signature_of(self.function)
+    def signature(self) -> ToolSignature:
+        return read_signature(self.function)
 
     @cached_property
     def parameters(self) -> dict[str, Any]:
@@ -125,7 +129,7 @@ class Tool:
         return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
     def spec(self) -> ToolSpec:
-        """As it is offered to a model. A schema that was given, or that a provider must hold it to, stays as it is."""
+        """Returns the definition for a request. The schema is compacted unless it is explicit or strict."""
         if self._spec is None or self._spec.description != self.description:
             kept = self._parameters is not None or self.options.strict
             parameters = self.parameters if kept else compact_schema(self.parameters, self.options.unsaid)
@@ -133,14 +137,14 @@ class Tool:
         return self._spec
 
     def policy_for(self, arguments: dict[str, Any]) -> Policy:
-        """The tool's own word on a call: its policy, tightened (never loosened) for these arguments."""
+        """Returns the tool's policy for a call, made stricter (never looser) by `evaluate_policy`."""
         base = self.options.policy
         if self.options.evaluate_policy is None:
             return base
         return max(base, self.options.evaluate_policy(base, arguments), key=_STRICTNESS.__getitem__)
 
     def prepare(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments that will run: what is decided on, shown and executed."""
+        """Returns the preprocessed arguments, which are used for the permission check, display and execution."""
         preprocess = self.options.preprocess_args
         return arguments if preprocess is None else preprocess(dict(arguments))
 
@@ -148,30 +152,30 @@ class Tool:
         return await self.call(arguments, ToolContext())
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> str | ToolResult:
-        """Run the function; wrong arguments raise ToolFailure with words for the model."""
+        """Runs the function. Raises ToolFailure with a message for the model if the arguments are invalid."""
         if self._parameters is None:
-            arguments = read_arguments(self.name, self.signature, arguments)
+            arguments = convert_arguments(self.name, self.signature, arguments)
             if self.signature.context_parameter is not None:
                 arguments[self.signature.context_parameter] = context
         if self._is_async:
-            return as_result(await self.function(**arguments))
-        return as_result(await _in_thread(self.function, arguments))
+            return to_tool_result(await self.function(**arguments))
+        return to_tool_result(await _run_in_thread(self.function, arguments))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """A decorated function can still be called as before."""
+        """Calls the decorated function directly."""
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"
 
 
-async def _in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+async def _run_in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     value = await _threads.run(lambda: function(**arguments))
     return await value if isinstance(value, Awaitable) else value  # pyright: ignore
 
 
-def as_result(value: Any) -> str | ToolResult:
-    """Whatever a function returns, as something a model can read."""
+def to_tool_result(value: Any) -> str | ToolResult:
+    """Converts a return value to text or ToolResult. Raises ToolFailure if it cannot be encoded as JSON."""
     if isinstance(value, str | ToolResult):
         return value
     if value is None:
@@ -179,12 +183,12 @@ def as_result(value: Any) -> str | ToolResult:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     try:
-        return msgspec.json.encode(value, enc_hook=_plain).decode()
+        return msgspec.json.encode(value, enc_hook=_to_builtin).decode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ToolFailure(f"the tool returned a {type(value).__name__} that cannot be written as JSON") from error
 
 
-def _plain(value: Any) -> Any:
+def _to_builtin(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
     if hasattr(value, "to_dict"):
@@ -192,7 +196,7 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def _require_sayable(name: str) -> None:
+def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
             f"no model can call a tool {name!r}: a name is made of letters from a to z, digits, _ and -. "
@@ -200,7 +204,7 @@ def _require_sayable(name: str) -> None:
         )
 
 
-def _options(name: str, options: dict[str, Any]) -> ToolOptions:
+def _parse_options(name: str, options: dict[str, Any]) -> ToolOptions:
     try:
         return ToolOptions(**options)
     except TypeError as error:
@@ -208,8 +212,9 @@ def _options(name: str, options: dict[str, Any]) -> ToolOptions:
         raise ConfigurationError(f"tool {name}: {error}; the options are {known}") from error
 
 
-def named(tools: "Iterable[Tool | Callable[..., Any]]") -> dict[str, "Tool"]:
-    """Tools by name, also from plain functions; two of one name cannot be told apart by a model."""
+def tools_by_name(tools: "Iterable[Tool | Callable[..., Any]]") -> dict[str, "Tool"]:
+    """Returns a dict of tools by name; plain functions are converted. Raises ConfigurationError for a
+    duplicate name."""
     by_name: dict[str, Tool] = {}
     for given in tools:
         tool = given if isinstance(given, Tool) else Tool(given)
@@ -219,10 +224,11 @@ def named(tools: "Iterable[Tool | Callable[..., Any]]") -> dict[str, "Tool"]:
     return by_name
 
 
-def prompt_beside(module: str, **words: str) -> str:
-    """`words` fill in what is known only when the tool is made, such as the names of agents."""
+def load_prompt(module: str, **values: str) -> str:
+    """Loads the prompt file next to a module and replaces `{name}` placeholders with `values`, such as the list of
+    agents."""
     text = Path(module).with_suffix(".md").read_text(encoding="utf-8").strip()
-    for name, value in words.items():
+    for name, value in values.items():
         text = text.replace("{" + name + "}", value)
     return text
 
@@ -230,7 +236,8 @@ def prompt_beside(module: str, **words: str) -> str:
 def argument_aliases(
     names: Mapping[str, str], *, drop: frozenset[str] = frozenset()
 ) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """For `preprocess_args`: an argument that has our name already wins over one to be renamed."""
+    """Returns a function for `preprocess_args` that renames arguments. An argument that already has the target name
+    takes precedence."""
 
     def rename(arguments: dict[str, Any]) -> dict[str, Any]:
         for other, ours in names.items():

@@ -1,1 +1,1 @@
-"""Listeners: what a run did, as records, as a tree, as a page and as lines on a console."""
+"""Listeners that record a run: event log, span tree, HTML timeline, console lines, OpenTelemetry."""

@@ -1,4 +1,4 @@
-"""Prints what happens on a bus, one calm line per event; the text of models and tools is never obeyed."""
+"""Prints one line per event. Text of models and tools is sanitised, so that a terminal does not interpret it."""
 
 import sys
 import threading
@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TextIO
 import msgspec
 
 from outrider.event_bus import EventBus
-from outrider.tracing.event_record import can_encode, cost_text, duration_text, encodable, one_line, visible
+from outrider.tracing.event_record import can_encode, cost_text, duration_text, escape_unencodable, one_line, visible
 from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,
@@ -56,26 +56,26 @@ ASCII_MARKS: dict[Mark, str] = {
 DELTAS = (PartDeltaEvent, ToolInputDeltaEvent, ToolOutputEvent, ProcessOutputEvent)
 
 
-class Line(msgspec.Struct, frozen=True):
-    """`told` may hold foreign text, which has been made harmless."""
+class ConsoleLine(msgspec.Struct, frozen=True):
+    """One line of output. `detail` may contain untrusted text, which is already sanitised."""
 
     mark: Mark
     what: str
-    told: str = ""
+    detail: str = ""
     tone: Tone = ""
     agent: str = ""
 
 
-def line_of(event: Event, *, verbose: bool) -> Line | None:
-    """None for what is not worth a line, and for events of the user's own unless everything is wanted."""
+def format_event(event: Event, *, verbose: bool) -> ConsoleLine | None:
+    """Returns the line for an event; None for events that are shown in verbose mode only."""
     line = _loop_line(event, verbose) or _tool_line(event, verbose) or _other_line(event)
     if line is None and verbose:
-        line = _fine_line(event)
+        line = _verbose_line(event)
     return None if line is None else msgspec.structs.replace(line, agent=one_line(event.agent_name, 24))
 
 
-def said_in(event: Event) -> tuple[str, str]:
-    """Where a delta belongs, and its text."""
+def delta_text(event: Event) -> tuple[str, str]:
+    """Returns the id of the stream that a delta belongs to, and its text."""
     match event:
         case PartDeltaEvent() | ToolInputDeltaEvent():
             return event.part_id, event.delta
@@ -87,128 +87,140 @@ def said_in(event: Event) -> tuple[str, str]:
             return "", ""
 
 
-def _loop_line(event: Event, verbose: bool) -> Line | None:  # noqa: FBT001  private, and read with its caller
+def _loop_line(event: Event, verbose: bool) -> ConsoleLine | None:  # noqa: FBT001  private, and read with its caller
     match event:
         case LoopStartedEvent():
-            return Line("begin", "started", _long(event.user_message, verbose), "agent")
+            return ConsoleLine("begin", "started", _shorten(event.user_message, verbose), "agent")
         case LoopCompletedEvent():
-            took = _took(event.duration_ms)
+            took = _format_duration(event.duration_ms)
             turns = f"{event.total_turns:,} turns" if event.total_turns else ""
-            told = _joined(one_line(event.termination_reason, 60), turns, took)
-            return Line("end", "ended", _joined(told, _long(event.output, verbose) if verbose else ""), "agent")
+            detail = _join_words(one_line(event.termination_reason, 60), turns, took)
+            return ConsoleLine(
+                "end", "ended", _join_words(detail, _shorten(event.output, verbose) if verbose else ""), "agent"
+            )
         case LLMRequestEvent():
-            return Line("ask", "asks", _joined(_model(event), f"{event.message_count:,} messages"))
+            return ConsoleLine("ask", "asks", _join_words(_model_name(event), f"{event.message_count:,} messages"))
         case LLMResponseEvent():
-            return Line("answer", "answer", _answer(event), "model")
+            return ConsoleLine("answer", "answer", _format_answer(event), "model")
         case AgentCalledEvent():
-            return Line("call", f"calls {one_line(event.callee, 40)}", _long(event.message, verbose), "agent")
+            return ConsoleLine("call", f"calls {one_line(event.callee, 40)}", _shorten(event.message, verbose), "agent")
         case AgentReturnedEvent():
-            took = _took(event.duration_ms)
+            took = _format_duration(event.duration_ms)
             what = f"{one_line(event.callee, 40)} returned" if event.success else f"{one_line(event.callee, 40)} failed"
-            return Line("back", what, _joined(took, _long(event.output, verbose)), "agent" if event.success else "bad")
+            return ConsoleLine(
+                "back", what, _join_words(took, _shorten(event.output, verbose)), "agent" if event.success else "bad"
+            )
         case _:
             return None
 
 
-def _tool_line(event: Event, verbose: bool) -> Line | None:  # noqa: FBT001  as above
+def _tool_line(event: Event, verbose: bool) -> ConsoleLine | None:  # noqa: FBT001  as above
     match event:
         case ToolExecutionStartedEvent():
-            return Line("run", one_line(event.tool_name, 60), _given(event.tool_input, verbose), "tool")
+            return ConsoleLine("run", one_line(event.tool_name, 60), _format_input(event.tool_input, verbose), "tool")
         case ToolExecutionCompletedEvent(success=True):
-            preview = _long(event.output_preview, verbose) if verbose else ""
-            return Line("good", one_line(event.tool_name, 60), _joined(_took(event.duration_ms), preview), "good")
+            preview = _shorten(event.output_preview, verbose) if verbose else ""
+            detail = _join_words(_format_duration(event.duration_ms), preview)
+            return ConsoleLine("good", one_line(event.tool_name, 60), detail, "good")
         case ToolExecutionCompletedEvent():
-            told = _joined(one_line(event.reason, 40), _took(event.duration_ms), _long(event.output_preview, verbose))
-            return Line("bad", one_line(event.tool_name, 60), told, "bad")
+            took, preview = _format_duration(event.duration_ms), _shorten(event.output_preview, verbose)
+            detail = _join_words(one_line(event.reason, 40), took, preview)
+            return ConsoleLine("bad", one_line(event.tool_name, 60), detail, "bad")
         case ToolApprovalRequestedEvent():
-            return Line(
-                "wait", f"{one_line(event.tool_name, 60)} needs approval", _long(event.description, verbose), "warn"
+            return ConsoleLine(
+                "wait", f"{one_line(event.tool_name, 60)} needs approval", _shorten(event.description, verbose), "warn"
             )
         case ToolApprovalResultEvent():
             answer = "was approved" if event.approved else "was refused"
             by = f"by {one_line(event.answered_by, 40)}" if event.answered_by else ""
             tone: Tone = "good" if event.approved else "bad"
-            return Line(tone, f"{one_line(event.tool_name, 60)} {answer}", by, tone)
+            return ConsoleLine(tone, f"{one_line(event.tool_name, 60)} {answer}", by, tone)
         case _:
             return None
 
 
-def _other_line(event: Event) -> Line | None:
+def _other_line(event: Event) -> ConsoleLine | None:
     match event:
         case RetryScheduledEvent():
             of = f" of {event.max_attempts}" if event.max_attempts else ""
-            told = f"attempt {event.attempt}{of} in {duration_text(event.delay_ms)}: {one_line(event.error)}"
-            return Line("wait", "retries", told, "warn")
+            detail = f"attempt {event.attempt}{of} in {duration_text(event.delay_ms)}: {one_line(event.error)}"
+            return ConsoleLine("wait", "retries", detail, "warn")
         case BudgetExceededEvent():
-            told = f"{one_line(event.limit, 40)} reached {one_line(event.reached, 40)} of {one_line(event.maximum, 40)}"
-            return Line("bad", "limit", told, "warn")
+            detail = (
+                f"{one_line(event.limit, 40)} reached {one_line(event.reached, 40)} of {one_line(event.maximum, 40)}"
+            )
+            return ConsoleLine("bad", "limit", detail, "warn")
         case ContextCompactionEvent():
-            return Line("dots", "compacted", f"{event.tokens_before:,} tokens became {event.tokens_after:,}")
+            return ConsoleLine("dots", "compacted", f"{event.tokens_before:,} tokens became {event.tokens_after:,}")
         case ProcessStartedEvent():
-            return Line("run", "process", one_line(event.command), "tool")
+            return ConsoleLine("run", "process", one_line(event.command), "tool")
         case ProcessExitedEvent():
             ended = f"signal {one_line(event.signal, 20)}" if event.signal else f"exit code {event.exit_code}"
-            return Line("end", "process", f"{one_line(event.process_id, 40)} ended with {ended}", "tool")
+            return ConsoleLine("end", "process", f"{one_line(event.process_id, 40)} ended with {ended}", "tool")
         case ErrorEvent():
-            return Line("bad", one_line(event.error_type, 60) or "error", one_line(event.message, 400), "bad")
+            return ConsoleLine("bad", one_line(event.error_type, 60) or "error", one_line(event.message, 400), "bad")
         case _:
             return None
 
 
-def _fine_line(event: Event) -> Line:
+def _verbose_line(event: Event) -> ConsoleLine:
     match event:
         case TurnStartedEvent():
             of = f" of {event.max_turns}" if event.max_turns else ""
-            return Line("dots", "turn", f"{event.turn_number}{of}")
+            return ConsoleLine("dots", "turn", f"{event.turn_number}{of}")
         case TurnCompletedEvent():
-            return Line("dots", "turn", f"{event.turn_number} made {event.tool_calls_count} calls")
+            return ConsoleLine("dots", "turn", f"{event.turn_number} made {event.tool_calls_count} calls")
         case StateChangedEvent():
-            return Line("dots", "state", f"{one_line(event.old_state, 40)} became {one_line(event.new_state, 40)}")
+            return ConsoleLine(
+                "dots", "state", f"{one_line(event.old_state, 40)} became {one_line(event.new_state, 40)}"
+            )
         case MessageAddedEvent():
-            return Line("dots", "message", f"{one_line(event.role, 20)}, {event.part_count} parts")
+            return ConsoleLine("dots", "message", f"{one_line(event.role, 20)}, {event.part_count} parts")
         case PartUpdatedEvent():
-            return Line("dots", "part", one_line(str(getattr(event.part, "type", "")), 40))
+            return ConsoleLine("dots", "part", one_line(str(getattr(event.part, "type", "")), 40))
         case SessionUpdatedEvent():
-            return Line("dots", "session", _given(event.changes, verbose=True))
+            return ConsoleLine("dots", "session", _format_input(event.changes, verbose=True))
         case DeltasDroppedEvent():
-            return Line("dots", "missed", f"{event.count:,} deltas")
+            return ConsoleLine("dots", "missed", f"{event.count:,} deltas")
         case _:
-            return Line("dots", one_line(event.event_type, 60))
+            return ConsoleLine("dots", one_line(event.event_type, 60))
 
 
-def _answer(event: LLMResponseEvent) -> str:
+def _format_answer(event: LLMResponseEvent) -> str:
     used = event.tokens
     tokens = f"{used.prompt:,} tokens in, {used.output + used.reasoning:,} out"
-    took = _took(event.duration_ms)
-    return _joined(_model(event), one_line(event.stop_reason or "", 40), tokens, _cost(event.cost), took)
+    took = _format_duration(event.duration_ms)
+    return _join_words(
+        _model_name(event), one_line(event.stop_reason or "", 40), tokens, _format_cost(event.cost), took
+    )
 
 
-def _model(event: LLMRequestEvent | LLMResponseEvent) -> str:
+def _model_name(event: LLMRequestEvent | LLMResponseEvent) -> str:
     return one_line(event.model, 60)
 
 
-def _cost(cost: str | None) -> str:
+def _format_cost(cost: str | None) -> str:
     try:
         return "" if cost is None else cost_text(Decimal(cost))
     except InvalidOperation:
         return ""
 
 
-def _given(values: dict[str, Any], verbose: bool) -> str:  # noqa: FBT001  as above
+def _format_input(values: dict[str, Any], verbose: bool) -> str:  # noqa: FBT001  as above
     limit = 2_000 if verbose else 60
     return one_line(", ".join(f"{key}={one_line(str(value), limit)}" for key, value in values.items()), limit * 2)
 
 
-def _long(text: str, verbose: bool) -> str:  # noqa: FBT001  as above
+def _shorten(text: str, verbose: bool) -> str:  # noqa: FBT001  as above
     return one_line(text, 2_000 if verbose else 100)
 
 
-def _took(ms: int) -> str:
-    """Nothing for a duration that was not measured."""
+def _format_duration(ms: int) -> str:
+    """Returns an empty string if the duration was not measured."""
     return duration_text(ms) if ms else ""
 
 
-def _joined(*words: str) -> str:
+def _join_words(*words: str) -> str:
     return ", ".join(word for word in words if word)
 
 
@@ -226,15 +238,16 @@ _STYLES: dict[Tone, str] = {
 }
 
 
-class Printer(Protocol):
-    """Where lines go: a rich console, or what stands in for one."""
+class LinePrinter(Protocol):
+    """Output for lines: a rich console or a text file."""
 
-    def line(self, time: str, line: Line) -> None: ...
+    def print_line(self, time: str, line: ConsoleLine) -> None: ...
 
 
 class EventLogger:
-    """`console` is a rich Console or a text file; by default a Console on stderr, or plain stderr where rich is not
-    installed (`pip install outrider[console]`). `verbose` adds inputs, outputs, previews and what is being streamed."""
+    """Prints events to a console. `console` is a rich Console or a text file; the default is a Console on stderr, or
+    plain stderr if rich is not installed (`pip install outrider[console]`). `verbose` adds inputs, outputs and
+    deltas."""
 
     def __init__(self, console: Any = None, verbose: bool = False) -> None:  # noqa: FBT001, FBT002  part of the contract
         self.verbose = verbose
@@ -243,23 +256,23 @@ class EventLogger:
         self._lock = threading.RLock()
 
     def attach(self, bus: EventBus) -> Callable[[], None]:
-        """Print what the bus says from now on. Returns what ends that."""
+        """Prints every event of the bus from now on. Returns a function that detaches."""
         return bus.subscribe_all(self.show)
 
     def show(self, event: Event) -> None:
         with self._lock:
             if isinstance(event, DELTAS):
                 if self.verbose:
-                    self._gather(event)
+                    self._buffer_delta(event)
                 return
-            line = line_of(event, verbose=self.verbose)
+            line = format_event(event, verbose=self.verbose)
             if line is not None:
-                self._print_streamed()
-                self._print(event, line)
+                self._flush_deltas()
+                self._print_line(event, line)
 
-    def _gather(self, event: Event) -> None:
-        """Deltas are single words; they are shown by the line."""
-        place, delta = said_in(event)
+    def _buffer_delta(self, event: Event) -> None:
+        """Buffers deltas, which are often single words, and prints complete lines."""
+        place, delta = delta_text(event)
         text = self._streamed.pop(place, (event, ""))[1] + delta
         *lines, rest = text.split("\n")
         for line in lines:
@@ -269,17 +282,17 @@ class EventLogger:
         elif rest:
             self._streamed[place] = event, rest
 
-    def _print_streamed(self) -> None:
+    def _flush_deltas(self) -> None:
         waiting, self._streamed = self._streamed, {}
         for event, text in waiting.values():
             self._print_delta(event, text)
 
     def _print_delta(self, event: Event, text: str) -> None:
         if text.strip():
-            self._print(event, Line("dots", "", visible(text), agent=one_line(event.agent_name, 24)))
+            self._print_line(event, ConsoleLine("dots", "", visible(text), agent=one_line(event.agent_name, 24)))
 
-    def _print(self, event: Event, line: Line) -> None:
-        self._printer.line(_clock(event.timestamp), line)
+    def _print_line(self, event: Event, line: ConsoleLine) -> None:
+        self._printer.print_line(_format_time(event.timestamp), line)
 
 
 class RichPrinter:
@@ -291,15 +304,15 @@ class RichPrinter:
         self._whole_lines = whole_lines
         self._marks = MARKS if can_encode("".join(MARKS.values()), console.encoding) else ASCII_MARKS
 
-    def line(self, time: str, line: Line) -> None:
-        """`Text` is not parsed for markup. A terminal shows what fits on one line; a file gets all."""
+    def print_line(self, time: str, line: ConsoleLine) -> None:
+        """Uses `Text`, which is not parsed for markup. A terminal gets one line, a file the complete text."""
         style = _STYLES[line.tone]
         parts = [(time, "dim"), ("  ", ""), (f"{line.agent:<12}", "bold" if line.agent else ""), (" ", "")]
         parts += [(f"{self._marks[line.mark]} ", style), (line.what, style)]
-        parts += [(" " if line.what else "", ""), (line.told, "")] if line.told else []
+        parts += [(" " if line.what else "", ""), (line.detail, "")] if line.detail else []
         text = self._text(end="")
         for words, look in parts:
-            text.append(encodable(words, self._console.encoding), look)
+            text.append(escape_unencodable(words, self._console.encoding), look)
         cut = self._console.is_terminal and not self._whole_lines
         self._console.print(text, no_wrap=cut, overflow="ellipsis" if cut else None, crop=cut, soft_wrap=not cut)
 
@@ -308,16 +321,16 @@ class PlainPrinter:
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream
 
-    def line(self, time: str, line: Line) -> None:
+    def print_line(self, time: str, line: ConsoleLine) -> None:
         stream = self._stream or sys.stderr
         encoding = getattr(stream, "encoding", None) or "utf-8"
         marks = MARKS if can_encode("".join(MARKS.values()), encoding) else ASCII_MARKS
-        words = f"{time}  {line.agent:<12} {marks[line.mark]} {line.what} {line.told}".rstrip()
-        stream.write(encodable(words, encoding) + "\n")
+        words = f"{time}  {line.agent:<12} {marks[line.mark]} {line.what} {line.detail}".rstrip()
+        stream.write(escape_unencodable(words, encoding) + "\n")
         stream.flush()
 
 
-def _printer_for(console: Any, *, whole_lines: bool) -> Printer:
+def _printer_for(console: Any, *, whole_lines: bool) -> LinePrinter:
     if hasattr(console, "write"):
         return PlainPrinter(console)
     if console is None:
@@ -329,7 +342,7 @@ def _printer_for(console: Any, *, whole_lines: bool) -> Printer:
     return RichPrinter(console, whole_lines=whole_lines)
 
 
-def _clock(timestamp: int) -> str:
+def _format_time(timestamp: int) -> str:
     try:
         return datetime.fromtimestamp(timestamp / 1000).strftime("%H:%M:%S")
     except (OverflowError, ValueError, OSError):

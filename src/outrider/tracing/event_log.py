@@ -1,4 +1,4 @@
-"""The record of what agents did: bounded, safe to fill from several threads, and kept as JSON."""
+"""Event log: a bounded, thread-safe list of records of what agents did, with JSON export and import."""
 
 import threading
 from collections import deque
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from outrider.event_bus import EventBus
-from outrider.tracing.event_record import AgentEvent, EventKind, bounded, record_line
+from outrider.tracing.event_record import AgentEvent, EventKind, bounded_copy, record_line
 from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,
@@ -37,8 +37,8 @@ _LLM_NUMBERS = (
 )
 
 
-class Recorder:
-    """Turns events into records. What has begun and not ended waits in `open`, as the record its end will become."""
+class EventRecorder:
+    """Converts events to records. `open` has the records of operations that have started and not ended."""
 
     def __init__(self) -> None:
         self.open: dict[tuple[str, str, str], AgentEvent] = {}
@@ -46,39 +46,39 @@ class Recorder:
         self._makers: dict[type[Event], Callable[[Any], AgentEvent | None]] = {
             LoopStartedEvent: self._loop_started,
             LoopCompletedEvent: self._loop_completed,
-            LLMRequestEvent: _llm_request,
+            LLMRequestEvent: _request_record,
             LLMResponseEvent: self._llm_response,
             ToolExecutionStartedEvent: self._tool_started,
             ToolExecutionCompletedEvent: self._tool_completed,
             ToolApprovalRequestedEvent: self._approval_requested,
             ToolApprovalResultEvent: self._approval_result,
-            RetryScheduledEvent: self._retry,
-            AgentCalledEvent: _agent_called,
-            AgentReturnedEvent: _agent_returned,
-            ErrorEvent: _error,
+            RetryScheduledEvent: self._retry_scheduled,
+            AgentCalledEvent: _agent_call_record,
+            AgentReturnedEvent: _agent_return_record,
+            ErrorEvent: _error_record,
         }
 
     @property
-    def heard(self) -> tuple[type[Event], ...]:
+    def event_classes(self) -> tuple[type[Event], ...]:
         return tuple(self._makers)
 
-    def make(self, event: Event) -> AgentEvent | None:
-        """The record of this event; None where it has none, or none yet."""
-        maker = self._makers.get(type(event)) or self._maker_of_parent(event)
+    def make_record(self, event: Event) -> AgentEvent | None:
+        """Returns the record of this event; None if it has none, or if the operation has not ended."""
+        maker = self._makers.get(type(event)) or self._maker_for_base_class(event)
         return maker(event) if maker else None
 
-    def _maker_of_parent(self, event: Event) -> Callable[[Any], AgentEvent | None] | None:
+    def _maker_for_base_class(self, event: Event) -> Callable[[Any], AgentEvent | None] | None:
         return next((self._makers[cls] for cls in type(event).__mro__ if cls in self._makers), None)
 
-    def resume(self, begun: list[AgentEvent]) -> None:
-        """Take up what was open when a log was written."""
-        self.open = {_key(record, record.type): record for record in begun}
+    def restore_open(self, begun: list[AgentEvent]) -> None:
+        """Restores the open records of a stored log."""
+        self.open = {_record_key(record, record.type): record for record in begun}
 
     def _loop_started(self, event: LoopStartedEvent) -> None:
-        self._begin(_record("finish", event, {"message": event.user_message}))
+        self._open_record(_make_record("finish", event, {"message": event.user_message}))
 
     def _loop_completed(self, event: LoopCompletedEvent) -> AgentEvent:
-        self._notes.pop(_retries(event), None)
+        self._notes.pop(_retry_key(event), None)
         failed = any(word in event.termination_reason.lower() for word in FAILURES)
         data = {
             "termination_reason": event.termination_reason,
@@ -86,23 +86,23 @@ class Recorder:
             "duration_ms": event.duration_ms,
             "output": event.output,
         }
-        return self._end(_record("error" if failed else "finish", event, data), "finish")
+        return self._close_record(_make_record("error" if failed else "finish", event, data), "finish")
 
     def _llm_response(self, event: LLMResponseEvent) -> AgentEvent:
         data: dict[str, Any] = {name: getattr(event, name) for name in _LLM_NUMBERS}
         data |= {"stop_reason": event.stop_reason, "has_tool_use": event.has_tool_use, "cost": event.cost}
         data |= {"model": event.model, "provider": event.provider, "first_token_ms": event.first_token_ms}
-        data |= self._notes.pop(_retries(event), {})
-        return _record("llm_response", event, data)
+        data |= self._notes.pop(_retry_key(event), {})
+        return _make_record("llm_response", event, data)
 
-    def _retry(self, event: RetryScheduledEvent) -> None:
-        notes = self._note(_retries(event))
+    def _retry_scheduled(self, event: RetryScheduledEvent) -> None:
+        notes = self._pending_data(_retry_key(event))
         notes["retries"] = event.attempt
         notes["retry_wait_ms"] = notes.get("retry_wait_ms", 0) + event.delay_ms
         notes["retry_error"] = event.error[:500]
 
     def _tool_started(self, event: ToolExecutionStartedEvent) -> None:
-        self._begin(_record("tool_exec", event, {"tool_name": event.tool_name, "input": event.tool_input}))
+        self._open_record(_make_record("tool_exec", event, {"tool_name": event.tool_name, "input": event.tool_input}))
 
     def _tool_completed(self, event: ToolExecutionCompletedEvent) -> AgentEvent:
         data: dict[str, Any] = {
@@ -114,50 +114,50 @@ class Recorder:
         if event.reason:
             data["reason"] = event.reason
         data |= self._notes.pop((event.session_id, event.call_id), {})
-        return self._end(_record("tool_exec", event, data), "tool_exec")
+        return self._close_record(_make_record("tool_exec", event, data), "tool_exec")
 
     def _approval_requested(self, event: ToolApprovalRequestedEvent) -> None:
-        self._note((event.session_id, event.call_id))["asked"] = event.timestamp
+        self._pending_data((event.session_id, event.call_id))["asked"] = event.timestamp
 
     def _approval_result(self, event: ToolApprovalResultEvent) -> None:
-        notes = self._note((event.session_id, event.call_id))
+        notes = self._pending_data((event.session_id, event.call_id))
         waited = event.timestamp - notes.pop("asked", event.timestamp)
         notes |= {"approved": event.approved, "approval_ms": max(0, waited)}
 
-    def _begin(self, record: AgentEvent) -> None:
+    def _open_record(self, record: AgentEvent) -> None:
         record.data.update(started=record.timestamp, open=True)
         _make_room(self.open)
-        self.open[_key(record, record.type)] = record
+        self.open[_record_key(record, record.type)] = record
 
-    def _end(self, record: AgentEvent, opened_as: EventKind) -> AgentEvent:
-        begun = self.open.pop(_key(record, opened_as), None)
+    def _close_record(self, record: AgentEvent, opened_as: EventKind) -> AgentEvent:
+        begun = self.open.pop(_record_key(record, opened_as), None)
         if begun is not None:
             for name, value in begun.data.items():
                 record.data.setdefault(name, value)
             record.data.pop("open", None)
         return record
 
-    def _note(self, key: tuple[str, str]) -> dict[str, Any]:
-        """Notes wait for the record that they belong to."""
+    def _pending_data(self, key: tuple[str, str]) -> dict[str, Any]:
+        """Returns data that is added to the record of a later event, such as retries of a request."""
         _make_room(self._notes)
         return self._notes.setdefault(key, {})
 
 
 def _make_room(waiting: dict[Any, Any]) -> None:
-    """What never ends must not pile up: the oldest gives way."""
+    """Drops the oldest entry, since operations that never end would fill memory."""
     if len(waiting) >= OPEN_LIMIT:
         del waiting[next(iter(waiting))]
 
 
-def _key(record: AgentEvent, opened_as: EventKind) -> tuple[str, str, str]:
+def _record_key(record: AgentEvent, opened_as: EventKind) -> tuple[str, str, str]:
     return opened_as, record.session_id or record.agent_name, record.call_id
 
 
-def _retries(event: Event) -> tuple[str, str]:
+def _retry_key(event: Event) -> tuple[str, str]:
     return event.session_id or event.agent_name, "retries"
 
 
-def _record(kind: EventKind, event: Event, data: dict[str, Any]) -> AgentEvent:
+def _make_record(kind: EventKind, event: Event, data: dict[str, Any]) -> AgentEvent:
     return AgentEvent(
         kind,
         event.agent_name,
@@ -165,45 +165,45 @@ def _record(kind: EventKind, event: Event, data: dict[str, Any]) -> AgentEvent:
         event.call_id,
         event.parent_call_id,
         event.session_id,
-        {name: bounded(value, 1) for name, value in data.items()},
+        {name: bounded_copy(value, 1) for name, value in data.items()},
     )
 
 
-def _llm_request(event: LLMRequestEvent) -> AgentEvent:
+def _request_record(event: LLMRequestEvent) -> AgentEvent:
     data = {"message_count": event.message_count, "has_tools": event.has_tools}
-    return _record("llm_call", event, data | {"model": event.model, "provider": event.provider})
+    return _make_record("llm_call", event, data | {"model": event.model, "provider": event.provider})
 
 
-def _agent_called(event: AgentCalledEvent) -> AgentEvent:
+def _agent_call_record(event: AgentCalledEvent) -> AgentEvent:
     data = {"callee": event.callee, "message": event.message, "child_session_id": event.child_session_id}
-    return _record("agent_call", event, data)
+    return _make_record("agent_call", event, data)
 
 
-def _agent_returned(event: AgentReturnedEvent) -> AgentEvent:
+def _agent_return_record(event: AgentReturnedEvent) -> AgentEvent:
     data = {"callee": event.callee, "output": event.output, "success": event.success}
     data |= {"duration_ms": event.duration_ms, "child_session_id": event.child_session_id}
-    return _record("agent_return", event, data)
+    return _make_record("agent_return", event, data)
 
 
-def _error(event: ErrorEvent) -> AgentEvent:
-    return _record("error", event, {"error_type": event.error_type, "message": event.message})
+def _error_record(event: ErrorEvent) -> AgentEvent:
+    return _make_record("error", event, {"error_type": event.error_type, "message": event.message})
 
 
-__all__ = ["AgentEvent", "Dropped", "EventLog"]
+__all__ = ["AgentEvent", "DroppedRecords", "EventLog"]
 
 MAXIMUM = 100_000
 
 
-class Dropped(msgspec.Struct, frozen=True):
-    """What a full log had to let go of: the oldest records, counted by type, and the time they cover."""
+class DroppedRecords(msgspec.Struct, frozen=True):
+    """Number, types and time range of the oldest records, which a full log has dropped."""
 
     count: int = 0
     by_type: dict[str, int] = {}
     first_timestamp: int | None = None
     last_timestamp: int | None = None
 
-    def plus(self, event: AgentEvent) -> "Dropped":
-        return Dropped(
+    def plus(self, event: AgentEvent) -> "DroppedRecords":
+        return DroppedRecords(
             self.count + 1,
             self.by_type | {event.type: self.by_type.get(event.type, 0) + 1},
             event.timestamp if self.first_timestamp is None else self.first_timestamp,
@@ -211,28 +211,28 @@ class Dropped(msgspec.Struct, frozen=True):
         )
 
 
-class _Stored(msgspec.Struct, frozen=True):
+class _StoredEventLog(msgspec.Struct, frozen=True):
     events: list[AgentEvent]
     unfinished: list[AgentEvent] = []
-    dropped: Dropped = Dropped()
+    dropped: DroppedRecords = DroppedRecords()
     maximum: int = MAXIMUM
 
 
 class EventLog:
-    """Keeps the newest `maximum` records; `dropped` says what is gone."""
+    """Records of what agents did. It has the newest `maximum` records; `dropped` describes the others."""
 
     def __init__(self, maximum: int = MAXIMUM) -> None:
         if maximum < 1:
             raise ValueError(f"an event log keeps at least one record, not {maximum}")
         self.maximum = maximum
-        self.dropped = Dropped()
+        self.dropped = DroppedRecords()
         self._events: deque[AgentEvent] = deque()
-        self._recorder = Recorder()
+        self._recorder = EventRecorder()
         self._lock = threading.Lock()
 
     def attach(self, bus: EventBus) -> Callable[[], None]:
-        """Record what the bus says from now on. Returns what ends that."""
-        ends = [bus.subscribe(cls, self._hear) for cls in self._recorder.heard]
+        """Records the events of a bus from now on. Returns a function that detaches."""
+        ends = [bus.subscribe(cls, self._handle_event) for cls in self._recorder.event_classes]
 
         def detach() -> None:
             for end in ends:
@@ -240,14 +240,14 @@ class EventLog:
 
         return detach
 
-    def _hear(self, event: Event) -> None:
-        """What a listener gives back, a bus would look at."""
+    def _handle_event(self, event: Event) -> None:
+        """Returns None, because a bus awaits a value that a handler returns."""
         self.record(event)
 
     def record(self, event: Event | AgentEvent) -> AgentEvent | None:
-        """Add an event of the bus, or a record made by hand. None where the event has no record, or none yet."""
+        """Adds an event, or a record that a program has made. Returns None if the event has no record (yet)."""
         with self._lock:
-            record = self._recorder.make(event) if isinstance(event, Event) else _copy(event)
+            record = self._recorder.make_record(event) if isinstance(event, Event) else _bounded_copy(event)
             if record is not None:
                 self._append(record)
         return record
@@ -258,11 +258,11 @@ class EventLog:
 
     @property
     def unfinished(self) -> list[AgentEvent]:
-        """What has begun and not ended: each as the record that its end will become, with `open` in its data."""
+        """Records of operations that have started and not ended, with `open` in their data."""
         return self.snapshot()[1]
 
     def snapshot(self) -> tuple[list[AgentEvent], list[AgentEvent]]:
-        """`events` and `unfinished` of one moment."""
+        """Returns `events` and `unfinished`, read under one lock."""
         with self._lock:
             return list(self._events), list(self._recorder.open.values())
 
@@ -274,7 +274,7 @@ class EventLog:
         ]
 
     def format(self) -> str:
-        """One line per record, with the time since the first."""
+        """Returns one line per record, with the time since the first."""
         events = self.events
         start = min((event.timestamp for event in events), default=0)
         lines = [record_line(event, start) for event in events]
@@ -285,24 +285,24 @@ class EventLog:
     def clear(self) -> None:
         with self._lock:
             self._events.clear()
-            self._recorder = Recorder()
-            self.dropped = Dropped()
+            self._recorder = EventRecorder()
+            self.dropped = DroppedRecords()
 
     def to_json(self) -> bytes:
         with self._lock:
             unfinished = list(self._recorder.open.values())
-            return msgspec.json.encode(_Stored(list(self._events), unfinished, self.dropped, self.maximum))
+            return msgspec.json.encode(_StoredEventLog(list(self._events), unfinished, self.dropped, self.maximum))
 
     @classmethod
     def from_json(cls, data: bytes | str) -> "EventLog":
-        """A log as it was written; recording can go on, also of calls that were open. Raises ValueError."""
+        """Reads a stored log. Recording can continue, also of calls that were open. Raises ValueError."""
         try:
-            stored = msgspec.json.decode(data, type=_Stored)
+            stored = msgspec.json.decode(data, type=_StoredEventLog)
         except msgspec.DecodeError as error:
             raise ValueError(f"not a stored event log: {error}") from error
         log = cls(max(stored.maximum, 1))
         log.dropped = stored.dropped
-        log._recorder.resume(stored.unfinished)
+        log._recorder.restore_open(stored.unfinished)
         for event in stored.events:
             log._append(event)
         return log
@@ -322,5 +322,5 @@ class EventLog:
         return f"EventLog({len(self)} records, {self.dropped.count} dropped)"
 
 
-def _copy(event: AgentEvent) -> AgentEvent:
-    return msgspec.structs.replace(event, data=bounded(event.data))
+def _bounded_copy(event: AgentEvent) -> AgentEvent:
+    return msgspec.structs.replace(event, data=bounded_copy(event.data))

@@ -1,4 +1,4 @@
-"""One record of an event log, made only of values that JSON gives back unchanged."""
+"""AgentEvent: one record of an event log, with values that survive JSON unchanged; and text helpers of the tracer."""
 
 import math
 import re
@@ -9,7 +9,7 @@ from typing import Any, Literal, cast, get_args
 
 import msgspec
 
-from outrider.permissions.redaction.terminal import spelled_out
+from outrider.permissions.redaction.terminal import escape_control_characters
 
 EventKind = Literal["llm_call", "llm_response", "tool_exec", "agent_call", "agent_return", "finish", "error"]
 EVENT_KINDS: tuple[EventKind, ...] = get_args(EventKind)
@@ -21,7 +21,8 @@ _SMALL = (int, bool, NoneType)
 
 
 class AgentEvent(msgspec.Struct, frozen=True):
-    """What an agent did. `call_id` joins a call to its return; `parent_call_id` is the call that it happened in."""
+    """One operation of an agent. A call and its return have the same `call_id`; `parent_call_id` is the enclosing
+    call."""
 
     type: EventKind
     agent_name: str = ""
@@ -43,8 +44,8 @@ class AgentEvent(msgspec.Struct, frozen=True):
         return msgspec.convert(value, cls)
 
 
-def bounded(value: Any, depth: int = 0) -> Any:
-    """A copy that is small enough to keep and that JSON can hold; what had to be cut says so."""
+def bounded_copy(value: Any, depth: int = 0) -> Any:
+    """Returns a copy that is bounded in size and can be encoded as JSON; cuts are marked in the text."""
     if value.__class__ in _SMALL:
         return value
     if isinstance(value, str):
@@ -59,44 +60,44 @@ def bounded(value: Any, depth: int = 0) -> Any:
         return _bounded_dict(cast("dict[Any, Any]", value), depth + 1)
     if isinstance(value, list | tuple):
         return _bounded_list(cast("list[Any] | tuple[Any, ...]", value), depth + 1)
-    return bounded_text(_shown(value))
+    return bounded_text(_safe_repr(value))
 
 
 def bounded_text(text: str) -> str:
     if len(text) > TEXT_LIMIT:
         text = f"{text[:TEXT_LIMIT]}… ({len(text) - TEXT_LIMIT:,} more characters)"
-    # Half of a surrogate pair, as broken tool output has it, cannot be written as UTF-8.
+    # A lone surrogate, as in broken tool output, cannot be encoded as UTF-8.
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _bounded_dict(value: dict[Any, Any], depth: int) -> dict[str, Any]:
     items = list(value.items())
-    kept = {bounded_text(str(key)): bounded(item, depth) for key, item in items[:ITEM_LIMIT]}
+    kept = {bounded_text(str(key)): bounded_copy(item, depth) for key, item in items[:ITEM_LIMIT]}
     if len(items) > ITEM_LIMIT:
         kept["…"] = f"({len(items) - ITEM_LIMIT:,} more entries)"
     return kept
 
 
 def _bounded_list(value: list[Any] | tuple[Any, ...], depth: int) -> list[Any]:
-    kept = [bounded(item, depth) for item in value[:ITEM_LIMIT]]
+    kept = [bounded_copy(item, depth) for item in value[:ITEM_LIMIT]]
     if len(value) > ITEM_LIMIT:
         kept.append(f"({len(value) - ITEM_LIMIT:,} more items)")
     return kept
 
 
-def _shown(value: object) -> str:
+def _safe_repr(value: object) -> str:
     try:
         return repr(value)
-    except Exception:  # noqa: BLE001  a user's own __repr__ may do anything
+    except Exception:  # noqa: BLE001  a custom __repr__ may raise anything
         return f"({type(value).__name__})"
 
 
-visible = spelled_out
+visible = escape_control_characters
 _SPACE = re.compile(r"[ \t\r\n]+")
 
 
 def one_line(text: str, limit: int = 200) -> str:
-    """The beginning of a foreign text, on one line and harmless."""
+    """Returns the beginning of an untrusted text on one line, sanitised."""
     start = text[: limit * 4]
     line = visible(_SPACE.sub(" ", start).strip())
     if len(line) <= limit and len(start) == len(text):
@@ -104,8 +105,8 @@ def one_line(text: str, limit: int = 200) -> str:
     return line[: max(0, limit - 1)] + "…"
 
 
-def encodable(text: str, encoding: str) -> str:
-    """The text as an output of this encoding can take it."""
+def escape_unencodable(text: str, encoding: str) -> str:
+    """Replaces characters that the encoding does not have by escapes."""
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
@@ -137,44 +138,44 @@ def cost_text(cost: Decimal) -> str:
 
 
 def width_of(text: str) -> int:
-    """How many columns a terminal gives to the text."""
+    """Returns the width of the text in terminal columns."""
     if text.isascii():
         return len(text)
-    return sum(_columns(char) for char in text)
+    return sum(_char_width(char) for char in text)
 
 
-def fit(text: str, width: int, ellipsis: str = "…") -> str:
-    """The text cut to a number of columns, with a mark where it was cut."""
+def fit_width(text: str, width: int, ellipsis: str = "…") -> str:
+    """Returns the text cut to a number of columns, with an ellipsis if it was cut."""
     if width_of(text) <= width:
         return text
     room, kept = width - width_of(ellipsis), 0
     if room < 0:
         return ellipsis[: max(0, width)]
     for index, char in enumerate(text):
-        kept += _columns(char)
+        kept += _char_width(char)
         if kept > room:
             return text[:index] + ellipsis
     return text
 
 
 def record_line(event: AgentEvent, start: int) -> str:
-    """One record on one line, for `EventLog.format`."""
+    """Returns one record as a line of `EventLog.format`."""
     seconds = max(0, event.timestamp - start) / 1000
     words = " ".join(
         f"{one_line(str(key), 40)}={one_line(str(value), 60)}"
         for key, value in event.data.items()
-        if _says_something(value)
+        if _is_worth_showing(value)
     )
     agent = one_line(event.agent_name or "-", 30)
     call = f" ({one_line(event.call_id, 40)})" if event.call_id else ""
     return f"{seconds:9.3f}s  {event.type:<12}  {agent:<16}{call}  {words}".rstrip()
 
 
-def _says_something(value: object) -> bool:
+def _is_worth_showing(value: object) -> bool:
     return isinstance(value, bool) or bool(value)
 
 
-def _columns(char: str) -> int:
+def _char_width(char: str) -> int:
     if unicodedata.combining(char):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1

@@ -1,4 +1,4 @@
-"""Writes a tree of spans as one self-contained page: a waterfall with totals, which needs and allows no network."""
+"""Renders a tree of spans as a self-contained HTML page: a waterfall with totals, without network access."""
 
 import base64
 import hashlib
@@ -15,18 +15,18 @@ from typing import Any
 import msgspec
 
 from outrider.tracing.event_record import duration_text, one_line, visible
-from outrider.tracing.render import Priced, cost_of, draw, outcome_of, waited_for_approval
+from outrider.tracing.render import HasCost, approval_wait, render_tree, span_cost, span_outcome
 from outrider.tracing.span import Span, SpanKind, SpanStatus
 from outrider.types.usage import Tokens
 
 TEXT_BUDGET = 8_000_000
-# The page knows both by their place in these lists.
+# The page's script refers to both by their position in these tuples.
 _KINDS: tuple[SpanKind, ...] = ("run", "agent", "model", "tool")
 _STATUSES: tuple[SpanStatus, ...] = ("ok", "failed", "stopped", "unfinished")
 
 
-def rows_of(spans: list[tuple[int, Span]]) -> list[list[Any]]:
-    """A row for each span, parents first. With many spans each may say less, so that the page stays light."""
+def timeline_rows(spans: list[tuple[int, Span]]) -> list[list[Any]]:
+    """Returns a row per span, parents first. The more spans, the less text per span, so that the page stays small."""
     origin = min(span.start for _, span in spans)
     limit = max(200, min(4_000, TEXT_BUDGET // len(spans)))
     return [
@@ -38,34 +38,34 @@ def rows_of(spans: list[tuple[int, Span]]) -> list[list[Any]]:
             span.start - origin,
             span.duration,
             _STATUSES.index(span.status),
-            outcome_of(span),
+            span_outcome(span),
             span.tokens.prompt,
             span.tokens.output + span.tokens.reasoning,
             cost_cell(span),
-            waited_for_approval(span),
-            [[label, _cut(said, limit)] for label, said in (*_said(span), *_facts(span))],
+            approval_wait(span),
+            [[label, _truncate(said, limit)] for label, said in (*_span_texts(span), *_span_facts(span))],
         ]
         for depth, span in spans
     ]
 
 
-def cost_cell(of: Priced) -> str:
-    cost = cost_of(of)
+def cost_cell(of: HasCost) -> str:
+    cost = span_cost(of)
     return "unknown" if cost == "?" else cost
 
 
 def json_for_html(value: Any) -> str:
-    """JSON in which nothing can end the element that it stands in."""
+    """Returns JSON that cannot close the script element that contains it."""
     text = msgspec.json.encode(value).decode()
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _said(span: Span) -> Iterator[tuple[str, str]]:
-    """Texts, which the page shows in full."""
+def _span_texts(span: Span) -> Iterator[tuple[str, str]]:
+    """Yields the texts of a span, which the page shows in full."""
     texts = {
         "error": span.error,
         "message": span.details.get("message"),
-        "input": "\n".join(f"{key}: {_readable(value)}" for key, value in span.given.items()),
+        "input": "\n".join(f"{key}: {_as_text(value)}" for key, value in span.tool_input.items()),
         "result": span.result if span.result != span.error else None,
     }
     for label, text in texts.items():
@@ -73,7 +73,7 @@ def _said(span: Span) -> Iterator[tuple[str, str]]:
             yield label, str(text)
 
 
-def _facts(span: Span) -> Iterator[tuple[str, str]]:
+def _span_facts(span: Span) -> Iterator[tuple[str, str]]:
     tokens, known = span.tokens, span.details
     if span.kind == "model":
         counts = {"new input": tokens.input, "cache read": tokens.cache.read, "cache write": tokens.cache.write}
@@ -90,18 +90,18 @@ def _facts(span: Span) -> Iterator[tuple[str, str]]:
         yield "call", span.call_id
 
 
-def _readable(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def _cut(text: str, limit: int) -> str:
+def _truncate(text: str, limit: int) -> str:
     text = text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit:,} more characters)"
     return "\n".join(visible(line) for line in text.split("\n"))
 
 
 @dataclass(slots=True)
-class Share:
-    """`time` adds up every span of that name, so calls that ran side by side count for each."""
+class NameTotals:
+    """Totals of all spans with one name. `time` is their sum, also for calls that ran in parallel."""
 
     name: str
     calls: int = 0
@@ -127,37 +127,38 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    agents: list[Share]
-    models: list[Share]
-    tools: list[Share]
+class TraceSummary:
+    agents: list[NameTotals]
+    models: list[NameTotals]
+    tools: list[NameTotals]
 
 
-def summarise(spans: Iterable[Span]) -> Summary:
-    """Agents count what they did themselves, without the agents that they called; else work would count twice."""
-    agents: dict[str, Share] = {}
-    models: dict[str, Share] = {}
-    tools: dict[str, Share] = {}
+def summarise_spans(spans: Iterable[Span]) -> TraceSummary:
+    """Sums spans by agent, model and tool. The time of an agent excludes the agents that it called, so that no time is
+    counted twice."""
+    agents: dict[str, NameTotals] = {}
+    models: dict[str, NameTotals] = {}
+    tools: dict[str, NameTotals] = {}
     for span in spans:
         match span.kind:
             case "agent":
-                _share(agents, span.name).add_time(span, span.time_outside(span.agent_calls))
+                _totals_for(agents, span.name).add_time(span, span.time_outside(span.agent_calls))
             case "model":
-                _share(models, span.name).add_time(span, span.duration)
-                _share(models, span.name).add_usage(span)
-                _share(agents, span.agent_name or "agent").add_usage(span)
+                _totals_for(models, span.name).add_time(span, span.duration)
+                _totals_for(models, span.name).add_usage(span)
+                _totals_for(agents, span.agent_name or "agent").add_usage(span)
             case "tool":
-                _share(tools, span.name).add_time(span, span.duration)
+                _totals_for(tools, span.name).add_time(span, span.duration)
             case "run":
                 pass
-    return Summary(*(sorted(shares.values(), key=_by_time) for shares in (agents, models, tools)))
+    return TraceSummary(*(sorted(shares.values(), key=_by_time) for shares in (agents, models, tools)))
 
 
-def _share(shares: dict[str, Share], name: str) -> Share:
-    return shares.setdefault(name, Share(name))
+def _totals_for(shares: dict[str, NameTotals], name: str) -> NameTotals:
+    return shares.setdefault(name, NameTotals(name))
 
 
-def _by_time(share: Share) -> tuple[int, str]:
+def _by_time(share: NameTotals) -> tuple[int, str]:
     return -share.time, share.name
 
 
@@ -168,41 +169,41 @@ _MARKS: dict[SpanStatus, str] = {"ok": "✓", "failed": "✗", "stopped": "■",
 _SAID: dict[SpanStatus, str] = {"ok": "done", "failed": "failed", "stopped": "stopped", "unfinished": "unfinished"}
 
 
-def page(root: Span, *, title: str = "", dropped: int = 0) -> str:
+def render_timeline(root: Span, *, title: str = "", dropped: int = 0) -> str:
     spans = list(islice(root.walk(), SPAN_LIMIT + 1))
     shown = spans[:SPAN_LIMIT]
-    summary = summarise(span for _, span in shown)
+    summary = summarise_spans(span for _, span in shown)
     parts = {
-        "CSP": escape(_policy(), quote=True),
-        "STYLE": _asset("timeline.css"),
-        "SCRIPT": _asset("timeline.js"),
+        "CSP": escape(_content_security_policy(), quote=True),
+        "STYLE": _load_asset("timeline.css"),
+        "SCRIPT": _load_asset("timeline.js"),
         "TITLE": escape(visible(title or f"Trace of {root.name}")),
         "STATUS": f'<p class="status {root.status}">{_MARKS[root.status]} {_SAID[root.status]}</p>',
-        "WHEN": escape(_when(root)),
-        "OUTCOME": escape(_ending(root)),
-        "TILES": "".join(_tiles(root, [span for _, span in shown])),
-        "TABLES": _tables(summary),
-        "NOTES": "".join(f"<p>{escape(note)}</p>" for note in _notes(len(spans), dropped)),
-        "PLAIN": escape(draw(root, width=110)) if len(spans) <= PLAIN_TREE_LIMIT else "(too long for this page)",
-        "ROWS": json_for_html(rows_of(shown)),
+        "WHEN": escape(_start_text(root)),
+        "OUTCOME": escape(_outcome_text(root)),
+        "TILES": "".join(_render_tiles(root, [span for _, span in shown])),
+        "TABLES": _render_tables(summary),
+        "NOTES": "".join(f"<p>{escape(note)}</p>" for note in _render_notes(len(spans), dropped)),
+        "PLAIN": escape(render_tree(root, width=110)) if len(spans) <= PLAIN_TREE_LIMIT else "(too long for this page)",
+        "ROWS": json_for_html(timeline_rows(shown)),
     }
-    return _filled(_asset("timeline.html"), parts)
+    return _fill_template(_load_asset("timeline.html"), parts)
 
 
-def _filled(template: str, parts: dict[str, str]) -> str:
-    """Each place is filled once; what is filled in is never searched for places again."""
+def _fill_template(template: str, parts: dict[str, str]) -> str:
+    """Replaces each placeholder once; inserted text is not searched for placeholders."""
     pieces = template.split("%%")
     return "".join(parts[piece] if index % 2 else piece for index, piece in enumerate(pieces))
 
 
 @cache
-def _asset(name: str) -> str:
+def _load_asset(name: str) -> str:
     return files("outrider.tracing").joinpath("assets", name).read_text(encoding="utf-8").strip()
 
 
 @cache
-def _policy() -> str:
-    style, script = (_hash(_asset(name)) for name in ("timeline.css", "timeline.js"))
+def _content_security_policy() -> str:
+    style, script = (_hash(_load_asset(name)) for name in ("timeline.css", "timeline.js"))
     return f"default-src 'none'; style-src {style}; script-src {script}; base-uri 'none'; form-action 'none'"
 
 
@@ -210,7 +211,7 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _when(root: Span) -> str:
+def _start_text(root: Span) -> str:
     if not root.start:
         return ""
     try:
@@ -219,46 +220,48 @@ def _when(root: Span) -> str:
         return ""
 
 
-def _ending(root: Span) -> str:
+def _outcome_text(root: Span) -> str:
     said = root.error if root.status == "failed" else root.result or root.outcome
     return one_line(said or "", 300)
 
 
-def _tiles(root: Span, spans: list[Span]) -> Iterator[str]:
+def _render_tiles(root: Span, spans: list[Span]) -> Iterator[str]:
     kinds = [span.kind for span in spans]
     failed = sum(span.status == "failed" for span in spans)
     tokens = root.tokens
-    yield _tile("time", duration_text(root.duration), "" if root.finished else "at least: the end is missing")
+    yield _render_tile("time", duration_text(root.duration), "" if root.finished else "at least: the end is missing")
     priceless = f"{root.unpriced:,} of {root.answers:,} answers have no known price"
-    yield _tile("cost", cost_cell(root) or "–", priceless if root.unpriced else "")
-    yield _tile("tokens in", f"{tokens.prompt:,}", f"{tokens.cache.read:,} from cache" if tokens.cache.read else "")
-    yield _tile(
+    yield _render_tile("cost", cost_cell(root) or "–", priceless if root.unpriced else "")
+    yield _render_tile(
+        "tokens in", f"{tokens.prompt:,}", f"{tokens.cache.read:,} from cache" if tokens.cache.read else ""
+    )
+    yield _render_tile(
         "tokens out",
         f"{tokens.output + tokens.reasoning:,}",
         f"{tokens.reasoning:,} reasoning" if tokens.reasoning else "",
     )
-    yield _tile("model calls", f"{kinds.count('model'):,}", "")
-    yield _tile("tool calls", f"{kinds.count('tool'):,}", "")
-    if waited := sum(map(waited_for_approval, spans)):
-        yield _tile("waited for approval", duration_text(waited), "")
-    yield _tile("failed", f"{failed:,}", f"of {len(spans):,} span{'s' if len(spans) != 1 else ''}")
+    yield _render_tile("model calls", f"{kinds.count('model'):,}", "")
+    yield _render_tile("tool calls", f"{kinds.count('tool'):,}", "")
+    if waited := sum(map(approval_wait, spans)):
+        yield _render_tile("waited for approval", duration_text(waited), "")
+    yield _render_tile("failed", f"{failed:,}", f"of {len(spans):,} span{'s' if len(spans) != 1 else ''}")
 
 
-def _tile(label: str, value: str, note: str) -> str:
+def _render_tile(label: str, value: str, note: str) -> str:
     small = f"<small>{escape(note)}</small>" if note else ""
     return f"<div><dt>{label}</dt><dd>{escape(value)}{small}</dd></div>"
 
 
-def _tables(summary: Summary) -> str:
+def _render_tables(summary: TraceSummary) -> str:
     tables = [
-        _table("agent", "Agents", summary.agents, usage=True),
-        _table("model", "Models", summary.models, usage=True),
-        _table("tool", "Tools", summary.tools, usage=False),
+        _render_table("agent", "Agents", summary.agents, usage=True),
+        _render_table("model", "Models", summary.models, usage=True),
+        _render_table("tool", "Tools", summary.tools, usage=False),
     ]
     return "".join(tables)
 
 
-def _table(kind: str, heading: str, shares: list[Share], *, usage: bool) -> str:
+def _render_table(kind: str, heading: str, shares: list[NameTotals], *, usage: bool) -> str:
     if not shares:
         return ""
     longest = max(share.time for share in shares) or 1
@@ -272,7 +275,7 @@ def _table(kind: str, heading: str, shares: list[Share], *, usage: bool) -> str:
     )
 
 
-def _table_row(share: Share, longest: int, *, usage: bool) -> str:
+def _table_row(share: NameTotals, longest: int, *, usage: bool) -> str:
     percent = round(100 * share.time / longest, 1)
     bar = (
         '<svg viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">'
@@ -292,7 +295,7 @@ def _table_row(share: Share, longest: int, *, usage: bool) -> str:
     return f'<tr><th scope="row" title="{name}">{name}{bar}</th>{numbers}</tr>'
 
 
-def _notes(count: int, dropped: int) -> Iterator[str]:
+def _render_notes(count: int, dropped: int) -> Iterator[str]:
     if count > SPAN_LIMIT:
         yield f"Only the first {SPAN_LIMIT:,} spans are on this page, and its tables count only those."
     if dropped:

@@ -1,4 +1,4 @@
-"""Turns what happens on a bus into spans (`invoke_agent`, `chat`, `execute_tool`) and metrics of OpenTelemetry."""
+"""Exports events as OpenTelemetry spans (`invoke_agent`, `chat`, `execute_tool`) and metrics."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TOOL_RESULT = "gen_ai.tool.call.result"
 INPUT_MESSAGES = "gen_ai.input.messages"
 OUTPUT_MESSAGES = "gen_ai.output.messages"
 
-# Our own: the conventions have no word for these.
+# Our own attributes: the GenAI conventions have none for these.
 COST = "outrider.cost.usd"
 TERMINATION = "outrider.termination_reason"
 
@@ -59,7 +59,7 @@ FIRST_CHUNK = "gen_ai.client.operation.time_to_first_chunk"
 AGENT_DURATION = "gen_ai.invoke_agent.duration"
 TOOL_DURATION = "gen_ai.execute_tool.duration"
 
-# The boundaries that the conventions advise.
+# Bucket boundaries recommended by the GenAI conventions.
 TOKEN_BUCKETS = tuple(4**power for power in range(14))
 SECOND_BUCKETS = tuple(round(0.01 * 2**power, 2) for power in range(14))
 FIRST_CHUNK_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
@@ -68,7 +68,7 @@ FIRST_CHUNK_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.
 Attributes = dict[str, str]
 
 
-class Measures:
+class TelemetryMetrics:
     def __init__(self, meter: Meter) -> None:
         def histogram(name: str, description: str, buckets: Sequence[float], unit: str = "s") -> Histogram:
             return meter.create_histogram(
@@ -82,7 +82,7 @@ class Measures:
         self._agents = histogram(AGENT_DURATION, "How long turns of agents took.", seconds)
         self._tools = histogram(TOOL_DURATION, "How long calls of tools took.", seconds)
 
-    def answered(self, event: LLMResponseEvent, attributes: Attributes) -> None:
+    def record_answer(self, event: LLMResponseEvent, attributes: Attributes) -> None:
         used = event.tokens
         for kind, count in (("input", used.prompt), ("output", used.output + used.reasoning)):
             if count:
@@ -91,23 +91,23 @@ class Measures:
         if event.first_token_ms is not None:
             self._first.record(event.first_token_ms / 1000, attributes)
 
-    def agent_ended(self, milliseconds: int, attributes: Attributes) -> None:
+    def record_agent(self, milliseconds: int, attributes: Attributes) -> None:
         self._agents.record(milliseconds / 1000, attributes)
 
-    def tool_ended(self, milliseconds: int, attributes: Attributes) -> None:
+    def record_tool(self, milliseconds: int, attributes: Attributes) -> None:
         self._tools.record(milliseconds / 1000, attributes)
 
 
 NANOSECONDS = 1_000_000  # in a millisecond
-WELL_KNOWN = {"google": "gcp.gemini", "openai-responses": "openai"}
-ENDED_WELL = ("completed", "stop", "tool_use", "length")
+PROVIDER_NAMES = {"google": "gcp.gemini", "openai-responses": "openai"}
+SUCCESS_REASONS = ("completed", "stop", "tool_use", "length")
 
 Key = tuple[str, str]
 
 
 class OpenTelemetry:
-    """Attach it to a bus. Without providers the global ones of the program count. What people, models and tools said
-    is recorded only with `content=True`."""
+    """OpenTelemetry exporter; attach it to a bus. The default providers are the global ones of the program. Texts of
+    users, models and tools are recorded only with `content=True`."""
 
     def __init__(
         self,
@@ -122,14 +122,14 @@ class OpenTelemetry:
             raise ConfigurationError("OpenTelemetry is not installed: pip install 'outrider[otel]'") from error
         self._trace = trace
         self._tracer = trace.get_tracer("outrider", tracer_provider=tracer_provider)
-        self._measures = Measures(metrics.get_meter("outrider", meter_provider=meter_provider))
+        self._metrics = TelemetryMetrics(metrics.get_meter("outrider", meter_provider=meter_provider))
         self._content = content
         self._agents: dict[str, Span] = {}
         self._open: dict[Key, Span] = {}
         self._callers: dict[str, Key] = {}
 
     def attach(self, bus: EventBus) -> Callable[[], None]:
-        """Follow the bus from now on. Returns what ends that; spans that are open then end there."""
+        """Exports the events of a bus from now on. Returns a function that detaches and ends open spans."""
         ends = [
             bus.subscribe(LoopStartedEvent, self._agent_starts),
             bus.subscribe(LoopCompletedEvent, self._agent_ends),
@@ -152,33 +152,33 @@ class OpenTelemetry:
 
     def _agent_starts(self, event: LoopStartedEvent) -> None:
         caller = self._open.get(self._callers.pop(event.session_id, ("", "")))
-        attributes = _labels(event, "invoke_agent")
+        attributes = _common_attributes(event, "invoke_agent")
         if self._content:
-            attributes[INPUT_MESSAGES] = _message("user", event.user_message)
-        self._agents[event.session_id] = self._start(event, f"invoke_agent {event.agent_name}", caller, attributes)
+            attributes[INPUT_MESSAGES] = _message_json("user", event.user_message)
+        self._agents[event.session_id] = self._start_span(event, f"invoke_agent {event.agent_name}", caller, attributes)
 
     def _agent_ends(self, event: LoopCompletedEvent) -> None:
         span = self._agents.pop(event.session_id, None)
         reason = event.termination_reason
         extra: dict[str, Any] = {TERMINATION: reason}
         if self._content:
-            extra[OUTPUT_MESSAGES] = _message("assistant", event.output)
-        measured = _failed({OPERATION: "invoke_agent", AGENT: event.agent_name}, reason)
-        self._measures.agent_ended(event.duration_ms, measured)
-        self._end(span, event, extra, reason)
+            extra[OUTPUT_MESSAGES] = _message_json("assistant", event.output)
+        measured = _with_error({OPERATION: "invoke_agent", AGENT: event.agent_name}, reason)
+        self._metrics.record_agent(event.duration_ms, measured)
+        self._end_span(span, event, extra, reason)
 
     def _chat_starts(self, event: LLMRequestEvent) -> None:
-        self._open[event.session_id, event.call_id] = self._start(
+        self._open[event.session_id, event.call_id] = self._start_span(
             event,
             f"chat {event.model}",
             self._agents.get(event.session_id),
-            _labels(event, "chat") | _model(event),
+            _common_attributes(event, "chat") | _model_attributes(event),
             self._trace.SpanKind.CLIENT,
         )
 
     def _chat_ends(self, event: LLMResponseEvent) -> None:
         reason = event.stop_reason or "other"
-        self._measures.answered(event, _failed({OPERATION: "chat"} | _model(event), reason))
+        self._metrics.record_answer(event, _with_error({OPERATION: "chat"} | _model_attributes(event), reason))
         used: dict[str, Any] = {
             RESPONSE_MODEL: event.model,
             FINISH_REASONS: (reason,),
@@ -190,28 +190,28 @@ class OpenTelemetry:
         }
         if event.cost is not None:
             used[COST] = float(event.cost)
-        self._end(self._open.pop((event.session_id, event.call_id), None), event, used, reason)
+        self._end_span(self._open.pop((event.session_id, event.call_id), None), event, used, reason)
 
     def _tool_starts(self, event: ToolExecutionStartedEvent) -> None:
-        attributes = _labels(event, "execute_tool")
+        attributes = _common_attributes(event, "execute_tool")
         attributes |= {TOOL: event.tool_name, TOOL_CALL: event.call_id, TOOL_TYPE: "function"}
         if self._content:
             attributes[TOOL_ARGUMENTS] = msgspec.json.encode(event.tool_input).decode()
         parent = self._agents.get(event.session_id)
         key = (event.session_id, event.call_id)
-        self._open[key] = self._start(event, f"execute_tool {event.tool_name}", parent, attributes)
+        self._open[key] = self._start_span(event, f"execute_tool {event.tool_name}", parent, attributes)
 
     def _tool_ends(self, event: ToolExecutionCompletedEvent) -> None:
         reason = "completed" if event.success else event.reason or "failed"
-        measured = _failed({OPERATION: "execute_tool", TOOL: event.tool_name}, reason)
-        self._measures.tool_ended(event.duration_ms, measured)
+        measured = _with_error({OPERATION: "execute_tool", TOOL: event.tool_name}, reason)
+        self._metrics.record_tool(event.duration_ms, measured)
         extra = {TOOL_RESULT: event.output_preview} if self._content else {}
-        self._end(self._open.pop((event.session_id, event.call_id), None), event, extra, reason)
+        self._end_span(self._open.pop((event.session_id, event.call_id), None), event, extra, reason)
 
-    def _start(
+    def _start_span(
         self, event: Event, name: str, parent: Span | None, attributes: Mapping[str, Any], kind: Any = None
     ) -> Span:
-        """A span below its parent of ours, or below the caller's own where we have none."""
+        """Starts a span below `parent`, or below the program's current span if there is none."""
         return self._tracer.start_span(
             name.strip(),
             context=None if parent is None else self._trace.set_span_in_context(parent),
@@ -220,11 +220,11 @@ class OpenTelemetry:
             start_time=event.timestamp * NANOSECONDS,
         )
 
-    def _end(self, span: Span | None, event: Event, attributes: Mapping[str, Any], reason: str) -> None:
+    def _end_span(self, span: Span | None, event: Event, attributes: Mapping[str, Any], reason: str) -> None:
         if span is None:
             return
         span.set_attributes(dict(attributes))
-        if reason not in ENDED_WELL:
+        if reason not in SUCCESS_REASONS:
             span.set_attribute(ERROR_TYPE, reason)
             span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, reason))
         span.end(event.timestamp * NANOSECONDS)
@@ -236,18 +236,18 @@ class OpenTelemetry:
         self._agents.clear()
 
 
-def _labels(event: Event, operation: str) -> dict[str, Any]:
+def _common_attributes(event: Event, operation: str) -> dict[str, Any]:
     return {OPERATION: operation, CONVERSATION: event.session_id, AGENT: event.agent_name}
 
 
-def _model(event: LLMRequestEvent | LLMResponseEvent) -> dict[str, str]:
-    return {PROVIDER: WELL_KNOWN.get(event.provider, event.provider), REQUEST_MODEL: event.model}
+def _model_attributes(event: LLMRequestEvent | LLMResponseEvent) -> dict[str, str]:
+    return {PROVIDER: PROVIDER_NAMES.get(event.provider, event.provider), REQUEST_MODEL: event.model}
 
 
-def _failed(attributes: dict[str, str], reason: str) -> dict[str, str]:
-    return attributes if reason in ENDED_WELL else {**attributes, ERROR_TYPE: reason}
+def _with_error(attributes: dict[str, str], reason: str) -> dict[str, str]:
+    return attributes if reason in SUCCESS_REASONS else {**attributes, ERROR_TYPE: reason}
 
 
-def _message(role: str, text: str) -> str:
-    """One message in the conventions' form, as JSON text, since attributes of spans hold no objects."""
+def _message_json(role: str, text: str) -> str:
+    """Returns one message in the format of the conventions as JSON, since span attributes cannot be objects."""
     return msgspec.json.encode([{"role": role, "parts": [{"type": "text", "content": text}]}]).decode()

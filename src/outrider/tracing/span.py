@@ -1,4 +1,4 @@
-"""One node of a trace: a run, an agent, a model call or a tool call, with its time, cost and outcome."""
+"""Span: one node of a trace (a run, an agent, a model call or a tool call) with its time, cost and outcome."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,17 +10,17 @@ from outrider.types.usage import Tokens
 SpanKind = Literal["run", "agent", "model", "tool"]
 SpanStatus = Literal["ok", "failed", "stopped", "unfinished"]
 
-UNKNOWN = -1  # a start that no record has told yet; a finished trace has none
+UNKNOWN = -1  # the start of a span whose records have not given one yet
 
 _NONE = Tokens()
 
 
 @dataclass(slots=True, eq=False)
 class Span:
-    """Times are Unix milliseconds. Tokens and cost cover the span and everything inside it.
+    """One node of a trace. Times are Unix milliseconds. Tokens and cost include those of all descendants.
 
-    `end` is None while nothing has said that it ended; `last` is then the latest moment known inside it. `stopped`
-    means ended before it was done (a limit, an abort), `unfinished` that its end is missing."""
+    `end` is None if no record of the end exists; `last` is then the latest time known inside the span. `stopped` means
+    that it ended early (a limit, an abort), `unfinished` that its end is missing."""
 
     name: str
     kind: SpanKind
@@ -42,7 +42,7 @@ class Span:
 
     @property
     def duration(self) -> int:
-        """Milliseconds, never negative; up to the latest known moment for a span without an end."""
+        """Milliseconds, never negative; for a span without an end, up to the latest known time."""
         return max(0, (self.last if self.end is None else self.end) - self.start)
 
     @property
@@ -51,12 +51,12 @@ class Span:
 
     @property
     def cost(self) -> Decimal | None:
-        """None as soon as one answer inside has no known price; `known_cost` is what the others cost."""
+        """None if an answer inside has no known price; `known_cost` is the cost of the others."""
         return None if self.unpriced else self.known_cost
 
     @property
     def tool_calls(self) -> list["Span"]:
-        """The calls of tools that were made directly in this span."""
+        """Tool calls that are direct children of this span."""
         return [child for child in self.children if child.kind == "tool"]
 
     @property
@@ -68,13 +68,13 @@ class Span:
         return [child for child in self.children if child.kind == "agent"]
 
     @property
-    def given(self) -> dict[str, Any]:
+    def tool_input(self) -> dict[str, Any]:
         """The input of a tool call."""
         given = self.details.get("input")
         return cast("dict[str, Any]", given) if isinstance(given, dict) else {}
 
     def walk(self) -> Iterator[tuple[int, "Span"]]:
-        """This span and all inside it with their depths, parents first. Any depth: no recursion."""
+        """Yields this span and its descendants with their depth, parents first; without recursion, so at any depth."""
         waiting: list[tuple[int, Span]] = [(0, self)]
         while waiting:
             depth, span = waiting.pop()
@@ -85,7 +85,7 @@ class Span:
         return [span for _, span in self.walk() if span.name == name]
 
     def time_outside(self, spans: list["Span"]) -> int:
-        """Milliseconds of this span in which none of those was under way."""
+        """Returns the milliseconds of this span in which none of the given spans was running."""
         stop = self.start + self.duration
         covered, reached = 0, self.start
         for span in sorted(spans, key=lambda span: span.start):

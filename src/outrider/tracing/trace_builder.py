@@ -1,7 +1,7 @@
-"""Finds the place of every span in the tree, whatever is missing, late, doubled or contradictory.
+"""Builds a tree of spans from records, some of which may be missing, late, duplicated or contradictory.
 
-A span belongs to the session that it happened in, to the call that it names, or to the innermost open call of its
-agent. Spans are looked up by id before they are placed, so the order of records matters only where no id helps.
+The parent of a span is its session, the call that its record names, or the innermost open call of its agent. Spans are
+looked up by id first, so the order of records matters only for records without an id.
 """
 
 import math
@@ -17,59 +17,59 @@ from outrider.types.usage import CacheTokens, Tokens
 _DONE = {"", "completed", "complete", "done", "finish", "finished", "stop", "end_turn", "success", "ok"}
 
 
-def begin(span: Span, event: AgentEvent) -> None:
-    """Take the start from a record that marks one; a second, later start changes nothing."""
-    start = moment(event.data.get("started", event.timestamp))
+def set_start(span: Span, event: AgentEvent) -> None:
+    """Sets the start from a record; a second, later start changes nothing."""
+    start = as_time(event.data.get("started", event.timestamp))
     span.start = start if span.start == UNKNOWN else min(span.start, start)
 
 
-def end(span: Span, event: AgentEvent) -> None:
-    """Take the end. A measured duration counts for more than two readings of a clock that may have been set."""
-    measured = moment(event.data.get("duration_ms"))
+def set_end(span: Span, event: AgentEvent) -> None:
+    """Sets the end. A measured duration has priority over the wall clock, which may have been changed meanwhile."""
+    measured = as_time(event.data.get("duration_ms"))
     if span.start == UNKNOWN and "started" in event.data:
-        span.start = moment(event.data["started"])
+        span.start = as_time(event.data["started"])
     elif span.start == UNKNOWN and measured:
-        span.start = moment(event.timestamp - measured)
-    finish = span.start + measured if measured else max(span.start, moment(event.timestamp))
+        span.start = as_time(event.timestamp - measured)
+    finish = span.start + measured if measured else max(span.start, as_time(event.timestamp))
     span.end = max(finish, span.end or 0)
 
 
-def end_model(span: Span, event: AgentEvent) -> None:
-    end(span, event)
+def end_model_span(span: Span, event: AgentEvent) -> None:
+    set_end(span, event)
     span.status = "ok"
-    span.outcome = text(event.data.get("stop_reason"))
+    span.outcome = as_text(event.data.get("stop_reason"))
     span.details |= event.data
     span.tokens = Tokens(
-        whole(event.data.get("input_tokens")),
-        whole(event.data.get("output_tokens")),
-        whole(event.data.get("reasoning_tokens")),
-        CacheTokens(whole(event.data.get("cache_read_tokens")), whole(event.data.get("cache_write_tokens"))),
+        as_integer(event.data.get("input_tokens")),
+        as_integer(event.data.get("output_tokens")),
+        as_integer(event.data.get("reasoning_tokens")),
+        CacheTokens(as_integer(event.data.get("cache_read_tokens")), as_integer(event.data.get("cache_write_tokens"))),
     )
     span.answers = 1
-    price = money(event.data.get("cost"))
+    price = as_decimal(event.data.get("cost"))
     span.known_cost, span.unpriced = (Decimal(0), 1) if price is None else (price, 0)
 
 
-def end_tool(span: Span, event: AgentEvent) -> None:
+def end_tool_span(span: Span, event: AgentEvent) -> None:
     span.details |= event.data
     if event.data.get("open"):
-        begin(span, event)
+        set_start(span, event)
         return
-    end(span, event)
-    conclude(span, event, ok=event.data.get("success", True) is not False)
+    set_end(span, event)
+    set_result(span, event, ok=event.data.get("success", True) is not False)
 
 
-def end_agent(span: Span, event: AgentEvent) -> None:
+def end_agent_span(span: Span, event: AgentEvent) -> None:
     span.details |= event.data
-    end(span, event)
-    conclude(span, event, ok=event.data.get("success", True) is not False)
+    set_end(span, event)
+    set_result(span, event, ok=event.data.get("success", True) is not False)
 
 
-def conclude(span: Span, event: AgentEvent, *, ok: bool) -> None:
-    """The result of something that succeeded or failed. What a loop said of its own end stands."""
-    output = text(event.data.get("output"))
+def set_result(span: Span, event: AgentEvent, *, ok: bool) -> None:
+    """Sets the result of a call. A status that the agent's loop has set is not overwritten."""
+    output = as_text(event.data.get("output"))
     span.result = output or span.result
-    span.outcome = text(event.data.get("reason")) or span.outcome
+    span.outcome = as_text(event.data.get("reason")) or span.outcome
     if not ok and span.status != "stopped":
         span.status = "failed"
         span.error = span.error or output or span.outcome or "failed"
@@ -77,18 +77,19 @@ def conclude(span: Span, event: AgentEvent, *, ok: bool) -> None:
         span.status = "ok"
 
 
-def end_loop(span: Span, event: AgentEvent) -> None:
-    """The end of an agent's loop. Of an agent that another called, the return may say more, before or after."""
+def end_loop_span(span: Span, event: AgentEvent) -> None:
+    """Sets the end of an agent's loop. For an agent that was called, the return record may add to it, before or
+    after."""
     span.details = event.data | span.details
     if event.data.get("open"):
-        begin(span, event)
+        set_start(span, event)
         return
-    end(span, event)
-    span.outcome = text(event.data.get("termination_reason"))
-    span.result = text(event.data.get("output")) or span.result
+    set_end(span, event)
+    span.outcome = as_text(event.data.get("termination_reason"))
+    span.result = as_text(event.data.get("output")) or span.result
     status = loop_status(event, span.outcome)
     if status == "stopped" and span.error in (None, span.result):
-        span.error = None  # a return that says no more than "not a success": the loop knows better
+        span.error = None  # the return record only says "no success"; the loop has the reason
         span.status = status
     elif span.status != "failed":
         span.status = status
@@ -100,9 +101,9 @@ def loop_status(event: AgentEvent, reason: str) -> SpanStatus:
     return "ok" if reason.lower() in _DONE else "stopped"
 
 
-def fail(span: Span, event: AgentEvent) -> None:
-    """An error inside a span that has not ended ends it; all that a span failed of is kept."""
-    kind, message = text(event.data.get("error_type")), text(event.data.get("message"))
+def add_error(span: Span, event: AgentEvent) -> None:
+    """Adds an error to a span, and ends it if it is open."""
+    kind, message = as_text(event.data.get("error_type")), as_text(event.data.get("message"))
     said = ": ".join(word for word in (kind, message) if word) or "error"
     if span.error is None:
         span.error = said
@@ -110,29 +111,29 @@ def fail(span: Span, event: AgentEvent) -> None:
         span.error = f"{span.error}\n{said}"
     if span.status == "unfinished":
         span.status = "failed"
-        span.end = max(span.start, moment(event.timestamp))
+        span.end = max(span.start, as_time(event.timestamp))
 
 
 def is_loop_end(event: AgentEvent) -> bool:
-    """A loop that failed is recorded as an error, and is an end all the same."""
+    """Returns whether the record ends a loop; a failed loop is recorded as an error."""
     return event.type == "finish" or (event.type == "error" and "termination_reason" in event.data)
 
 
-def text(value: Any) -> str:
+def as_text(value: Any) -> str:
     return value if isinstance(value, str) else "" if value is None else str(value)
 
 
-def whole(value: Any) -> int:
-    """A whole number from a record that anybody may have written."""
+def as_integer(value: Any) -> int:
+    """Converts a value of a record, which a program may have written, to an integer."""
     return int(value) if isinstance(value, int | float) and math.isfinite(value) else 0
 
 
-def moment(value: Any) -> int:
-    """A time or a duration, which are never negative."""
-    return max(0, whole(value))
+def as_time(value: Any) -> int:
+    """Converts a value to a time or duration, which are never negative."""
+    return max(0, as_integer(value))
 
 
-def money(value: Any) -> Decimal | None:
+def as_decimal(value: Any) -> Decimal | None:
     if value is None or isinstance(value, bool):
         return None
     try:
@@ -145,47 +146,49 @@ def money(value: Any) -> Decimal | None:
 CALL_AGENT = "call_agent"
 
 
-class Pairing:
-    """`span_of` holds the span of each record, None for ends of loops and errors, which have no span of their own."""
+class SpanPairing:
+    """Assigns records to spans. `span_of` has the span of each record; None for ends of loops and errors, which have no
+    separate span."""
 
     def __init__(self, events: Sequence[AgentEvent]) -> None:
         self.span_of: list[Span | None] = [None] * len(events)
         self.first_of: dict[str, Span] = {}
         self.session_of: dict[Span, str] = {}
-        agents, models, tools = AgentCalls(), ModelCalls(), ToolCalls()
+        agents, models, tools = AgentSpans(), ModelSpans(), ToolSpans()
         self.child_sessions = agents.by_session
         for index, event in enumerate(events):
             match event.type:
                 case "agent_call":
-                    self._join(index, event, agents.called(event))
+                    self._assign_span(index, event, agents.add_call(event))
                 case "agent_return":
-                    self._join(index, event, agents.returned(event))
+                    self._assign_span(index, event, agents.add_return(event))
                 case "llm_call":
-                    self._join(index, event, models.asked(event))
+                    self._assign_span(index, event, models.add_request(event))
                 case "llm_response":
-                    self._join(index, event, models.answered(event))
+                    self._assign_span(index, event, models.add_response(event))
                 case "tool_exec" | "finish" | "error":
                     pass
-        # Only now is it known which tool calls were calls of agents.
+        # Tool calls come second, because some of them are calls of agents, which are known only now.
         for index, event in enumerate(events):
             if event.type == "tool_exec":
-                self._join(index, event, tools.ran(event, agents.of_tool(event)))
+                self._assign_span(index, event, tools.add_execution(event, agents.agent_for_tool(event)))
 
-    def _join(self, index: int, event: AgentEvent, span: Span) -> None:
+    def _assign_span(self, index: int, event: AgentEvent, span: Span) -> None:
         self.span_of[index] = span
         if event.call_id:
-            self.claim(event.call_id, span)
+            self.claim_id(event.call_id, span)
             self.session_of.setdefault(span, event.session_id)
 
-    def claim(self, call_id: str, span: Span) -> None:
-        """An id names the first span that has it, or an agent: some logs give an agent's id to all that it does."""
+    def claim_id(self, call_id: str, span: Span) -> None:
+        """Maps an id to the first span that has it, or to an agent: some logs use an agent's id for all that it
+        does."""
         known = self.first_of.get(call_id)
         if known is None or (span.kind == "agent" and known.kind != "agent"):
             self.first_of[call_id] = span
 
 
-class AgentCalls:
-    """Joins calls of agents to their returns: by session, else by id, else the newest open call of that agent."""
+class AgentSpans:
+    """Matches calls of agents with their returns: by session, else by id, else the newest open call of that agent."""
 
     def __init__(self) -> None:
         self.by_session: dict[str, Span] = {}
@@ -194,48 +197,48 @@ class AgentCalls:
         self._caller: dict[Span, tuple[str, str]] = {}
         self._without_id: defaultdict[str, list[Span]] = defaultdict(list)
 
-    def called(self, event: AgentEvent) -> Span:
-        span = self._known(event)
-        if span is None or self._is_another(span, event):
-            span = self._new(event)
+    def add_call(self, event: AgentEvent) -> Span:
+        span = self._find_span(event)
+        if span is None or self._is_other_call(span, event):
+            span = self._new_span(event)
         self._called_at[span] = event.timestamp
         span.details = event.data | span.details
-        begin(span, event)
+        set_start(span, event)
         return span
 
-    def returned(self, event: AgentEvent) -> Span:
-        waiting = self._without_id[_callee(event)] if not event.call_id else []
-        span = self._known(event) or (waiting.pop() if waiting else None) or self._new(event)
-        end_agent(span, event)
+    def add_return(self, event: AgentEvent) -> Span:
+        waiting = self._without_id[_callee_name(event)] if not event.call_id else []
+        span = self._find_span(event) or (waiting.pop() if waiting else None) or self._new_span(event)
+        end_agent_span(span, event)
         return span
 
-    def of_tool(self, event: AgentEvent) -> Span | None:
-        """The agent that this tool call called. Other tool records may have the same id: one that the agent itself
-        made, or one from another place, since ids of models come again."""
+    def agent_for_tool(self, event: AgentEvent) -> Span | None:
+        """Returns the agent that this tool call has called. Other tool records may have the same id: a call that the
+        agent itself made, or one of another session, since models reuse ids."""
         span = self._by_id.get(event.call_id)
         if span is None or self._caller.get(span) != (event.session_id, event.agent_name):
             return None
         if span.name == event.agent_name and event.data.get("tool_name") != CALL_AGENT:
             return None
-        started = whole(event.data.get("started", event.timestamp))
+        started = as_integer(event.data.get("started", event.timestamp))
         meanwhile = started <= span.start and (bool(event.data.get("open")) or span.start <= event.timestamp)
         return span if meanwhile else None
 
-    def _known(self, event: AgentEvent) -> Span | None:
-        session = text(event.data.get("child_session_id"))
+    def _find_span(self, event: AgentEvent) -> Span | None:
+        session = as_text(event.data.get("child_session_id"))
         return self.by_session.get(session) or self._by_id.get(event.call_id)
 
-    def _is_another(self, span: Span, event: AgentEvent) -> bool:
-        """Some models number their calls from 1 in every answer, so an id alone does not make a duplicate."""
+    def _is_other_call(self, span: Span, event: AgentEvent) -> bool:
+        """Some models number their calls from 1 in every answer, so an equal id does not prove a duplicate."""
         return self._called_at.get(span, event.timestamp) != event.timestamp or (
-            text(span.details.get("child_session_id")) != text(event.data.get("child_session_id"))
+            as_text(span.details.get("child_session_id")) != as_text(event.data.get("child_session_id"))
         )
 
-    def _new(self, event: AgentEvent) -> Span:
-        span = Span(_callee(event), "agent", agent_name=_callee(event), call_id=event.call_id)
+    def _new_span(self, event: AgentEvent) -> Span:
+        span = Span(_callee_name(event), "agent", agent_name=_callee_name(event), call_id=event.call_id)
         self._caller[span] = event.session_id, event.agent_name
         span.details["caller"] = event.agent_name
-        span.details["child_session_id"] = session = text(event.data.get("child_session_id"))
+        span.details["child_session_id"] = session = as_text(event.data.get("child_session_id"))
         if event.call_id:
             self._by_id[event.call_id] = span
         elif event.type == "agent_call":
@@ -245,30 +248,30 @@ class AgentCalls:
         return span
 
 
-class ModelCalls:
-    """Joins requests to responses: an answer belongs to the newest open request from the same place."""
+class ModelSpans:
+    """Matches requests with responses: a response belongs to the newest open request of the same source."""
 
     def __init__(self) -> None:
         self._open: defaultdict[tuple[str, ...], list[Span]] = defaultdict(list)
         self._early: defaultdict[tuple[str, ...], list[Span]] = defaultdict(list)
         self._newest: dict[tuple[str, ...], tuple[AgentEvent, Span]] = {}
 
-    def asked(self, event: AgentEvent) -> Span:
-        place = _place(event)
+    def add_request(self, event: AgentEvent) -> Span:
+        place = _source_key(event)
         newest, span = self._newest.get((*place, "asked"), (None, None))
         if span is not None and newest == event and (event.call_id or span.end is None):
             return span
-        span = self._answered_early(place, event)
+        span = self._find_early_response(place, event)
         if span is None:
-            span = _model(event)
+            span = _model_span(event)
             self._open[place].append(span)
         span.details = event.data | span.details
-        begin(span, event)
+        set_start(span, event)
         self._newest[(*place, "asked")] = event, span
         return span
 
-    def answered(self, event: AgentEvent) -> Span:
-        place = _place(event)
+    def add_response(self, event: AgentEvent) -> Span:
+        place = _source_key(event)
         waiting = self._open[place]
         newest, span = self._newest.get((*place, "answered"), (None, None))
         if span is not None and newest == event and not waiting:
@@ -276,71 +279,73 @@ class ModelCalls:
         if waiting:
             span = waiting.pop()
         else:
-            span = _model(event)
+            span = _model_span(event)
             self._early[place].append(span)
-        end_model(span, event)
+        end_model_span(span, event)
         self._newest[(*place, "answered")] = event, span
         return span
 
-    def _answered_early(self, place: tuple[str, ...], event: AgentEvent) -> Span | None:
-        """An answer that was recorded before its request."""
+    def _find_early_response(self, place: tuple[str, ...], event: AgentEvent) -> Span | None:
+        """Returns the span of a response that was recorded before its request."""
         early = self._early[place]
         return early.pop() if early and event.timestamp <= (early[-1].end or 0) else None
 
 
-class ToolCalls:
+class ToolSpans:
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], Span] = {}
 
-    def ran(self, event: AgentEvent, agent: Span | None) -> Span:
-        """The call that started an agent is drawn as that agent."""
+    def add_execution(self, event: AgentEvent, agent: Span | None) -> Span:
+        """Returns the span of a tool call; a call that started an agent is shown as that agent."""
         if agent is not None:
             agent.details.setdefault("input", event.data.get("input"))
             return agent
-        name = text(event.data.get("tool_name")) or "tool"
-        span = self._recorded(event, name)
+        name = as_text(event.data.get("tool_name")) or "tool"
+        span = self._find_duplicate(event, name)
         if span is None:
             span = Span(name, "tool", event.agent_name, event.call_id)
-            self._known |= dict.fromkeys(_times(event, name), span)
-        end_tool(span, event)
+            self._known |= dict.fromkeys(_time_keys(event, name), span)
+        end_tool_span(span, event)
         return span
 
-    def _recorded(self, event: AgentEvent, name: str) -> Span | None:
-        """An id may come again for another call (see AgentCalls); a record that came twice has the same times."""
+    def _find_duplicate(self, event: AgentEvent, name: str) -> Span | None:
+        """Finds the span of a duplicate record. An id may be reused by another call, but a duplicate has equal
+        times."""
         if not event.call_id:
             return None
-        return next((self._known[time] for time in _times(event, name) if time in self._known), None)
+        return next((self._known[time] for time in _time_keys(event, name) if time in self._known), None)
 
 
-def _times(event: AgentEvent, name: str) -> Iterator[tuple[object, ...]]:
+def _time_keys(event: AgentEvent, name: str) -> Iterator[tuple[object, ...]]:
     place = (event.session_id, event.agent_name, event.call_id, name)
     if "started" in event.data:
-        yield *place, "started", whole(event.data["started"])
+        yield *place, "started", as_integer(event.data["started"])
     if not event.data.get("open"):
         yield *place, "ended", event.timestamp
 
 
-def _model(event: AgentEvent) -> Span:
-    return Span(text(event.data.get("model")) or "model", "model", event.agent_name, event.call_id)
+def _model_span(event: AgentEvent) -> Span:
+    return Span(as_text(event.data.get("model")) or "model", "model", event.agent_name, event.call_id)
 
 
-def _place(event: AgentEvent) -> tuple[str, ...]:
+def _source_key(event: AgentEvent) -> tuple[str, ...]:
     return event.session_id, event.agent_name, event.parent_call_id, event.call_id
 
 
-def _callee(event: AgentEvent) -> str:
-    return text(event.data.get("callee")) or event.agent_name or "agent"
+def _callee_name(event: AgentEvent) -> str:
+    return as_text(event.data.get("callee")) or event.agent_name or "agent"
 
 
 class SpanTreeBuilder:
-    """`tops` are the loops that nobody called, `loose` the spans whose parent is unknown, `adrift` the errors."""
+    """Builds the tree: `roots` are loops without a caller, `orphans` spans whose parent is unknown, `unplaced_errors`
+    the errors that belong to no span."""
 
     def __init__(self, events: Sequence[AgentEvent]) -> None:
-        self.tops: list[Span] = []
-        self.loose: list[Span] = []
-        self.adrift: list[AgentEvent] = []
-        self._pairs = Pairing(events)
-        self._loops = RootSpans(self.tops)
+        self.roots: list[Span] = []
+        self.orphans: list[Span] = []
+        self.unplaced_errors: list[AgentEvent] = []
+        self._pairs = SpanPairing(events)
+        self._roots = RootSpans(self.roots)
         self._now: dict[str, Span] = {}
         self._parents: dict[Span, Span | None] = {}
         self._unanswered: dict[Span, Span] = {}
@@ -349,25 +354,25 @@ class SpanTreeBuilder:
         self._declare_loops(events)
         for event, span in zip(events, self._pairs.span_of, strict=True):
             if span is not None:
-                self._place(event, span)
-            elif not self._loops.leave(event):
-                self._conclude(event)
+                self._place_span(event, span)
+            elif not self._roots.close_root(event):
+                self._apply_end(event)
         self._cut_cycles()
         for span, parent in self._parents.items():
-            (self.loose if parent is None else parent.children).append(span)
+            (self.orphans if parent is None else parent.children).append(span)
 
     def _declare_loops(self, events: Sequence[AgentEvent]) -> None:
         for event in events:
-            if is_loop_end(event) and self._named(event) is None:
-                span = self._loops.declare(event)
+            if is_loop_end(event) and self._find_named(event) is None:
+                span = self._roots.add_root(event)
                 if event.call_id:
-                    self._pairs.claim(event.call_id, span)
+                    self._pairs.claim_id(event.call_id, span)
 
-    def _place(self, event: AgentEvent, span: Span) -> None:
+    def _place_span(self, event: AgentEvent, span: Span) -> None:
         if event.call_id and (span.kind == "agent" or self._pairs.first_of[event.call_id].kind != "agent"):
             self._now[event.call_id] = span
         if span not in self._parents:
-            self._parents[span] = parent = self._parent(event, span)
+            self._parents[span] = parent = self._find_parent(event, span)
             if parent is not None and span.kind == "model" and span.end is None:
                 self._unanswered[parent] = span
         if event.type == "agent_call":
@@ -375,62 +380,62 @@ class SpanTreeBuilder:
         elif event.type == "agent_return":
             self._returned.add(span)
 
-    def _parent(self, event: AgentEvent, span: Span) -> Span | None:
-        named = self._named(event, span)
+    def _find_parent(self, event: AgentEvent, span: Span) -> Span | None:
+        named = self._find_named(event, span)
         if named is not None:
             return named
         if event.parent_call_id and event.parent_call_id != event.call_id:
             return None
-        return self._open_agent(event.agent_name) or self._loops.around(event, span.start)
+        return self._open_agent(event.agent_name) or self._roots.find_enclosing(event, span.start)
 
-    def _named(self, event: AgentEvent, span: Span | None = None) -> Span | None:
-        """The span that the record's own ids name, other than the record's span itself."""
-        inside = self._lookup(event.call_id)
-        if inside is not None and inside is not span and _is_by(inside, event):
+    def _find_named(self, event: AgentEvent, span: Span | None = None) -> Span | None:
+        """Returns the span that the ids of the record refer to, other than the record's own span."""
+        inside = self._find_by_id(event.call_id)
+        if inside is not None and inside is not span and _is_done_by(inside, event):
             return inside
         session = self._pairs.child_sessions.get(event.session_id)
         session = None if session is span else session
-        parent = self._lookup(event.parent_call_id)
+        parent = self._find_by_id(event.parent_call_id)
         parent = None if parent is span else parent
         if session is None or parent is None:
             return session or parent
         in_session = parent.kind != "agent" and self._pairs.session_of.get(parent) == event.session_id
         return parent if in_session else session
 
-    def _lookup(self, call_id: str) -> Span | None:
+    def _find_by_id(self, call_id: str) -> Span | None:
         return (self._now.get(call_id) or self._pairs.first_of.get(call_id)) if call_id else None
 
     def _open_agent(self, name: str) -> Span | None:
-        """The innermost agent of that name that has been called and has not returned."""
+        """Returns the innermost agent with that name that was called and has not returned."""
         waiting = self._open_agents[name]
         while waiting and waiting[-1] in self._returned:
             waiting.pop()
         return waiting[-1] if waiting else None
 
-    def _conclude(self, event: AgentEvent) -> None:
-        """An end or an error that has no span of its own belongs to the span that it happened in."""
-        scope = self._named(event)
+    def _apply_end(self, event: AgentEvent) -> None:
+        """Applies an end of a loop or an error to the span that contains it."""
+        scope = self._find_named(event)
         if scope is None and not event.parent_call_id:
-            scope = self._open_agent(event.agent_name) or self._loops.around(event, UNKNOWN)
+            scope = self._open_agent(event.agent_name) or self._roots.find_enclosing(event, UNKNOWN)
         if scope is None:
-            self.adrift.append(event)
+            self.unplaced_errors.append(event)
         elif is_loop_end(event):
-            end_loop(scope, event)
+            end_loop_span(scope, event)
         else:
-            self._fail(scope, event)
+            self._apply_error(scope, event)
 
-    def _fail(self, scope: Span, event: AgentEvent) -> None:
-        """An error that names a call is that call's; else it ended the loop, and the request that was under way."""
-        call = self._lookup(event.call_id)
+    def _apply_error(self, scope: Span, event: AgentEvent) -> None:
+        """Applies an error to the call that it names; else to the loop, and to its open request."""
+        call = self._find_by_id(event.call_id)
         if call is not None and call.kind != "agent":
-            fail(call, event)
+            add_error(call, event)
             return
         if (unanswered := self._unanswered.pop(scope, None)) is not None:
-            fail(unanswered, event)
-        fail(scope, event)
+            add_error(unanswered, event)
+        add_error(scope, event)
 
     def _cut_cycles(self) -> None:
-        """Contradictory parents can form a ring; its first span becomes loose."""
+        """Contradictory parents can form a cycle; its first span becomes an orphan."""
         settled: set[Span] = set()
         for span in self._parents:
             path: set[Span] = set()
@@ -445,7 +450,7 @@ class SpanTreeBuilder:
 
 
 class RootSpans:
-    """The top spans. Each ends with a record of its own, so what comes before that record belongs to it."""
+    """Root spans. Each has an end record, so records before that end belong to it."""
 
     def __init__(self, tops: list[Span]) -> None:
         self._tops = tops
@@ -454,31 +459,31 @@ class RootSpans:
         self._last: dict[str, Span] = {}
         self._home_of_agent: dict[str, str] = {}
 
-    def declare(self, event: AgentEvent) -> Span:
-        span = self._known(event)
+    def add_root(self, event: AgentEvent) -> Span:
+        span = self._find_root(event)
         if span is None:
-            span = self._new(event, _home(event), event.call_id)
-            self._declared[_end_of(event)] = self._declared[*_end_of(event), event.data.get("started")] = span
-            end_loop(span, event)
+            span = self._new_root(event, _root_key(event), event.call_id)
+            self._declared[_end_key(event)] = self._declared[*_end_key(event), event.data.get("started")] = span
+            end_loop_span(span, event)
         return span
 
-    def leave(self, event: AgentEvent) -> bool:
-        """Whether this is the end of a top span; what follows in its session is a new one."""
-        span = self._known(event) if is_loop_end(event) else None
+    def close_root(self, event: AgentEvent) -> bool:
+        """Returns whether the record ends a root span; later records of its session belong to a new one."""
+        span = self._find_root(event) if is_loop_end(event) else None
         if span is None:
             return False
-        waiting = self._waiting[_home(event)]
+        waiting = self._waiting[_root_key(event)]
         if waiting and waiting[0] is span and span.end is not None:
-            self._last[_home(event)] = waiting.popleft()
+            self._last[_root_key(event)] = waiting.popleft()
         return True
 
-    def _known(self, event: AgentEvent) -> Span | None:
-        """The span of an end that was recorded before; the log finds the start for the first of two only."""
+    def _find_root(self, event: AgentEvent) -> Span | None:
+        """Returns the span of an end that was already recorded; the log has the start only for the first of two."""
         if "started" in event.data:
-            return self._declared.get((*_end_of(event), event.data["started"]))
-        return self._declared.get(_end_of(event))
+            return self._declared.get((*_end_key(event), event.data["started"]))
+        return self._declared.get(_end_key(event))
 
-    def around(self, event: AgentEvent, start: int) -> Span | None:
+    def find_enclosing(self, event: AgentEvent, start: int) -> Span | None:
         home = event.session_id or self._home_of_agent.get(event.agent_name) or event.agent_name
         if not home:
             return None
@@ -487,9 +492,9 @@ class RootSpans:
         is_late = last is not None and last.end is not None and moment <= last.end
         if is_late and not (waiting and UNKNOWN < waiting[0].start <= moment):
             return last
-        return waiting[0] if waiting else self._new(event, home)
+        return waiting[0] if waiting else self._new_root(event, home)
 
-    def _new(self, event: AgentEvent, home: str, call_id: str = "") -> Span:
+    def _new_root(self, event: AgentEvent, home: str, call_id: str = "") -> Span:
         span = Span(event.agent_name or "agent", "agent", event.agent_name, call_id)
         self._tops.append(span)
         self._waiting[home].append(span)
@@ -498,17 +503,17 @@ class RootSpans:
         return span
 
 
-def _home(event: AgentEvent) -> str:
-    """What tells top spans apart: the session, or the agent where no session is known."""
+def _root_key(event: AgentEvent) -> str:
+    """The key of a root span: its session, or its agent if no session is known."""
     return event.session_id or event.agent_name
 
 
-def _end_of(event: AgentEvent) -> tuple[object, ...]:
-    return _home(event), event.call_id, event.timestamp, bool(event.data.get("open"))
+def _end_key(event: AgentEvent) -> tuple[object, ...]:
+    return _root_key(event), event.call_id, event.timestamp, bool(event.data.get("open"))
 
 
-def _is_by(agent: Span, event: AgentEvent) -> bool:
-    """Whether a record with an agent call's id tells what that agent did, and not of the call itself."""
+def _is_done_by(agent: Span, event: AgentEvent) -> bool:
+    """Returns whether a record with the id of an agent call is an operation of that agent, not the call itself."""
     if agent.kind != "agent" or event.type in ("agent_call", "agent_return"):
         return False
     session = agent.details.get("child_session_id")

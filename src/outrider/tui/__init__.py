@@ -1,1 +1,1 @@
-"""The interactive terminal application: a screen over an engine and its events."""
+"""The interactive terminal application, built with Textual on top of the engine's client interface and events."""

@@ -1,4 +1,4 @@
-"""The application: a screen over one engine. `run_tui` is how it is started."""
+"""The terminal application: composes the widgets, binds keys, and connects them to one engine client."""
 
 import asyncio
 import logging
@@ -16,25 +16,31 @@ from textual.widgets import Static
 
 from outrider.config.settings import Settings
 from outrider.errors import OutriderError
-from outrider.tui import commands as choices
-from outrider.tui import commands as sessions
-from outrider.tui.commands import CHOICES, find
-from outrider.tui.completion import Completions, FileNames
-from outrider.tui.composer import Composer, History, tell_alt_enter_from_enter
+from outrider.tui.commands import COMMAND_CHOICES, error_text, find_command, next_mode, open_session
+from outrider.tui.completion import CompletionList, WorkspaceFileNames
+from outrider.tui.composer import Composer, InputHistory, register_alt_enter
 from outrider.tui.controller import SessionController
 from outrider.tui.dialogs import DialogQueue
-from outrider.tui.event_listener import Listener
-from outrider.tui.screen import FRAME, Drawing, TuiScreen
-from outrider.tui.startup import Attach, OpenBridge, Start, ask_about_trust, engines, first_session, notices_of
-from outrider.tui.theme import DARK, LIGHT, ThemePreference, name_of, theme
+from outrider.tui.event_listener import ScreenEventListener
+from outrider.tui.screen import FRAME_SECONDS, ScreenRenderer, TuiScreen
+from outrider.tui.startup import (
+    AttachClient,
+    OpenClient,
+    StartOptions,
+    ask_about_trust,
+    engine_opener,
+    find_first_session,
+    startup_notices,
+)
+from outrider.tui.theme import DARK, LIGHT, ThemePreference, build_theme, theme_name
 from outrider.tui.widgets.side_panel import SidePanel
-from outrider.tui.widgets.status import ActivityLine, Frame, StatusLine, WaitingLines
-from outrider.tui.widgets.transcript import Transcript
-from outrider.tui.widgets.welcome import Welcome
+from outrider.tui.widgets.status import ActivityLine, ComposerFrame, QueuedInputLines, StatusLine
+from outrider.tui.widgets.transcript import TranscriptWidget
+from outrider.tui.widgets.welcome import WelcomeView
 
 _log = logging.getLogger("outrider.tui")
 
-QUIT_WITHIN = 2.0  # seconds between the two Ctrl+C
+QUIT_CONFIRM_SECONDS = 2.0  # seconds between the two Ctrl+C
 
 
 def run_tui(
@@ -43,31 +49,37 @@ def run_tui(
     session: str = "",
     resume: bool = False,
     prompt: str = "",
-    attach: Attach | None = None,
-    place: str = "",
+    attach: AttachClient | None = None,
+    server_url: str = "",
 ) -> int:
-    """Open the application and return its exit code once it is left. `settings` reads the user's settings, and is
-    asked again once a folder is trusted. `session` names a session to go on with, `resume` means this folder's last
-    one, `prompt` is said at once. `attach` leads to the server at `place` instead of opening an engine here."""
-    return asyncio.run(_run(Start(settings, session, resume, prompt, attach, place)))
+    """Run the terminal application until the user quits, and return its exit code.
+
+    `settings` reads the user's settings, and is called again after the user trusts the folder. `session` is the id of a
+    session to continue, `resume` continues this folder's last session, `prompt` is sent immediately. `attach` connects
+    to the server at `server_url` instead of opening an engine in this process.
+    """
+    return asyncio.run(_run_app(StartOptions(settings, session, resume, prompt, attach, server_url)))
 
 
-async def _run(start: Start) -> int:
-    tell_alt_enter_from_enter()
+async def _run_app(options: StartOptions) -> int:
+    """Run the application; close the engine and print how to continue the session when it ends."""
+    register_alt_enter()
     async with AsyncExitStack() as stack:
-        app = OutriderApp(start, engines(stack, start.attach))
+        app = OutriderApp(options, engine_opener(stack, options.attach))
         loop = asyncio.get_running_loop()
-        for name in (signal.SIGHUP, signal.SIGTERM):  # a closed terminal: everything is stored, then it ends
-            loop.add_signal_handler(name, app.scene.leave)
-        code = await app.run_async() or app.return_code or 0  # what it broke off with, if it did
-        there = f"--attach {start.place} " if start.place else ""
-        if app.scene.opened is not None and (session_id := app.scene.opened.session_id):
-            sys.stdout.write(f"Everything is stored. Go on with: outrider {there}--session {session_id[-8:]}\n")
+        for name in (signal.SIGHUP, signal.SIGTERM):  # also sent when the terminal closes
+            loop.add_signal_handler(name, app.ui.quit_app)
+        code = await app.run_async() or app.return_code or 0  # return_code is set if the app crashed
+        attach_option = f"--attach {options.server_url} " if options.server_url else ""
+        if app.ui.open_controller is not None and (session_id := app.ui.open_controller.session_id):
+            sys.stdout.write(
+                f"The session is stored. Continue with: outrider {attach_option}--session {session_id[-8:]}\n"
+            )
         return code
 
 
 class OutriderApp(App[int]):
-    """Everything that people do goes to the helm; everything that they see comes from the conversation."""
+    """The Textual application. User actions call the SessionController; the widgets draw its ConversationModel."""
 
     CSS_PATH = "screen.tcss"
     TITLE = "outrider"
@@ -79,186 +91,192 @@ class OutriderApp(App[int]):
         Binding("shift+tab", "next_mode", priority=True),
         Binding("ctrl+o", "run_command('model')", priority=True),
         Binding("ctrl+g", "run_command('agents')", priority=True),
-        Binding("ctrl+b", "side", priority=True),
-        Binding("ctrl+r", "unfold", priority=True),
+        Binding("ctrl+b", "toggle_side", priority=True),
+        Binding("ctrl+r", "toggle_folded", priority=True),
         Binding("f1", "run_command('help')", priority=True),
         Binding("pageup", "scroll(-1)", priority=True),
         Binding("pagedown", "scroll(1)", priority=True),
         Binding("ctrl+end", "scroll_to_end", priority=True),
     ]
 
-    def __init__(self, start: Start, open_bridge: OpenBridge) -> None:
+    def __init__(self, options: StartOptions, open_client: OpenClient) -> None:
         super().__init__()
         for palette in (DARK, LIGHT):
-            self.register_theme(theme(palette))
-        self._start = start
-        self._open_bridge = open_bridge
-        self._settings = start.settings()
-        looks = ThemePreference(self._settings.data / "terminal.json")
-        self.theme = name_of(looks.palette)
-        self._drawing = Drawing(self)
-        self.scene = TuiScreen(self, self._drawing, looks)
+            self.register_theme(build_theme(palette))
+        self._options = options
+        self._open_client = open_client
+        self._settings = options.settings()
+        preference = ThemePreference(self._settings.data_folder / "terminal.json")
+        self.theme = theme_name(preference.palette)
+        self._renderer = ScreenRenderer(self)
+        self.ui = TuiScreen(self, self._renderer, preference)
         self._unfolded = False
-        self._asked_to_quit = 0.0
+        self._last_quit_request = 0.0
 
     def compose(self) -> ComposeResult:
-        completions = Completions()
-        history = History(self._settings.data / "history", self._settings.workspace)
+        completions = CompletionList()
+        history = InputHistory(self._settings.data_folder / "history", self._settings.workspace)
         with Horizontal(id="middle"):
             with Vertical(id="conversation"):
-                yield Welcome(notices_of(self._settings), self._settings.missing)
-                yield Transcript()
+                yield WelcomeView(startup_notices(self._settings), self._settings.missing)
+                yield TranscriptWidget()
             yield SidePanel()
-        yield WaitingLines()
+        yield QueuedInputLines()
         yield ActivityLine()
         yield DialogQueue()
-        with Frame():
+        with ComposerFrame():
             yield Static("›", id="prompt", markup=False)
-            yield Composer(completions, history, CHOICES)
+            yield Composer(completions, history, COMMAND_CHOICES)
         yield completions
         yield StatusLine()
 
     def on_mount(self) -> None:
-        self.scene.one(Composer).focus()
-        self.set_interval(FRAME, self._draw)
-        self.work_on(self._begin())
+        self.ui.find_widget(Composer).focus()
+        self.set_interval(FRAME_SECONDS, self._draw_frame)
+        self.start_work(self._open_engine())
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys of the conversation mean nothing while a page or a list lies over it."""
+        """Disable the conversation's key bindings while a modal screen is open."""
         return len(self.screen_stack) == 1 or action in {"copy_or_leave", "dismiss"} or None
 
-    def work_on(self, work: Coroutine[Any, Any, None]) -> None:
-        self.run_worker(self._guarded(work), exit_on_error=False)
+    def start_work(self, work: Coroutine[Any, Any, None]) -> None:
+        self.run_worker(self._report_errors(work), exit_on_error=False)
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        """What the engine refuses is said in the conversation."""
+    async def _report_errors(self, work: Coroutine[Any, Any, None]) -> None:
+        """Await `work` and show its errors as notices in the conversation."""
         try:
             await work
         except OutriderError as error:
-            self.scene.tell(sessions.words_of(error), "bad")
-        except Exception as error:  # noqa: BLE001  a fault of ours does not take the conversation away
-            _log.exception("a command of the screen failed")
-            self.scene.tell(f"something went wrong here: {type(error).__name__}: {error}", "bad")
-        self.scene.redraw()
+            self.ui.show_notice(error_text(error), "bad")
+        except Exception as error:  # noqa: BLE001  an internal error must not close the app
+            _log.exception("a TUI command failed")
+            self.ui.show_notice(f"internal error: {type(error).__name__}: {error}", "bad")
+        self.ui.redraw()
 
-    async def _begin(self) -> None:
+    async def _open_engine(self) -> None:
+        """Ask for trust, open the engine client, start the event listener, and show the first session."""
         if self._settings.missing:
             return
-        answer = "" if self._start.attach else await ask_about_trust(self._settings, self.scene.one(DialogQueue))
+        answer = "" if self._options.attach else await ask_about_trust(self._settings, self.ui.find_widget(DialogQueue))
         if answer == "quit":
-            self.scene.leave()
+            self.ui.quit_app()
             return
         if answer == "trust":
-            self._settings = self._start.settings()
-        helm = self.scene.opened = SessionController(await self._open_bridge(self._settings))
-        listener = Listener(self.scene, self.scene.one(DialogQueue), self.work_on)
-        self.scene.ask_open = listener.ask_open
+            self._settings = self._options.settings()
+        controller = self.ui.open_controller = SessionController(await self._open_client(self._settings))
+        listener = ScreenEventListener(self.ui, self.ui.find_widget(DialogQueue), self.start_work)
+        self.ui.ask_pending = listener.ask_pending
         self.run_worker(listener.run(), group="listener")
-        composer = self.scene.one(Composer)
-        composer.files = FileNames(helm.workspace, self.work_on, composer.look_again).names
-        session_id = await first_session(helm, self._start)
+        composer = self.ui.find_widget(Composer)
+        composer.files = WorkspaceFileNames(
+            controller.workspace, self.start_work, composer.update_completions
+        ).known_names
+        session_id = await find_first_session(controller, self._options)
         if session_id:
-            await sessions.open_session(self.scene, session_id)
+            await open_session(self.ui, session_id)
         else:
-            self.scene.one(Welcome).tell_earlier(await helm.earlier())
-        if self._start.prompt:
-            self.work_on(self._say(self._start.prompt, queue=False))
+            self.ui.find_widget(WelcomeView).show_earlier_count(await controller.count_earlier_sessions())
+        if self._options.prompt:
+            self.start_work(self._send_prompt(self._options.prompt, queue=False))
 
-    def _draw(self) -> None:
-        if self.scene.opened is not None and self.is_running:
-            self._drawing.draw(self.scene.helm)
-            composer, helm = self.scene.one(Composer), self.scene.helm
-            composer.busy, composer.waits = helm.conversation.activity.busy, bool(helm.waiting)
+    def _draw_frame(self) -> None:
+        if self.ui.open_controller is not None and self.is_running:
+            self._renderer.draw_frame(self.ui.controller)
+            composer, controller = self.ui.find_widget(Composer), self.ui.controller
+            composer.busy, composer.has_queued_input = (
+                controller.conversation.activity.busy,
+                bool(controller.queued_inputs),
+            )
 
-    async def on_composer_sent(self, event: Composer.Sent) -> None:
-        if self.scene.opened is None:
-            closed = "The engine is not open yet. If it cannot be opened, what is wrong is said above."
-            self.notify("No model can be reached yet." if self._settings.missing else closed)
-            self.scene.one(Composer).set(event.text)
+    async def on_composer_submitted(self, event: Composer.Submitted) -> None:
+        if self.ui.open_controller is None:
+            closed = "The engine is not open yet. If it cannot be opened, the error is shown above."
+            self.notify("No model is configured yet." if self._settings.missing else closed)
+            self.ui.find_widget(Composer).set_text(event.text)
             return
         text = event.text
         if text.startswith("/"):
             self.action_run_command(text)
         elif text.startswith("!") and text[1:].strip():
-            self.work_on(self.scene.helm.run_command(text[1:].strip(), self.scene.redraw))
+            self.start_work(self.ui.controller.run_command(text[1:].strip(), self.ui.redraw))
         else:
-            self.work_on(self._say(text, queue=event.queue))
+            self.start_work(self._send_prompt(text, queue=event.queue))
 
-    def on_composer_taken_back(self) -> None:
-        self.work_on(self._take_back())
+    def on_composer_withdraw_requested(self) -> None:
+        self.start_work(self._withdraw_input())
 
-    async def _take_back(self) -> None:
-        text = await self.scene.helm.take_back()
+    async def _withdraw_input(self) -> None:
+        text = await self.ui.controller.withdraw_last_input()
         if text is not None:
-            self.scene.one(Composer).set(text)
+            self.ui.find_widget(Composer).set_text(text)
 
-    async def _say(self, text: str, *, queue: bool) -> None:
-        self.scene.one(Transcript).scroll_end(animate=False)
-        await self.scene.helm.say(text, queue=queue, changed=self.scene.redraw)
+    async def _send_prompt(self, text: str, *, queue: bool) -> None:
+        self.ui.find_widget(TranscriptWidget).scroll_end(animate=False)
+        await self.ui.controller.send_prompt(text, queue=queue, changed=self.ui.redraw)
 
-    def on_asking_changed(self, event: DialogQueue.Changed) -> None:
-        self.scene.one(Frame).display = not event.open
-        if self.scene.opened is not None:
-            self.scene.helm.conversation.activity.asking = event.open
+    def on_dialog_queue_changed(self, event: DialogQueue.Changed) -> None:
+        self.ui.find_widget(ComposerFrame).display = not event.open
+        if self.ui.open_controller is not None:
+            self.ui.controller.conversation.activity.awaiting_answer = event.open
         if not event.open:
-            self.scene.one(Composer).focus()
-        self.scene.redraw()
+            self.ui.find_widget(Composer).focus()
+        self.ui.redraw()
 
-    def on_transcript_older_wanted(self) -> None:
-        if self.scene.opened is not None:
-            self.work_on(self._older())
+    def on_transcript_widget_older_requested(self) -> None:
+        if self.ui.open_controller is not None:
+            self.start_work(self._load_older())
 
-    async def _older(self) -> None:
-        await self.scene.helm.older()
+    async def _load_older(self) -> None:
+        await self.ui.controller.load_older()
 
     def on_resize(self) -> None:
-        self.scene.redraw()
+        self.ui.redraw()
 
     def action_run_command(self, text: str) -> None:
-        found = find(text)
+        found = find_command(text)
         if found is None:
-            self.scene.tell(f"no command is called {text.split(maxsplit=1)[0]}; /help lists them", "warn")
-        elif self.scene.opened is not None:
-            self.work_on(found[0].run(self.scene, found[1]))
+            self.ui.show_notice(f"unknown command {text.split(maxsplit=1)[0]}; /help lists all commands", "warn")
+        elif self.ui.open_controller is not None:
+            self.start_work(found[0].run(self.ui, found[1]))
 
     def action_interrupt(self) -> None:
-        if self.scene.opened is not None:
-            self.work_on(self.scene.helm.interrupt())
+        if self.ui.open_controller is not None:
+            self.start_work(self.ui.controller.interrupt_turn())
 
     def action_next_mode(self) -> None:
-        if self.scene.opened is not None:
-            self.work_on(self.scene.helm.set_mode(choices.next_mode(self.scene.helm.mode)))
+        if self.ui.open_controller is not None:
+            self.start_work(self.ui.controller.set_mode(next_mode(self.ui.controller.mode)))
 
-    def action_side(self) -> None:
-        self._drawing.side = not self.scene.one(SidePanel).display
-        self.scene.redraw()
+    def action_toggle_side(self) -> None:
+        self._renderer.side_panel_choice = not self.ui.find_widget(SidePanel).display
+        self.ui.redraw()
 
-    def action_unfold(self) -> None:
+    def action_toggle_folded(self) -> None:
         self._unfolded = not self._unfolded
-        self.scene.one(Transcript).unfold_all(unfold=self._unfolded)
-        self.scene.redraw()
+        self.ui.find_widget(TranscriptWidget).unfold_all(unfold=self._unfolded)
+        self.ui.redraw()
 
     def action_scroll(self, direction: int) -> None:
-        transcript = self.scene.one(Transcript)
+        transcript = self.ui.find_widget(TranscriptWidget)
         transcript.scroll_relative(y=direction * max(transcript.size.height - 3, 1), animate=False)
 
     def action_scroll_to_end(self) -> None:
-        self.scene.one(Transcript).scroll_end(animate=False)
+        self.ui.find_widget(TranscriptWidget).scroll_end(animate=False)
 
     def action_copy_or_leave(self) -> None:
-        """Copies what is selected; else empties the field; else leaves, if it is meant twice."""
-        composer = self.scene.one(Composer)
+        """Copy the selection; without one, clear the composer; if it is empty, quit on the second press."""
+        composer = self.ui.find_widget(Composer)
         if selected := self.screen.get_selected_text() or composer.selected_text:
             self.copy_to_clipboard(selected)
             self.screen.clear_selection()
         elif composer.text:
             composer.clear()
-        elif monotonic() - self._asked_to_quit < QUIT_WITHIN:
-            self.scene.leave()
+        elif monotonic() - self._last_quit_request < QUIT_CONFIRM_SECONDS:
+            self.ui.quit_app()
         else:
-            self._asked_to_quit = monotonic()
-            self.notify("Ctrl+C again quits. Everything is stored.", timeout=QUIT_WITHIN)
+            self._last_quit_request = monotonic()
+            self.notify("Press Ctrl+C again to quit. The session is stored.", timeout=QUIT_CONFIRM_SECONDS)
 
     def action_leave_if_empty(self) -> None:
-        if not self.scene.one(Composer).text:
-            self.scene.leave()
+        if not self.ui.find_widget(Composer).text:
+            self.ui.quit_app()

@@ -1,4 +1,4 @@
-"""The slash commands, in the order in which they are listed."""
+"""The slash commands of the terminal application and their table, in the order in which /help lists them."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -7,398 +7,448 @@ from typing import Literal, get_args
 
 import msgspec
 
-from outrider.engine.archive import StoredSession, shared_page
+from outrider.engine.archive import StoredSession, render_shared_page
 from outrider.engine.frontend import was_cut_off
 from outrider.engine.session_trace import stored_trace
 from outrider.errors import OutriderError, SessionInUseError
-from outrider.tui.completion import Choice
-from outrider.tui.entries import UserEntry, entries_of
-from outrider.tui.rendering.text import age, count, money, plural
-from outrider.tui.screen import Command, ScreenApi
-from outrider.tui.theme import Look
-from outrider.tui.widgets.modals import Item
+from outrider.tui.completion import CompletionChoice
+from outrider.tui.entries import UserEntry, message_entries
+from outrider.tui.rendering.text import format_age, format_cost, format_count, format_plural
+from outrider.tui.screen import ScreenApi, SlashCommand
+from outrider.tui.theme import ThemeChoice
+from outrider.tui.widgets.modals import PickerItem
 from outrider.types.agents import Mode
 from outrider.types.messages import Message
 from outrider.types.parts import ModelRef
 
-_MOST_SHOWN = 30
-_DONE = {"undo": "taken back", "redo": "made again"}
+_MAX_SHOWN_FILES = 30
+_DONE_TEXTS = {"undo": "reverted", "redo": "applied again"}
 
 
-async def undo(stage: ScreenApi, _: str) -> None:
-    await _move(stage, "undo")
+async def undo_changes(ui: ScreenApi, _: str) -> None:
+    await _restore_files(ui, "undo")
 
 
-async def redo(stage: ScreenApi, _: str) -> None:
-    await _move(stage, "redo")
+async def redo_changes(ui: ScreenApi, _: str) -> None:
+    await _restore_files(ui, "redo")
 
 
-async def compact(stage: ScreenApi, _: str) -> None:
-    if not stage.helm.session_id:
-        stage.tell("there is nothing to shorten yet")
+async def compact_session(ui: ScreenApi, _: str) -> None:
+    """Replace earlier messages by a summary."""
+    if not ui.controller.session_id:
+        ui.show_notice("there is nothing to shorten yet")
         return
-    stage.tell("what was said so far is being summarised")
-    part = await stage.helm.engine.compact(stage.helm.session_id)
+    ui.show_notice("summarizing earlier messages…")
+    part = await ui.controller.engine.compact(ui.controller.session_id)
     if part is None:
-        stage.tell("there is nothing to shorten yet")
+        ui.show_notice("there is nothing to shorten yet")
     elif part.tokens_before and part.tokens_after:
-        stage.tell(f"{count(part.tokens_before)} tokens became {count(part.tokens_after)}", "good")
+        ui.show_notice(f"{format_count(part.tokens_before)} tokens became {format_count(part.tokens_after)}", "good")
 
 
-async def _move(stage: ScreenApi, direction: Literal["undo", "redo"]) -> None:
-    """Every file is shown with what would happen to it before anything does."""
-    if not stage.helm.session_id:
-        stage.tell(f"there is nothing to {direction} yet")
+async def _restore_files(ui: ScreenApi, direction: Literal["undo", "redo"]) -> None:
+    """Show every file change for confirmation, then undo or redo them."""
+    if not ui.controller.session_id:
+        ui.show_notice(f"there is nothing to {direction} yet")
         return
-    changes = stage.helm.engine.file_changes(stage.helm.session_id)
-    found = await changes.preview(direction)
-    if found.off or not found.changed:
-        stage.tell(found.off or "every file was changed since by somebody else, or is as it should be", "warn")
+    changes = ui.controller.engine.file_changes(ui.controller.session_id)
+    preview = await changes.preview(direction)
+    if preview.off or not preview.changed:
+        ui.show_notice(
+            preview.off or "nothing to do: the files are unchanged, or were changed outside the session since", "warn"
+        )
         return
     shown = "\n\n".join(
-        f"**{one.action}** `{one.path}`" + (f"\n\n```diff\n{one.diff}\n```" if one.diff else "")
-        for one in found.actions[:_MOST_SHOWN]
+        f"**{action.action}** `{action.path}`" + (f"\n\n```diff\n{action.diff}\n```" if action.diff else "")
+        for action in preview.actions[:_MAX_SHOWN_FILES]
     )
-    if not await stage.confirm(f"{direction.capitalize()} {plural(len(found.changed), 'file')}?", shown, direction):
+    if not await ui.ask_confirmation(
+        f"{direction.capitalize()} {format_plural(len(preview.changed), 'file')}?", shown, direction
+    ):
         return
-    done = await (changes.undo() if direction == "undo" else changes.redo())
-    left = f"; left alone: {', '.join(done.conflicts + done.doubtful)}" if done.conflicts or done.doubtful else ""
-    stage.tell(f"{_DONE[direction]}: {', '.join(done.changed) or 'nothing'}{left}", "warn" if left else "good")
+    restored = await (changes.undo() if direction == "undo" else changes.redo())
+    skipped = (
+        f"; skipped: {', '.join(restored.conflicts + restored.doubtful)}"
+        if restored.conflicts or restored.doubtful
+        else ""
+    )
+    ui.show_notice(
+        f"{_DONE_TEXTS[direction]}: {', '.join(restored.changed) or 'nothing'}{skipped}", "warn" if skipped else "good"
+    )
 
 
-MODES: dict[Mode, str] = {
-    "chat": "talks only; no tools",
-    "plan": "reads and looks around, changes nothing, ends with a plan",
-    "agent": "works, and asks before it changes or runs something",
+MODE_NOTES: dict[Mode, str] = {
+    "chat": "conversation only, no tools",
+    "plan": "reads files, changes nothing, ends with a plan",
+    "agent": "asks before it changes files or runs commands",
     "background": "works without asking, inside a sandbox",
 }
 
-_NEXT: dict[Mode, Mode] = {"agent": "plan", "plan": "chat", "chat": "agent", "background": "agent"}
+_NEXT_MODES: dict[Mode, Mode] = {"agent": "plan", "plan": "chat", "chat": "agent", "background": "agent"}
 
 
-async def mode(stage: ScreenApi, name: str) -> None:
-    wanted = name or await stage.pick("Mode", [Item(mode, mode, note) for mode, note in MODES.items()], stage.helm.mode)
+async def choose_mode(ui: ScreenApi, name: str) -> None:
+    """Set the mode by name, or let the user pick one."""
+    chosen = name or await ui.pick_item(
+        "Mode", [PickerItem(mode, mode, note) for mode, note in MODE_NOTES.items()], ui.controller.mode
+    )
     for known in get_args(Mode):
-        if known == wanted:
-            await stage.helm.set_mode(known)
-            stage.redraw()
+        if known == chosen:
+            await ui.controller.set_mode(known)
+            ui.redraw()
             return
-    if wanted:
-        stage.tell(f"no mode is called {wanted}; there are {', '.join(MODES)}", "warn")
+    if chosen:
+        ui.show_notice(f"unknown mode {chosen}; available: {', '.join(MODE_NOTES)}", "warn")
 
 
 def next_mode(current: Mode) -> Mode:
-    """What a key leads to. Work without questions is chosen by its name, not by one press too many."""
-    return _NEXT[current]
+    """Return the mode after `current` for Shift+Tab. Background mode must be selected by name, since one key press too
+    many must not turn off approvals."""
+    return _NEXT_MODES[current]
 
 
-async def model(stage: ScreenApi, name: str) -> None:
-    helm = stage.helm
-    current = f"{helm.model.provider}/{helm.model.model}"
-    chosen = name or await stage.pick("Model", await _models(stage, current), current)
+async def choose_model(ui: ScreenApi, name: str) -> None:
+    """Set the model by name, or let the user pick one."""
+    controller = ui.controller
+    current = f"{controller.model.provider}/{controller.model.model}"
+    chosen = name or await ui.pick_item("Model", await _model_items(ui, current), current)
     if not chosen:
         return
     provider, _, rest = chosen.partition("/")
-    known = helm.bridge.providers
+    known = controller.client.providers
     if provider not in known or not rest:
-        stage.tell(f"write PROVIDER/MODEL, with a provider of: {', '.join(known)}", "warn")
+        ui.show_notice(f"use PROVIDER/MODEL with one of these providers: {', '.join(known)}", "warn")
         return
-    await helm.set_model(ModelRef(provider, rest))
-    stage.redraw()
+    await controller.set_model(ModelRef(provider, rest))
+    ui.redraw()
 
 
-async def agents(stage: ScreenApi, name: str) -> None:
-    helm = stage.helm
+async def choose_agent(ui: ScreenApi, name: str) -> None:
+    """Set the agent by name, or let the user pick one."""
+    controller = ui.controller
     items = [
-        Item(agent.name, agent.name, agent.role or f"{agent.provider}/{agent.model}") for agent in helm.settings.agents
+        PickerItem(agent.name, agent.name, agent.role or f"{agent.provider}/{agent.model}")
+        for agent in controller.settings.agents
     ]
-    chosen = name or await stage.pick("Agent", items, helm.agent)
-    if chosen and chosen in helm.agents():
-        await helm.set_agent(chosen)
-        stage.redraw()
+    chosen = name or await ui.pick_item("Agent", items, controller.agent)
+    if chosen and chosen in controller.agent_names():
+        await controller.set_agent(chosen)
+        ui.redraw()
     elif chosen:
-        stage.tell(f"no agent is called {chosen}; there are {', '.join(helm.agents())}", "warn")
+        ui.show_notice(f"unknown agent {chosen}; available: {', '.join(controller.agent_names())}", "warn")
 
 
-async def theme(stage: ScreenApi, name: str) -> None:
-    for look in get_args(Look):
+async def choose_theme(ui: ScreenApi, name: str) -> None:
+    """Set the theme by name; without a name, toggle between dark and light."""
+    for look in get_args(ThemeChoice):
         if look == name:
-            stage.switch_look(look)
+            ui.switch_theme(look)
             return
     if name:
-        stage.tell(f"no look is called {name}; there are {', '.join(get_args(Look))}", "warn")
+        ui.show_notice(f"unknown theme {name}; available: {', '.join(get_args(ThemeChoice))}", "warn")
     else:
-        stage.switch_look(None)
+        ui.switch_theme(None)
 
 
-async def _models(stage: ScreenApi, current: str) -> list[Item]:
-    """Those in use first, then all that are listed for the providers that can be reached."""
-    helm = stage.helm
-    used = [f"{agent.provider}/{agent.model}" for agent in helm.settings.agents]
-    return [Item(name, name) for name in dict.fromkeys((current, *used, *await helm.bridge.models()))]
+async def _model_items(ui: ScreenApi, current: str) -> list[PickerItem]:
+    """List the models in use first, then all known models of the configured providers."""
+    controller = ui.controller
+    used = [f"{agent.provider}/{agent.model}" for agent in controller.settings.agents]
+    return [PickerItem(name, name) for name in dict.fromkeys((current, *used, *await controller.client.list_models()))]
 
 
 KEYS = (
-    ("Enter", "send; while the agent works it steers: read before its next step"),
-    ("Tab", "while the agent works: send it after this turn"),
-    ("Shift+Enter, Alt+Enter, Ctrl+J", "a new line"),
-    ("Esc", "interrupt"),
-    ("↑ ↓", "what you said before"),
-    ("Shift+Tab", "the next mode: agent, plan, chat; /mode background works without asking"),
+    ("Enter", "send; during a turn the agent reads it before its next step"),
+    ("Tab", "during a turn: queue the message for the next turn"),
+    ("Shift+Enter, Alt+Enter, Ctrl+J", "insert a new line"),
+    ("Esc", "interrupt the turn"),
+    ("↑ ↓", "previous and next input"),
+    ("Shift+Tab", "next mode: agent, plan, chat; /mode background works without asking"),
     ("Ctrl+O · Ctrl+G", "choose the model · the agent"),
-    ("Ctrl+R", "unfold or fold reasoning and outputs; a click does it for one"),
-    ("Ctrl+B", "show or hide what runs beside"),
+    ("Ctrl+R", "expand or collapse all reasoning and output; click to toggle one"),
+    ("Ctrl+B", "show or hide the side panel: todos, agents, processes"),
     ("PageUp, PageDown", "scroll; older messages are loaded at the top"),
-    ("Ctrl+C", "copy what is selected, clear what you wrote; twice: quit"),
+    ("Ctrl+C", "copy the selection, or clear the input; twice: quit"),
 )
 
 
-def help_text(commands: list[Command]) -> str:
+def help_text(commands: list[SlashCommand]) -> str:
+    """Return the help page as Markdown: keys, commands, and the special prefixes."""
     keys = "\n".join(f"| {key} | {note} |" for key, note in KEYS)
     names = "\n".join(f"| `/{command.name}` {command.argument} | {command.note} |" for command in commands)
     return (
         f"## Keys\n\n| key | what it does |\n|---|---|\n{keys}\n\n"
         f"## Commands\n\n| command | what it does |\n|---|---|\n{names}\n\n"
-        "`@path` names a file (images and PDFs go along), `!command` runs a command yourself; its output goes "
-        "along with what you say next."
+        "`@path` mentions a file (images and PDFs are attached), `!command` runs a command yourself; its output is "
+        "sent with your next message."
     )
 
 
-async def cost(stage: ScreenApi, _: str) -> None:
-    helm = stage.helm
-    if not helm.session_id:
-        stage.tell("nothing was used yet")
+async def show_cost(ui: ScreenApi, _: str) -> None:
+    """Show the usage of the session by model as a table."""
+    controller = ui.controller
+    if not controller.session_id:
+        ui.show_notice("there is no usage yet")
         return
     rows: list[str] = []
-    for row in await helm.archive.usage("model", session_id=helm.session_id):
+    for row in await controller.archive.usage_statistics("model", session_id=controller.session_id):
         tokens = row.tokens
-        unpriced = f"{plural(row.unpriced, 'answer')} without a known price" if row.unpriced else ""
-        price = " and ".join(filter(None, [money(row.cost) if row.cost or not unpriced else "", unpriced]))
+        unpriced = f"{format_plural(row.unpriced, 'answer')} without a known price" if row.unpriced else ""
+        price = " and ".join(filter(None, [format_cost(row.cost) if row.cost or not unpriced else "", unpriced]))
         rows.append(
-            f"| {row.key} | {row.messages} | {count(tokens.prompt)} | {count(tokens.cache.read)} | "
-            f"{count(tokens.output + tokens.reasoning)} | {price} |"
+            f"| {row.key} | {row.messages} | {format_count(tokens.prompt)} | {format_count(tokens.cache.read)} | "
+            f"{format_count(tokens.output + tokens.reasoning)} | {price} |"
         )
     table = "| model | answers | sent | from cache | written | cost |\n|---|---|---|---|---|---|\n" + "\n".join(rows)
-    stage.read("Cost of this session", table)
+    ui.show_page("Cost of this session", table)
 
 
-async def trace(stage: ScreenApi, _: str) -> None:
-    helm = stage.helm
-    if not helm.session_id:
-        stage.tell("there is no trace yet")
+async def show_trace(ui: ScreenApi, _: str) -> None:
+    """Show the trace of the session as a tree."""
+    controller = ui.controller
+    if not controller.session_id:
+        ui.show_notice("there is no trace yet")
         return
-    found = await stored_trace(helm.archive, helm.session_id)
-    stage.read("Trace", found.format_tree)
+    trace = await stored_trace(controller.archive, controller.session_id)
+    ui.show_page("Trace", trace.format_tree)
 
 
-async def show_processes(stage: ScreenApi, _: str) -> None:
-    """Choosing one that runs ends it."""
-    helm = stage.helm
-    found = await helm.bridge.processes(helm.session_id)
-    if not found:
-        stage.tell("no process runs in the background")
+async def show_processes(ui: ScreenApi, _: str) -> None:
+    """List the background processes of the session; selecting a running one terminates it."""
+    controller = ui.controller
+    processes = await controller.client.list_processes(controller.session_id)
+    if not processes:
+        ui.show_notice("there are no background processes")
         return
-    items = [Item(one.id, one.command, one.ending.words if one.ending else f"runs, pid {one.pid}") for one in found]
-    chosen = await stage.pick("Processes (Enter ends one)", items)
-    if chosen and await helm.bridge.end_process(helm.session_id, chosen):
-        stage.tell("the process was ended", "good")
+    items = [
+        PickerItem(
+            process.id, process.command, process.ending.description if process.ending else f"runs, pid {process.pid}"
+        )
+        for process in processes
+    ]
+    chosen = await ui.pick_item("Processes (Enter terminates one)", items)
+    if chosen and await controller.client.end_process(controller.session_id, chosen):
+        ui.show_notice("the process was terminated", "good")
 
 
-async def permissions(stage: ScreenApi, _: str) -> None:
-    """What was allowed for longer than once; choosing one takes it back."""
-    helm = stage.helm
-    answers = await helm.archive.answers()
+async def show_permissions(ui: ScreenApi, _: str) -> None:
+    """List the stored approvals; selecting one revokes it."""
+    controller = ui.controller
+    answers = await controller.archive.lasting_approvals()
     if not answers:
-        stage.tell("nothing is allowed for longer than once; rules stand in your configuration")
+        ui.show_notice("there are no stored approvals; rules are in your settings")
         return
-    items = [Item(one.id, f"{one.tool}  {_subject(one.input)}", one.scope) for one in answers]
-    chosen = await stage.pick("Allowed (Enter takes it back)", items)
+    items = [
+        PickerItem(approval.id, f"{approval.tool}  {_input_subject(approval.input)}", approval.scope)
+        for approval in answers
+    ]
+    chosen = await ui.pick_item("Stored approvals (Enter revokes one)", items)
     if chosen:
-        await helm.bridge.revoke(chosen)
-        stage.tell("taken back: it will be asked again", "good")
+        await controller.client.revoke_approval(chosen)
+        ui.show_notice("approval revoked; the next such call asks again", "good")
 
 
-def _subject(given: dict[str, object]) -> str:
-    return next((str(value) for name in ("command", "file_path", "url") if (value := given.get(name))), str(given))
+def _input_subject(tool_input: dict[str, object]) -> str:
+    """Return the field of a tool input that identifies the call."""
+    return next(
+        (str(value) for name in ("command", "file_path", "url") if (value := tool_input.get(name))), str(tool_input)
+    )
 
 
-MOST = 100
-_SHORT = 8  # the end of an id tells sessions apart, its beginning is the time
+MAX_SESSIONS = 100
+_SHORT_ID_LENGTH = 8  # characters from the end of an id; its beginning is a timestamp and does not distinguish sessions
 
 
-async def new(stage: ScreenApi, _: str) -> None:
-    stage.helm.begin_anew()
-    await stage.shown()
+async def start_new_session(ui: ScreenApi, _: str) -> None:
+    ui.controller.start_new_session()
+    await ui.session_shown()
 
 
-async def resume(stage: ScreenApi, name: str) -> None:
-    """By name, or by choosing one of this folder's sessions."""
-    helm = stage.helm
+async def resume_session(ui: ScreenApi, name: str) -> None:
+    """Open the session with the given id, or let the user pick one of this folder's sessions."""
+    controller = ui.controller
     if name:
-        await open_session(stage, (await helm.archive.find(name)).id)
+        await open_session(ui, (await controller.archive.find_session(name)).id)
         return
-    found = await helm.archive.sessions(MOST, workspace=helm.bridge.folder)
-    chosen = await stage.pick("Sessions of this folder", [_item(session) for session in found], helm.session_id)
+    found = await controller.archive.list_sessions(MAX_SESSIONS, workspace=controller.client.folder)
+    chosen = await ui.pick_item(
+        "Sessions of this folder", [_session_item(session) for session in found], controller.session_id
+    )
     if chosen:
-        await open_session(stage, chosen)
+        await open_session(ui, chosen)
 
 
-async def sessions(stage: ScreenApi, words: str) -> None:
-    """Of every folder; with words, those in which they were said."""
-    helm = stage.helm
-    if words:
-        hits = await helm.archive.search(words, limit=MOST)
+async def find_sessions(ui: ScreenApi, query: str) -> None:
+    """Let the user pick a session of any folder; with a query, one of the search results."""
+    controller = ui.controller
+    if query:
+        hits = await controller.archive.search(query, limit=MAX_SESSIONS)
         items = list(
-            {hit.session_id: Item(hit.session_id, hit.title or "untitled", hit.snippet) for hit in hits}.values()
+            {hit.session_id: PickerItem(hit.session_id, hit.title or "untitled", hit.snippet) for hit in hits}.values()
         )
     else:
-        items = [_item(session, folder=True) for session in await helm.archive.sessions(MOST)]
-    chosen = await stage.pick(f"Sessions with “{words}”" if words else "All sessions", items, helm.session_id)
+        items = [
+            _session_item(session, folder=True) for session in await controller.archive.list_sessions(MAX_SESSIONS)
+        ]
+    chosen = await ui.pick_item(f"Sessions with “{query}”" if query else "All sessions", items, controller.session_id)
     if chosen:
-        await open_session(stage, chosen)
+        await open_session(ui, chosen)
 
 
-async def open_session(stage: ScreenApi, session_id: str) -> None:
-    """One that is open elsewhere is taken over only if the user says so."""
+async def open_session(ui: ScreenApi, session_id: str) -> None:
+    """Show a session. If another process holds its lease, ask before taking it over."""
     try:
-        await stage.helm.show(session_id, changed=stage.redraw)
+        await ui.controller.show_session(session_id, changed=ui.redraw)
     except SessionInUseError as error:
-        stage.redraw()
-        text = f"{error.message}\n\nTaking it over ends what runs there."
-        if await stage.confirm("This session is open elsewhere", text, "take it over"):
-            await stage.helm.show(session_id, take_over=True)
+        ui.redraw()
+        text = f"{error.message}\n\nTaking it over stops the turn that runs there."
+        if await ui.ask_confirmation("This session is open in another process", text, "take it over"):
+            await ui.controller.show_session(session_id, take_over=True)
         else:
-            stage.helm.begin_anew()
-    await stage.shown()
-    busy = stage.helm.conversation.activity.busy
-    if stage.helm.session_id and not busy and was_cut_off(stage.helm.engine.live[session_id].session):
-        stage.tell("the last turn was cut off; /continue lets it go on, or say something else", "warn")
+            ui.controller.start_new_session()
+    await ui.session_shown()
+    busy = ui.controller.conversation.activity.busy
+    if ui.controller.session_id and not busy and was_cut_off(ui.controller.engine.live[session_id].session):
+        ui.show_notice("the last turn was interrupted; /continue resumes it, or send a new message", "warn")
 
 
-async def go_on(stage: ScreenApi, _: str) -> None:
-    if stage.helm.session_id:
-        await stage.helm.go_on()
+async def continue_turn(ui: ScreenApi, _: str) -> None:
+    """Resume a turn that was interrupted."""
+    if ui.controller.session_id:
+        await ui.controller.continue_turn()
 
 
-async def share(stage: ScreenApi, _: str) -> None:
-    """One page that can be sent to somebody, in this folder."""
-    helm = stage.helm
-    if not helm.session_id:
-        stage.tell("there is nothing to share yet", "warn")
+async def share_session(ui: ScreenApi, _: str) -> None:
+    """Write the session as one self-contained HTML page into this folder."""
+    controller = ui.controller
+    if not controller.session_id:
+        ui.show_notice("there is nothing to share yet", "warn")
         return
-    path = helm.workspace / f"outrider-{helm.session_id[-_SHORT:]}.html"
-    path.write_text(await shared_page(helm.archive, helm.session_id), encoding="utf-8")
-    stage.tell(f"the session as one page: {path}", "good")
+    path = controller.workspace / f"outrider-{controller.session_id[-_SHORT_ID_LENGTH:]}.html"
+    path.write_text(await render_shared_page(controller.archive, controller.session_id), encoding="utf-8")
+    ui.show_notice(f"session written as an HTML page: {path}", "good")
 
 
-async def export(stage: ScreenApi, _: str) -> None:
-    helm = stage.helm
-    if not helm.session_id:
-        stage.tell("there is nothing to export yet", "warn")
+async def export_session(ui: ScreenApi, _: str) -> None:
+    """Write the complete session as JSON into this folder."""
+    controller = ui.controller
+    if not controller.session_id:
+        ui.show_notice("there is nothing to export yet", "warn")
         return
-    path = helm.workspace / f"outrider-{helm.session_id[-_SHORT:]}.json"
-    path.write_bytes(await helm.archive.export(helm.session_id))
-    stage.tell(f"everything that is stored: {path}", "good")
+    path = controller.workspace / f"outrider-{controller.session_id[-_SHORT_ID_LENGTH:]}.json"
+    path.write_bytes(await controller.archive.export_document(controller.session_id))
+    ui.show_notice(f"session exported: {path}", "good")
 
 
-async def clear(stage: ScreenApi, _: str) -> None:
-    """An empty screen; the session goes on, and scrolling up brings it back."""
-    conversation = stage.helm.conversation
-    conversation.forget_first(len(conversation.entries))
-    stage.helm.first = not conversation.session_id
-    stage.redraw()
+async def clear_screen(ui: ScreenApi, _: str) -> None:
+    """Clear the screen; the session continues, and scrolling up loads its messages again."""
+    conversation = ui.controller.conversation
+    conversation.drop_first(len(conversation.entries))
+    ui.controller.at_session_start = not conversation.session_id
+    ui.redraw()
 
 
-def words_of(error: OutriderError) -> str:
+def error_text(error: OutriderError) -> str:
+    """Return the class name and message of an error."""
     return f"{type(error).__name__}: {error.message}"
 
 
-def _item(session: StoredSession, *, folder: bool = False) -> Item:
+def _session_item(session: StoredSession, *, folder: bool = False) -> PickerItem:
     used = session.time.updated / 1000 if session.time else 0
-    note = f"{age(max(time() - used, 0))} · {session.id[-_SHORT:]}"
-    return Item(session.id, session.title or "untitled", f"{note} · {session.workspace_directory}" if folder else note)
+    note = f"{format_age(max(time() - used, 0))} · {session.id[-_SHORT_ID_LENGTH:]}"
+    return PickerItem(
+        session.id, session.title or "untitled", f"{note} · {session.workspace_directory}" if folder else note
+    )
 
 
-_WHOLE = "whole"
+_COPY_ALL = "whole"
 
 
-class Place(msgspec.Struct, frozen=True):
-    """Something that was said, by the message that came before it: a copy ends there."""
+class ForkChoice(msgspec.Struct, frozen=True):
+    """A user message where a session can be forked; the copy ends with the message before it, `before_id`."""
 
-    before: str
+    before_id: str
     text: str
-    when: int
+    created_ms: int
 
 
-async def fork(stage: ScreenApi, title: str) -> None:
-    helm = stage.helm
-    if helm.session_id not in helm.engine.live:
-        stage.tell("there is nothing to fork yet", "warn")
+async def fork_session(ui: ScreenApi, title: str) -> None:
+    """Copy the session, completely or up to a user message, and open the copy; that message goes into the composer."""
+    controller = ui.controller
+    if controller.session_id not in controller.engine.live:
+        ui.show_notice("there is nothing to fork yet", "warn")
         return
-    places = {place.before: place for place in places_of(await helm.transcript())}
-    chosen = await stage.pick("Fork: what the copy holds", _items(list(places.values()))) if places else _WHOLE
+    points = {point.before_id: point for point in fork_points(await controller.load_transcript())}
+    chosen = (
+        await ui.pick_item("Fork: what the copy holds", _fork_items(list(points.values()))) if points else _COPY_ALL
+    )
     if chosen is None:
         return
-    place = places.get(chosen)
-    made = await helm.archive.fork(helm.session_id, at=place.before if place else None, title=title or None)
-    await open_session(stage, made.id)
-    stage.tell("a fork: the session that it came from stays as it is", "good")
-    if place is not None:
-        stage.offer(place.text)
+    point = points.get(chosen)
+    forked = await controller.archive.fork(
+        controller.session_id, at=point.before_id if point else None, title=title or None
+    )
+    await open_session(ui, forked.id)
+    ui.show_notice("forked; the original session is unchanged", "good")
+    if point is not None:
+        ui.fill_composer(point.text)
 
 
-def places_of(messages: Sequence[Message]) -> list[Place]:
-    """Newest first. A copy up to the first words would be empty, and is a new session."""
-    found: list[Place] = []
+def fork_points(messages: Sequence[Message]) -> list[ForkChoice]:
+    """Return the fork points, newest first. The first message is excluded: a copy before it would be empty."""
+    found: list[ForkChoice] = []
     for before, message in pairwise(messages):
-        said = next((entry for entry in entries_of(message) if isinstance(entry, UserEntry)), None)
-        if message.role == "user" and said is not None:
-            found.append(Place(before.id, said.text, message.time.created if message.time else 0))
+        entry = next((entry for entry in message_entries(message) if isinstance(entry, UserEntry)), None)
+        if message.role == "user" and entry is not None:
+            found.append(ForkChoice(before.id, entry.text, message.time.created if message.time else 0))
     return found[::-1]
 
 
-def _items(places: Sequence[Place]) -> list[Item]:
+def _fork_items(points: Sequence[ForkChoice]) -> list[PickerItem]:
     now = time()
-    until = [Item(place.before, f"all before: {place.text}", age(max(now - place.when / 1000, 0))) for place in places]
-    return [Item(_WHOLE, "everything so far"), *until]
+    items = [
+        PickerItem(point.before_id, f"all before: {point.text}", format_age(max(now - point.created_ms / 1000, 0)))
+        for point in points
+    ]
+    return [PickerItem(_COPY_ALL, "everything so far"), *items]
 
 
-async def _help(stage: ScreenApi, _: str) -> None:
-    stage.read("Help", help_text(COMMANDS))
+async def _show_help(ui: ScreenApi, _: str) -> None:
+    ui.show_page("Help", help_text(COMMANDS))
 
 
-async def _quit(stage: ScreenApi, _: str) -> None:
-    stage.leave()
+async def _quit_app(ui: ScreenApi, _: str) -> None:
+    ui.quit_app()
 
 
-COMMANDS: list[Command] = [
-    Command("help", "keys and commands", _help),
-    Command("new", "begin a new session", new),
-    Command("resume", "go on with an earlier session of this folder", resume, "[ID]"),
-    Command("sessions", "find a session of any folder", sessions, "[WORDS]"),
-    Command("continue", "let a turn go on that was cut off", go_on),
-    Command("fork", "branch off a copy, whole or up to something you said", fork, "[TITLE]"),
-    Command("undo", "take back the last changes of files", undo),
-    Command("redo", "make changes again that were taken back", redo),
-    Command("compact", "replace what was said by a summary, to make room", compact),
-    Command("mode", "chat, plan, agent or background", mode, "[MODE]"),
-    Command("model", "choose the model", model, "[PROVIDER/MODEL]"),
-    Command("agents", "choose the agent", agents, "[NAME]"),
-    Command("share", "write the session as one HTML page", share),
-    Command("export", "write the session as JSON", export),
-    Command("cost", "tokens and money of this session", cost),
-    Command("trace", "what was done, as a tree", trace),
-    Command("processes", "what runs in the background; end it", show_processes),
-    Command("permissions", "what is allowed; take it back", permissions),
-    Command("theme", "dark or light, remembered; auto follows the terminal", theme, "[LOOK]"),
-    Command("clear", "empty the screen", clear),
-    Command("quit", "leave; everything is stored", _quit),
+COMMANDS: list[SlashCommand] = [
+    SlashCommand("help", "show keys and commands", _show_help),
+    SlashCommand("new", "start a new session", start_new_session),
+    SlashCommand("resume", "continue an earlier session of this folder", resume_session, "[ID]"),
+    SlashCommand("sessions", "find a session of any folder", find_sessions, "[WORDS]"),
+    SlashCommand("continue", "resume an interrupted turn", continue_turn),
+    SlashCommand("fork", "copy the session, completely or up to one of your messages", fork_session, "[TITLE]"),
+    SlashCommand("undo", "revert the file changes of the last turn", undo_changes),
+    SlashCommand("redo", "apply reverted file changes again", redo_changes),
+    SlashCommand("compact", "replace earlier messages by a summary to free context", compact_session),
+    SlashCommand("mode", "choose the mode: chat, plan, agent or background", choose_mode, "[MODE]"),
+    SlashCommand("model", "choose the model", choose_model, "[PROVIDER/MODEL]"),
+    SlashCommand("agents", "choose the agent", choose_agent, "[NAME]"),
+    SlashCommand("share", "write the session as one HTML page", share_session),
+    SlashCommand("export", "write the session as JSON", export_session),
+    SlashCommand("cost", "show tokens and cost of this session", show_cost),
+    SlashCommand("trace", "show the steps of this session as a tree", show_trace),
+    SlashCommand("processes", "list background processes and terminate them", show_processes),
+    SlashCommand("permissions", "list stored approvals and revoke them", show_permissions),
+    SlashCommand("theme", "set the theme: dark, light, or auto to follow the terminal", choose_theme, "[LOOK]"),
+    SlashCommand("clear", "clear the screen", clear_screen),
+    SlashCommand("quit", "quit; the session is stored", _quit_app),
 ]
-CHOICES = tuple(Choice(f"/{command.name}", command.note) for command in COMMANDS)
+COMMAND_CHOICES = tuple(CompletionChoice(f"/{command.name}", command.note) for command in COMMANDS)
 
 
-def find(text: str) -> tuple[Command, str] | None:
-    """The command that a line calls, and what follows its name; unambiguous beginnings count."""
+def find_command(text: str) -> tuple[SlashCommand, str] | None:
+    """Return the command of a line and its argument; an unambiguous prefix of a name is accepted."""
     name, _, rest = text.removeprefix("/").partition(" ")
     exact = [command for command in COMMANDS if command.name == name]
     found = exact or [command for command in COMMANDS if command.name.startswith(name)]

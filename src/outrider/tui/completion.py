@@ -1,4 +1,4 @@
-"""What could be meant by the word at the cursor: a command after `/`, a file after `@`."""
+"""Completion in the composer: slash commands after `/`, workspace files after `@`; attachments of mentioned files."""
 
 import re
 import shlex
@@ -11,59 +11,64 @@ import msgspec
 from rich.text import Text
 from textual.widgets import Static
 
-from outrider.engine.frontend import attached, is_attachable, workspace_files
+from outrider.engine.frontend import attach_file, is_attachable, workspace_files
 from outrider.tui.rendering.text import clean_line
-from outrider.tui.widgets.status import palette_of
+from outrider.tui.widgets.status import widget_palette
 from outrider.types.parts import FilePart
 
-MOST = 8
+MAX_CHOICES = 8
 
 
-class Choice(msgspec.Struct, frozen=True):
-    """`text` takes the place of the word; `note` says what it is."""
+class CompletionChoice(msgspec.Struct, frozen=True):
+    """One completion: `text` replaces the word at the cursor, `note` describes it."""
 
     text: str
     note: str = ""
 
 
-class Completion(msgspec.Struct, frozen=True):
-    """Choices for the word that begins at column `start` of the line."""
+class CompletionResult(msgspec.Struct, frozen=True):
+    """The choices for the word that starts at column `start` of the line."""
 
     start: int
-    choices: tuple[Choice, ...]
+    choices: tuple[CompletionChoice, ...]
 
 
 def word_before(line: str, column: int) -> tuple[int, str]:
-    """The word that ends at the cursor, and where it begins."""
+    """Return the start column and text of the word that ends at the cursor."""
     head = line[:column]
     start = max(head.rfind(" "), head.rfind("\t")) + 1
     return start, head[start:]
 
 
-def complete(
-    line: str, column: int, *, first: bool, commands: Sequence[Choice], files: Sequence[str]
-) -> Completion | None:
-    """`first`: the line is the first one, where a command may stand."""
+def complete_word(
+    line: str, column: int, *, is_first_line: bool, commands: Sequence[CompletionChoice], files: Sequence[str]
+) -> CompletionResult | None:
+    """Complete the word at the cursor, or return None. Commands complete only at the start of the first line."""
     start, word = word_before(line, column)
-    if first and start == 0 and word.startswith("/"):
+    if is_first_line and start == 0 and word.startswith("/"):
         found = tuple(choice for choice in commands if choice.text.startswith(word))
-        return Completion(0, found) if found else None
+        return CompletionResult(0, found) if found else None
     if word.startswith("@"):
-        matches = matching(word[1:], files)
-        return Completion(start, tuple(Choice(f"@{_quoted(name)}") for name in matches)) if matches else None
+        matches = match_names(word[1:], files)
+        return (
+            CompletionResult(start, tuple(CompletionChoice(f"@{_quote_name(name)}") for name in matches))
+            if matches
+            else None
+        )
     return None
 
 
-def matching(typed: str, names: Sequence[str]) -> list[str]:
-    """Names that hold the letters in their order; a match in the file's own name goes before one in its folders."""
+def match_names(typed: str, names: Sequence[str]) -> list[str]:
+    """Return the paths that contain the typed letters in order; matches in the file name rank before the folders."""
     typed = typed.strip('"').lower()
     if not typed:
-        return list(names[:MOST])
-    scored = ((score, name) for name in names if (score := _score(typed, name.lower())) is not None)
-    return [name for _, name in sorted(scored)[:MOST]]
+        return list(names[:MAX_CHOICES])
+    scored = ((score, name) for name in names if (score := _match_score(typed, name.lower())) is not None)
+    return [name for _, name in sorted(scored)[:MAX_CHOICES]]
 
 
-def _score(typed: str, name: str) -> tuple[int, int] | None:
+def _match_score(typed: str, name: str) -> tuple[int, int] | None:
+    """Return the sort key of a match (lower is better), or None if the name does not match."""
     own = name.rpartition("/")[2]
     if own.startswith(typed):
         return 0, len(name)
@@ -71,117 +76,122 @@ def _score(typed: str, name: str) -> tuple[int, int] | None:
         return 1, len(name)
     if typed in name:
         return 2, len(name)
-    return (3, len(name)) if _holds(typed, name) else None
+    return (3, len(name)) if _has_letters_in_order(typed, name) else None
 
 
-def _holds(typed: Iterable[str], name: str) -> bool:
+def _has_letters_in_order(typed: Iterable[str], name: str) -> bool:
     letters = iter(name)
     return all(letter in letters for letter in typed)
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return f'"{name}"' if " " in name else name
 
 
-class Completions(Static):
+class CompletionList(Static):
+    """The list of completions below the composer, with the selected one highlighted."""
+
     DEFAULT_CSS = """
-    Completions {
+    CompletionList {
         height: auto; max-height: 8; padding: 0 3; display: none; text-wrap: nowrap; text-overflow: ellipsis;
     }
     """
 
     def __init__(self) -> None:
         super().__init__(id="completions", markup=False)
-        self._choices: Sequence[Choice] = ()
-        self._place = 0
+        self._choices: Sequence[CompletionChoice] = ()
+        self._index = 0
 
     @property
-    def chosen(self) -> Choice | None:
-        return self._choices[self._place] if self._choices else None
+    def selected_choice(self) -> CompletionChoice | None:
+        return self._choices[self._index] if self._choices else None
 
-    def offer(self, choices: Sequence[Choice]) -> None:
+    def set_choices(self, choices: Sequence[CompletionChoice]) -> None:
         if choices != self._choices:
-            self._choices, self._place = choices, 0
+            self._choices, self._index = choices, 0
         self.display = bool(choices)
-        self._draw()
+        self._draw_choices()
 
-    def move(self, by: int) -> None:
-        self._place = (self._place + by) % len(self._choices)
-        self._draw()
+    def move_selection(self, by: int) -> None:
+        self._index = (self._index + by) % len(self._choices)
+        self._draw_choices()
 
-    def _draw(self) -> None:
-        palette = palette_of(self)
-        first = max(0, min(self._place - MOST // 2, len(self._choices) - MOST))
-        shown = self._choices[first : first + MOST]
+    def _draw_choices(self) -> None:
+        palette = widget_palette(self)
+        first = max(0, min(self._index - MAX_CHOICES // 2, len(self._choices) - MAX_CHOICES))
+        shown = self._choices[first : first + MAX_CHOICES]
         text = Text()
         for number, choice in enumerate(shown, first):
-            here = number == self._place
-            text.append("› " if here else "  ", palette.style("accent"))
-            text.append(f"{clean_line(choice.text, 60):<14}", palette.style("accent" if here else "text", bold=here))
+            selected = number == self._index
+            text.append("› " if selected else "  ", palette.style("accent"))
+            text.append(
+                f"{clean_line(choice.text, 60):<14}", palette.style("accent" if selected else "text", bold=selected)
+            )
             text.append(f"  {choice.note}" if choice.note else "", palette.style("quiet"))
             text.append("\n" if number < first + len(shown) - 1 else "")
         self.update(text)
 
 
-OLD_AFTER = 10.0  # seconds
+REFRESH_SECONDS = 10.0  # seconds
 
 
-class FileNames:
-    """`found` is called when there are others than before."""
+class WorkspaceFileNames:
+    """Caches the file names of the workspace and refreshes them in the background; calls `changed` after a change."""
 
     def __init__(
-        self, workspace: Path, start: Callable[[Coroutine[Any, Any, None]], None], found: Callable[[], None]
+        self, workspace: Path, start: Callable[[Coroutine[Any, Any, None]], None], changed: Callable[[], None]
     ) -> None:
         self._workspace = workspace
         self._start = start
-        self._found = found
+        self._changed = changed
         self._names: Sequence[str] = ()
-        self._looked = float("-inf")
+        self._refreshed_at = float("-inf")
 
-    def names(self) -> Sequence[str]:
-        """Those that are known; typing never waits for the others."""
-        if monotonic() - self._looked > OLD_AFTER:
-            self._looked = monotonic()
-            self._start(self._look())
+    def known_names(self) -> Sequence[str]:
+        """Return the cached names, and start a refresh if they are stale; never blocks typing."""
+        if monotonic() - self._refreshed_at > REFRESH_SECONDS:
+            self._refreshed_at = monotonic()
+            self._start(self._refresh_names())
         return self._names
 
-    async def _look(self) -> None:
+    async def _refresh_names(self) -> None:
         names = await workspace_files(self._workspace)
         if names != self._names:
             self._names = names
-            self._found()
+            self._changed()
 
 
 _MENTION = re.compile(r"(?:^|(?<=\s))@(\"[^\"]+\"|\S+)")
 _TRAILING = ".,;:!?)]}'\""
 
 
-def attachments(text: str, workspace: Path) -> tuple[list[FilePart], list[str]]:
-    """The images and documents that go along, and complaints about those that cannot."""
+def find_attachments(text: str, workspace: Path) -> tuple[list[FilePart], list[str]]:
+    """Return the mentioned images and documents as parts, and an error text for each one that cannot be read."""
     files: list[FilePart] = []
     complaints: list[str] = []
-    for path in dict.fromkeys(_paths(text, workspace)):
+    for path in dict.fromkeys(_mentioned_paths(text, workspace)):
         try:
-            files.append(attached(path))
+            files.append(attach_file(path))
         except (OSError, ValueError) as error:
             complaints.append(str(error))
     return files, complaints
 
 
 def dropped_path(text: str) -> Path | None:
-    """The file that a paste consists of, if it is one that can go along."""
+    """Return the path if a paste is exactly the path of an attachable file; terminals paste it on drag and drop."""
     text = text.strip()
     if not text or "\n" in text or len(text) > 4096:
         return None
     try:
-        words = shlex.split(text.removeprefix("file://"))
+        paths = shlex.split(text.removeprefix("file://"))
     except ValueError:
         return None
-    path = Path(words[0]).expanduser() if len(words) == 1 else None
+    path = Path(paths[0]).expanduser() if len(paths) == 1 else None
     return path if path is not None and path.is_absolute() and is_attachable(path) else None
 
 
-def _paths(text: str, workspace: Path) -> list[Path]:
+def _mentioned_paths(text: str, workspace: Path) -> list[Path]:
+    """Return the attachable files mentioned as `@path`; a trailing punctuation mark is not part of the name."""
     found: list[Path] = []
     for match in _MENTION.finditer(text):
         name = match[1].strip('"')

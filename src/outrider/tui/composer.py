@@ -1,4 +1,4 @@
-"""The field in which people write: Enter sends, Shift+Enter, Alt+Enter or Ctrl+J begin a new line."""
+"""The input field: Enter sends; Shift+Enter, Alt+Enter or Ctrl+J insert a new line. Also paste marks and history."""
 
 import hashlib
 import os
@@ -15,90 +15,94 @@ from textual.keys import Keys
 from textual.message import Message
 from textual.widgets import TextArea
 
-from outrider.tui.completion import Choice, Completion, Completions, complete, dropped_path
-from outrider.tui.rendering.text import clean
+from outrider.tui.completion import CompletionChoice, CompletionList, CompletionResult, complete_word, dropped_path
+from outrider.tui.rendering.text import clean_text
 
-LINES, CHARACTERS = 12, 1500
-_MARK = re.compile(r"\[pasted #(\d+): [\d,]+ (?:lines|characters)\]")
+MAX_PASTE_LINES, MAX_PASTE_CHARS = 12, 1500
+_PASTE_MARK = re.compile(r"\[pasted #(\d+): [\d,]+ (?:lines|characters)\]")
 
 
-class Pastes:
+class PasteBuffer:
+    """Stores long pasted texts, which the composer shows as short marks until the input is sent."""
+
     def __init__(self) -> None:
         self._texts: dict[int, str] = {}
 
-    def take(self, text: str) -> str:
-        """The text itself if it is short, else a mark for it."""
+    def shorten_paste(self, text: str) -> str:
+        """Return a short text unchanged; store a long one and return a mark that stands for it."""
         text = text.replace("\r\n", "\n").replace("\r", "\n")
         lines = text.count("\n") + 1
-        if lines <= LINES and len(text) <= CHARACTERS:
+        if lines <= MAX_PASTE_LINES and len(text) <= MAX_PASTE_CHARS:
             return text
         number = len(self._texts) + 1
         self._texts[number] = text
         size = f"{lines:,} lines" if lines > 1 else f"{len(text):,} characters"
         return f"[pasted #{number}: {size}]"
 
-    def put_in(self, text: str) -> str:
-        return _MARK.sub(lambda found: self._texts.get(int(found[1]), found[0]), text)
+    def expand_marks(self, text: str) -> str:
+        return _PASTE_MARK.sub(lambda found: self._texts.get(int(found[1]), found[0]), text)
 
     def clear(self) -> None:
         self._texts.clear()
 
 
-MOST = 1000
-_LONGEST = 100_000
+MAX_HISTORY = 1000
+_MAX_STORED_CHARS = 100_000
 
 
-class History:
-    """Newest last. One file per workspace; several terminals may append to it. What cannot be kept or read (a full
-    disk, a folder that is not ours) is remembered as long as the program runs, and worth no complaint."""
+class InputHistory:
+    """Input history of a workspace, newest last, stored in one JSON Lines file that several processes may append to.
+
+    Read and write errors (full disk, missing rights) are ignored: the history then lasts until the program exits.
+    """
 
     def __init__(self, folder: Path | None, workspace: Path) -> None:
         name = hashlib.sha256(str(workspace).encode()).hexdigest()[:16]
         self._file = folder / f"{name}.jsonl" if folder is not None else None
-        self._said = self._read()
-        self._place = len(self._said)
+        self._inputs = self._read_inputs()
+        self._index = len(self._inputs)
         self._draft = ""
 
     def add(self, text: str) -> None:
-        """Keep it, unless it was said just before."""
-        if text.strip() and text != (self._said[-1] if self._said else None):
-            self._said.append(text)
+        """Append an input, unless it equals the previous one."""
+        if text.strip() and text != (self._inputs[-1] if self._inputs else None):
+            self._inputs.append(text)
             with suppress(OSError):
-                self._write(text)
-        self._place = len(self._said)
+                self._append_row(text)
+        self._index = len(self._inputs)
 
-    def older(self, current: str) -> str | None:
-        """What was said before what is shown; `current` is kept for the way back."""
-        if self._place == 0:
+    def step_back(self, current: str) -> str | None:
+        """Return the previous input; stores `current` as the draft, so that `step_forward` can return to it."""
+        if self._index == 0:
             return None
-        if self._place == len(self._said):
+        if self._index == len(self._inputs):
             self._draft = current
-        self._place -= 1
-        return self._said[self._place]
+        self._index -= 1
+        return self._inputs[self._index]
 
-    def newer(self) -> str | None:
-        if self._place >= len(self._said):
+    def step_forward(self) -> str | None:
+        if self._index >= len(self._inputs):
             return None
-        self._place += 1
-        return self._draft if self._place == len(self._said) else self._said[self._place]
+        self._index += 1
+        return self._draft if self._index == len(self._inputs) else self._inputs[self._index]
 
-    def _read(self) -> list[str]:
-        said: list[str] = []
-        for row in self._rows()[-MOST:]:
+    def _read_inputs(self) -> list[str]:
+        inputs: list[str] = []
+        for row in self._read_rows()[-MAX_HISTORY:]:
             try:
-                said.append(msgspec.json.decode(row, type=str))
+                inputs.append(msgspec.json.decode(row, type=str))
             except msgspec.MsgspecError:
-                continue  # a line that a crash cut off
-        return said
+                continue  # a line truncated by a crash
+        return inputs
 
-    def _rows(self) -> list[bytes]:
+    def _read_rows(self) -> list[bytes]:
         try:
             return self._file.read_bytes().splitlines() if self._file is not None else []
         except OSError:
             return []
 
-    def _write(self, text: str) -> None:
-        if self._file is None or len(text) > _LONGEST:
+    def _append_row(self, text: str) -> None:
+        if self._file is None or len(text) > _MAX_STORED_CHARS:
             return
         self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -106,11 +110,13 @@ class History:
             file.write(msgspec.json.encode(text) + b"\n")
 
 
-# The last two are what terminals send that tell modified keys apart in xterm's way.
-_NEW_LINE = frozenset({"shift+enter", "alt+enter", "ctrl+j", "ctrl+enter", "shift+\r", "\r"})
+# The last two are what Textual reports for modified Enter keys in xterm's modifyOtherKeys mode.
+_NEW_LINE_KEYS = frozenset({"shift+enter", "alt+enter", "ctrl+j", "ctrl+enter", "shift+\r", "\r"})
 
 
 class Composer(TextArea):
+    """The input field with completion, history and paste marks."""
+
     DEFAULT_CSS = """
     Composer {
         height: auto; max-height: 12; min-height: 1; border: none; padding: 0; background: $background;
@@ -120,41 +126,43 @@ class Composer(TextArea):
     }
     """
 
-    class Sent(Message):
-        """`queue`: it waits for the end of the turn, instead of steering it."""
+    class Submitted(Message):
+        """The user submitted a text. `queue` delivers it after the current turn, instead of during it."""
 
         def __init__(self, text: str, *, queue: bool) -> None:
             super().__init__()
             self.text = text
             self.queue = queue
 
-    class TakenBack(Message):
-        """What was said last shall not be taken yet."""
+    class WithdrawRequested(Message):
+        """The user wants to edit the last queued input again."""
 
-    def __init__(self, completions: Completions, history: History, commands: Sequence[Choice]) -> None:
+    def __init__(
+        self, completions: CompletionList, history: InputHistory, commands: Sequence[CompletionChoice]
+    ) -> None:
         super().__init__(
             id="composer",
             soft_wrap=True,
             show_line_numbers=False,
             highlight_cursor_line=False,
-            placeholder="Ask something, or say what to do",
+            placeholder="Ask a question or describe a task",
         )
-        self.said = history
+        self.input_history = history
         self.commands = commands
         self.files: Callable[[], Sequence[str]] = lambda: ()
         self.busy = False
-        self.waits = False  # something that was said has not been taken yet
+        self.has_queued_input = False  # an input is queued and not delivered yet
         self._completions = completions
-        self._pastes = Pastes()
-        self._completion: Completion | None = None
-        self._looked_at: tuple[str, tuple[int, int]] = ("", (0, 0))
+        self._pastes = PasteBuffer()
+        self._completion: CompletionResult | None = None
+        self._completed_state: tuple[str, tuple[int, int]] = ("", (0, 0))
 
-    def set(self, text: str) -> None:
-        self.text = clean(text)
+    def set_text(self, text: str) -> None:
+        self.text = clean_text(text)
         self.move_cursor(self.document.end)
 
     async def _on_key(self, event: events.Key) -> None:
-        if self._take_key(event.key):
+        if self._handle_key(event.key):
             event.stop()
             event.prevent_default()
             return
@@ -164,107 +172,111 @@ class Composer(TextArea):
         event.stop()
         event.prevent_default()
         path = dropped_path(event.text)
-        text = f'@"{path}" ' if path is not None else self._pastes.take(clean(event.text))
+        text = f'@"{path}" ' if path is not None else self._pastes.shorten_paste(clean_text(event.text))
         self.insert(text)
 
     def on_text_area_changed(self) -> None:
-        self.look_again()
+        self.update_completions()
 
-    def look_again(self) -> None:
-        """What could be meant by the word at the cursor."""
-        self._looked_at = (self.text, self.cursor_location)
+    def update_completions(self) -> None:
+        """Compute the completions for the word at the cursor."""
+        self._completed_state = (self.text, self.cursor_location)
         row, column = self.cursor_location
         line = self.document.get_line(row)
         files = self.files() if "@" in line else ()
-        self._offer(complete(line, column, first=row == 0, commands=self.commands, files=files))
+        self._set_completion(complete_word(line, column, is_first_line=row == 0, commands=self.commands, files=files))
 
-    def _take_key(self, key: str) -> bool:
-        """Whether the key had a meaning of its own here. What is offered follows the text a little later, so that keys
-        which come all at once could take an offer that was made for less."""
-        if key in ("enter", "tab") and self._looked_at != (self.text, self.cursor_location):
-            self.look_again()
-        if self._completion is not None and self._complete_with(key):
+    def _handle_key(self, key: str) -> bool:
+        """Handle a key and return whether it was consumed.
+
+        Completions are updated by a message after the text changes. Keys that arrive in one burst would see stale
+        completions, so Enter and Tab update them first.
+        """
+        if key in ("enter", "tab") and self._completed_state != (self.text, self.cursor_location):
+            self.update_completions()
+        if self._completion is not None and self._handle_completion_key(key):
             return True
-        if key in _NEW_LINE:
+        if key in _NEW_LINE_KEYS:
             self.insert("\n")
             return True
         match key:
             case "enter":
-                return self._enter()
+                return self._handle_enter()
             case "tab":
                 if self.busy and self.text.strip():
-                    self._send(queue=True)
+                    self._submit_text(queue=True)
                 return True
-            case "up" if self.waits and not self.text:
-                self.post_message(self.TakenBack())
+            case "up" if self.has_queued_input and not self.text:
+                self.post_message(self.WithdrawRequested())
                 return True
             case "up" if self.cursor_at_first_line:
-                return self._recall(self.said.older(self.text))
+                return self._recall_input(self.input_history.step_back(self.text))
             case "down" if self.cursor_at_last_line:
-                return self._recall(self.said.newer())
+                return self._recall_input(self.input_history.step_forward())
             case _:
                 return False
 
-    def _complete_with(self, key: str) -> bool:
+    def _handle_completion_key(self, key: str) -> bool:
         match key:
             case "up" | "down":
-                self._completions.move(-1 if key == "up" else 1)
+                self._completions.move_selection(-1 if key == "up" else 1)
             case "tab":
-                self._accept()
+                self._accept_completion()
             case "enter":
-                return self._accept()
+                return self._accept_completion()
             case "escape":
-                self._offer(None)
+                self._set_completion(None)
             case _:
                 return False
         return True
 
-    def _accept(self) -> bool:
-        """Put the chosen text in; False where it stands there already, so that Enter sends it."""
-        completion, choice = self._completion, self._completions.chosen
+    def _accept_completion(self) -> bool:
+        """Insert the selected completion. Returns False if the text is complete already, so that Enter sends it."""
+        completion, choice = self._completion, self._completions.selected_choice
         if completion is None or choice is None:
             return False
         row, column = self.cursor_location
         typed = self.document.get_line(row)[completion.start : column]
-        self._offer(None)
+        self._set_completion(None)
         if typed == choice.text:
             return False
         self.replace(f"{choice.text} ", (row, completion.start), (row, column))
-        self._offer(None)
+        self._set_completion(None)
         return not choice.text.startswith("/") or typed.endswith(" ")
 
-    def _offer(self, completion: Completion | None) -> None:
+    def _set_completion(self, completion: CompletionResult | None) -> None:
         self._completion = completion
-        self._completions.offer(completion.choices if completion else ())
+        self._completions.set_choices(completion.choices if completion else ())
 
-    def _enter(self) -> bool:
-        """A backslash before Enter begins a new line too, for terminals that know no other way."""
+    def _handle_enter(self) -> bool:
+        """Send the text. A backslash before Enter inserts a new line, for terminals without modified Enter keys."""
         row, column = self.cursor_location
         if self.document.get_line(row)[:column].endswith("\\"):
             self.replace("\n", (row, column - 1), (row, column))
         elif self.text.strip():
-            self._send(queue=False)
+            self._submit_text(queue=False)
         return True
 
-    def _send(self, *, queue: bool) -> None:
-        text = self._pastes.put_in(self.text).strip()
-        self.said.add(text)
+    def _submit_text(self, *, queue: bool) -> None:
+        text = self._pastes.expand_marks(self.text).strip()
+        self.input_history.add(text)
         self._pastes.clear()
         self.clear()
-        self._offer(None)
-        self.post_message(self.Sent(text, queue=queue))
+        self._set_completion(None)
+        self.post_message(self.Submitted(text, queue=queue))
 
-    def _recall(self, text: str | None) -> bool:
+    def _recall_input(self, text: str | None) -> bool:
         if text is not None:
-            self.set(text)
-            self._offer(None)
+            self.set_text(text)
+            self._set_completion(None)
         return text is not None
 
 
 _ALT_ENTER = "\x1b\r"
 
 
-def tell_alt_enter_from_enter() -> None:
-    """Enter sends, so taking one for the other would send half a message. Both become Ctrl+J, a new line."""
+def register_alt_enter() -> None:
+    """Map the escape sequence of Alt+Enter to Ctrl+J (a new line). Textual would report it as Enter, which would send
+    an unfinished message."""
     known = cast("dict[str, Any]", sequences.ANSI_SEQUENCES_KEYS)
     known.setdefault(_ALT_ENTER, (Keys.ControlJ,))

@@ -1,4 +1,4 @@
-"""What the screen holds of the engine: one session at a time, and everything that people do with it."""
+"""Connects the screen to the engine: opens one session at a time and performs the user's actions on it."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -8,8 +8,8 @@ import msgspec
 
 from outrider.engine.session_client import SessionClient
 from outrider.errors import OutriderError
-from outrider.tui.completion import attachments
-from outrider.tui.conversation import Conversation
+from outrider.tui.completion import find_attachments
+from outrider.tui.conversation import ConversationModel
 from outrider.tui.entries import CommandEntry
 from outrider.types.agents import Mode
 from outrider.types.events import Event
@@ -17,53 +17,57 @@ from outrider.types.ids import new_id
 from outrider.types.messages import Message
 from outrider.types.parts import FilePart, ModelRef, TextPart
 
-TOLD = 20_000  # characters of a command's output that go along
+MAX_OUTPUT_CHARS = 20_000  # characters of a user command's output that are sent to the model
 
 
-class ByHand:
+class UserCommandRunner:
+    """Runs shell commands of the user (`!command`), and stores a note about each one for the model."""
+
     def __init__(self) -> None:
         self._parts: list[TextPart] = []
         self._running: asyncio.Future[str] | None = None
 
-    async def run(self, bridge: SessionClient, session_id: str, ran: CommandEntry, changed: Callable[[], None]) -> None:
+    async def run(
+        self, client: SessionClient, session_id: str, entry: CommandEntry, changed: Callable[[], None]
+    ) -> None:
         def on_output(text: str) -> None:
-            ran.output(text)
+            entry.append_output(text)
             changed()
 
-        self._running = asyncio.ensure_future(bridge.run_by_hand(session_id, ran.command, on_output))
+        self._running = asyncio.ensure_future(client.run_user_command(session_id, entry.command, on_output))
         try:
-            ran.end(await self._running)
+            entry.finish(await self._running)
         except OutriderError as error:
-            ran.end(error.message)
-            return  # it did not run, so there is nothing to tell of it
+            entry.finish(error.message)
+            return  # it did not run, so the model gets no note about it
         except asyncio.CancelledError:
-            ran.end("interrupted")
+            entry.finish("interrupted")
             if (task := asyncio.current_task()) and task.cancelling():
                 raise
         finally:
             changed()
-        said = f"The user ran a command: {ran.command}\n{ran.text[-TOLD:]}\n({ran.exit})"
-        kept = {"command": ran.command, "output": ran.text}
-        self._parts.append(TextPart(said, synthetic=True, id=ran.id, metadata=kept))
+        note = f"The user ran a command: {entry.command}\n{entry.text[-MAX_OUTPUT_CHARS:]}\n({entry.exit_text})"
+        metadata = {"command": entry.command, "output": entry.text}
+        self._parts.append(TextPart(note, synthetic=True, id=entry.id, metadata=metadata))
 
-    def interrupt(self) -> None:
+    def cancel(self) -> None:
         if self._running is not None:
             self._running.cancel()
 
-    def take(self) -> list[TextPart]:
-        """What goes along with the next message."""
+    def take_parts(self) -> list[TextPart]:
+        """Return and clear the notes about user commands that are sent with the next message."""
         parts, self._parts = self._parts, []
         return parts
 
 
-PAGE = 60
-PAINT = 0.1  # seconds; what was loaded is on the screen by then
-MOST_ENTRIES = 1500
-MOST_COUNTED = 99
+PAGE_MESSAGES = 60
+PAINT_SECONDS = 0.1  # seconds to let the screen draw the loaded messages before the session is opened
+MAX_ENTRIES = 1500
+MAX_COUNTED_SESSIONS = 99
 
 
-class Waiting(msgspec.Struct, frozen=True):
-    """Input that has been said and not yet been taken."""
+class PendingInput(msgspec.Struct, frozen=True):
+    """An input that is queued and not delivered to the model yet."""
 
     id: str
     delivery: str
@@ -71,20 +75,21 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 class SessionController:
-    """A session is made when the first words are said, so that nobody collects empty ones."""
+    """The session on the screen and the user's actions on it. A session is created with the first input, so that no
+    empty sessions are stored."""
 
-    def __init__(self, bridge: SessionClient) -> None:
-        self.bridge = bridge
-        self.engine = bridge.engine
-        self.settings = settings = bridge.settings
-        self.archive = bridge.archive
-        self.conversation = Conversation("")
-        self.waiting: list[Waiting] = []
-        self.first = True  # whether the oldest entry is the session's first
+    def __init__(self, client: SessionClient) -> None:
+        self.client = client
+        self.engine = client.engine
+        self.settings = settings = client.settings
+        self.archive = client.archive
+        self.conversation = ConversationModel("")
+        self.queued_inputs: list[PendingInput] = []
+        self.at_session_start = True  # whether the oldest loaded entry is the session's first
         self._mode: Mode = settings.mode
         self._agent = settings.agents[0].name
         self._model: ModelRef | None = None
-        self._by_hand = ByHand()
+        self._user_commands = UserCommandRunner()
         self._loading = False
         self._opening = asyncio.Lock()
 
@@ -121,93 +126,96 @@ class SessionController:
 
     @property
     def context_limit(self) -> int | None:
-        return self.bridge.context_limit(self.session_id, self.model)
+        return self.client.context_limit(self.session_id, self.model)
 
-    def hear(self, event: Event) -> None:
-        self.conversation.hear(event)
-        surplus = len(self.conversation.entries) - MOST_ENTRIES
-        if surplus > PAGE:
-            self.conversation.forget_first(surplus)
-            self.first = False
+    def apply_event(self, event: Event) -> None:
+        self.conversation.apply_event(event)
+        surplus = len(self.conversation.entries) - MAX_ENTRIES
+        if surplus > PAGE_MESSAGES:
+            self.conversation.drop_first(surplus)
+            self.at_session_start = False
 
-    def begin_anew(self) -> None:
-        """A new conversation; the session that was shown stays as it is."""
-        self.conversation = Conversation("")
-        self.waiting, self.first, self._by_hand = [], True, ByHand()
+    def start_new_session(self) -> None:
+        """Show an empty conversation; the previous session is unchanged."""
+        self.conversation = ConversationModel("")
+        self.queued_inputs, self.at_session_start, self._user_commands = [], True, UserCommandRunner()
 
-    async def show(
+    async def show_session(
         self, session_id: str, *, take_over: bool = False, changed: Callable[[], None] = lambda: None
     ) -> None:
-        """The end of a stored session at once; then it is opened, which may take longer, and what is said waits."""
+        """Load and show the end of a stored session, then open it. Opening may take longer; `_opening` makes new inputs
+        wait for it."""
         async with self._opening:
-            page = await self.archive.load(session_id, PAGE)
-            conversation = Conversation(session_id)
-            conversation.load(page.messages)
-            conversation.activity.recount(page.messages)
-            self.conversation, self.first, self.waiting = conversation, page.first, []
+            page = await self.archive.load(session_id, PAGE_MESSAGES)
+            conversation = ConversationModel(session_id)
+            conversation.load_messages(page.messages)
+            conversation.activity.count_messages(page.messages)
+            self.conversation, self.at_session_start, self.queued_inputs = conversation, page.first, []
             changed()
-            await asyncio.sleep(PAINT)
-            await self._open(session_id, take_over=take_over)
+            await asyncio.sleep(PAINT_SECONDS)
+            await self._open_session(session_id, take_over=take_over)
 
-    async def older(self) -> bool:
-        """Another page at the top; False where there is none."""
+    async def load_older(self) -> bool:
+        """Load the page of messages before the oldest one; returns False if there is none."""
         first = next((entry.message_id for entry in self.conversation.entries if entry.message_id), "")
-        if self.first or self._loading or not first:
+        if self.at_session_start or self._loading or not first:
             return False
         self._loading = True
         try:
-            page = await self.archive.load(self.session_id, PAGE, before=first)
-            self.first = page.first
-            return bool(self.conversation.prepend(page.messages))
+            page = await self.archive.load(self.session_id, PAGE_MESSAGES, before=first)
+            self.at_session_start = page.first
+            return bool(self.conversation.prepend_messages(page.messages))
         finally:
             self._loading = False
 
-    async def say(self, text: str, *, queue: bool = False, changed: Callable[[], None]) -> None:
-        """Put it into the session; returns at the end of the turn that takes it."""
-        files, complaints = attachments(text, self.workspace)
+    async def send_prompt(self, text: str, *, queue: bool = False, changed: Callable[[], None]) -> None:
+        """Send an input to the session; returns when the turn that consumes it ends."""
+        files, complaints = find_attachments(text, self.workspace)
         for complaint in complaints:
-            self.conversation.note(complaint, "warn")
+            self.conversation.add_notice(complaint, "warn")
         session_id = await self.ensure_session()
-        parts: list[str | FilePart | TextPart] = [*self._by_hand.take(), text, *files]
+        parts: list[str | FilePart | TextPart] = [*self._user_commands.take_parts(), text, *files]
         delivery = "queue" if queue else "steer"
         input_id = new_id()
         if self.conversation.activity.busy:
-            self.waiting = [*self.waiting, Waiting(input_id, delivery, text)]
+            self.queued_inputs = [*self.queued_inputs, PendingInput(input_id, delivery, text)]
             changed()
         await self.engine.prompt(session_id, parts, delivery=delivery, input_id=input_id, sender="terminal")
 
     async def run_command(self, command: str, changed: Callable[[], None]) -> None:
-        """A command of the user's own; its output goes along with what is said next."""
+        """Run a shell command of the user; its output is sent with the next input."""
         session_id = await self.ensure_session()
         ran = CommandEntry(new_id(), command)
-        self.conversation.add(ran)
-        await self._by_hand.run(self.bridge, session_id, ran, changed)
+        self.conversation.add_entry(ran)
+        await self._user_commands.run(self.client, session_id, ran, changed)
 
-    async def interrupt(self) -> None:
-        """End the turn under way, and a command that was run by hand."""
-        self._by_hand.interrupt()
+    async def interrupt_turn(self) -> None:
+        """Cancel the current turn and a running user command."""
+        self._user_commands.cancel()
         await self.engine.abort(self.session_id)
 
-    async def go_on(self) -> None:
+    async def continue_turn(self) -> None:
         await self.engine.go_on(self.session_id)
 
-    async def look_at_waiting(self) -> None:
-        """What was said and has not been taken yet."""
+    async def refresh_queued_inputs(self) -> None:
+        """Reload the inputs that are queued and not delivered yet."""
         if self.session_id:
             items = await self.engine.queued(self.session_id)
-            self.waiting = [Waiting(item.id, item.delivery, item.message.get_text_content()) for item in items]
+            self.queued_inputs = [
+                PendingInput(item.id, item.delivery, item.message.get_text_content()) for item in items
+            ]
 
-    async def take_back(self) -> str | None:
-        """The last thing that was said and has not been taken; it may be said again in other words."""
-        for item in reversed(self.waiting):
+    async def withdraw_last_input(self) -> str | None:
+        """Withdraw the last queued input and return its text for editing; None if all were delivered already."""
+        for item in reversed(self.queued_inputs):
             if await self.engine.withdraw(self.session_id, item.id):
-                await self.look_at_waiting()
+                await self.refresh_queued_inputs()
                 return item.text
         return None
 
-    async def earlier(self) -> int:
-        """How many sessions there are of this folder, as far as it matters."""
-        return len(await self.archive.sessions(MOST_COUNTED, workspace=self.bridge.folder))
+    async def count_earlier_sessions(self) -> int:
+        """Return the number of this folder's sessions, up to MAX_COUNTED_SESSIONS."""
+        return len(await self.archive.list_sessions(MAX_COUNTED_SESSIONS, workspace=self.client.folder))
 
     async def set_mode(self, mode: Mode) -> None:
         self._mode = mode
@@ -225,40 +233,44 @@ class SessionController:
         if self.session_id in self.engine.live:
             await self.engine.live[self.session_id].use_model(model)
 
-    async def transcript(self) -> Sequence[Message]:
-        """Everything that was said in the session that is shown."""
+    async def load_transcript(self) -> Sequence[Message]:
+        """Return all messages of the session; the open session may hold only the last ones."""
         live = self.engine.live[self.session_id]
-        return live.session.messages if live.whole else (await self.archive.load(self.session_id)).messages
+        return live.session.messages if live.has_all_messages else (await self.archive.load(self.session_id)).messages
 
-    def agents(self) -> Sequence[str]:
+    def agent_names(self) -> Sequence[str]:
         return [agent.name for agent in self.settings.agents]
 
     async def ensure_session(self) -> str:
+        """Return the id of the session; create it first if there is none. The lock prevents a second creation."""
         async with self._opening:
             if not self.session_id:
-                session_id = await self.engine.create(mode=self._mode, agent=self._agent, workspace=self.bridge.folder)
+                session_id = await self.engine.create(mode=self._mode, agent=self._agent, workspace=self.client.folder)
                 self.conversation.session_id = session_id
                 if self._model is not None:
                     await self.engine.live[session_id].use_model(self._model)
-                self._follow(session_id)
+                self._bind_message_lookup(session_id)
             return self.session_id
 
-    async def _open(self, session_id: str, *, take_over: bool) -> None:
+    async def _open_session(self, session_id: str, *, take_over: bool) -> None:
+        """Open a session (`take_over` takes its lease), and update the conversation with its current state."""
         await self.engine.open(session_id, take_over=take_over)
-        self._follow(session_id)
+        self._bind_message_lookup(session_id)
         live = self.engine.live[session_id]
-        self.conversation.refresh(live.session.messages[-PAGE:])
-        self.conversation.activity.recount(live.session.messages)
-        if not live.whole:
-            self.conversation.activity.recount_all(await self.archive.usage("model", session_id=session_id))
+        self.conversation.refresh_messages(live.session.messages[-PAGE_MESSAGES:])
+        self.conversation.activity.count_messages(live.session.messages)
+        if not live.has_all_messages:
+            self.conversation.activity.count_usage_rows(
+                await self.archive.usage_statistics("model", session_id=session_id)
+            )
         if live.in_turn:
-            self.conversation.activity.resume()
+            self.conversation.activity.mark_running()
         last = next((m.model for m in reversed(live.session.messages) if m.model is not None), None)
-        if self._model is not None or (last is not None and last.provider in self.bridge.providers):
+        if self._model is not None or (last is not None and last.provider in self.client.providers):
             await live.use_model(self._model or last)
 
-    def _follow(self, session_id: str) -> None:
-        """Events name messages; the session that is open has them."""
+    def _bind_message_lookup(self, session_id: str) -> None:
+        """Let the conversation find messages by id in the open session: events carry only ids."""
         session = self.engine.live[session_id].session
 
         def message_of(message_id: str) -> Message | None:

@@ -1,4 +1,4 @@
-"""A question in place of the composer: what is asked, and one key for each answer."""
+"""Dialogs in place of the composer (approvals, model questions, choices), each answered by one key; and their queue."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,51 +15,53 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from outrider.engine.frontend import AskedQuestion
-from outrider.tui.rendering.markdown import markdown
-from outrider.tui.rendering.text import clean, clean_line, indented, line, side_by_side, wrapped
-from outrider.tui.rendering.tool_calls import effect
+from outrider.tui.rendering.markdown import markdown_lines
+from outrider.tui.rendering.text import clean_line, clean_text, indent_lines, side_by_side, text_line, wrap_text
+from outrider.tui.rendering.tool_calls import effect_lines
 from outrider.tui.theme import Palette
-from outrider.tui.widgets.status import palette_of
+from outrider.tui.widgets.status import widget_palette
 
-ARMED_AFTER = 0.4  # seconds without a key; whoever was typing when the question appeared has not answered it
+ARMED_AFTER = (
+    0.4  # seconds without a key press before keys are accepted: a user who is typing must not answer by accident
+)
 
 
-class Key(msgspec.Struct, frozen=True):
-    """`writes`: the answer comes with words of the user's own."""
+class AnswerKey(msgspec.Struct, frozen=True):
+    """A key and the answer it gives. With `placeholder`, it opens an input field for a text that is sent with it."""
 
     key: str
     answer: str
     label: str
-    writes: str = ""
+    placeholder: str = ""
 
 
-class Panel(Vertical, can_focus=True):
-    """Posts `Answered` once. What it shows is given by `title`, `lines` and `keys`."""
+class DialogPanel(Vertical, can_focus=True):
+    """Base class of dialogs. Subclasses define `title`, `body_lines` and `keys`; it posts `Answered` exactly once."""
 
     DEFAULT_CSS = """
-    Panel {
+    DialogPanel {
         height: auto; max-height: 70vh; margin: 0 1; padding: 0 1; border: round $warning 70%; background: $background;
         border-title-color: $warning; border-title-style: bold;
     }
-    Panel VerticalScroll { height: auto; max-height: 50vh; scrollbar-size-vertical: 1; background: $background; }
-    Panel .keys { height: auto; margin-top: 1; }
-    Panel Input, Panel Input:focus {
+    DialogPanel VerticalScroll { height: auto; max-height: 50vh; scrollbar-size-vertical: 1; background: $background; }
+    DialogPanel .keys { height: auto; margin-top: 1; }
+    DialogPanel Input, DialogPanel Input:focus {
         display: none; border: none; height: 1; padding: 0 1; background: $panel; margin-top: 1;
     }
-    Panel.-writing Input, Panel.-writing Input:focus { display: block; }
+    DialogPanel.-writing Input, DialogPanel.-writing Input:focus { display: block; }
     """
 
     class Answered(Message):
-        def __init__(self, panel: "Panel", answer: str, words: str = "") -> None:
+        def __init__(self, panel: "DialogPanel", answer: str, comment: str = "") -> None:
             super().__init__()
             self.panel = panel
             self.answer = answer
-            self.words = words
+            self.comment = comment
 
     def __init__(self) -> None:
         super().__init__()
         self._last_key = monotonic()
-        self._writing: Key | None = None
+        self._writing: AnswerKey | None = None
         self._answered = False
         self._armed = False
 
@@ -68,10 +70,10 @@ class Panel(Vertical, can_focus=True):
         raise NotImplementedError
 
     @property
-    def keys(self) -> Sequence[Key]:
+    def keys(self) -> Sequence[AnswerKey]:
         raise NotImplementedError
 
-    def lines(self, width: int, palette: Palette) -> list[Text]:
+    def body_lines(self, width: int, palette: Palette) -> list[Text]:
         raise NotImplementedError
 
     def compose(self) -> ComposeResult:
@@ -85,17 +87,17 @@ class Panel(Vertical, can_focus=True):
         self.focus()
 
     def on_resize(self) -> None:
-        self.draw()
+        self.draw_panel()
 
-    def draw(self) -> None:
-        palette = palette_of(self)
+    def draw_panel(self) -> None:
+        palette = widget_palette(self)
         width = max(self.size.width, 10)
-        self.query_one(".body", Static).update(Text("\n").join(self.lines(width, palette)))
+        self.query_one(".body", Static).update(Text("\n").join(self.body_lines(width, palette)))
         self.query_one(".keys", Static).update(Text("\n").join(_key_lines(self.keys, width, palette)))
 
     def on_key(self, event: events.Key) -> None:
         if self._writing is not None:
-            self._write(event)
+            self._type_into_input(event)
             return
         scroll = self.query_one(VerticalScroll)
         match event.key:
@@ -105,41 +107,41 @@ class Panel(Vertical, can_focus=True):
                 scroll.scroll_page_up() if event.key == "pageup" else scroll.scroll_up()
             case _:
                 found = next((key for key in self.keys if event.key == key.key), None)
-                if not self._is_meant() or found is None:
+                if not self._is_deliberate() or found is None:
                     return
-                self.choose(found)
+                self.choose_key(found)
         event.stop()
 
-    def _is_meant(self) -> bool:
-        """Only a key after a pause is an answer; then every one is."""
+    def _is_deliberate(self) -> bool:
+        """Whether a key press counts as an answer: the first one must follow a pause of ARMED_AFTER seconds."""
         if self._armed:
             return True
         now = monotonic()
         self._armed, self._last_key = now - self._last_key >= ARMED_AFTER, now
         return self._armed
 
-    def choose(self, key: Key) -> None:
-        if not key.writes:
-            self.answer(key.answer)
+    def choose_key(self, key: AnswerKey) -> None:
+        if not key.placeholder:
+            self.submit_answer(key.answer)
             return
         self._writing = key
         self.add_class("-writing")
         field = self.query_one(Input)
-        field.placeholder = key.writes
+        field.placeholder = key.placeholder
         field.focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         if self._writing is not None:
-            self.answer(self._writing.answer, event.value.strip())
+            self.submit_answer(self._writing.answer, event.value.strip())
 
-    def answer(self, answer: str, words: str = "") -> None:
+    def submit_answer(self, answer: str, comment: str = "") -> None:
         if not self._answered:
             self._answered = True
-            self.post_message(self.Answered(self, answer, words))
+            self.post_message(self.Answered(self, answer, comment))
 
-    def _write(self, event: events.Key) -> None:
-        """Keys that come before the field has the focus are meant for it too."""
+    def _type_into_input(self, event: events.Key) -> None:
+        """Forward keys that arrive before the input field has the focus."""
         if event.key == "escape":
             event.stop()
             self._stop_writing()
@@ -153,10 +155,11 @@ class Panel(Vertical, can_focus=True):
         self.focus()
 
 
-def _key_lines(keys: Sequence[Key], width: int, palette: Palette) -> list[Text]:
+def _key_lines(keys: Sequence[AnswerKey], width: int, palette: Palette) -> list[Text]:
     shown = [
         Text.assemble(
-            (f" {_name(key.key)} ", palette.on("panel", "accent", bold=True)), (f" {key.label}", palette.style("text"))
+            (f" {_key_name(key.key)} ", palette.style_on("panel", "accent", bold=True)),
+            (f" {key.label}", palette.style("text")),
         )
         for key in keys
         if key.label
@@ -164,70 +167,88 @@ def _key_lines(keys: Sequence[Key], width: int, palette: Palette) -> list[Text]:
     return side_by_side(shown, width)
 
 
-def _name(key: str) -> str:
+def _key_name(key: str) -> str:
     return {"enter": "↵", "escape": "esc"}.get(key, key)
 
 
-_LABEL = 6
-_ONCE = Key("y", "once", "yes, once")
-_LASTING = (Key("s", "session", "this session"), Key("p", "project", "this folder"), Key("a", "always", "always"))
-_NO = (Key("n", "no", "no"), Key("r", "no", "no, because…", "why not? The model reads this"))
-_ONLY_ONCE = "none could name exactly this, so it can be allowed once"
-_BY_CONTENT = "none; a yes for longer holds as long as the files that steer it stay as they are"
+_LABEL_WIDTH = 6
+_ONCE_KEY = AnswerKey("y", "once", "yes, once")
+_LASTING_KEYS = (
+    AnswerKey("s", "session", "this session"),
+    AnswerKey("p", "project", "this folder"),
+    AnswerKey("a", "always", "always"),
+)
+_DENY_KEYS = (AnswerKey("n", "no", "no"), AnswerKey("r", "no", "no, because…", "why not? The model reads this"))
+_NO_RULE_ONLY_ONCE = "no rule can describe exactly this call, so it can only be allowed once"
+_NO_RULE_BY_CONTENT = "none; a longer approval is valid until the files that this call depends on change"
 
 
 class ApprovalView(msgspec.Struct, frozen=True):
-    """A question about one exact call. `offers` are the rules that a yes for longer would keep; without `can_last` it
-    can only be allowed once. `agent` is named if it is not the one that is talked with."""
+    """An approval request for one call. `offers` are the rules that a longer approval would store; without `can_last`
+    the call can only be allowed once. `agent` is set if a called agent makes the call."""
 
     id: str
     tool: str
-    given: dict[str, Any]
+    tool_input: dict[str, Any]
     reason: str
     offers: tuple[str, ...] = ()
     can_last: bool = False
     agent: str = ""
 
 
-class ApprovalPanel(Panel):
-    def __init__(self, asked: ApprovalView) -> None:
+class ApprovalPanel(DialogPanel):
+    """Shows exactly what a call would do, why it needs approval, and which rule a longer approval would store."""
+
+    def __init__(self, request: ApprovalView) -> None:
         super().__init__()
-        self.asked = asked
+        self.request = request
 
     @property
     def title(self) -> str:
-        who = f" for {clean_line(self.asked.agent, 30)}" if self.asked.agent else ""
-        return f"Allow {clean_line(self.asked.tool, 40)}{who}?"
+        who = f" for {clean_line(self.request.agent, 30)}" if self.request.agent else ""
+        return f"Allow {clean_line(self.request.tool, 40)}{who}?"
 
     @property
-    def keys(self) -> Sequence[Key]:
-        return (_ONCE, *(_LASTING if self.asked.can_last else ()), *_NO)
+    def keys(self) -> Sequence[AnswerKey]:
+        return (_ONCE_KEY, *(_LASTING_KEYS if self.request.can_last else ()), *_DENY_KEYS)
 
-    def lines(self, width: int, palette: Palette) -> list[Text]:
-        given = dict(self.asked.given)
-        path = given.pop("file_path", None)
-        head = [*wrapped(line(clean(str(path)), palette.style("text", bold=True)), width), line()] if path else []
-        return [*head, *effect(self.asked.tool, given, width, palette), line(), *self._why(width, palette)]
+    def body_lines(self, width: int, palette: Palette) -> list[Text]:
+        tool_input = dict(self.request.tool_input)
+        path = tool_input.pop("file_path", None)
+        head = (
+            [*wrap_text(text_line(clean_text(str(path)), palette.style("text", bold=True)), width), text_line()]
+            if path
+            else []
+        )
+        return [
+            *head,
+            *effect_lines(self.request.tool, tool_input, width, palette),
+            text_line(),
+            *self._reason_lines(width, palette),
+        ]
 
-    def _why(self, width: int, palette: Palette) -> list[Text]:
-        rules = ", ".join(self.asked.offers) or (_BY_CONTENT if self.asked.can_last else _ONLY_ONCE)
+    def _reason_lines(self, width: int, palette: Palette) -> list[Text]:
+        rules = ", ".join(self.request.offers) or (_NO_RULE_BY_CONTENT if self.request.can_last else _NO_RULE_ONLY_ONCE)
         found: list[Text] = []
-        for label, words in (("why", self.asked.reason), ("rule", rules)):
-            text = line(clean_line(words, 2500), palette.style("quiet"))
-            found += indented(wrapped(text, width - _LABEL), line(f"{label:<{_LABEL}}", palette.style("warn")))
+        for label, content in (("why", self.request.reason), ("rule", rules)):
+            text = text_line(clean_line(content, 2500), palette.style("quiet"))
+            found += indent_lines(
+                wrap_text(text, width - _LABEL_WIDTH), text_line(f"{label:<{_LABEL_WIDTH}}", palette.style("warn"))
+            )
         return found
 
 
-_OWN = Key("w", "", "write an answer", "your answer")
+_WRITE_KEY = AnswerKey("w", "", "write an answer", "your answer")
 _DIGITS = "123456789"
 
 
-class QuestionPanel(Panel):
-    """Options by their number; several may be chosen where the question says so. Words of one's own always count."""
+class QuestionPanel(DialogPanel):
+    """A question of the model. Options are selected by number, several if the question allows it; a free text answer is
+    always possible."""
 
-    def __init__(self, asked: AskedQuestion) -> None:
+    def __init__(self, request: AskedQuestion) -> None:
         super().__init__()
-        self.asked = asked
+        self.request = request
         self.chosen: list[str] = []
 
     @property
@@ -235,37 +256,37 @@ class QuestionPanel(Panel):
         return "A question"
 
     @property
-    def keys(self) -> Sequence[Key]:
-        numbers = [Key(digit, option, "") for digit, option in zip(_DIGITS, self.asked.options, strict=False)]
-        done = (Key("enter", "", "done"),) if self.asked.multiple else ()
-        return (*numbers, *done, _OWN, Key("x", "", "no answer"))
+    def keys(self) -> Sequence[AnswerKey]:
+        numbers = [AnswerKey(digit, option, "") for digit, option in zip(_DIGITS, self.request.options, strict=False)]
+        done = (AnswerKey("enter", "", "done"),) if self.request.multiple else ()
+        return (*numbers, *done, _WRITE_KEY, AnswerKey("x", "", "no answer"))
 
-    def lines(self, width: int, palette: Palette) -> list[Text]:
-        lines = markdown(self.asked.text, width, palette)
-        if self.asked.options:
-            lines.append(line())
-        for number, option in enumerate(self.asked.options, 1):
-            mark = "●" if option in self.chosen else "○" if self.asked.multiple else " "
-            label = line(f"{number} {mark} ", palette.style("accent", bold=True))
-            lines += indented(wrapped(line(clean(option), palette.style("text")), width - 4), label)
+    def body_lines(self, width: int, palette: Palette) -> list[Text]:
+        lines = markdown_lines(self.request.text, width, palette)
+        if self.request.options:
+            lines.append(text_line())
+        for number, option in enumerate(self.request.options, 1):
+            mark = "●" if option in self.chosen else "○" if self.request.multiple else " "
+            label = text_line(f"{number} {mark} ", palette.style("accent", bold=True))
+            lines += indent_lines(wrap_text(text_line(clean_text(option), palette.style("text")), width - 4), label)
         return lines
 
-    def choose(self, key: Key) -> None:
-        if self.asked.multiple and key.key in _DIGITS:
+    def choose_key(self, key: AnswerKey) -> None:
+        if self.request.multiple and key.key in _DIGITS:
             (self.chosen.remove if key.answer in self.chosen else self.chosen.append)(key.answer)
-            self.draw()
+            self.draw_panel()
             return
-        super().choose(key)
+        super().choose_key(key)
 
-    def answers(self, answer: str, words: str) -> tuple[str, ...]:
-        """What was chosen, and what was written besides."""
-        return tuple(found for found in (*self.chosen, answer, words) if found)
+    def collect_answers(self, answer: str, comment: str) -> tuple[str, ...]:
+        """Return the selected options and the free text."""
+        return tuple(found for found in (*self.chosen, answer, comment) if found)
 
 
-class ChoicePanel(Panel):
-    """A question of the program: a text in Markdown and a key for each answer."""
+class ChoicePanel(DialogPanel):
+    """A question of the application: a Markdown text and one key per answer."""
 
-    def __init__(self, title: str, text: str, keys: Sequence[Key]) -> None:
+    def __init__(self, title: str, text: str, keys: Sequence[AnswerKey]) -> None:
         super().__init__()
         self._title = title
         self._text = text
@@ -276,22 +297,24 @@ class ChoicePanel(Panel):
         return clean_line(self._title, 60)
 
     @property
-    def keys(self) -> Sequence[Key]:
+    def keys(self) -> Sequence[AnswerKey]:
         return self._keys
 
-    def lines(self, width: int, palette: Palette) -> list[Text]:
-        return markdown(self._text, width, palette)
+    def body_lines(self, width: int, palette: Palette) -> list[Text]:
+        return markdown_lines(self._text, width, palette)
 
 
-Taken = Callable[[str, str], Awaitable[None]]
-"""What is done with an answer and its words."""
+AnswerHandler = Callable[[str, str], Awaitable[None]]
+"""Receives the answer and its free text."""
 
 
 class DialogQueue(Vertical):
-    DEFAULT_CSS = "Asking { height: auto; max-height: 75vh; display: none; }"
+    """Shows one dialog at a time in place of the composer; the others wait in order."""
+
+    DEFAULT_CSS = "DialogQueue { height: auto; max-height: 75vh; display: none; }"
 
     class Changed(Message):
-        """A question came or went; `open` says whether one is shown."""
+        """A dialog was added or removed; `open` is whether one is shown."""
 
         def __init__(self, *, open: bool) -> None:
             super().__init__()
@@ -299,74 +322,81 @@ class DialogQueue(Vertical):
 
     def __init__(self) -> None:
         super().__init__(id="asking")
-        self._waiting: list[tuple[Panel, Taken]] = []
+        self._panels: list[tuple[DialogPanel, AnswerHandler]] = []
 
     @property
-    def open(self) -> bool:
-        return bool(self._waiting)
+    def is_open(self) -> bool:
+        return bool(self._panels)
 
     def asks_about(self, question_id: str) -> bool:
-        return any(_id_of(panel) == question_id for panel, _ in self._waiting)
+        return any(_question_id(panel) == question_id for panel, _ in self._panels)
 
-    async def put(self, panel: Panel, taken: Taken) -> None:
-        self._waiting.append((panel, taken))
-        await self._show()
+    async def add_panel(self, panel: DialogPanel, on_answer: AnswerHandler) -> None:
+        self._panels.append((panel, on_answer))
+        await self._show_next()
 
-    async def ask(self, panel: Panel) -> tuple[str, str]:
-        """Put a question and wait for its answer; it goes away when nobody waits any more."""
+    async def ask_and_wait(self, panel: DialogPanel) -> tuple[str, str]:
+        """Show a dialog and wait for its answer; if the caller is cancelled, the dialog is removed."""
         answered: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
 
-        async def taken(answer: str, words: str) -> None:
+        async def set_answer(answer: str, comment: str) -> None:
             if not answered.done():
-                answered.set_result((answer, words))
+                answered.set_result((answer, comment))
 
-        await self.put(panel, taken)
+        await self.add_panel(panel, set_answer)
         try:
             return await answered
         finally:
-            await self.drop(lambda waiting: waiting is panel)
+            await self.drop_panels(lambda waiting: waiting is panel)
 
-    async def drop(self, which: Callable[[Panel], bool]) -> None:
-        """Questions that need no answer any more."""
-        gone = [panel for panel, _ in self._waiting if which(panel)]
-        self._waiting = [(panel, taken) for panel, taken in self._waiting if panel not in gone]
-        for panel in gone:
+    async def drop_panels(self, matches: Callable[[DialogPanel], bool]) -> None:
+        """Remove the dialogs that `matches` selects, without an answer."""
+        removed = [panel for panel, _ in self._panels if matches(panel)]
+        self._panels = [(panel, on_answer) for panel, on_answer in self._panels if panel not in removed]
+        for panel in removed:
             if panel.is_attached:
                 await panel.remove()
-        if gone:
-            await self._show()
+        if removed:
+            await self._show_next()
 
-    async def leave(self) -> None:
-        """Another session is looked at: its own questions come. Those about calls are asked again on the way back, what
-        a model asked stays, and whoever waits for a choice hears that there was none."""
-        choices = [(panel, taken) for panel, taken in self._waiting if isinstance(panel, ChoicePanel)]
-        await self.drop(lambda panel: isinstance(panel, ApprovalPanel | ChoicePanel))
-        for _, taken in choices:
-            await taken("", "")
+    async def leave_session(self) -> None:
+        """Remove the dialogs of the session when another one is shown.
+
+        Approvals are asked again when the session is shown again. Questions of the model stay. Waiters of a choice
+        receive an empty answer.
+        """
+        choices = [(panel, on_answer) for panel, on_answer in self._panels if isinstance(panel, ChoicePanel)]
+        await self.drop_panels(lambda panel: isinstance(panel, ApprovalPanel | ChoicePanel))
+        for _, on_answer in choices:
+            await on_answer("", "")
 
     async def drop_approvals(self, approval_id: str | None = None) -> None:
-        """One that was answered elsewhere, or all of them."""
-        await self.drop(lambda panel: isinstance(panel, ApprovalPanel) and approval_id in (None, panel.asked.id))
+        """Remove an approval that another front end answered, or all approvals."""
+        await self.drop_panels(
+            lambda panel: isinstance(panel, ApprovalPanel) and approval_id in (None, panel.request.id)
+        )
 
     async def drop_question(self, question_id: str) -> None:
-        await self.drop(lambda panel: isinstance(panel, QuestionPanel) and panel.asked.id == question_id)
+        await self.drop_panels(lambda panel: isinstance(panel, QuestionPanel) and panel.request.id == question_id)
 
     async def drop_questions_of(self, session_id: str) -> None:
-        await self.drop(lambda panel: isinstance(panel, QuestionPanel) and panel.asked.session_id == session_id)
+        await self.drop_panels(
+            lambda panel: isinstance(panel, QuestionPanel) and panel.request.session_id == session_id
+        )
 
-    async def on_panel_answered(self, event: Panel.Answered) -> None:
+    async def on_dialog_panel_answered(self, event: DialogPanel.Answered) -> None:
         event.stop()
-        taken = next((taken for panel, taken in self._waiting if panel is event.panel), None)
-        await self.drop(lambda panel: panel is event.panel)
-        if taken is not None:
-            await taken(event.answer, event.words)
+        on_answer = next((on_answer for panel, on_answer in self._panels if panel is event.panel), None)
+        await self.drop_panels(lambda panel: panel is event.panel)
+        if on_answer is not None:
+            await on_answer(event.answer, event.comment)
 
-    async def _show(self) -> None:
-        self.display = bool(self._waiting)
-        if self._waiting and not self.children:
-            await self.mount(self._waiting[0][0])
-        self.post_message(self.Changed(open=bool(self._waiting)))
+    async def _show_next(self) -> None:
+        self.display = bool(self._panels)
+        if self._panels and not self.children:
+            await self.mount(self._panels[0][0])
+        self.post_message(self.Changed(open=bool(self._panels)))
 
 
-def _id_of(panel: Panel) -> str:
-    return panel.asked.id if isinstance(panel, ApprovalPanel | QuestionPanel) else ""
+def _question_id(panel: DialogPanel) -> str:
+    return panel.request.id if isinstance(panel, ApprovalPanel | QuestionPanel) else ""

@@ -1,4 +1,4 @@
-"""What a conversation shows, one after the other: words, thoughts, calls, notes. `version` grows with each change."""
+"""Transcript entries: user inputs, responses, reasoning, tool calls, notices and user commands."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -8,11 +8,12 @@ from outrider.types.messages import Message
 from outrider.types.parts import CompactionPart, FilePart, ReasoningPart, RetryPart, TextPart, ToolPart
 
 NoteKind = Literal["quiet", "good", "warn", "bad"]
-LIVE_LINES = 400  # of a running call's output; what came before is in the stored result
+MAX_LIVE_LINES = 400  # of a running call's output; the stored result contains earlier lines
 
 
-class Entry:
-    """`unfolded` is what a person chose; None leaves it to what is usual."""
+class TranscriptEntry:
+    """Base class of entries. `version` increases with every change, which invalidates the rendered lines. `unfolded` is
+    the user's choice; None means the default."""
 
     def __init__(self, id: str, message_id: str = "") -> None:
         self.id = id
@@ -20,16 +21,16 @@ class Entry:
         self.version = 0
         self.unfolded: bool | None = None
 
-    def touch(self) -> None:
+    def mark_changed(self) -> None:
         self.version += 1
 
-    def toggle(self) -> None:
+    def toggle_folded(self) -> None:
         self.unfolded = not self.unfolded
-        self.touch()
+        self.mark_changed()
 
 
-class UserEntry(Entry):
-    """What a person wrote, with the files that came along."""
+class UserEntry(TranscriptEntry):
+    """A message of the user, with its attached files."""
 
     def __init__(self, id: str, text: str, files: tuple[FilePart, ...] = (), message_id: str = "") -> None:
         super().__init__(id, message_id)
@@ -37,60 +38,60 @@ class UserEntry(Entry):
         self.files = files
 
 
-class AssistantEntry(Entry):
-    """What the model writes; it grows while `open`."""
+class AssistantEntry(TranscriptEntry):
+    """Text of the model; it is still streaming while `open`."""
 
     def __init__(self, id: str, message_id: str = "", text: str = "", *, open: bool = True) -> None:
         super().__init__(id, message_id)
         self.text = text
         self.open = open
 
-    def add(self, delta: str) -> None:
+    def append_text(self, delta: str) -> None:
         self.text += delta
-        self.touch()
+        self.mark_changed()
 
-    def end(self, text: str) -> None:
+    def finish(self, text: str) -> None:
         self.text = text
         self.open = False
-        self.touch()
+        self.mark_changed()
 
 
 class ReasoningEntry(AssistantEntry):
-    """Reasoning: folded unless somebody wants to read it."""
+    """Reasoning of the model, collapsed by default."""
 
     def __init__(self, id: str, message_id: str = "", text: str = "", *, open: bool = True) -> None:
         super().__init__(id, message_id, text, open=open)
         self.seconds: float | None = None
 
 
-class ToolCallEntry(Entry):
-    """A call, as it is written, runs and ends."""
+class ToolCallEntry(TranscriptEntry):
+    """A tool call, from its streaming input to its result."""
 
     def __init__(self, part: ToolPart) -> None:
         super().__init__(part.id, part.message_id)
         self.part = part
-        self.raw = ""
-        self.live: deque[str] = deque([""], maxlen=LIVE_LINES)
-        self.child = ""  # what an agent that was called is doing
+        self.raw_input = ""
+        self.live_output: deque[str] = deque([""], maxlen=MAX_LIVE_LINES)
+        self.child_activity = ""  # current activity of a called agent
 
-    def write(self, delta: str) -> None:
-        self.raw += delta
-        self.touch()
+    def append_input(self, delta: str) -> None:
+        self.raw_input += delta
+        self.mark_changed()
 
-    def output(self, text: str) -> None:
-        """The last lines of what a running call says."""
+    def append_output(self, text: str) -> None:
+        """Append to the last lines of the running call's output."""
         first, *rest = text.split("\n")
-        self.live[-1] = (self.live[-1] + first)[-2000:]
-        self.live.extend(rest)
-        self.touch()
+        self.live_output[-1] = (self.live_output[-1] + first)[-2000:]
+        self.live_output.extend(rest)
+        self.mark_changed()
 
-    def update(self, part: ToolPart) -> None:
+    def update_part(self, part: ToolPart) -> None:
         self.part = part
-        self.touch()
+        self.mark_changed()
 
 
-class NoticeEntry(Entry):
-    """A word of the program itself; `body` is Markdown that can be unfolded."""
+class NoticeEntry(TranscriptEntry):
+    """A notice of the application, not part of the session; `body` is Markdown that can be expanded."""
 
     def __init__(self, id: str, text: str, kind: NoteKind = "quiet", body: str = "", message_id: str = "") -> None:
         super().__init__(id, message_id)
@@ -99,61 +100,61 @@ class NoticeEntry(Entry):
         self.body = body
 
 
-class CommandEntry(Entry):
-    """A command that the person ran with `!`. `exit` is None while it runs, and "" where it is not known any more."""
+class CommandEntry(TranscriptEntry):
+    """A command that the user ran with `!`. `exit_text` is None while it runs, and "" if it was not stored."""
 
     def __init__(self, id: str, command: str) -> None:
         super().__init__(id)
         self.command = command
         self.text = ""
-        self.exit: str | None = None
+        self.exit_text: str | None = None
 
-    def output(self, text: str) -> None:
+    def append_output(self, text: str) -> None:
         self.text = (self.text + text)[-100_000:]
-        self.touch()
+        self.mark_changed()
 
-    def end(self, words: str) -> None:
-        self.exit = words
-        self.touch()
+    def finish(self, exit_text: str) -> None:
+        self.exit_text = exit_text
+        self.mark_changed()
 
 
 ABORTED = "aborted"
 PLAN_ANSWER = "plan_answer"
 
 
-def entries_of(message: Message) -> Iterator[Entry]:
-    """What a person sees of a message; bookkeeping is not shown."""
+def message_entries(message: Message) -> Iterator[TranscriptEntry]:
+    """Return the visible entries of a message."""
     if message.role == "user":
-        yield from _said(message)
+        yield from _user_entries(message)
         return
     for part in message.parts:
-        found = entry_of(part)
+        found = part_entry(part)
         if found is not None:
             yield found
     if message.error is not None:
-        yield error_note(message)
+        yield error_notice(message)
 
 
-def entry_of(part: object) -> Entry | None:
-    """The entry of a part that is whole; None for what is not shown."""
+def part_entry(part: object) -> TranscriptEntry | None:
+    """Return the entry of a complete part, or None if the part is not shown."""
     match part:
         case TextPart(synthetic=False) if part.text.strip():
             return AssistantEntry(part.id, part.message_id, part.text, open=False)
         case ReasoningPart() if part.text.strip():
             thought = ReasoningEntry(part.id, part.message_id, part.text, open=False)
-            thought.seconds = _seconds(part)
+            thought.seconds = _reasoning_seconds(part)
             return thought
         case ToolPart():
             return ToolCallEntry(part)
         case RetryPart():
             return NoticeEntry(part.id, f"retry {part.attempt}: {part.error}", "warn", message_id=part.message_id)
         case CompactionPart():
-            return compaction_note(part)
+            return compaction_notice(part)
         case _:
             return None
 
 
-def error_note(message: Message) -> NoticeEntry:
+def error_notice(message: Message) -> NoticeEntry:
     error = message.error
     assert error is not None
     if error.type == ABORTED:
@@ -161,14 +162,14 @@ def error_note(message: Message) -> NoticeEntry:
     return NoticeEntry(f"{message.id}-error", f"{error.type}: {error.message}", "bad", message_id=message.id)
 
 
-def compaction_note(part: CompactionPart) -> NoticeEntry:
+def compaction_notice(part: CompactionPart) -> NoticeEntry:
     sizes = (
         f" ({part.tokens_before:,} → {part.tokens_after:,} tokens)" if part.tokens_before and part.tokens_after else ""
     )
-    return NoticeEntry(part.id, f"earlier messages are summarised{sizes}", "quiet", part.summary, part.message_id)
+    return NoticeEntry(part.id, f"earlier messages were summarized{sizes}", "quiet", part.summary, part.message_id)
 
 
-def _said(message: Message) -> Iterator[Entry]:
+def _user_entries(message: Message) -> Iterator[TranscriptEntry]:
     if answer := message.metadata.get(PLAN_ANSWER):
         yield NoticeEntry(f"{message.id}-plan", f"the plan was {answer}", "good", message_id=message.id)
     files = tuple(message.get_parts_by_type(FilePart))
@@ -176,22 +177,22 @@ def _said(message: Message) -> Iterator[Entry]:
     text = "\n".join(shown)
     for part in message.parts:
         if isinstance(part, CompactionPart):
-            yield compaction_note(part)
+            yield compaction_notice(part)
         elif isinstance(part, TextPart) and "command" in part.metadata:
-            yield _ran(part)
+            yield _command_entry(part)
     if text.strip() or files:
         yield UserEntry(message.id, text, files, message.id)
 
 
-def _ran(part: TextPart) -> CommandEntry:
-    """A command of the user's own, which went along with a message."""
+def _command_entry(part: TextPart) -> CommandEntry:
+    """Return the entry of a user command whose output was sent with a message."""
     ran = CommandEntry(part.id, str(part.metadata["command"]))
     ran.message_id = part.message_id
     ran.text = str(part.metadata.get("output", ""))
-    ran.exit = ""
+    ran.exit_text = ""
     return ran
 
 
-def _seconds(part: ReasoningPart) -> float | None:
+def _reasoning_seconds(part: ReasoningPart) -> float | None:
     time = part.time
     return (time.end - time.start) / 1000 if time is not None and time.end is not None else None

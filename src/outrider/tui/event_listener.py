@@ -1,4 +1,4 @@
-"""Hears the engine's events for the screen: what changes the conversation, and what somebody has to answer."""
+"""Consumes engine events for the screen: updates the conversation, and opens dialogs for approvals and questions."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -8,7 +8,7 @@ import msgspec
 from outrider.engine.frontend import AskedQuestion
 from outrider.engine.session_client import EngineClient
 from outrider.errors import ListenerOverflow, OutriderError, ServerAwayError
-from outrider.tui.dialogs import ApprovalPanel, ApprovalView, DialogQueue, Key, QuestionPanel, Taken
+from outrider.tui.dialogs import AnswerHandler, AnswerKey, ApprovalPanel, ApprovalView, DialogQueue, QuestionPanel
 from outrider.tui.screen import ScreenApi
 from outrider.types.events import (
     Event,
@@ -18,121 +18,121 @@ from outrider.types.events import (
     ToolApprovalResultEvent,
 )
 
-BY_PLANS = "terminal"
-_QUESTION = "Shall it be carried out? The session then goes on in agent mode."
-_KEYS = (
-    Key("y", "accept", "carry it out"),
-    Key("c", "change", "change it first"),
-    Key("n", "refuse", "no, because…", "what should be different? The model plans anew"),
-    Key("l", "later", "talk about it first"),
+ANSWERED_BY = "terminal"
+_PLAN_QUESTION = "Execute the plan? The session then continues in agent mode."
+_PLAN_KEYS = (
+    AnswerKey("y", "accept", "execute it"),
+    AnswerKey("c", "change", "edit it first"),
+    AnswerKey("n", "refuse", "no, because…", "what should change? The model makes a new plan"),
+    AnswerKey("l", "later", "discuss it first"),
 )
 
 
-async def ask_about_plan(stage: ScreenApi) -> None:
-    helm = stage.helm
-    session_id = helm.session_id
-    plan = await helm.engine.plan(session_id)
+async def ask_about_plan(ui: ScreenApi) -> None:
+    """Ask the user to accept, edit or reject the plan of the session."""
+    controller = ui.controller
+    session_id = controller.session_id
+    plan = await controller.engine.plan(session_id)
     if plan is None:
         return
-    answer, words = await stage.choose("The plan is ready", _QUESTION, _KEYS)
+    answer, comment = await ui.ask_choice("The plan is ready", _PLAN_QUESTION, _PLAN_KEYS)
     match answer:
         case "accept":
-            await helm.engine.accept_plan(session_id, by=BY_PLANS)
+            await controller.engine.accept_plan(session_id, by=ANSWERED_BY)
         case "change":
-            changed = await stage.edit("Change the plan", plan.text)
+            changed = await ui.edit_text("Edit the plan", plan.text)
             if changed is None:
-                await ask_about_plan(stage)
+                await ask_about_plan(ui)
             else:
-                await helm.engine.accept_plan(session_id, changed, by=BY_PLANS)
+                await controller.engine.accept_plan(session_id, changed, by=ANSWERED_BY)
         case "refuse":
-            await helm.engine.refuse_plan(session_id, words, by=BY_PLANS)
+            await controller.engine.refuse_plan(session_id, comment, by=ANSWERED_BY)
         case _:
-            stage.redraw()
+            ui.redraw()
 
 
-BY = "terminal"
+class ScreenEventListener:
+    """Applies engine events to the conversation, and opens or closes dialogs for approvals and questions."""
 
-
-class Listener:
     def __init__(
-        self, stage: ScreenApi, asking: DialogQueue, start: Callable[[Coroutine[Any, Any, None]], None]
+        self, ui: ScreenApi, dialogs: DialogQueue, start_work: Callable[[Coroutine[Any, Any, None]], None]
     ) -> None:
-        self._stage = stage
-        self._helm = stage.helm
-        self._asking = asking
-        self._start = start
+        self._ui = ui
+        self._controller = ui.controller
+        self._dialogs = dialogs
+        self._start_work = start_work
 
     async def run(self) -> None:
-        """Until it is cancelled. A screen that fell hopelessly behind begins again with what is stored."""
+        """Consume events until cancelled. If the bounded event queue overflows, reload the session from the store."""
         while True:
             try:
-                await self._listen()
+                await self._consume_events()
             except ListenerOverflow:
-                await self._helm.show(self._helm.session_id)
+                await self._controller.show_session(self._controller.session_id)
 
-    async def _listen(self) -> None:
-        async with self._helm.engine.events() as events:
+    async def _consume_events(self) -> None:
+        async with self._controller.engine.events() as events:
             async for event in events:
                 try:
-                    await self._hear(event)
-                except OutriderError as error:  # of a store, for example; what follows is still to be heard
-                    self._stage.tell(f"{type(error).__name__}: {error.message}", "bad")
+                    await self._handle_event(event)
+                except OutriderError as error:  # e.g. of the store; later events are still handled
+                    self._ui.show_notice(f"{type(error).__name__}: {error.message}", "bad")
 
-    async def ask_open(self) -> None:
-        """Questions that were asked before anybody looked."""
-        for approval in await self._helm.engine.approvals(self._helm.session_id):
-            asked = ApprovalView(approval.id, approval.tool, approval.input, approval.description, approval.offers)
-            await self._ask(msgspec.structs.replace(asked, can_last=approval.can_last))
-        for question in await self._helm.bridge.questions(self._helm.session_id):
+    async def ask_pending(self) -> None:
+        """Open dialogs for approvals, questions and a plan that were pending before the session was shown."""
+        for approval in await self._controller.engine.approvals(self._controller.session_id):
+            view = ApprovalView(approval.id, approval.tool, approval.input, approval.description, approval.offers)
+            await self._ask_approval(msgspec.structs.replace(view, can_last=approval.can_persist))
+        for question in await self._controller.client.list_questions(self._controller.session_id):
             await self._ask_question(question)
-        if await self._helm.engine.plan(self._helm.session_id) is not None:
-            self._start(ask_about_plan(self._stage))
+        if await self._controller.engine.plan(self._controller.session_id) is not None:
+            self._start_work(ask_about_plan(self._ui))
 
-    async def _hear(self, event: Event) -> None:
-        concerned = self._helm.conversation.concerns(event)
-        self._helm.hear(event)
+    async def _handle_event(self, event: Event) -> None:
+        concerned = self._controller.conversation.includes_event(event)
+        self._controller.apply_event(event)
         if isinstance(event, SessionUpdatedEvent) and (settled := event.changes.get("settled")):
-            await self._asking.drop_question(settled)  # also where another session is looked at meanwhile
+            await self._dialogs.drop_question(settled)  # also while another session is shown
         if not concerned:
             return
         match event:
             case ToolApprovalRequestedEvent():
-                await self._ask(self._asked(event))
+                await self._ask_approval(self._approval_view(event))
             case ToolApprovalResultEvent():
-                await self._asking.drop_approvals(event.approval_id)
-            case LoopCompletedEvent() if event.session_id == self._helm.session_id:
-                await self._asking.drop_approvals()
-                await self._asking.drop_questions_of(event.session_id)
-                await self._helm.look_at_waiting()
+                await self._dialogs.drop_approvals(event.approval_id)
+            case LoopCompletedEvent() if event.session_id == self._controller.session_id:
+                await self._dialogs.drop_approvals()
+                await self._dialogs.drop_questions_of(event.session_id)
+                await self._controller.refresh_queued_inputs()
             case SessionUpdatedEvent() if question := event.changes.get("question"):
                 await self._ask_question(msgspec.convert(question, AskedQuestion))
-            case SessionUpdatedEvent() if event.session_id == self._helm.session_id:
-                await self._hear_session(event)
+            case SessionUpdatedEvent() if event.session_id == self._controller.session_id:
+                await self._handle_session_update(event)
             case _:
                 pass
-        self._stage.redraw()
+        self._ui.redraw()
 
-    async def _hear_session(self, event: SessionUpdatedEvent) -> None:
+    async def _handle_session_update(self, event: SessionUpdatedEvent) -> None:
         if event.changes.keys() & {"queued", "taken", "withdrawn"}:
-            await self._helm.look_at_waiting()
+            await self._controller.refresh_queued_inputs()
         if event.changes.get("plan"):
-            self._start(ask_about_plan(self._stage))
+            self._start_work(ask_about_plan(self._ui))
 
-    async def _ask_question(self, asked: AskedQuestion) -> None:
-        """The model asks; whoever sits at one of the screens answers."""
-        bridge, panel = self._helm.bridge, QuestionPanel(asked)
+    async def _ask_question(self, question: AskedQuestion) -> None:
+        """Open a dialog for a question of the model; any connected front end may answer it first."""
+        bridge, panel = self._controller.client, QuestionPanel(question)
 
-        async def give(answer: str, words: str) -> None:
+        async def send_answer(answer: str, comment: str) -> None:
             try:
-                await bridge.answer_question(asked.id, panel.answers(answer, words))
+                await bridge.answer_question(question.id, panel.collect_answers(answer, comment))
             except ServerAwayError:
-                await self._ask_question(asked)
+                await self._ask_question(question)
                 raise
 
-        if not self._asking.asks_about(asked.id):
-            await self._asking.put(panel, self._taking(give))
+        if not self._dialogs.asks_about(question.id):
+            await self._dialogs.add_panel(panel, self._answer_in_background(send_answer))
 
-    def _asked(self, event: ToolApprovalRequestedEvent) -> ApprovalView:
+    def _approval_view(self, event: ToolApprovalRequestedEvent) -> ApprovalView:
         return ApprovalView(
             event.approval_id,
             event.tool_name,
@@ -140,34 +140,35 @@ class Listener:
             event.description,
             event.offers,
             event.can_last,
-            "" if event.session_id == self._helm.session_id else event.agent_name,
+            "" if event.session_id == self._controller.session_id else event.agent_name,
         )
 
-    async def _ask(self, asked: ApprovalView) -> None:
-        engine = self._helm.engine
+    async def _ask_approval(self, approval: ApprovalView) -> None:
+        engine = self._controller.engine
 
-        async def give(answer: str, words: str) -> None:
+        async def send_answer(answer: str, comment: str) -> None:
             try:
-                await _answer(engine, asked.id, answer, words)
+                await _answer_approval(engine, approval.id, answer, comment)
             except ServerAwayError:
-                await self._ask(asked)
+                await self._ask_approval(approval)
                 raise
 
-        if not self._asking.asks_about(asked.id):
-            await self._asking.put(ApprovalPanel(asked), self._taking(give))
+        if not self._dialogs.asks_about(approval.id):
+            await self._dialogs.add_panel(ApprovalPanel(approval), self._answer_in_background(send_answer))
 
-    def _taking(self, give: Callable[[str, str], Coroutine[Any, Any, None]]) -> Taken:
-        """An answer is given beside the screen: what is wrong with it is told, and takes nothing else along."""
+    def _answer_in_background(self, send_answer: Callable[[str, str], Coroutine[Any, Any, None]]) -> AnswerHandler:
+        """Return a handler that sends the answer in a background task, so that an error is shown as a notice and does
+        not block the dialog queue."""
 
-        async def taken(answer: str, words: str) -> None:
-            self._start(give(answer, words))
+        async def start_sending(answer: str, comment: str) -> None:
+            self._start_work(send_answer(answer, comment))
 
-        return taken
+        return start_sending
 
 
-async def _answer(engine: EngineClient, approval_id: str, answer: str, words: str) -> None:
+async def _answer_approval(engine: EngineClient, approval_id: str, answer: str, comment: str) -> None:
     match answer:
         case "once" | "session" | "project" | "always":
-            await engine.answer(approval_id, allow=True, scope=answer, by=BY)
+            await engine.answer(approval_id, allow=True, scope=answer, by=ANSWERED_BY)
         case _:
-            await engine.answer(approval_id, allow=False, by=BY, words=words)
+            await engine.answer(approval_id, allow=False, by=ANSWERED_BY, words=comment)

@@ -1,4 +1,4 @@
-"""What commands may do with the screen: choose from a list, show a page, tell, ask, leave."""
+"""Draws the screen each frame, and defines the screen operations that slash commands and the event listener use."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from decimal import Decimal
@@ -10,207 +10,215 @@ from textual.widget import Widget
 
 from outrider.tui.composer import Composer
 from outrider.tui.controller import SessionController
-from outrider.tui.dialogs import ChoicePanel, DialogQueue, Key
+from outrider.tui.dialogs import AnswerKey, ChoicePanel, DialogQueue
 from outrider.tui.entries import NoteKind
-from outrider.tui.rendering.text import clean
-from outrider.tui.theme import Look, ThemePreference, name_of, palette_named
-from outrider.tui.widgets.modals import Drawn, Editor, Item, Picker, Reader
-from outrider.tui.widgets.side_panel import SidePanel, has_something
-from outrider.tui.widgets.status import ActivityLine, Frame, Standing, StatusLine, WaitingLines
-from outrider.tui.widgets.transcript import Transcript
-from outrider.tui.widgets.welcome import Welcome
+from outrider.tui.rendering.text import clean_text
+from outrider.tui.theme import ThemeChoice, ThemePreference, find_palette, theme_name
+from outrider.tui.widgets.modals import EditorScreen, PageScreen, PickerItem, PickerScreen, WidthRenderer
+from outrider.tui.widgets.side_panel import SidePanel, has_activity
+from outrider.tui.widgets.status import ActivityLine, ComposerFrame, QueuedInputLines, StatusInfo, StatusLine
+from outrider.tui.widgets.transcript import TranscriptWidget
+from outrider.tui.widgets.welcome import WelcomeView
 
 W = TypeVar("W", bound=Widget)
 
-FRAME = 1 / 30
-_SLOW = 3  # frames between two turns of the spinner
-_SECOND = 30  # frames between two looks at what runs beside
-WIDE_ENOUGH = 96  # columns from which on there is room beside the conversation
+FRAME_SECONDS = 1 / 30
+_SPINNER_FRAMES = 3  # frames between two steps of the spinner
+_SIDE_PANEL_FRAMES = 30  # frames between two updates of the side panel's running times
+SIDE_PANEL_MIN_COLUMNS = 96  # screen width from which the side panel fits beside the conversation
 
 
-class Drawing:
-    """`dirty` is set by whoever changed something."""
+class ScreenRenderer:
+    """Redraws the widgets once per frame if `dirty` is set; code that changes the model sets it."""
 
     def __init__(self, app: App[int]) -> None:
         self._app = app
         self._frame = 0
-        self._spent: Decimal | None = Decimal(0)
+        self._cost_before_turn: Decimal | None = Decimal(0)
         self._was_busy = False
         self.dirty = True
-        self.side: bool | None = None  # what the user chose; None: shown while there is something
+        self.side_panel_choice: bool | None = None  # the user's choice; None: shown while it has content
 
-    def draw(self, helm: SessionController) -> None:
+    def draw_frame(self, controller: SessionController) -> None:
+        """Draw what has changed. The spinner and the side panel's times are updated without `dirty`, at lower rates."""
         self._frame += 1
-        busy = helm.conversation.activity.busy
+        busy = controller.conversation.activity.busy
         if busy and not self._was_busy:
-            self._spent = helm.conversation.activity.spent
+            self._cost_before_turn = controller.conversation.activity.known_cost
         if self.dirty:
-            self._draw_conversation(helm)
-        if self.dirty or (busy and self._frame % _SLOW == 0):
-            self._one(ActivityLine).show(helm.conversation.activity, spent_before=self._spent)
-        if self.dirty or (self._side_open() and self._frame % _SECOND == 0):
-            self._draw_side(helm)
+            self._draw_conversation(controller)
+        if self.dirty or (busy and self._frame % _SPINNER_FRAMES == 0):
+            self._find_widget(ActivityLine).show_activity(
+                controller.conversation.activity, cost_before=self._cost_before_turn
+            )
+        if self.dirty or (self._side_panel_is_open() and self._frame % _SIDE_PANEL_FRAMES == 0):
+            self._draw_side_panel(controller)
         self.dirty = False
         self._was_busy = busy
 
-    def _draw_conversation(self, helm: SessionController) -> None:
-        entries = helm.conversation.entries
-        transcript, welcome = self._one(Transcript), self._one(Welcome)
-        begun = bool(entries or helm.session_id)
-        transcript.display, welcome.display = begun, not begun
-        transcript.palette = palette_named(self._app.theme)
-        transcript.show(entries)
-        self._one(WaitingLines).show([(item.delivery, item.text) for item in helm.waiting])
-        self._one(StatusLine).show(standing(helm))
-        self._one(Frame).show(helm.mode)
+    def _draw_conversation(self, controller: SessionController) -> None:
+        entries = controller.conversation.entries
+        transcript, welcome = self._find_widget(TranscriptWidget), self._find_widget(WelcomeView)
+        has_content = bool(entries or controller.session_id)
+        transcript.display, welcome.display = has_content, not has_content
+        transcript.palette = find_palette(self._app.theme)
+        transcript.show_entries(entries)
+        self._find_widget(QueuedInputLines).show_inputs(
+            [(item.delivery, item.text) for item in controller.queued_inputs]
+        )
+        self._find_widget(StatusLine).show_status(build_status(controller))
+        self._find_widget(ComposerFrame).show_mode(controller.mode)
 
-    def _draw_side(self, helm: SessionController) -> None:
-        beside, panel = helm.conversation.beside, self._one(SidePanel)
-        wanted = has_something(beside) if self.side is None else self.side
-        panel.display = wanted and self._app.size.width >= WIDE_ENOUGH
+    def _draw_side_panel(self, controller: SessionController) -> None:
+        activity, panel = controller.conversation.side_activity, self._find_widget(SidePanel)
+        show = has_activity(activity) if self.side_panel_choice is None else self.side_panel_choice
+        panel.display = show and self._app.size.width >= SIDE_PANEL_MIN_COLUMNS
         if panel.display:
-            panel.show(beside)
+            panel.show_activity(activity)
 
-    def _side_open(self) -> bool:
-        return bool(self._one(SidePanel).display)
+    def _side_panel_is_open(self) -> bool:
+        return bool(self._find_widget(SidePanel).display)
 
-    def _one(self, kind: type[W]) -> W:
+    def _find_widget(self, kind: type[W]) -> W:
         return self._app.screen_stack[0].query_one(kind)
 
 
-def standing(helm: SessionController) -> Standing:
-    activity = helm.conversation.activity
-    return Standing(
-        mode=helm.mode,
-        model=f"{helm.model.provider}/{helm.model.model}",
-        agent=helm.agent,
-        context=activity.context,
-        context_limit=helm.context_limit,
-        cost=activity.spent,
+def build_status(controller: SessionController) -> StatusInfo:
+    """Return the values of the status line."""
+    activity = controller.conversation.activity
+    return StatusInfo(
+        mode=controller.mode,
+        model=f"{controller.model.provider}/{controller.model.model}",
+        agent=controller.agent,
+        context=activity.context_tokens,
+        context_limit=controller.context_limit,
+        cost=activity.known_cost,
         answers=activity.answers,
-        workspace=helm.workspace,
-        home=helm.settings.home,
+        workspace=controller.workspace,
+        home=controller.settings.home_folder,
     )
 
 
-async def _nothing() -> None:
-    """Nobody asks before the engine is open."""
+async def _ask_nothing() -> None:
+    """Placeholder until the engine is open and an event listener exists."""
 
 
 class TuiScreen:
-    """The `Stage` of the application. The helm comes once the engine is open."""
+    """Implements ScreenApi for the application. `open_controller` is None until the engine is open."""
 
-    def __init__(self, app: App[int], drawing: Drawing, looks: ThemePreference) -> None:
+    def __init__(self, app: App[int], renderer: ScreenRenderer, theme_preference: ThemePreference) -> None:
         self._app = app
-        self._drawing = drawing
-        self._looks = looks
-        self.opened: SessionController | None = None
-        self.ask_open: Callable[[], Awaitable[None]] = _nothing
+        self._renderer = renderer
+        self._theme_preference = theme_preference
+        self.open_controller: SessionController | None = None
+        self.ask_pending: Callable[[], Awaitable[None]] = _ask_nothing
 
     @property
-    def helm(self) -> SessionController:
-        assert self.opened is not None, "nothing is commanded before the engine is open"
-        return self.opened
+    def controller(self) -> SessionController:
+        assert self.open_controller is not None, "commands run only after the engine is open"
+        return self.open_controller
 
-    def one(self, kind: type[W]) -> W:
-        """A widget of the conversation's own screen, whatever lies over it."""
+    def find_widget(self, kind: type[W]) -> W:
+        """Return a widget of the base screen, even if a modal screen is open."""
         return self._app.screen_stack[0].query_one(kind)
 
-    async def pick(self, title: str, items: Sequence[Item], current: str = "") -> str | None:
-        return await self._app.push_screen_wait(Picker(title, items, current))
+    async def pick_item(self, title: str, items: Sequence[PickerItem], current: str = "") -> str | None:
+        return await self._app.push_screen_wait(PickerScreen(title, items, current))
 
-    def read(self, title: str, text: str | Drawn) -> None:
-        self._app.push_screen(Reader(title, text))
+    def show_page(self, title: str, text: str | WidthRenderer) -> None:
+        self._app.push_screen(PageScreen(title, text))
 
-    def tell(self, text: str, kind: NoteKind = "quiet", body: str = "") -> None:
-        if self.opened is None:
-            self._app.notify(clean(text), severity="error", markup=False, timeout=30)
+    def show_notice(self, text: str, kind: NoteKind = "quiet", body: str = "") -> None:
+        if self.open_controller is None:
+            self._app.notify(clean_text(text), severity="error", markup=False, timeout=30)
             return
-        self.opened.conversation.note(text, kind, body)
+        self.open_controller.conversation.add_notice(text, kind, body)
         self.redraw()
 
-    async def edit(self, title: str, text: str) -> str | None:
-        return await self._app.push_screen_wait(Editor(title, text))
+    async def edit_text(self, title: str, text: str) -> str | None:
+        return await self._app.push_screen_wait(EditorScreen(title, text))
 
-    async def choose(self, title: str, text: str, keys: Sequence[Key]) -> tuple[str, str]:
-        return await self.one(DialogQueue).ask(ChoicePanel(title, text, keys))
+    async def ask_choice(self, title: str, text: str, keys: Sequence[AnswerKey]) -> tuple[str, str]:
+        return await self.find_widget(DialogQueue).ask_and_wait(ChoicePanel(title, text, keys))
 
-    async def confirm(self, title: str, text: str, yes: str) -> bool:
-        answer, _ = await self.choose(title, text, (Key("y", "yes", yes), Key("n", "no", "no")))
+    async def ask_confirmation(self, title: str, text: str, yes: str) -> bool:
+        answer, _ = await self.ask_choice(title, text, (AnswerKey("y", "yes", yes), AnswerKey("n", "no", "no")))
         return answer == "yes"
 
-    async def shown(self) -> None:
-        await self.one(DialogQueue).leave()
-        if self.helm.session_id:
-            await self.ask_open()
+    async def session_shown(self) -> None:
+        await self.find_widget(DialogQueue).leave_session()
+        if self.controller.session_id:
+            await self.ask_pending()
         self.redraw()
 
     def redraw(self) -> None:
-        self._drawing.dirty = True
+        self._renderer.dirty = True
 
-    def offer(self, text: str) -> None:
-        self.one(Composer).set(text)
+    def fill_composer(self, text: str) -> None:
+        self.find_widget(Composer).set_text(text)
 
-    def switch_look(self, look: Look | None) -> None:
-        self._looks.choose(look or ("light" if self._looks.palette.dark else "dark"))
-        self._app.theme = name_of(self._looks.palette)
-        self.one(Welcome).draw()
+    def switch_theme(self, look: ThemeChoice | None) -> None:
+        self._theme_preference.set_theme(look or ("light" if self._theme_preference.palette.dark else "dark"))
+        self._app.theme = theme_name(self._theme_preference.palette)
+        self.find_widget(WelcomeView).draw_welcome()
         self.redraw()
 
-    def leave(self) -> None:
+    def quit_app(self) -> None:
         self._app.exit(0)
 
 
 class ScreenApi(Protocol):
+    """The screen operations that slash commands and the event listener may use."""
+
     @property
-    def helm(self) -> SessionController: ...
+    def controller(self) -> SessionController: ...
 
-    async def pick(self, title: str, items: Sequence[Item], current: str = "") -> str | None:
-        """What somebody chose of a list."""
+    async def pick_item(self, title: str, items: Sequence[PickerItem], current: str = "") -> str | None:
+        """Let the user pick an item; returns its value, or None."""
         ...
 
-    def read(self, title: str, text: str | Drawn) -> None:
-        """Show a page to read: Markdown, or lines that are drawn for a width."""
+    def show_page(self, title: str, text: str | WidthRenderer) -> None:
+        """Show a page: Markdown, or a function that renders lines for a width."""
         ...
 
-    def tell(self, text: str, kind: NoteKind = "quiet", body: str = "") -> None:
-        """A line in the conversation, which is not stored."""
+    def show_notice(self, text: str, kind: NoteKind = "quiet", body: str = "") -> None:
+        """Add a notice to the conversation; it is not stored in the session."""
         ...
 
-    async def confirm(self, title: str, text: str, yes: str) -> bool: ...
+    async def ask_confirmation(self, title: str, text: str, yes: str) -> bool: ...
 
-    async def edit(self, title: str, text: str) -> str | None:
-        """A text as somebody left it, or None."""
+    async def edit_text(self, title: str, text: str) -> str | None:
+        """Let the user edit a text; returns it, or None if cancelled."""
         ...
 
-    async def choose(self, title: str, text: str, keys: Sequence[Key]) -> tuple[str, str]:
-        """The answer to a question in place of the composer, and words that came with it."""
+    async def ask_choice(self, title: str, text: str, keys: Sequence[AnswerKey]) -> tuple[str, str]:
+        """Ask a question in place of the composer; returns the answer and its free text."""
         ...
 
-    async def shown(self) -> None:
-        """Another session is on the screen: questions of the one before go, its own are asked."""
+    async def session_shown(self) -> None:
+        """Replace the dialogs of the previous session with the pending ones of the session now shown."""
         ...
 
     def redraw(self) -> None: ...
 
-    def offer(self, text: str) -> None:
-        """Put words into the composer, to be changed and said."""
+    def fill_composer(self, text: str) -> None:
+        """Put a text into the composer for editing."""
         ...
 
-    def switch_look(self, look: Look | None) -> None:
-        """None stands for the other one."""
+    def switch_theme(self, look: ThemeChoice | None) -> None:
+        """Switch to a theme; None toggles between dark and light."""
         ...
 
-    def leave(self) -> None: ...
+    def quit_app(self) -> None: ...
 
 
-Run = Callable[[ScreenApi, str], Coroutine[Any, Any, None]]
+CommandHandler = Callable[[ScreenApi, str], Coroutine[Any, Any, None]]
 
 
-class Command(msgspec.Struct, frozen=True):
-    """`argument` says what may follow the name."""
+class SlashCommand(msgspec.Struct, frozen=True):
+    """A slash command; `argument` describes its optional argument in the help."""
 
     name: str
     note: str
-    run: Run
+    run: CommandHandler
     argument: str = ""

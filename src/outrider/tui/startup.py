@@ -1,4 +1,7 @@
-"""From the settings to an open engine; trust is asked for first, since a workspace's own files count only with it."""
+"""Start-up of the application: asks for trust, opens or attaches to an engine, and finds the first session.
+
+Trust comes first, because configuration files of the workspace take effect only if the user trusts the folder.
+"""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -7,85 +10,86 @@ import msgspec
 
 from outrider.config.settings import Settings
 from outrider.engine.factory import standard_engine
-from outrider.engine.frontend import OpenQuestions
-from outrider.engine.session_client import LocalBridge, SessionClient
+from outrider.engine.frontend import QuestionQueue
+from outrider.engine.session_client import LocalSessionClient, SessionClient
 from outrider.project.trust import TrustItem, WorkspaceTrust, find_project
 from outrider.tui.controller import SessionController
-from outrider.tui.dialogs import ChoicePanel, DialogQueue, Key
+from outrider.tui.dialogs import AnswerKey, ChoicePanel, DialogQueue
 
-MOST_SHOWN = 1200
-EMBEDDED = (
-    "This is the embedded model: it runs on your machine and needs no key. It is small: good for questions about "
-    "files, commands and short changes, not for large work. A stronger one: set ANTHROPIC_API_KEY, OPENAI_API_KEY or "
-    "GEMINI_API_KEY, or OPENAI_BASE_URL for a server of your own."
+MAX_SHOWN_CHARS = 1200
+EMBEDDED_MODEL_NOTICE = (
+    "This is the embedded model. It runs on your machine and needs no key, but it is small: use it for questions about "
+    "files, commands and short changes, not for large tasks. For a stronger model, set ANTHROPIC_API_KEY, "
+    "OPENAI_API_KEY or GEMINI_API_KEY, or OPENAI_BASE_URL for a custom server."
 )
-_KEYS = (
-    Key("t", "trust", "trust this folder"),
-    Key("n", "no", "go on without these files"),
-    Key("q", "quit", "quit"),
+_TRUST_KEYS = (
+    AnswerKey("t", "trust", "trust this folder"),
+    AnswerKey("n", "no", "continue without these files"),
+    AnswerKey("q", "quit", "quit"),
 )
 
-OpenBridge = Callable[[Settings], Awaitable[SessionClient]]
-Attach = Callable[[Settings], AbstractAsyncContextManager[SessionClient]]
+OpenClient = Callable[[Settings], Awaitable[SessionClient]]
+AttachClient = Callable[[Settings], AbstractAsyncContextManager[SessionClient]]
 
 
-class Start(msgspec.Struct, frozen=True):
-    """What the application begins with. `settings` reads them anew: once a folder is trusted they are others. `attach`
-    leads to a server, whose sessions are then shown; `place` is its address."""
+class StartOptions(msgspec.Struct, frozen=True):
+    """Start options. `settings` reads the settings again on every call, since trusting a folder changes them. `attach`
+    connects to the server at `server_url`."""
 
     settings: Callable[[], Settings]
     session: str = ""
     resume: bool = False
     prompt: str = ""
-    attach: Attach | None = None
-    place: str = ""
+    attach: AttachClient | None = None
+    server_url: str = ""
 
 
-def engines(stack: AsyncExitStack, attach: Attach | None = None) -> OpenBridge:
-    """Opens the standard engine, or leads to a server's; both are closed with the stack."""
+def engine_opener(stack: AsyncExitStack, attach: AttachClient | None = None) -> OpenClient:
+    """Return a function that opens the standard engine or connects to a server; the stack closes it."""
 
-    async def open_bridge(settings: Settings) -> SessionClient:
+    async def open_client(settings: Settings) -> SessionClient:
         if attach is not None:
             return await stack.enter_async_context(attach(settings))
-        questions = OpenQuestions(providers=settings.providers)
+        questions = QuestionQueue(providers=settings.providers)
         engine = standard_engine(
             settings, workspace=settings.workspace, attended=True, bus=questions.bus, ask=questions.ask
         )
-        return LocalBridge(await stack.enter_async_context(engine), settings, questions)
+        return LocalSessionClient(await stack.enter_async_context(engine), settings, questions)
 
-    return open_bridge
+    return open_client
 
 
-async def ask_about_trust(settings: Settings, asking: DialogQueue) -> str:
-    """What was said about a workspace whose files would count; "" where nothing had to be asked."""
-    trust = WorkspaceTrust(find_project(settings.workspace, settings.home), settings.folders.trust)
-    items = trust.waiting() if trust.trusted else trust.items()
+async def ask_about_trust(settings: Settings, dialogs: DialogQueue) -> str:
+    """Ask whether to trust the workspace's configuration files; returns the answer, or "" if nothing is pending."""
+    trust = WorkspaceTrust(find_project(settings.workspace, settings.home_folder), settings.folders.trust_file)
+    items = trust.unapproved_items() if trust.trusted else trust.list_items()
     if not items:
         return ""
-    answer, _ = await asking.ask(trust_panel(trust, items))
+    answer, _ = await dialogs.ask_and_wait(trust_panel(trust, items))
     if answer == "trust":
         trust.trust(items)
     return answer
 
 
 def trust_panel(trust: WorkspaceTrust, items: tuple[TrustItem, ...]) -> ChoicePanel:
-    """Everything that would count is shown before it does."""
-    shown = "\n\n".join(_described(item) for item in items)
+    """Build the trust dialog, which shows every file that would take effect."""
+    shown = "\n\n".join(_describe_item(item) for item in items)
     text = (
-        f"`{trust.project.root}` brings files that would instruct the agent or start programs. "
-        f"They count only if you trust them.\n\n{shown}"
+        f"`{trust.project.root}` contains files that instruct the agent or start programs. "
+        f"They take effect only if you trust them.\n\n{shown}"
     )
-    return ChoicePanel("Do you trust this folder?", text, _KEYS)
+    return ChoicePanel("Do you trust this folder?", text, _TRUST_KEYS)
 
 
-def _described(item: TrustItem) -> str:
-    content = item.content if len(item.content) <= MOST_SHOWN else f"{item.content[:MOST_SHOWN]}\n…"
+def _describe_item(item: TrustItem) -> str:
+    content = item.content if len(item.content) <= MAX_SHOWN_CHARS else f"{item.content[:MAX_SHOWN_CHARS]}\n…"
     fence = "`" * max(3, _longest_run(content) + 1)
     runs = " (starts a program)" if item.executable else ""
     return f"**{item.kind}** {item.name}{runs}\n\n{fence}\n{content}\n{fence}"
 
 
 def _longest_run(text: str) -> int:
+    """Return the length of the longest run of backticks; a Markdown fence must be longer."""
     longest = run = 0
     for character in text:
         run = run + 1 if character == "`" else 0
@@ -93,18 +97,18 @@ def _longest_run(text: str) -> int:
     return longest
 
 
-def notices_of(settings: Settings) -> tuple[str, ...]:
-    """What the user should know at the beginning; of the embedded model, what it is good for."""
+def startup_notices(settings: Settings) -> tuple[str, ...]:
+    """Return the notices for the welcome screen, including one about the embedded model if it is in use."""
     kinds = {provider.name: provider.kind for provider in settings.providers}
     embedded = kinds.get(settings.agents[0].provider) == "local"
-    return (*settings.notices, EMBEDDED) if embedded else settings.notices
+    return (*settings.notices, EMBEDDED_MODEL_NOTICE) if embedded else settings.notices
 
 
-async def first_session(helm: SessionController, start: Start) -> str:
-    """The session to begin with; "" for a new one."""
-    if start.session:
-        return (await helm.archive.find(start.session)).id
-    if not start.resume:
+async def find_first_session(controller: SessionController, options: StartOptions) -> str:
+    """Return the id of the session to open first, or "" for a new one."""
+    if options.session:
+        return (await controller.archive.find_session(options.session)).id
+    if not options.resume:
         return ""
-    found = await helm.archive.sessions(1, workspace=helm.bridge.folder)
+    found = await controller.archive.list_sessions(1, workspace=controller.client.folder)
     return found[0].id if found else ""

@@ -1,4 +1,4 @@
-"""Dark or light: what the user chose, kept between starts, else what the terminal says of itself."""
+"""Color palettes and themes, and the stored theme choice; `auto` uses the terminal's background color."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +12,7 @@ from outrider.config.environment import has_light_background
 
 
 class Palette(msgspec.Struct, frozen=True, kw_only=True):
-    """Colours by what they mean. `quiet` is for what need not be read, `faint` for lines and marks."""
+    """Colors by purpose: `quiet` for secondary text, `faint` for lines and marks."""
 
     dark: bool
     background: str
@@ -38,7 +38,7 @@ class Palette(msgspec.Struct, frozen=True, kw_only=True):
     ) -> Style:
         return Style(color=getattr(self, colour), bold=bold, italic=italic, underline=underline)
 
-    def on(self, background: str, colour: str = "text", *, bold: bool | None = None) -> Style:
+    def style_on(self, background: str, colour: str = "text", *, bold: bool | None = None) -> Style:
         return Style(color=getattr(self, colour), bgcolor=getattr(self, background), bold=bold)
 
 
@@ -84,10 +84,10 @@ LIGHT = Palette(
 )
 
 
-def theme(palette: Palette) -> Theme:
-    """The palette as a Textual theme, so that widgets and lines look alike."""
+def build_theme(palette: Palette) -> Theme:
+    """Convert a palette to a Textual theme, so that widgets and rendered lines use the same colors."""
     return Theme(
-        name=name_of(palette),
+        name=theme_name(palette),
         primary=palette.accent,
         secondary=palette.link,
         accent=palette.accent,
@@ -116,40 +116,44 @@ def theme(palette: Palette) -> Theme:
     )
 
 
-def name_of(palette: Palette) -> str:
+def theme_name(palette: Palette) -> str:
+    """Return the name of the palette's Textual theme."""
     return "outrider-dark" if palette.dark else "outrider-light"
 
 
-def palette_named(name: str) -> Palette:
-    return LIGHT if name == name_of(LIGHT) else DARK
+def find_palette(name: str) -> Palette:
+    """Return the palette of a Textual theme name; DARK is the default."""
+    return LIGHT if name == theme_name(LIGHT) else DARK
 
 
-Look = Literal["dark", "light", "auto"]
+ThemeChoice = Literal["dark", "light", "auto"]
 
 
-class _Kept(msgspec.Struct, frozen=True):
-    theme: Look = "auto"
+class _StoredTheme(msgspec.Struct, frozen=True):
+    theme: ThemeChoice = "auto"
 
 
 class ThemePreference:
+    """The user's theme choice, stored as JSON in the data folder."""
+
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._chosen = self._read()
+        self._chosen = self._read_file()
 
     @property
     def palette(self) -> Palette:
         light = has_light_background() if self._chosen == "auto" else self._chosen == "light"
         return LIGHT if light else DARK
 
-    def choose(self, look: Look) -> None:
-        """A look that cannot be kept is worth no complaint."""
+    def set_theme(self, look: ThemeChoice) -> None:
+        """Set and store the theme choice; write errors are ignored, and the choice then lasts until exit."""
         self._chosen = look
         with suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._file.write_bytes(msgspec.json.encode(_Kept(look)))
+            self._file.write_bytes(msgspec.json.encode(_StoredTheme(look)))
 
-    def _read(self) -> Look:
+    def _read_file(self) -> ThemeChoice:
         try:
-            return msgspec.json.decode(self._file.read_bytes(), type=_Kept).theme
+            return msgspec.json.decode(self._file.read_bytes(), type=_StoredTheme).theme
         except (OSError, msgspec.MsgspecError):
             return "auto"

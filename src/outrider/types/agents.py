@@ -1,4 +1,4 @@
-"""Agents, the providers they think with, their limits, and the messages that they send each other."""
+"""Agent, Provider, Limits, and the messages that agents send each other."""
 
 from decimal import Decimal
 from typing import Any, Literal
@@ -13,9 +13,10 @@ ProviderKind = Literal["anthropic", "openai", "openai-responses", "google", "loc
 
 
 class Provider(msgspec.Struct, frozen=True):
-    """Where a model is reached. Without `api_key` and `base_url` the vendor's usual environment variables count.
+    """A configured way to reach models. Without `api_key` and `base_url` the vendor's usual environment variables
+    apply.
 
-    `base_url` is what the vendor's own SDK takes: OpenAI's ends in /v1, Anthropic's and Google's have no version.
+    `base_url` has the form that the vendor's SDK takes: OpenAI's ends in /v1, Anthropic's and Google's have no version.
     """
 
     name: str
@@ -26,7 +27,7 @@ class Provider(msgspec.Struct, frozen=True):
     options: dict[str, Any] = {}
 
     def __repr__(self) -> str:
-        """Without the key and the headers: this text ends up in logs and tracebacks."""
+        """Omits the key and the headers, because this text appears in logs and tracebacks."""
         key = "given" if self.api_key else "not given"
         return f"Provider(name={self.name!r}, kind={self.kind!r}, base_url={self.base_url!r}, api_key: {key})"
 
@@ -35,7 +36,7 @@ class Provider(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds over a run and all the agents in it; None is no bound."""
+    """Limits of a run, shared by all of its agents; None means unlimited."""
 
     turns: int | None = 100
     seconds: float | None = None
@@ -46,8 +47,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Agent(msgspec.Struct, frozen=True):
-    """An equal among agents. `tools=None` is every tool of the run; a tuple of names narrows it. `stream=False` asks
-    for answers in one piece, for models and gateways that cannot do otherwise."""
+    """A named agent: instructions, a model and permissions.
+
+    `tools=None` gives it every tool of the run; a tuple of names limits it to these. `stream=False` requests answers
+    without streaming, for models and gateways that do not support it."""
 
     name: str
     instructions: str
@@ -68,7 +71,7 @@ class Agent(msgspec.Struct, frozen=True):
 
 
 class AgentMessage(msgspec.Struct, frozen=True):
-    """One agent's word to another: the call (forward) or what came back (return)."""
+    """A message between agents: the call (`forward`) or its result (`return`)."""
 
     type: Literal["forward", "return"]
     sender: str

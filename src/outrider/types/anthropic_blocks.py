@@ -1,4 +1,4 @@
-"""Content blocks of the Anthropic shape, read into parts (an SDK object or a dict)."""
+"""Converts Anthropic content blocks (SDK objects or dicts) to parts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,8 @@ _OPAQUE = {"server_tool_use", "mcp_tool_use", "compaction", "container_upload", 
 
 
 def part_from_anthropic(block: Any) -> ModelPart:
-    """The part of one content block; what the part has no field for is kept and written back by `to_api_format`."""
+    """Converts one content block. Fields that the part does not have are preserved in its metadata and returned by
+    `to_api_format`. Raises ValueError for an unknown or invalid block."""
     fields = as_dict(block)
     kind = fields.get("type")
     if isinstance(kind, str) and (kind in _OPAQUE or kind.endswith("_tool_result")):
@@ -33,7 +34,7 @@ def part_from_anthropic(block: Any) -> ModelPart:
 
 
 def as_dict(block: Any) -> dict[str, Any]:
-    """A block as a dict: it may be an SDK object (pydantic), a part of ours, or a dict already."""
+    """Converts a block to a dict: an SDK object (pydantic), a part, or a dict."""
     if is_object(block):
         return block
     if isinstance(block, PartBase):
@@ -48,7 +49,7 @@ def as_dict(block: Any) -> dict[str, Any]:
 
 
 def content_blocks(content: Any) -> list[dict[str, Any]]:
-    """Message content as a list of blocks: a string is one text block."""
+    """Returns message content as a list of blocks; a string is one text block."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     if content is None:
@@ -57,7 +58,7 @@ def content_blocks(content: Any) -> list[dict[str, Any]]:
 
 
 def _rest(fields: dict[str, Any], *known: str) -> dict[str, Any]:
-    """Metadata that keeps the fields we have no name for (cache_control, citations, caller, …)."""
+    """Returns metadata with the fields that the part does not have (cache_control, citations, caller, …)."""
     rest = {name: value for name, value in fields.items() if name not in ("type", *known)}
     return {"anthropic": rest} if rest else {}
 
@@ -97,7 +98,7 @@ def _tool_result(fields: dict[str, Any]) -> ToolResultPart:
     is_error = fields.get("is_error")
     metadata = _rest(fields, "tool_use_id", "content", *(("is_error",) if is_error else ()))
     if content != result_content(text, attachments):
-        metadata["content"] = content  # absent, or blocks in an order of their own
+        metadata["content"] = content  # absent, or blocks in another order
     return ToolResultPart(
         tool_use_id=_string(fields, "tool_use_id"),
         content=text,

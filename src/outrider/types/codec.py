@@ -1,4 +1,4 @@
-"""JSON of parts: the registry of kinds, decoding that keeps what it does not know, and validation before storing."""
+"""JSON encoding of parts: the registry of part types, lossless decoding of unknown types, validation before storing."""
 
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -31,7 +31,7 @@ from outrider.types.validate import convert, listed, validation_error
 
 
 class UnknownPart:
-    """A part of a kind that this version does not know, kept exactly as it was stored."""
+    """A part of a type that this version does not know, preserved exactly as it was stored."""
 
     __slots__ = ("raw",)
 
@@ -79,12 +79,12 @@ AnyPart = PartBase | UnknownPart
 _FOR_MODELS = (ToolUsePart.type, ToolResultPart.type)
 _kinds: dict[str, Any] = {cls.type: cls for cls in (*STORED_KINDS, ToolUsePart, ToolResultPart)}
 
-_plain_classes: set[type[Any]] = set()  # kinds that write themselves: a dataclass is more than its fields
+_plain_classes: set[type[Any]] = set()  # classes that are encoded by their own `to_dict`
 
 
 def register_part_type(name: str, cls: type[Any]) -> None:
-    """Add a part kind of one's own: a PartBase with `tag=name`, or a plain class with `from_dict` and `to_dict`,
-    whose objects get `id`, `session_id` and `message_id` when they are added to a message."""
+    """Registers a custom part type: a PartBase with `tag=name`, or a plain class with `from_dict` and `to_dict`, whose
+    instances get `id`, `session_id` and `message_id` when they are added to a message."""
     if _kinds.get(name, cls) is not cls:
         raise ValueError(f"part type {name!r} is already {_kinds[name].__name__}")
     if issubclass(cls, PartBase):
@@ -102,12 +102,12 @@ def register_part_type(name: str, cls: type[Any]) -> None:
 
 
 def part_types() -> dict[str, type[Any]]:
-    """Every kind that can be read, by its `type`."""
+    """Returns every part class that can be decoded, by its `type`."""
     return dict(_kinds)
 
 
 def part_from_dict(value: dict[str, Any]) -> Any:
-    """A part from plain data; an unknown type raises ValueError (stored data goes through `load_part`)."""
+    """Builds a part from plain data. Raises ValueError for an unknown type; stored data is read with `load_part`."""
     if not isinstance(value, dict):  # pyright: ignore[reportUnnecessaryIsInstance]  data from outside
         raise PartValidationError(f"a part is an object, got {type(value).__name__}")
     name = value.get("type")
@@ -120,7 +120,7 @@ def part_from_dict(value: dict[str, Any]) -> Any:
 
 
 def adopt(part: Any, message_id: str, session_id: str) -> None:
-    """Fill in the owners of a part that enters a message; a user's own class need not know of them."""
+    """Sets the owner ids of a part that is added to a message; a custom class need not define these fields."""
     if take_owners := getattr(part, "adopt", None):
         take_owners(message_id, session_id)
         return
@@ -128,11 +128,11 @@ def adopt(part: Any, message_id: str, session_id: str) -> None:
         raise PartValidationError(f"{type(part).__name__} is no part (see register_part_type)")
     owners = {"id": getattr(part, "id", "") or new_id(), "message_id": message_id, "session_id": session_id}
     for name, value in owners.items():
-        object.__setattr__(part, name, value)  # which also a frozen dataclass takes
+        object.__setattr__(part, name, value)  # works for a frozen dataclass too
 
 
 def load_part(value: dict[str, Any]) -> AnyPart:
-    """A stored part: one of an unknown kind is kept as it is."""
+    """Builds a stored part; one of an unknown type becomes an UnknownPart."""
     if isinstance(value.get("type"), str) and value["type"] not in _kinds:
         return UnknownPart(value)
     return part_from_dict(value)
@@ -149,7 +149,7 @@ def encode_parts(parts: Iterable[AnyPart]) -> bytes:
 
 
 def decode_part(data: bytes | str) -> AnyPart:
-    """A stored part from JSON. Raises PartValidationError, with the field's name, for damaged data."""
+    """Decodes a stored part. Raises PartValidationError that names the field for damaged data."""
     try:
         return _decoders()[0].decode(data)
     except msgspec.DecodeError:
@@ -157,7 +157,7 @@ def decode_part(data: bytes | str) -> AnyPart:
 
 
 def decode_parts(data: bytes | str) -> list[AnyPart]:
-    """The fast way for a whole list; one unknown part sends only itself the slow way."""
+    """Decodes a list of stored parts in one call; only if that fails, each part is decoded separately."""
     try:
         return _decoders()[1].decode(data)
     except msgspec.DecodeError:
@@ -165,12 +165,13 @@ def decode_parts(data: bytes | str) -> list[AnyPart]:
 
 
 def plain(value: Any) -> Any:
-    """Builtins of a value that may hold parts of any kind."""
+    """Converts a value that may contain parts of any type to dicts, lists, strings and numbers."""
     return listed(msgspec.to_builtins(value, enc_hook=_to_dict))
 
 
 def validate_part(part: AnyPart) -> None:
-    """What must hold before a part is stored; raises PartValidationError that names the field."""
+    """Checks a part before it is stored, including the types of its fields. Raises PartValidationError that names the
+    field."""
     check_part(part)
     if isinstance(part, PartBase):
         try:
@@ -180,7 +181,7 @@ def validate_part(part: AnyPart) -> None:
 
 
 def check_part(part: AnyPart) -> None:
-    """As `validate_part`, for one whose fields are known to be of their types."""
+    """Like `validate_part`, without the check of field types."""
     for field in ("id", "session_id", "message_id"):
         found = getattr(part, field, None)
         if not is_id(found):
@@ -210,9 +211,9 @@ def _to_dict(value: Any) -> Any:
 
 @cache
 def _decoders() -> tuple[msgspec.json.Decoder[Any], msgspec.json.Decoder[Any]]:
-    """For one part and for a list of them; made again when a kind is added."""
+    """Returns the decoders for one part and for a list; the cache is cleared when a part type is registered."""
     structs = tuple(cls for cls in _kinds.values() if issubclass(cls, msgspec.Struct))
-    union: Any = Union[structs]  # noqa: UP007  made at run time
+    union: Any = Union[structs]  # noqa: UP007  built at run time
     return msgspec.json.Decoder(union), msgspec.json.Decoder(list[union])
 
 

@@ -82,7 +82,7 @@ class UsageReport(msgspec.Struct, frozen=True, tag="UsageReport"):
     turns: int = 1
 
 
-class Happened(msgspec.Struct, frozen=True, tag="Happened"):
+class RemoteEvent(msgspec.Struct, frozen=True, tag="Happened"):
     """What an agent of another process did on the way to its answer: heard, and kept by its own process only. Without
     a session it was the one that answers, otherwise one that was called there."""
 
@@ -106,7 +106,7 @@ Delta = (
     | PartEnd
     | Retry
     | UsageReport
-    | Happened
+    | RemoteEvent
     | Finish
 )
 

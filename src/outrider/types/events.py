@@ -1,6 +1,6 @@
-"""Everything that can be heard on the bus. An event says what happened; it never asks for anything."""
+"""Event classes. An event reports what happened; it never requests anything."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import msgspec
 
@@ -11,9 +11,9 @@ from outrider.types.validate import convert, is_object
 
 
 class Event(msgspec.Struct, kw_only=True, frozen=True, tag_field="type", tag=True):
-    """Base class. A subclass states its stored name with `tag`; without one its class name is used.
+    """Base class of events. A subclass declares its stored name with `tag`; the default is its class name.
 
-    `droppable` events are deltas: a slow listener may miss them, since the full value follows."""
+    `droppable` events are deltas: a slow listener may miss them, because the full value follows."""
 
     droppable: ClassVar[bool] = False
     timestamp: int = msgspec.field(default_factory=now_ms)
@@ -64,8 +64,8 @@ class LLMRequestEvent(Event, frozen=True, tag="LLMRequestEvent"):
 
 
 class LLMResponseEvent(Event, frozen=True, tag="LLMResponseEvent"):
-    """Counts do not overlap, as in `Tokens`: input without what a cache gave or took, output without reasoning.
-    `cost` is the exact decimal as text; None when no price is known."""
+    """A step of a model has ended. Token counts are disjoint, as in `Tokens`. `cost` is an exact decimal string; None
+    if no price is known."""
 
     stop_reason: str | None = None
     has_tool_use: bool = False
@@ -92,7 +92,7 @@ class ToolExecutionStartedEvent(Event, frozen=True, tag="ToolExecutionStartedEve
 
 
 class ToolExecutionCompletedEvent(Event, frozen=True, tag="ToolExecutionCompletedEvent"):
-    """`reason` says why a call ended in error, in the words of its state."""
+    """A tool call has ended. `reason` is that of the error state."""
 
     tool_name: str
     success: bool = True
@@ -102,8 +102,8 @@ class ToolExecutionCompletedEvent(Event, frozen=True, tag="ToolExecutionComplete
 
 
 class ToolApprovalRequestedEvent(Event, frozen=True, tag="ToolApprovalRequestedEvent"):
-    """`offers` are the rules that a yes for longer would keep; it is offered only if the question `can_last`. `server`
-    is the address of another one, where the call would run."""
+    """A call needs approval. `offers` are the rules that a lasting answer would store, possible only if `can_last`.
+    `server` is the URL of the server on which the call would run, if it is another one."""
 
     tool_name: str
     description: str = ""
@@ -123,7 +123,8 @@ class ToolApprovalResultEvent(Event, frozen=True, tag="ToolApprovalResultEvent")
 
 
 class MessageAddedEvent(Event, frozen=True, tag="MessageAddedEvent"):
-    """`seq` is the session's number of the change; None for an answer that begins, which is kept a moment later."""
+    """A message was added. `seq` is the sequence number of the change; None for an answer that has just started and is
+    stored a moment later."""
 
     role: str
     part_count: int = 0
@@ -138,7 +139,7 @@ class ContextCompactionEvent(Event, frozen=True, tag="ContextCompactionEvent"):
 
 
 class PartUpdatedEvent(Event, frozen=True, tag="PartUpdatedEvent"):
-    """A part's full value: made, changed or ended. `seq` is the session's number of the change."""
+    """The full value of a part that was added, changed or ended. `seq` is the sequence number of the change."""
 
     part: Any
     seq: int | None = None
@@ -149,7 +150,7 @@ class PartUpdatedEvent(Event, frozen=True, tag="PartUpdatedEvent"):
 
 
 class PartDeltaEvent(Event, frozen=True, tag="PartDeltaEvent"):
-    """A piece of text or reasoning as it arrives; `field` says which."""
+    """A streamed chunk of text or reasoning; `field` says which."""
 
     droppable: ClassVar[bool] = True
     message_id: str
@@ -159,7 +160,7 @@ class PartDeltaEvent(Event, frozen=True, tag="PartDeltaEvent"):
 
 
 class ToolInputDeltaEvent(Event, frozen=True, tag="ToolInputDeltaEvent"):
-    """A piece of a call's input while the model writes it."""
+    """A streamed chunk of a call's input."""
 
     droppable: ClassVar[bool] = True
     message_id: str
@@ -169,7 +170,7 @@ class ToolInputDeltaEvent(Event, frozen=True, tag="ToolInputDeltaEvent"):
 
 
 class ToolOutputEvent(Event, frozen=True, tag="ToolOutputEvent"):
-    """Partial output of a running call."""
+    """A chunk of output of a running call."""
 
     droppable: ClassVar[bool] = True
     tool_name: str
@@ -191,7 +192,7 @@ class BudgetExceededEvent(Event, frozen=True, tag="BudgetExceededEvent"):
 
 
 class AgentCalledEvent(Event, frozen=True, tag="AgentCalledEvent"):
-    """`agent_name` calls `callee`; `call_id` joins it to the return."""
+    """`agent_name` calls the agent `callee`; AgentReturnedEvent has the same `call_id`."""
 
     callee: str
     message: str = ""
@@ -207,7 +208,7 @@ class AgentReturnedEvent(Event, frozen=True, tag="AgentReturnedEvent"):
 
 
 class SessionUpdatedEvent(Event, frozen=True, tag="SessionUpdatedEvent"):
-    """What changed about a session as a whole: title, mode, agent, usage."""
+    """Fields of a session that changed: title, mode, agent, usage."""
 
     changes: dict[str, Any] = {}
     seq: int | None = None
@@ -233,8 +234,8 @@ class ProcessExitedEvent(Event, frozen=True, tag="ProcessExitedEvent"):
 
 
 class FilesRestoredEvent(Event, frozen=True, tag="FilesRestoredEvent"):
-    """Changes of files were undone or redone; `left_alone` are those that somebody else has changed since, or may
-    have. `message_id` is where the transcript says so."""
+    """File changes were undone or redone. `left_alone` are files that were not touched, because another program may
+    have changed them since. `message_id` is the note in the transcript."""
 
     direction: str
     files: tuple[str, ...] = ()
@@ -249,17 +250,57 @@ class DeltasDroppedEvent(Event, frozen=True, tag="DeltasDroppedEvent"):
 
 
 class ErrorEvent(Event, frozen=True, tag="ErrorEvent"):
-    """A failure that ended something; `error_type` is the class name of the exception."""
+    """An error ended a turn or another operation; `error_type` is the class name of the exception."""
 
     error_type: str
     message: str
 
 
-EVENT_TYPES: dict[str, type[Event]] = {str(cls.__struct_config__.tag): cls for cls in Event.__subclasses__()}
+StandardEvent = (
+    LoopStartedEvent
+    | LoopCompletedEvent
+    | TurnStartedEvent
+    | TurnCompletedEvent
+    | StateChangedEvent
+    | LLMRequestEvent
+    | LLMResponseEvent
+    | ToolExecutionStartedEvent
+    | ToolExecutionCompletedEvent
+    | ToolApprovalRequestedEvent
+    | ToolApprovalResultEvent
+    | MessageAddedEvent
+    | ContextCompactionEvent
+    | PartUpdatedEvent
+    | PartDeltaEvent
+    | ToolInputDeltaEvent
+    | ToolOutputEvent
+    | RetryScheduledEvent
+    | BudgetExceededEvent
+    | AgentCalledEvent
+    | AgentReturnedEvent
+    | SessionUpdatedEvent
+    | ProcessStartedEvent
+    | ProcessOutputEvent
+    | ProcessExitedEvent
+    | FilesRestoredEvent
+    | DeltasDroppedEvent
+    | ErrorEvent
+)
+"""Every event class of this package. A `match` over it that ends with `assert_never` covers new classes by force."""
+
+EVENT_TYPES: dict[str, type[Event]] = {str(cls.__struct_config__.tag): cls for cls in get_args(StandardEvent)}
+
+
+def is_standard_event(event: Event) -> bool:
+    """Returns False for an event class that a program has added."""
+    return type(event) in _STANDARD
+
+
+_STANDARD = frozenset(EVENT_TYPES.values())
 
 
 def event_from_dict(value: dict[str, Any]) -> Event:
-    """An event from plain data; an unknown type raises ValueError."""
+    """Builds an event from plain data. Raises ValueError for an unknown type."""
     cls = EVENT_TYPES.get(value.get("type", ""))
     if cls is None:
         raise ValueError(f"unknown event type {value.get('type')!r}")

@@ -1,6 +1,6 @@
-"""Ids of sessions, messages and parts (UUIDs of version 7), and the wall clock that they and events begin with.
+"""Ids of sessions, messages and parts (UUID version 7), and the wall clock used by ids and events.
 
-Everything else takes the time as an argument.
+Other code takes the time as an argument, so that tests can set it.
 """
 
 import os
@@ -13,17 +13,18 @@ _AT_ONCE = 64
 _RANDOM_BITS = int("0fff3fffffffffffffff" * _AT_ONCE, 16)
 _VERSION_BITS = int("70008000000000000000" * _AT_ONCE, 16)
 _endings: deque[str] = deque()
-os.register_at_fork(after_in_child=_endings.clear)  # a child must not use those of its parent
+os.register_at_fork(after_in_child=_endings.clear)  # a forked child must not reuse the parent's random bytes
 _CANONICAL = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 def now_ms() -> int:
-    """Unix milliseconds."""
+    """Returns the time in Unix milliseconds."""
     return time.time_ns() // 1_000_000
 
 
 def new_id() -> str:
-    """A fresh UUIDv7. Ids sort roughly by time; order within a session is its sequence number, never an id."""
+    """Returns a new UUIDv7. Ids sort roughly by time; the order within a session is its sequence number, never an
+    id."""
     try:
         ending = _endings.pop()
     except IndexError:
@@ -33,13 +34,13 @@ def new_id() -> str:
 
 @lru_cache(maxsize=1)
 def _beginning(moment: int) -> str:
-    """The same for all ids of a millisecond."""
+    """The time prefix, which all ids of one millisecond share."""
     digits = f"{moment & 0xFFFF_FFFF_FFFF:012x}"
     return f"{digits[:8]}-{digits[8:]}"
 
 
 def _more_endings() -> str:
-    """All that is random, for many ids: a system call for each would take longer than all the rest."""
+    """Generates the random suffixes of many ids with one system call, since a call per id would dominate the cost."""
     digits = f"{int.from_bytes(os.urandom(10 * _AT_ONCE), 'big') & _RANDOM_BITS | _VERSION_BITS:x}"
     starts = range(0, len(digits), 20)
     first, *more = [f"-{digits[at : at + 4]}-{digits[at + 4 : at + 8]}-{digits[at + 8 : at + 20]}" for at in starts]
@@ -48,11 +49,11 @@ def _more_endings() -> str:
 
 
 def is_id(value: object) -> bool:
-    """Whether this is a UUID in its canonical form (any version: imported sessions bring their own)."""
+    """Returns whether the value is a canonical UUID string of any version (imported sessions have other versions)."""
     return isinstance(value, str) and _is_canonical(value)
 
 
 @lru_cache(maxsize=1024)
 def _is_canonical(text: str) -> bool:
-    """Remembered: every part names its session and its message."""
+    """Cached, because every part of a session repeats the same session and message ids."""
     return _CANONICAL.fullmatch(text) is not None

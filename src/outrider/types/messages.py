@@ -1,4 +1,4 @@
-"""A message: a role, its parts, and what is known about how it came to be."""
+"""Message: a role, its parts, and metadata such as agent, model, tokens and cost."""
 
 from collections.abc import Callable
 from decimal import Decimal
@@ -21,7 +21,7 @@ P = TypeVar("P")
 
 _ROLES = get_args(Role)
 
-# Held only while one slot of a list of parts is swapped.
+# Held only while one element of a list of parts is replaced.
 _part_lock = RLock()
 
 
@@ -36,7 +36,7 @@ class MessagePath(msgspec.Struct, frozen=True):
 
 
 class MessageError(msgspec.Struct, frozen=True):
-    """Why an answer ended early, in the words of whoever ended it."""
+    """Why an answer ended early: the error's class name and message."""
 
     type: str
     message: str
@@ -44,7 +44,7 @@ class MessageError(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True):
-    """One message of a transcript. Parts are immutable; the list of them grows, and `update_part` swaps one.
+    """One message of a transcript. Parts are immutable; `add_part` appends one, `update_part` replaces one.
 
     The fields after `metadata` are for users (to `summary`) and for assistants (from `parent_id`).
     """
@@ -76,7 +76,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
         self._check_unique_ids()
 
     def add_part(self, part: AnyPart | dict[str, Any]) -> AnyPart:
-        """Append a part, which from now on belongs to this message; its id must be new here."""
+        """Appends a part and sets its owner ids. Raises PartValidationError if its id exists in this message."""
         with _part_lock:
             part = _as_stored(part)
             if any(other.id == getattr(part, "id", None) for other in self.parts):
@@ -85,7 +85,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
         return owned
 
     def put_part(self, part: AnyPart) -> None:
-        """Give a part its new value, or append one that is new here."""
+        """Replaces the part with the same id, or appends the part."""
         with _part_lock:
             for position, other in enumerate(self.parts):
                 if other.id == part.id:
@@ -94,7 +94,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
             self.parts.append(self._own(part))
 
     def update_part(self, part_id: str, change: Callable[[Any], AnyPart]) -> AnyPart:
-        """Replace a part by `change(part)`, atomically: updates from several threads follow one another."""
+        """Replaces a part by `change(part)` under a lock, so that updates from several threads do not overlap."""
         with _part_lock:
             for position, part in enumerate(self.parts):
                 if part.id == part_id:
@@ -103,7 +103,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
         raise PartValidationError(f"message {self.id} has no part {part_id}", field="id")
 
     def join(self, session_id: str) -> None:
-        """Make this message, and all its parts, part of a session. What has no proper id cannot join one."""
+        """Sets the session id of this message and of its parts. Raises PartValidationError for an invalid id."""
         for value in (self, *self.parts):
             _check_id(value.id)
         self.session_id = session_id
@@ -114,7 +114,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
         return [part for part in self.parts if isinstance(part, cls)]
 
     def get_text_content(self) -> str:
-        """What a person would read as this message's text."""
+        """Returns the text of all text parts that are not ignored."""
         return "".join(part.text for part in self.parts if isinstance(part, TextPart) and not part.ignored)
 
     def get_tool_uses(self) -> list[ToolUsePart]:
@@ -127,14 +127,14 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
         return None
 
     def to_api_format(self) -> dict[str, Any]:
-        """This message alone in the neutral (Anthropic) format; results of its calls belong to the next one."""
+        """Returns this message in the neutral (Anthropic) format; results of its calls belong to the next message."""
         if self.metadata.get("content") == "string":
             return {"role": self.role, "content": self.get_text_content()}
         visible = (part for part in self.parts if isinstance(part, PartBase) and not getattr(part, "ignored", False))
         return {"role": self.role, "content": [block for part in visible if (block := _block(part))]}
 
     def to_dict(self) -> dict[str, Any]:
-        """Each part in its own words: a user's dataclass may write more than its fields."""
+        """Returns plain data; each part is converted by its own `to_dict`, which a custom class may override."""
         return plain(msgspec.structs.asdict(self) | {"parts": [part.to_dict() for part in self.parts]})
 
     @classmethod
@@ -143,14 +143,14 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
 
     @classmethod
     def from_anthropic_response(cls, role: Role, content: Any) -> Self:
-        """A message from API content: a string, SDK objects or dicts. A tool use becomes a pending call."""
+        """Builds a message from API content: a string, SDK objects or dicts. A tool use becomes a pending call."""
         message = cls(role, [part_from_anthropic(block) for block in content_blocks(content)])
         if isinstance(content, str):
             message.metadata["content"] = "string"
         return message
 
     def validate(self) -> None:
-        """What must hold before a message is stored; raises PartValidationError that names the field."""
+        """Checks the message before it is stored. Raises PartValidationError that names the field."""
         for field in ("id", "session_id"):
             if not is_id(getattr(self, field)):
                 raise PartValidationError(
@@ -197,7 +197,7 @@ def _as_stored(part: AnyPart | dict[str, Any]) -> AnyPart:
 
 
 def _pending(use: ToolUsePart) -> ToolPart:
-    """A call as it is stored, from the call as a model wrote it."""
+    """Converts a tool use of a model to a stored call."""
     return ToolPart(
         call_id=use.tool_id,
         tool=use.tool_name,

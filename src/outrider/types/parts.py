@@ -1,4 +1,4 @@
-"""The parts of a message: twelve kinds that are stored, and the two into which a tool call is split for a model."""
+"""Message parts: twelve kinds that are stored, and the two kinds into which a tool call is split for a model."""
 
 from decimal import Decimal
 from typing import Any, ClassVar, Literal, Self, get_args
@@ -36,7 +36,7 @@ class RetryTime(msgspec.Struct, frozen=True):
 
 
 class TextRange(msgspec.Struct, frozen=True):
-    """The words of a prompt that stand for a mention, and where they stood."""
+    """A mention in a prompt: its text, and its character positions."""
 
     value: str
     start: int
@@ -44,11 +44,15 @@ class TextRange(msgspec.Struct, frozen=True):
 
 
 class FileSource(msgspec.Struct, frozen=True, tag_field="type", tag="file"):
+    """A file of the workspace."""
+
     path: str
     text: TextRange | None = None
 
 
 class SymbolSource(msgspec.Struct, frozen=True, tag_field="type", tag="symbol"):
+    """A symbol in a source file; `kind` and `range` are those of the Language Server Protocol."""
+
     path: str
     name: str
     kind: int = 0
@@ -68,7 +72,7 @@ Source = FileSource | SymbolSource | ResourceSource
 
 
 class PartBase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every part has. The two owner ids are empty until the part is added to a message of a session."""
+    """Base class of parts. `session_id` and `message_id` are empty until the part is added to a message."""
 
     type: ClassVar[str] = ""
     id: str = msgspec.field(default_factory=new_id)
@@ -87,13 +91,13 @@ class PartBase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return convert(value, cls)
 
     def adopt(self, message_id: str, session_id: str) -> None:
-        """Fill in the owners when the part enters a message: the one late initialisation of a frozen value."""
+        """Sets the owner ids when the part is added to a message: the only late initialisation of a frozen value."""
         force_setattr(self, "message_id", message_id)
         force_setattr(self, "session_id", session_id)
 
 
 class TextPart(PartBase, frozen=True, tag_field="type", tag="text"):
-    """`synthetic` text was written by the program for the model; `ignored` text is for people only."""
+    """Text. `synthetic` text was written by the program for the model; `ignored` text is not sent to the model."""
 
     type: ClassVar[Literal["text"]] = "text"
     text: str
@@ -107,8 +111,8 @@ class TextPart(PartBase, frozen=True, tag_field="type", tag="text"):
 
 
 class ReasoningPart(PartBase, frozen=True, tag_field="type", tag="reasoning"):
-    """`provider_state` is what the provider wants back word for word (a signature, encrypted content, a whole
-    opaque block); it is replayed only to the model family that `provider_state["family"]` names."""
+    """Reasoning of a model. `provider_state` is opaque data that the provider requires unchanged in later requests (a
+    signature, encrypted content, a block); it is sent only to the model family named by `provider_state["family"]`."""
 
     type: ClassVar[Literal["reasoning"]] = "reasoning"
     text: str
@@ -125,6 +129,8 @@ class ReasoningPart(PartBase, frozen=True, tag_field="type", tag="reasoning"):
 
 
 class ToolPart(PartBase, frozen=True, tag_field="type", tag="tool"):
+    """A tool call and its result in one part, so that a call without a result cannot be stored."""
+
     type: ClassVar[Literal["tool"]] = "tool"
     call_id: str
     tool: str
@@ -133,7 +139,7 @@ class ToolPart(PartBase, frozen=True, tag_field="type", tag="tool"):
 
     @property
     def display_status(self) -> DisplayStatus:
-        """The six words that people see."""
+        """The status that front ends show."""
         match self.state:
             case ToolPending(phase="streaming"):
                 return "generating"
@@ -154,21 +160,22 @@ class ToolPart(PartBase, frozen=True, tag_field="type", tag="tool"):
 
     @property
     def repeatable(self) -> bool:
-        """Whether its tool said, when it began, that it is safe to run it twice."""
+        """Whether the tool declared, when the call started, that running it twice is safe."""
         return self.metadata.get(REPEATABLE) is True
 
     @property
     def asks(self) -> bool:
-        """Whether it does nothing but wait for a person's answer."""
+        """Whether the call only waits for a person's answer."""
         return self.metadata.get(ASKS) is True
 
     def with_state(self, state: ToolState) -> "ToolPart":
-        """The part after a move; repeating a move gives the part back, an illegal one raises."""
+        """Returns the part after a transition. Repeating a transition returns the same part; raises
+        InvalidStateTransition for one that is not allowed."""
         moved = move(self.state, state)
         return self if moved is self.state else replace(self, state=moved)
 
     def update_state(self, state: ToolState) -> "ToolPart":
-        """The part with another value of the same status (a new phase, title or progress)."""
+        """Returns the part with another value of the same status: a new phase, title or progress."""
         if state.status != self.state.status:
             return self.with_state(state)
         return replace(self, state=state)
@@ -188,7 +195,7 @@ class ToolPart(PartBase, frozen=True, tag_field="type", tag="tool"):
 
 
 class FilePart(PartBase, frozen=True, tag_field="type", tag="file"):
-    """`url` is a data:, file: or https: address. What goes to a model is data: or https:."""
+    """A file. `url` is a data:, file: or https: URL; requests to a model contain data: or https: only."""
 
     type: ClassVar[Literal["file"]] = "file"
     mime: str
@@ -202,11 +209,15 @@ class FilePart(PartBase, frozen=True, tag_field="type", tag="file"):
 
 
 class StepStartPart(PartBase, frozen=True, tag_field="type", tag="step-start"):
+    """Marks the start of a step, with the snapshot of the workspace at that time."""
+
     type: ClassVar[Literal["step-start"]] = "step-start"
     snapshot: str | None = None
 
 
 class StepFinishPart(PartBase, frozen=True, tag_field="type", tag="step-finish"):
+    """Marks the end of a step, with its finish reason, tokens and cost."""
+
     type: ClassVar[Literal["step-finish"]] = "step-finish"
     reason: str
     snapshot: str | None = None
@@ -215,11 +226,15 @@ class StepFinishPart(PartBase, frozen=True, tag_field="type", tag="step-finish")
 
 
 class SnapshotPart(PartBase, frozen=True, tag_field="type", tag="snapshot"):
+    """A snapshot of the workspace's files."""
+
     type: ClassVar[Literal["snapshot"]] = "snapshot"
     snapshot: str
 
 
 class PatchPart(PartBase, frozen=True, tag_field="type", tag="patch"):
+    """Files that were changed by a step."""
+
     type: ClassVar[Literal["patch"]] = "patch"
     hash: str
     files: tuple[str, ...] = ()
@@ -229,7 +244,7 @@ class PatchPart(PartBase, frozen=True, tag_field="type", tag="patch"):
 
 
 class AgentPart(PartBase, frozen=True, tag_field="type", tag="agent"):
-    """A mention of an agent in the user's words."""
+    """A mention of an agent in the user's text."""
 
     type: ClassVar[Literal["agent"]] = "agent"
     name: str
@@ -237,11 +252,15 @@ class AgentPart(PartBase, frozen=True, tag_field="type", tag="agent"):
 
 
 class ModelRef(msgspec.Struct, frozen=True):
+    """A model by the names of its provider and of the model."""
+
     provider: str
     model: str
 
 
 class SubtaskPart(PartBase, frozen=True, tag_field="type", tag="subtask"):
+    """A task that was delegated to another agent, with the session in which that agent works."""
+
     type: ClassVar[Literal["subtask"]] = "subtask"
     agent: str
     description: str = ""
@@ -251,6 +270,8 @@ class SubtaskPart(PartBase, frozen=True, tag_field="type", tag="subtask"):
 
 
 class RetryPart(PartBase, frozen=True, tag_field="type", tag="retry"):
+    """A request that failed and was sent again."""
+
     type: ClassVar[Literal["retry"]] = "retry"
     attempt: int
     error: str
@@ -258,7 +279,7 @@ class RetryPart(PartBase, frozen=True, tag_field="type", tag="retry"):
 
 
 class CompactionPart(PartBase, frozen=True, tag_field="type", tag="compaction"):
-    """Stands for all that came before `tail_start_id` (a message): `summary` takes its place in the prompt."""
+    """Replaces all messages before `tail_start_id` in the prompt by `summary`."""
 
     type: ClassVar[Literal["compaction"]] = "compaction"
     auto: bool = False
@@ -270,7 +291,7 @@ class CompactionPart(PartBase, frozen=True, tag_field="type", tag="compaction"):
 
 
 class ToolUsePart(PartBase, frozen=True, tag_field="type", tag="tool_use"):
-    """A call, as a model sees it."""
+    """A tool call as it is sent to a model."""
 
     type: ClassVar[Literal["tool_use"]] = "tool_use"
     tool_id: str
@@ -289,7 +310,7 @@ class ToolUsePart(PartBase, frozen=True, tag_field="type", tag="tool_use"):
 
 
 class ToolResultPart(PartBase, frozen=True, tag_field="type", tag="tool_result"):
-    """The end of a call, as a model sees it."""
+    """The result of a tool call as it is sent to a model."""
 
     type: ClassVar[Literal["tool_result"]] = "tool_result"
     tool_use_id: str
@@ -329,7 +350,7 @@ STORED_KINDS: tuple[type[Part], ...] = get_args(Part)
 
 
 def tool_result(call: ToolPart, call_id: str | None = None) -> ToolResultPart | None:
-    """The result of a call as a model sees it, under the call's id; None while the call is open."""
+    """Returns the result of a call as it is sent to a model; None while the call has not ended."""
     state = call.state
     match state:
         case ToolCompleted() | ToolError():
@@ -347,7 +368,7 @@ def tool_result(call: ToolPart, call_id: str | None = None) -> ToolResultPart | 
 
 
 def file_block(mime: str, url: str, filename: str | None = None) -> dict[str, Any]:
-    """The neutral content block of a file: an image, or a document with its name."""
+    """Returns the provider-neutral content block of a file: an image, or a document with its name."""
     block: dict[str, Any] = {
         "type": "image" if mime.startswith("image/") else "document",
         "source": _source(mime, url),
@@ -358,7 +379,7 @@ def file_block(mime: str, url: str, filename: str | None = None) -> dict[str, An
 
 
 def result_content(text: str, attachments: tuple[Attachment, ...]) -> str | list[dict[str, Any]]:
-    """The content of a tool result: plain text, or blocks once there is more than text."""
+    """Returns the content of a tool result: a string, or a list of blocks if there are attachments."""
     if not attachments:
         return text
     return [*([{"type": "text", "text": text}] if text else []), *map(attachment_block, attachments)]

@@ -1,4 +1,4 @@
-"""What is asked of a model: one neutral request for every provider."""
+"""The provider-neutral request: prompt, tools, settings."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
@@ -13,7 +13,7 @@ ReasoningEffort = Literal["minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class ModelMessage(msgspec.Struct, frozen=True):
-    """A message as a model gets it. Roles alternate; results stand at the head of the user message that answers."""
+    """A message as it is sent to a model. Roles alternate; tool results come first in the user message that answers."""
 
     role: Role
     content: tuple[ModelPart, ...]
@@ -23,9 +23,9 @@ class ModelMessage(msgspec.Struct, frozen=True):
 
 
 class Prompt(Sequence[ModelMessage]):
-    """The messages of a request: append-only, so that what was encoded for one request is reused by the next.
+    """The messages of a request: an append-only list that caches encoded bytes per wire format.
 
-    Each wire format encodes a message once; asking again costs only the messages that are new.
+    A later request encodes only the new messages and reuses the rest, so its prefix is byte-identical.
     """
 
     __slots__ = ("_encoded", "_messages", "_opening", "_rewritten")
@@ -40,9 +40,8 @@ class Prompt(Sequence[ModelMessage]):
         self._messages.append(message)
 
     def encoded(self, form: str, encode: Callable[[ModelMessage], bytes]) -> bytearray:
-        """All messages, comma-separated, as `encode` writes them. `form` names all that the bytes depend on.
-
-        The caller copies the result and never changes it."""
+        """Returns all messages, encoded by `encode` and separated by commas. `form` is the cache key: it names
+        everything that the bytes depend on. The caller copies the result and never modifies it."""
         count, buffer = self._encoded.get(form, (0, bytearray()))
         for position in range(count, len(self._messages)):
             written = encode(self._messages[position])
@@ -53,15 +52,15 @@ class Prompt(Sequence[ModelMessage]):
         return buffer
 
     def opening(self, made_of: object, write: Callable[[], bytes]) -> bytes:
-        """What is sent before the messages: the same from request to request, as long as what it is made of is."""
+        """Returns the bytes before the messages, cached as long as `made_of` is equal."""
         known = self._opening
         if known is None or known[0] != made_of:
             self._opening = known = (made_of, write())
         return known[1]
 
     def rewritten(self, form: str, rewrite: "Rewrite") -> "Prompt":
-        """The same conversation in another form, message for message: a prompt that grows with this one, so that its
-        bytes are as stable. `rewrite` is given the message and the one before it."""
+        """Returns a cached prompt with every message converted by `rewrite(message, previous)`. It grows with this one,
+        so its bytes are as stable."""
         other = self._rewritten.setdefault(form, Prompt())
         for position in range(len(other), len(self._messages)):
             before = self._messages[position - 1] if position else None
@@ -94,7 +93,7 @@ Rewrite = Callable[[ModelMessage, ModelMessage | None], ModelMessage]
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
-    """A tool as it is offered to a model. `parameters` is a JSON schema of type object."""
+    """A tool definition that is sent to a model. `parameters` is a JSON schema of type object."""
 
     name: str
     description: str
@@ -103,7 +102,7 @@ class ToolSpec(msgspec.Struct, frozen=True):
 
 
 class ToolChoice(msgspec.Struct, frozen=True):
-    """Whether the model may (auto), must (required), must not (none) call, or must call the one that is named."""
+    """Whether the model may call tools (auto), must (required), must not (none), or must call `tool` (tool)."""
 
     mode: Literal["auto", "required", "none", "tool"] = "auto"
     tool: str | None = None
@@ -120,7 +119,8 @@ class OutputSchema(msgspec.Struct, frozen=True):
 
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`max_output_tokens=None` is the model's own maximum. `extra` is merged into the body as it is, last."""
+    """Sampling and output settings. `max_output_tokens=None` means the model's maximum. `extra` is merged into the
+    request body last, unchanged."""
 
     max_output_tokens: int | None = None
     reasoning: bool = False
@@ -135,8 +135,8 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Allowance(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left of a run's limits and rights for whoever answers with agents and tools of its own. `depth` is how
-    many levels of agents it may open; None is no bound."""
+    """The remaining limits and permissions of a run, sent to an agent of another server. `depth` is the number of agent
+    levels that it may open; None means unlimited."""
 
     mode: str = "agent"
     depth: int = 8
@@ -149,12 +149,14 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True):
+    """One request to a model, independent of the provider."""
+
     model: str
     prompt: Prompt
     system: str | None = None
     tools: tuple[ToolSpec, ...] = ()
     settings: ModelSettings = ModelSettings()
     stream: bool = True
-    conversation: str = ""  # a stable name of the conversation, for providers that route caches by it
-    workspace: str = ""  # where it works; it stays on this machine, and is for models that run here
-    allowance: Callable[[], Allowance] = Allowance  # asked by agents of other processes; models have their settings
+    conversation: str = ""  # a stable id of the conversation, for providers that route their cache by it
+    workspace: str = ""  # used by models that run on this machine; never sent
+    allowance: Callable[[], Allowance] = Allowance  # used by agents of other servers only

@@ -1,12 +1,12 @@
-"""The life of a tool call: pending → running → completed | error, as values that offer only their legal moves.
+"""Tool call state machine: pending → running → completed | error, as values that have only their legal transitions.
 
     ToolPending ──start──▶ ToolRunning ──complete──▶ ToolCompleted
          │                      └───────fail───────▶ ToolError
          └── fail: only a call that never ran ─────────▲
 
-After a crash a running call may be put back to where it was (`again`), if its tool is safe to repeat; nothing else may.
-Moves return new values. `move` is the same table for states that come from outside: repeating a move changes
-nothing, any other raises InvalidStateTransition.
+After a crash a running call whose tool is safe to repeat may be reset to pending (`again`). Transitions return new
+values. `move` checks states that come from outside: repeating a transition changes nothing, any other one that is not
+in the table raises InvalidStateTransition.
 """
 
 from typing import Any, ClassVar, Literal, get_args
@@ -18,9 +18,10 @@ from outrider.errors import InvalidStateTransition
 from outrider.types.validate import convert
 
 NO_OUTPUT = "(no output)"
-REPEATABLE = "repeatable"  # in a part's metadata, from the moment its call began
-ASKS = "asks"  # likewise: the call does nothing but wait for a person's answer
-LEFT_OPEN = "left_open"  # in a part's metadata: the session in which the agent that it called waits for an answer
+# Keys in a part's metadata, set when the call starts.
+REPEATABLE = "repeatable"  # running the call twice is safe
+ASKS = "asks"  # the call only waits for a person's answer
+LEFT_OPEN = "left_open"  # the session in which the called agent waits for an answer
 
 ToolPhase = Literal["streaming", "ready", "awaiting_approval"]
 ToolErrorReason = Literal["failed", "denied", "rejected", "canceled", "timeout", "interrupted", "invalid_input"]
@@ -39,7 +40,7 @@ class RunningTime(msgspec.Struct, frozen=True):
 
 
 class EndedTime(msgspec.Struct, frozen=True):
-    """A call that never ran starts and ends at the same moment. `compacted`: when its output left the prompt."""
+    """Start and end are equal for a call that never ran. `compacted`: when its output was removed from the prompt."""
 
     start: int
     end: int
@@ -47,7 +48,7 @@ class EndedTime(msgspec.Struct, frozen=True):
 
 
 class Attachment(msgspec.Struct, frozen=True):
-    """A file that goes with a message or a tool result: base64 `data`, or a `url`."""
+    """A file attached to a message or a tool result: base64 `data`, or a `url`."""
 
     mime_type: str
     data: str | None = None
@@ -60,12 +61,14 @@ class Attachment(msgspec.Struct, frozen=True):
 
 
 def _read_time(state: msgspec.Struct, time: Any, cls: type[RunningTime] | type[EndedTime]) -> None:
-    """People write times as plain dicts."""
+    """Accepts a plain dict as a time."""
     if time.__class__ is dict:
         force_setattr(state, "time", convert(time, cls))
 
 
 class ToolError(msgspec.Struct, frozen=True, tag_field="status", tag="error"):
+    """The call failed, was denied, canceled or interrupted; `reason` says which."""
+
     status: ClassVar[ToolStatus] = "error"
     ended: ClassVar[bool] = True
     input: dict[str, Any]
@@ -86,6 +89,8 @@ class ToolError(msgspec.Struct, frozen=True, tag_field="status", tag="error"):
 
 
 class ToolCompleted(msgspec.Struct, frozen=True, tag_field="status", tag="completed"):
+    """The call returned. An empty output becomes `(no output)`, since some APIs reject empty results."""
+
     status: ClassVar[ToolStatus] = "completed"
     ended: ClassVar[bool] = True
     input: dict[str, Any]
@@ -108,13 +113,15 @@ class ToolCompleted(msgspec.Struct, frozen=True, tag_field="status", tag="comple
             force_setattr(self, "attachments", tuple(self.attachments))
 
     def compact(self, at: int) -> "ToolCompleted":
-        """The output is kept here and leaves the prompt; doing it again changes nothing."""
+        """Removes the output from the prompt; it stays in this value. Calling it again changes nothing."""
         if self.time.compacted is not None:
             return self
         return replace(self, time=replace(self.time, compacted=at))
 
 
 class ToolRunning(msgspec.Struct, frozen=True, tag_field="status", tag="running"):
+    """The tool is running; `title` and `metadata` report its progress."""
+
     status: ClassVar[ToolStatus] = "running"
     ended: ClassVar[bool] = False
     input: dict[str, Any]
@@ -167,18 +174,18 @@ class ToolRunning(msgspec.Struct, frozen=True, tag_field="status", tag="running"
         )
 
     def again(self) -> "ToolPending":
-        """Before its start, once more: for a call that a crash cut off and whose tool is safe to repeat."""
+        """Returns to pending, for a call that was interrupted by a crash and whose tool is safe to repeat."""
         return ToolPending(input=self.input, phase="ready")
 
     def expired(self, limit_ms: int, at: int) -> "ToolRunning | ToolError":
-        """This state, or its end by timeout once the call has run longer than `limit_ms`."""
+        """Returns a timeout error if the call has run longer than `limit_ms`, else this state."""
         if at - self.time.start <= limit_ms:
             return self
         return self.fail(f"timed out after {limit_ms / 1000:g} s", at, reason="timeout")
 
 
 class ToolPending(msgspec.Struct, frozen=True, tag_field="status", tag="pending"):
-    """`raw` is the input as the model wrote it, which may be cut or not JSON at all."""
+    """The call has not started. `raw` is the input text of the model, which may be incomplete or invalid JSON."""
 
     status: ClassVar[ToolStatus] = "pending"
     ended: ClassVar[bool] = False
@@ -231,7 +238,7 @@ TOOL_STATES: tuple[type[ToolState], ...] = get_args(ToolState)
 
 
 def move(current: ToolState, to: ToolState) -> ToolState:
-    """`current` after a move to `to`; a repeated move gives `current` back unchanged."""
+    """Returns the state after a transition from `current` to `to`; a repeated transition returns `current`."""
     if to.status == current.status:
         return current
     if to.status not in VALID_TRANSITIONS[current.status]:

@@ -1,4 +1,4 @@
-"""Tokens and money."""
+"""Token counts and cost."""
 
 from decimal import Decimal
 
@@ -6,13 +6,15 @@ import msgspec
 
 
 class CacheTokens(msgspec.Struct, frozen=True):
+    """Prompt tokens that were read from or written to the provider's prompt cache."""
+
     read: int = 0
     write: int = 0
 
 
 class Tokens(msgspec.Struct, frozen=True):
-    """Disjoint counts that add up: `input` excludes what was read from or written to a cache,
-    `output` excludes reasoning where the provider tells them apart."""
+    """Disjoint token counts that add up to `total`: `input` excludes tokens read from or written to a cache, `output`
+    excludes reasoning tokens if the provider reports them separately."""
 
     input: int = 0
     output: int = 0
@@ -26,7 +28,7 @@ class Tokens(msgspec.Struct, frozen=True):
 
     @property
     def prompt(self) -> int:
-        """All that was sent, cached or not: what counts against the context window."""
+        """Tokens of the request, cached or not: the size that is limited by the context window."""
         return self.input + self.cache.read + self.cache.write
 
     def __add__(self, other: "Tokens") -> "Tokens":
@@ -39,7 +41,7 @@ class Tokens(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What a session or a run has used. `total_cost` is None as soon as one answer had no known price."""
+    """Usage of a session or a run. `total_cost` is None as soon as one answer has no known price."""
 
     tokens: Tokens = Tokens()
     total_cost: Decimal | None = Decimal(0)

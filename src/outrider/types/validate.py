@@ -16,16 +16,17 @@ _AT = re.compile(r"at `\$\.?(?P<path>[^`]*)`")
 
 
 def is_object(value: object) -> TypeGuard[JsonObject]:
-    """Whether this came from a JSON object (whose keys are always strings)."""
+    """Returns whether the value was a JSON object, whose keys are always strings."""
     return isinstance(value, dict)
 
 
 def convert(value: Any, cls: type[S]) -> S:
-    """`value` as a `cls`. Fields that a newer version added are kept: the result is of a subclass that has them."""
+    """Converts plain data to `cls`. Fields that a newer version has added are preserved: the result is then an instance
+    of a subclass with these fields. Raises PartValidationError that names the field."""
     try:
         return msgspec.convert(value, cls)
     except msgspec.ValidationError as error:
-        if isinstance(error.__cause__, PartValidationError):  # from a part inside, whose own words say more
+        if isinstance(error.__cause__, PartValidationError):  # from a nested part; its message is more precise
             raise error.__cause__ from None
         unknown = _unknown_fields(value, cls)
         if not unknown:
@@ -34,7 +35,7 @@ def convert(value: Any, cls: type[S]) -> S:
 
 
 def listed(value: Any) -> Any:
-    """Plain data as JSON gives it back: lists where a value holds tuples."""
+    """Converts tuples to lists, recursively, so that plain data equals what JSON decoding returns."""
     if isinstance(value, dict):
         return {name: listed(item) for name, item in cast("JsonObject", value).items()}
     if isinstance(value, list | tuple):

@@ -157,7 +157,7 @@ async def test_modes_and_models_are_switched_and_the_client_hears_of_it(desk: De
         )
         chosen = {option.id: option.current_value for option in options.config_options}
         assert chosen == {"mode": "chat", "model": "script/other", "agent": "outrider"}
-        with pytest.raises(acp.RequestError, match="no mode is called 'fly'; there are chat, plan"):
+        with pytest.raises(acp.RequestError, match="unknown mode 'fly'; there are chat, plan"):
             await editor.agent.set_session_mode(session_id=opened.session_id, mode_id="fly")
 
 
@@ -181,7 +181,7 @@ async def test_what_goes_wrong_is_an_error_of_the_protocol_with_clear_words(desk
         with pytest.raises(acp.RequestError, match="the model is on holiday"):
             await say(editor, session_id, "hello?")
         assert await say(editor, session_id, "and now?") == "end_turn"
-        with pytest.raises(acp.RequestError, match="is not open here; load it first"):
+        with pytest.raises(acp.RequestError, match="is not open in this connection; load it first"):
             await say(editor, "nothing", "hello?")
         with pytest.raises(acp.RequestError, match="absolute path"):
             await editor.agent.new_session(cwd="here", mcp_servers=[])
@@ -237,7 +237,7 @@ async def test_a_model_asks_the_user_who_chooses_an_answer(desk: Desk):
         assert (asked.title, [option.name for option in options]) == ("Tea or milk?", ["tea", "milk", "No answer"])
         assert "The user answered: milk" in editor.call()["content"][0].content.text
         await editor.agent.close_session(session_id=session_id)
-        with pytest.raises(acp.RequestError, match="is not open here"):
+        with pytest.raises(acp.RequestError, match="is not open in this connection"):
             await say(editor, session_id, "another")
         await editor.agent.resume_session(session_id=session_id, cwd=str(desk.workspace), mcp_servers=[])
         assert await editor.agent.cancel(session_id=session_id) is None

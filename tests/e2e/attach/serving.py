@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import outrider
-from outrider.remote.client import place_of
-from outrider.remote.connect import attached
+from outrider.remote.client import resolve_server
+from outrider.remote.connect import connect_engine
 from outrider.remote.engine import RemoteEngine
 
 SECONDS = 60
@@ -81,8 +81,8 @@ class Serving:
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[RemoteEngine]:
-        place = place_of(self.url, token=None, environ=self.environ)
-        async with attached(place, outrider.__version__) as engine:
+        place = resolve_server(self.url, token=None, environ=self.environ)
+        async with connect_engine(place, outrider.__version__) as engine:
             yield engine
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import OutriderError, ToolFailure
-from outrider.remote.engine import run_there
+from outrider.remote.engine import run_remote_command
 from tests.e2e.attach.serving import Serving, until
 
 
@@ -22,7 +22,7 @@ async def test_a_command_runs_in_the_session_s_folder_and_is_heard_while_it_runs
         session_id = await engine.create()
         said: list[str] = []
         command = "echo begun; while [ ! -e go ]; do sleep 0.05; done; echo 'wörld' > made; cat made; exit 3"
-        running = asyncio.create_task(run_there(engine.client, session_id, command, said.append))
+        running = asyncio.create_task(run_remote_command(engine.client, session_id, command, said.append))
         await until(lambda: "begun" in "".join(said))
         assert not running.done()
         (serving.workspace / "go").touch()
@@ -38,7 +38,7 @@ async def test_whoever_stops_waiting_ends_the_command_there(serving: Serving):
     async with serving.client() as engine:
         said: list[str] = []
         running = asyncio.create_task(
-            run_there(engine.client, await engine.create(), "echo $$; exec sleep 1000", said.append)
+            run_remote_command(engine.client, await engine.create(), "echo $$; exec sleep 1000", said.append)
         )
         await until(lambda: "".join(said).endswith("\n"))
         pid = "".join(said).strip()
@@ -54,12 +54,12 @@ async def test_all_of_a_flood_that_is_read_arrives(serving: Serving):
     await serving.begin()
     async with serving.client() as engine:
         said: list[str] = []
-        await run_there(engine.client, await engine.create(), "seq 1 20000", said.append)
+        await run_remote_command(engine.client, await engine.create(), "seq 1 20000", said.append)
         assert "".join(said) == "".join(f"{number}\n" for number in range(1, 20_001))
         with pytest.raises(OutriderError, match="session"):
-            await run_there(engine.client, "0198b5a0-0000-7000-8000-000000000000", "ls", said.append)
+            await run_remote_command(engine.client, "0198b5a0-0000-7000-8000-000000000000", "ls", said.append)
         with pytest.raises(OutriderError, match="length"):
-            await run_there(engine.client, await engine.create(), "", said.append)
+            await run_remote_command(engine.client, await engine.create(), "", said.append)
 
 
 async def test_what_the_server_s_rules_deny_is_denied_in_every_mode(serving: Serving):
@@ -68,6 +68,6 @@ async def test_what_the_server_s_rules_deny_is_denied_in_every_mode(serving: Ser
     async with serving.client() as engine:
         for mode in ("agent", "chat"):
             with pytest.raises(ToolFailure, match=r"denies this command: shell\(touch \*\)"):
-                await run_there(engine.client, await engine.create(mode=mode), "true && touch made", print)
+                await run_remote_command(engine.client, await engine.create(mode=mode), "true && touch made", print)
         assert not (serving.workspace / "made").exists()
-        assert await run_there(engine.client, await engine.create(), "true", print) == "exit code 0"
+        assert await run_remote_command(engine.client, await engine.create(), "true", print) == "exit code 0"

@@ -8,8 +8,8 @@ import pytest
 
 import outrider
 from outrider.errors import ConfigurationError, OutriderError, ServerAwayError
-from outrider.remote.client import place_of
-from outrider.remote.connect import attached
+from outrider.remote.client import resolve_server
+from outrider.remote.connect import connect_engine
 from outrider.types.events import (
     Event,
     MessageAddedEvent,
@@ -129,7 +129,7 @@ async def test_what_is_wrong_is_said_with_its_remedy(serving: Serving):
     serving.script("hello")
     await serving.begin()
     wrong = await serving.run("--attach", serving.url, "--token", "not-the-one", "hi")
-    assert (wrong.code, "does not take this token" in wrong.err, "OUTRIDER_SERVER_TOKEN" in wrong.err) == (
+    assert (wrong.code, "rejects this token" in wrong.err, "OUTRIDER_SERVER_TOKEN" in wrong.err) == (
         2,
         True,
         True,
@@ -156,9 +156,9 @@ async def test_what_is_no_server_of_ours_is_told_apart(tmp_path):
         writer.close()
 
     async with await asyncio.start_unix_server(answer, tmp_path / "s.sock"):
-        place = place_of(f"unix:{tmp_path / 's.sock'}", token="x" * 40, environ={"HOME": str(tmp_path)})
+        place = resolve_server(f"unix:{tmp_path / 's.sock'}", token="x" * 40, environ={"HOME": str(tmp_path)})
         with pytest.raises(ConfigurationError, match="no Outrider server"):
-            async with attached(place, "0.1.0"):
+            async with connect_engine(place, "0.1.0"):
                 pass
 
 
@@ -177,8 +177,8 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused_and_one_that_is_
 async def test_a_server_that_stays_away_is_waited_for_only_so_long(serving: Serving):
     serving.script(LONG, delay=0.05)
     await serving.begin()
-    place = place_of(serving.url, token=None, environ=serving.environ)
-    async with attached(place, outrider.__version__, patience=0.5) as engine:
+    place = resolve_server(serving.url, token=None, environ=serving.environ)
+    async with connect_engine(place, outrider.__version__, patience=0.5) as engine:
         session_id = await engine.create()
         prompted = asyncio.create_task(engine.prompt(session_id, "tell me"))
         await until(lambda: engine.live[session_id].in_turn)

@@ -5,7 +5,7 @@ from decimal import Decimal
 import pytest
 
 from outrider.remote.engine import RemoteArchive
-from outrider.remote.followed_session import RECENT
+from outrider.remote.followed_session import RECENT_MESSAGES
 from outrider.sessions.records import StoredSession
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.events import Event, MessageAddedEvent
@@ -45,16 +45,16 @@ async def test_the_end_is_enough_to_go_on_and_what_changes_before_it_is_left_alo
     async with serving.client() as engine:
         session = await engine.open(session_id)
         assert [message.get_text_content() for message in session.messages][-2:] == ["question 199", "answer 199"]
-        assert (len(session.messages), engine.live[session_id].whole) == (RECENT, False)
+        assert (len(session.messages), engine.live[session_id].has_all_messages) == (RECENT_MESSAGES, False)
         archive = RemoteArchive(engine.client)
         whole = (await archive.load(session_id)).messages
         assert len(whole) == 2 * EXCHANGES
         events: list[Event] = []
         engine.bus.subscribe_all(events.append)
         mirror, first = engine.live[session_id].mirror, whole[0]
-        assert await mirror._part(first.parts[0], mirror.seq, draft=False) == []
+        assert await mirror._apply_part(first.parts[0], mirror.seq, draft=False) == []
         assert (await engine.prompt(session_id, "and?")).output == "It goes on."
-        await until(lambda: len(session.messages) == RECENT + 2)
+        await until(lambda: len(session.messages) == RECENT_MESSAGES + 2)
         assert [event.role for event in events if isinstance(event, MessageAddedEvent)] == ["user", "assistant"]
         assert session.messages[-1].get_text_content() == "It goes on."
 
@@ -70,4 +70,4 @@ async def test_the_screen_counts_and_forks_all_of_it(serving: Serving, screens: 
     await screen.say("/fork")
     await screen.shows("Fork: what the copy holds")
     await screen.say("needle")
-    await screen.shows("a fork:", "answer 41", "the needle", without="answer 42")
+    await screen.shows("forked;", "answer 41", "the needle", without="answer 42")

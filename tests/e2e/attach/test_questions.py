@@ -37,7 +37,9 @@ async def test_a_question_is_answered_on_one_screen_and_goes_from_the_others(ser
         await until(lambda: len(told(events, "question")) == 2)
         await screen.shows("Which size?", "large")
         (asked,) = await client.client.get("/api/questions", session_id=session_id)
-        await client.client.ask("POST", f"/api/questions/{asked['id']}", {"answers": ["small", "but not tiny"]})
+        await client.client.send_request(
+            "POST", f"/api/questions/{asked['id']}", {"answers": ["small", "but not tiny"]}
+        )
         assert (await painting).output == "Painted."
         await screen.shows("Painted.", without="A question")
         said = [part.state.output for message in client.live[session_id].session.messages for part in message.parts

@@ -30,7 +30,7 @@ async def until_there(client: RemoteEngine, path: str) -> list[dict[str, str]]:
 
 
 async def answer(client: RemoteEngine, question_id: str) -> None:
-    await client.client.ask("POST", f"/api/questions/{question_id}", {"answers": ["blue"]})
+    await client.client.send_request("POST", f"/api/questions/{question_id}", {"answers": ["blue"]})
 
 
 def outputs(client: RemoteEngine, session_id: str) -> list[str]:

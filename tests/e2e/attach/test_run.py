@@ -77,7 +77,7 @@ async def test_an_interrupt_ends_the_turn_on_the_server(serving: Serving):
     run.send_signal(signal.SIGINT)
     assert (await ended(run)).code == 130
     async with serving.client() as engine:
-        (session,) = await RemoteArchive(engine.client).sessions(2)
+        (session,) = await RemoteArchive(engine.client).list_sessions(2)
         messages = (await engine.open(session.id)).messages
         assert messages[-1].error is not None
         assert messages[-1].error.type == "aborted"

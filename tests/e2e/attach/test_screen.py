@@ -65,11 +65,11 @@ async def test_a_call_is_approved_on_the_screen_while_another_client_watches(ser
     await screen.say("!ls")
     await screen.shows("! ls", "made", "exit code 0")
     await screen.say("/permissions")
-    await screen.shows("Allowed (Enter takes it back)", "touch made")
+    await screen.shows("Stored approvals (Enter revokes one)", "touch made")
     await asyncio.to_thread(screen.terminal.press, "enter")
-    await screen.shows("taken back")
+    await screen.shows("approval revoked")
     async with serving.client() as engine:
-        assert not await RemoteArchive(engine.client).answers()
+        assert not await RemoteArchive(engine.client).lasting_approvals()
 
 
 async def test_the_screen_goes_on_when_its_server_comes_back(serving: Serving, screens: list[Screen]):
@@ -81,7 +81,7 @@ async def test_the_screen_goes_on_when_its_server_comes_back(serving: Serving, s
     await screen.say("first words")
     await screen.shows("Before the crash.")
     await serving.kill()
-    await screen.shows("hung up")
+    await screen.shows("closed the connection")
     serving.script("After the crash.")
     await serving.begin()
     await screen.say("more words")

@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from outrider.background.database import Database
-from outrider.background.jobs import Jobs, open_jobs
+from outrider.background.database import RunDatabase
+from outrider.background.jobs import JobClient, open_job_client
 from outrider.background.records import Run
 from outrider.sessions.postgres.store import PostgresStore
-from outrider.sessions.recovery import MOST_REPEATS, REPEATED
+from outrider.sessions.recovery import MAX_REPEATS, REPEATED
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.sessions.store import Store
 from outrider.types.parts import ToolPart
@@ -76,13 +76,13 @@ class Fleet:
 class Watched:
     """The runs of a fleet from the outside."""
 
-    def __init__(self, fleet: Fleet, jobs: Jobs, store: Store) -> None:
+    def __init__(self, fleet: Fleet, jobs: JobClient, store: Store) -> None:
         self.fleet = fleet
         self.jobs = jobs
         self.store = store
 
     async def submit(self, prompt: str, **given: Any) -> Run:
-        return await self.jobs.submit(prompt, workspace=str(self.fleet.effects.parent), **given)
+        return await self.jobs.submit_run(prompt, workspace=str(self.fleet.effects.parent), **given)
 
     async def calls(self, run_id: str) -> list[ToolPart]:
         messages = (await self.store.load(run_id)).messages
@@ -113,21 +113,21 @@ class Watched:
 def _cut(call: ToolPart) -> bool:
     """A worker that lets go of a run cancels its call, which is an end that is known; this one is not, and the call was
     not repeated as often as it may be."""
-    again = call.metadata.get(REPEATED, 0) < MOST_REPEATS
+    again = call.metadata.get(REPEATED, 0) < MAX_REPEATS
     return isinstance(call.state, ToolError) and call.state.reason != "canceled" and again
 
 
 def _too_often(name: str, count: int) -> bool:
     """What is safe to repeat may happen once more for each crash that cut it off; all else happens once."""
-    return count > (1 + MOST_REPEATS if name.startswith(REPEATABLE) else 1)
+    return count > (1 + MAX_REPEATS if name.startswith(REPEATABLE) else 1)
 
 
 @contextlib.asynccontextmanager
 async def watched(folder: Path, server: str | None = None) -> AsyncIterator[Watched]:
     fleet = Fleet(folder, server)
-    database = Database(fleet.database)
+    database = RunDatabase(fleet.database)
     try:
-        async with fleet.store() as store, open_jobs(database, store) as jobs:
+        async with fleet.store() as store, open_job_client(database, store) as jobs:
             yield Watched(fleet, jobs, store)
     finally:
         fleet.clear()

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
-from outrider.background.records import OVER, Run
+from outrider.background.records import FINAL_STATES, Run
 from tests.e2e.background.audit import Audit
 from tests.e2e.background.fleet import Watched, watched
 from tests.e2e.background.worker_process import REPEATABLE
@@ -73,8 +73,8 @@ class Storm:
         wanted, until = self.seen.fleet.happened().total() + effects, monotonic() + 60
         while self.seen.fleet.happened().total() < wanted and monotonic() < until:
             if monotonic() - self.looked > 1:
-                self.looked, runs = monotonic(), list(await self.seen.jobs.list(limit=RUNS))
-                if all(run.state in OVER for run in runs):
+                self.looked, runs = monotonic(), list(await self.seen.jobs.list_runs(limit=RUNS))
+                if all(run.state in FINAL_STATES for run in runs):
                     return runs
             await asyncio.sleep(0.05)
         return []

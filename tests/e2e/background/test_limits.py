@@ -10,11 +10,11 @@ import pytest
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
 from outrider import Engine, Limits
-from outrider.background.database import Database
+from outrider.background.database import RunDatabase
 from outrider.background.executor import RunExecutor
-from outrider.background.jobs import open_jobs
-from outrider.background.records import Job
-from outrider.background.reports import Reports
+from outrider.background.jobs import open_job_client
+from outrider.background.records import JobSpec
+from outrider.background.reports import ReportTable
 from outrider.background.worktrees import RunWorkspace
 from outrider.sessions.memory_store import MemoryStore
 from outrider.types.messages import Message, MessageTime
@@ -61,16 +61,19 @@ async def test_limits_hold_over_all_workers_of_a_run(tmp_path: Path, limits: dic
         requests.append(request)
         return "Done."
 
-    database, store = Database(f"sqlite:///{tmp_path / 'runs.sqlite'}"), MemoryStore()
-    job = Job(prompt="go", queue="runs", limits=Limits(**limits))
-    async with Engine([agent()], [scripted(answer)], store=store) as engine, open_jobs(database, engine.store) as jobs:
-        run = await jobs.submit(job.prompt, limits=job.limits)
+    database, store = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}"), MemoryStore()
+    job = JobSpec(prompt="go", queue="runs", limits=Limits(**limits))
+    async with (
+        Engine([agent()], [scripted(answer)], store=store) as engine,
+        open_job_client(database, engine.store) as jobs,
+    ):
+        run = await jobs.submit_run(job.prompt, limits=job.limits)
         (given,) = await store.inbox(run.id)
         await store.append(run.id, earlier_life(run.id), takes=[given.id])
         outcome = await asyncio.wait_for(
-            RunExecutor(engine, RunWorkspace(store), Reports(database)).carry(run.id, job), SECONDS
+            RunExecutor(engine, RunWorkspace(store), ReportTable(database)).execute_run(run.id, job), SECONDS
         )
-        report = await jobs.report(run.id)
+        report = await jobs.get_report(run.id)
     database.close()
     assert (outcome.reason, len(requests)) == (reason, asked)
     assert report is not None

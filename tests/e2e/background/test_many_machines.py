@@ -30,11 +30,11 @@ async def test_a_run_whose_worker_is_killed_goes_on_elsewhere(there: Watched, re
     async with asyncio.timeout(SECONDS):
         while there.fleet.happened().total() < 2:
             await asyncio.sleep(0.02)
-    first = (await there.jobs.show(run.id)).worker
+    first = (await there.jobs.get_run(run.id)).worker
     killed = monotonic()
     there.fleet.kill(workers[first])
     async with asyncio.timeout(SECONDS):
-        while (await there.jobs.show(run.id)).worker in ("", first):
+        while (await there.jobs.get_run(run.id)).worker in ("", first):
             await asyncio.sleep(0.02)
         before = there.fleet.happened().total()
         while there.fleet.happened().total() <= before:
@@ -42,7 +42,7 @@ async def test_a_run_whose_worker_is_killed_goes_on_elsewhere(there: Watched, re
     record_property(
         "figures", f"a run whose worker was killed had gone on elsewhere after {monotonic() - killed:.1f} s"
     )
-    await there.jobs.cancel(run.id)
+    await there.jobs.cancel_run(run.id)
 
 
 async def test_a_worker_that_was_paused_cannot_write_into_a_run_that_went_on_elsewhere(there: Watched):
@@ -53,17 +53,17 @@ async def test_a_worker_that_was_paused_cannot_write_into_a_run_that_went_on_els
     async with asyncio.timeout(SECONDS):
         while there.fleet.happened().total() < 2:
             await asyncio.sleep(0.02)
-    first = (await there.jobs.show(run.id)).worker
+    first = (await there.jobs.get_run(run.id)).worker
     workers[first].send_signal(signal.SIGSTOP)
     async with asyncio.timeout(SECONDS):
-        while (await there.jobs.show(run.id)).worker in ("", first):
+        while (await there.jobs.get_run(run.id)).worker in ("", first):
             await asyncio.sleep(0.1)
     workers[first].send_signal(signal.SIGCONT)
-    run = await asyncio.wait_for(there.jobs.wait(run.id), SECONDS)
+    run = await asyncio.wait_for(there.jobs.wait_for_run(run.id), SECONDS)
     assert run.worker != first
     there.fleet.kill(workers[run.worker])
     later = await there.submit("1 steps of later")
-    later = await asyncio.wait_for(there.jobs.wait(later.id), SECONDS)
+    later = await asyncio.wait_for(there.jobs.wait_for_run(later.id), SECONDS)
     assert later.worker == first, "it noticed that it had been given up, and goes on with others"
     assert not await there.faults([run, later])
     assert not audit.faults()

@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
-from outrider.background.database import Database
+from outrider.background.database import RunDatabase
 from outrider.background.heartbeat import WorkerRegistry
-from outrider.background.jobs import Place
+from outrider.background.jobs import QueuePlacement
 from outrider.background.records import Run
 from outrider.errors import OutriderError
 from outrider.types.agents import Limits
@@ -27,7 +27,7 @@ async def here(tmp_path: Path) -> AsyncIterator[Watched]:
 
 
 async def over(here: Watched, run: Run) -> Run:
-    return await asyncio.wait_for(here.jobs.wait(run.id, poll=0.1), SECONDS)
+    return await asyncio.wait_for(here.jobs.wait_for_run(run.id, poll=0.1), SECONDS)
 
 
 async def until_effects(here: Watched, count: int, seconds: float = SECONDS) -> None:
@@ -43,7 +43,7 @@ async def test_a_run_submitted_before_there_is_a_worker_is_carried_to_its_end(he
     run = await over(here, run)
     assert run.outcome is not None
     assert (run.state, run.outcome.output, run.outcome.steps) == ("done", "early is done after 2 calls", 3)
-    assert [found.id for found in await here.jobs.list()] == [run.id]
+    assert [found.id for found in await here.jobs.list_runs()] == [run.id]
     assert not await here.faults([run])
 
 
@@ -91,7 +91,7 @@ async def test_a_worker_that_is_asked_to_stop_gives_its_runs_back(here: Watched)
     await until_effects(here, 1)
     child.terminate()
     assert await asyncio.to_thread(child.wait, SECONDS) == 0
-    assert (await here.jobs.show(run.id)).state == "queued"
+    assert (await here.jobs.get_run(run.id)).state == "queued"
     _, second = here.fleet.start()
     run = await over(here, run)
     assert run.worker == second != first
@@ -103,8 +103,8 @@ async def test_runs_of_a_worker_that_is_on_no_roster_go_on_too(here: Watched):
     run = await here.submit("3 steps of orphaned")
     await until_effects(here, 1)
     here.fleet.kill(child)
-    database = Database(here.fleet.database)
-    WorkerRegistry(database).strike(first)
+    database = RunDatabase(here.fleet.database)
+    WorkerRegistry(database).remove_worker(first)
     database.close()
     here.fleet.start()
     run = await over(here, run)
@@ -115,15 +115,15 @@ async def test_a_canceled_run_ends_and_can_be_retried(here: Watched):
     here.fleet.start()
     run = await here.submit("4 steps of stopped")
     await until_effects(here, 1)
-    await here.jobs.cancel(run.id)
+    await here.jobs.cancel_run(run.id)
     async with asyncio.timeout(SECONDS):
         while not all(call.ended for call in await here.calls(run.id)):
             await asyncio.sleep(0.1)
     assert (await over(here, run)).state == "canceled"
-    run = await over(here, await here.jobs.retry(run.id))
+    run = await over(here, await here.jobs.retry_run(run.id))
     assert run.state == "done"
-    with pytest.raises(OutriderError, match="only a run that failed or was canceled"):
-        await here.jobs.retry(run.id)
+    with pytest.raises(OutriderError, match="only a failed or canceled run"):
+        await here.jobs.retry_run(run.id)
     assert not await here.faults([run])
 
 
@@ -132,12 +132,12 @@ async def test_a_run_that_waits_for_an_answer_needs_no_worker_until_it_is_given(
     run = await over(here, await here.submit("2 steps of ask"))
     assert run.state == "waiting"
     here.fleet.kill(child)
-    (question,) = await here.jobs.approvals(run.id)
-    await here.jobs.approve(question.id, by="the test")
+    (question,) = await here.jobs.open_approvals(run.id)
+    await here.jobs.answer_approval(question.id, by="the test")
     here.fleet.start()
     async with asyncio.timeout(SECONDS):
         while run.state != "done":
-            run = await here.jobs.show(run.id)
+            run = await here.jobs.get_run(run.id)
             await asyncio.sleep(0.1)
     assert here.fleet.happened() == {"ask-0": 1, "ask-1": 1}
 
@@ -145,15 +145,15 @@ async def test_a_run_that_waits_for_an_answer_needs_no_worker_until_it_is_given(
 async def test_a_run_that_waits_can_be_canceled(here: Watched):
     here.fleet.start()
     run = await over(here, await here.submit("1 steps of ask"))
-    await here.jobs.cancel(run.id)
+    await here.jobs.cancel_run(run.id)
     assert (await over(here, run)).state == "canceled"
     assert not here.fleet.happened()
 
 
 async def test_what_is_more_urgent_is_begun_first_and_what_is_delayed_last(here: Watched):
-    late = await here.submit("1 steps of late", place=Place(after=0.5))
-    slow = await here.submit("1 steps of slow", place=Place(priority=200))
-    soon = await here.submit("1 steps of soon", place=Place(priority=1))
+    late = await here.submit("1 steps of late", place=QueuePlacement(after=0.5))
+    slow = await here.submit("1 steps of slow", place=QueuePlacement(priority=200))
+    soon = await here.submit("1 steps of soon", place=QueuePlacement(priority=1))
     here.fleet.start(OUTRIDER_TEST_TERMS='{"runs": 1}')
     for run in (late, slow, soon):
         assert (await over(here, run)).state == "done"

@@ -11,11 +11,11 @@ import pytest
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
 from outrider import Engine, Tool
-from outrider.background.database import Database
-from outrider.background.executor import RunExecutor, family
-from outrider.background.jobs import open_jobs
-from outrider.background.records import Job
-from outrider.background.reports import Reports
+from outrider.background.database import RunDatabase
+from outrider.background.executor import RunExecutor, iterate_session_tree
+from outrider.background.jobs import open_job_client
+from outrider.background.records import JobSpec
+from outrider.background.reports import ReportTable
 from outrider.background.worktrees import RunWorkspace
 from outrider.sessions.records import SessionUpdate
 from outrider.sessions.sqlite.store import SqliteStore
@@ -23,7 +23,7 @@ from outrider.types.parts import ToolPart, ToolResultPart
 from outrider.types.request import Request
 from tests.scenario.stories import agent, call, scripted
 
-JOB = Job(prompt="work", queue="runs")
+JOB = JobSpec(prompt="work", queue="runs")
 SECONDS = 60
 
 
@@ -36,7 +36,7 @@ class Two:
     """Two workers in one process, one of which has the run."""
 
     def __init__(self, folder: Path) -> None:
-        self.database = Database(f"sqlite:///{folder / 'runs.sqlite'}")
+        self.database = RunDatabase(f"sqlite:///{folder / 'runs.sqlite'}")
         self.store = SqliteStore(folder / "sessions.db")
         self.begun = asyncio.Event()
         self.taken = asyncio.Event()
@@ -56,7 +56,7 @@ class Two:
             return owns
 
         async with Engine([agent()], [scripted(answer)], [Tool(self.step)], store=self.store) as engine:
-            yield RunExecutor(engine, RunWorkspace(engine.store), Reports(self.database), says)
+            yield RunExecutor(engine, RunWorkspace(engine.store), ReportTable(self.database), says)
 
 
 @pytest.fixture
@@ -68,14 +68,14 @@ async def two(tmp_path: Path) -> AsyncIterator[Two]:
 
 
 async def submitted(two: Two) -> str:
-    async with open_jobs(two.database, two.store) as jobs:
-        return (await jobs.submit(JOB.prompt)).id
+    async with open_job_client(two.database, two.store) as jobs:
+        return (await jobs.submit_run(JOB.prompt)).id
 
 
 async def test_whose_run_it_is_not_any_more_leaves_its_session_alone(two: Two):
     run_id = await submitted(two)
     async with two.carrier(owns=False) as late:
-        assert (await late.carry(run_id, JOB)).reason == "aborted"
+        assert (await late.execute_run(run_id, JOB)).reason == "aborted"
     assert two.calls == 0
     assert len(await two.store.inbox(run_id)) == 1
 
@@ -83,7 +83,7 @@ async def test_whose_run_it_is_not_any_more_leaves_its_session_alone(two: Two):
 async def test_whose_run_it_is_takes_its_session_back_from_one_that_came_too_late(two: Two):
     run_id = await submitted(two)
     async with two.carrier(owns=True) as owner:
-        carried = asyncio.create_task(owner.carry(run_id, JOB))
+        carried = asyncio.create_task(owner.execute_run(run_id, JOB))
         await asyncio.wait_for(two.begun.wait(), SECONDS)
         async with Engine([agent()], [scripted(["never"])], store=two.store) as late:
             await late.open(run_id, take_over=True)
@@ -101,11 +101,11 @@ async def test_a_run_that_cannot_be_opened_where_it_goes_on_ends_with_all_that_w
         await asyncio.wait_for(two.begun.wait(), SECONDS)
         await two.store.update(run_id, SessionUpdate(workspace_directory="/nowhere/to/be/found"))
         async with two.carrier(owns=True) as other:
-            outcome = await other.carry(run_id, JOB)
+            outcome = await other.execute_run(run_id, JOB)
         (left,) = [part for m in (await two.store.load(run_id)).messages for part in m.get_parts_by_type(ToolPart)]
         turn.cancel()
         await asyncio.wait([turn])
-    assert (outcome.reason, "is not on this machine" in outcome.error) == ("error", True)
+    assert (outcome.reason, "does not exist on this machine" in outcome.error) == ("error", True)
     assert getattr(left.state, "reason", "") == "interrupted"
 
 
@@ -127,7 +127,7 @@ async def test_an_agent_that_was_called_by_one_that_came_too_late_writes_nothing
         await asyncio.wait_for(two.begun.wait(), SECONDS)
         async with Engine(agents, [scripted(asks)], [Tool(two.step)], store=two.store) as owner:
             end = await asyncio.wait_for(owner.go_on(run_id, take_over=True), SECONDS)
-            _, child = [session_id async for session_id in family(two.store, run_id)]
+            _, child = [session_id async for session_id in iterate_session_tree(two.store, run_id)]
             before = [change async for change in two.store.changes(child, follow=False)]
             two.taken.set()
             await asyncio.wait_for(asyncio.wait([turn]), SECONDS)

@@ -11,11 +11,11 @@ import pytest
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
 from outrider import Engine, Tool
-from outrider.background.database import Database
-from outrider.background.executor import RunExecutor, family
-from outrider.background.jobs import Jobs, open_jobs
-from outrider.background.records import OVER, Job
-from outrider.background.reports import Reports
+from outrider.background.database import RunDatabase
+from outrider.background.executor import RunExecutor, iterate_session_tree
+from outrider.background.jobs import JobClient, open_job_client
+from outrider.background.records import FINAL_STATES, JobSpec
+from outrider.background.reports import ReportTable
 from outrider.background.worktrees import RunWorkspace
 from outrider.providers.scripted import call
 from outrider.sessions.sqlite.store import SqliteStore
@@ -26,7 +26,7 @@ from tests.fixtures.postgres import fresh_database
 from tests.scenario.stories import agent, scripted
 
 SECONDS = 60
-JOB = Job(prompt="ask the reviewer", queue="runs")
+JOB = JobSpec(prompt="ask the reviewer", queue="runs")
 
 
 def answer(request: Request) -> Any:
@@ -39,7 +39,7 @@ def answer(request: Request) -> Any:
 
 
 @asynccontextmanager
-async def worker(folder: Path, effects: list[str]) -> AsyncIterator[tuple[RunExecutor, Jobs]]:
+async def worker(folder: Path, effects: list[str]) -> AsyncIterator[tuple[RunExecutor, JobClient]]:
     """As one process would carry runs, without the durable engine around it."""
 
     def risky(name: str) -> str:
@@ -47,32 +47,32 @@ async def worker(folder: Path, effects: list[str]) -> AsyncIterator[tuple[RunExe
         return "done"
 
     agents = [agent(), agent("reviewer", "You review.")]
-    database = Database(f"sqlite:///{folder / 'runs.sqlite'}")
+    database = RunDatabase(f"sqlite:///{folder / 'runs.sqlite'}")
     async with (
         SqliteStore(folder / "sessions.db") as store,
         Engine(agents, [scripted(answer)], [Tool(risky, policy="ask")], store=store) as engine,
-        open_jobs(database, engine.store) as jobs,
+        open_job_client(database, engine.store) as jobs,
     ):
-        yield RunExecutor(engine, RunWorkspace(engine.store), Reports(database)), jobs
+        yield RunExecutor(engine, RunWorkspace(engine.store), ReportTable(database)), jobs
     database.close()
 
 
 async def test_the_question_of_an_agent_that_was_called_parks_the_run_and_its_answer_lets_it_go_on(tmp_path: Path):
     effects: list[str] = []
     async with worker(tmp_path, effects) as (_, jobs):
-        run = await jobs.submit(JOB.prompt, mode="agent")
+        run = await jobs.submit_run(JOB.prompt, mode="agent")
     for number in range(2):
         async with worker(tmp_path, effects) as (carrier, jobs):
-            outcome = await asyncio.wait_for(carrier.carry(run.id, JOB), SECONDS)
-            assert (outcome.reason, carrier.held) == ("waiting", {})
-            (question,) = await jobs.approvals(run.id)
+            outcome = await asyncio.wait_for(carrier.execute_run(run.id, JOB), SECONDS)
+            assert (outcome.reason, carrier.open_runs) == ("waiting", {})
+            (question,) = await jobs.open_approvals(run.id)
             assert (question.session_id != run.id, question.input) == (True, {"name": f"r{number}"})
-            await jobs.approve(question.id, by="the test")
+            await jobs.answer_approval(question.id, by="the test")
         assert len(effects) == number
     async with worker(tmp_path, effects) as (carrier, jobs):
-        outcome = await asyncio.wait_for(carrier.carry(run.id, JOB), SECONDS)
+        outcome = await asyncio.wait_for(carrier.execute_run(run.id, JOB), SECONDS)
         assert (outcome.reason, outcome.output) == ("completed", "All is done.")
-        sessions = [session_id async for session_id in family(jobs.store, run.id)]
+        sessions = [session_id async for session_id in iterate_session_tree(jobs.store, run.id)]
         loaded = [(await jobs.store.load(session_id)).messages for session_id in sessions]
     assert effects == ["r0", "r1"]
     assert len(sessions) == 2
@@ -84,20 +84,20 @@ async def goes_on_elsewhere(here: Watched) -> None:
     """The question is asked in one process, answered in this one, and the run goes on in a third."""
     first, _ = here.fleet.start()
     run = await here.submit("1 steps of delegate")
-    run = await asyncio.wait_for(here.jobs.wait(run.id, poll=0.1), SECONDS)
+    run = await asyncio.wait_for(here.jobs.wait_for_run(run.id, poll=0.1), SECONDS)
     assert run.state == "waiting", run.outcome
     here.fleet.kill(first)
-    (question,) = await here.jobs.approvals(run.id)
+    (question,) = await here.jobs.open_approvals(run.id)
     assert (question.session_id != run.id, question.input) == (True, {"name": "ask-1"})
-    await here.jobs.approve(question.id, by="the test")
+    await here.jobs.answer_approval(question.id, by="the test")
     _, second = here.fleet.start()
     async with asyncio.timeout(SECONDS):
-        while run.state not in OVER:
+        while run.state not in FINAL_STATES:
             await asyncio.sleep(0.1)
-            run = await here.jobs.show(run.id)
+            run = await here.jobs.get_run(run.id)
     assert (run.state, run.worker) == ("done", second), run.outcome
     assert here.fleet.happened() == {"ask-0": 1, "ask-1": 1}
-    sessions = [session_id async for session_id in family(here.store, run.id)]
+    sessions = [session_id async for session_id in iterate_session_tree(here.store, run.id)]
     states = [[call.state.status for call in await here.calls(session_id)] for session_id in sessions]
     assert states == [["completed"], ["completed", "completed"]]
 

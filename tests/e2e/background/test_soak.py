@@ -13,7 +13,7 @@ pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since 
 import msgspec
 import psycopg
 
-from outrider.background.records import OVER
+from outrider.background.records import FINAL_STATES
 from tests.e2e.background.fleet import Watched, watched
 from tests.fixtures.postgres import fresh_database
 
@@ -47,7 +47,7 @@ async def one_round(seen: Watched, number: int) -> None:
     for run in range(RUNS):
         await seen.submit(f"{STEPS} steps of r{number}x{run}x")
     async with asyncio.timeout(1200):
-        while not all(run.state in OVER for run in await seen.jobs.list(limit=RUNS)):
+        while not all(run.state in FINAL_STATES for run in await seen.jobs.list_runs(limit=RUNS)):
             await asyncio.sleep(0.2)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
-from outrider.background.worktrees import Worktrees
+from outrider.background.worktrees import WorktreeManager
 from outrider.processes.sandbox.detect import find_sandbox
 from outrider.providers.scripted import call
 from outrider.types.ids import new_id
@@ -26,8 +26,8 @@ def place(tmp_path: Path) -> Place:
 
 async def test_a_command_commits_to_the_branch_of_its_run_and_to_no_other(place: Place):
     repo = repository(place.workspace / "repo")
-    worktrees = Worktrees(place.settings().folders)
-    tree = worktrees.make(new_id(), "commit", str(repo))
+    worktrees = WorktreeManager(place.settings().folders)
+    tree = worktrees.create_worktree(new_id(), "commit", str(repo))
     assert tree is not None
     forbidden = [
         f"git branch -f main HEAD~1; git branch other; echo x > {repo}/src/tea.txt",
@@ -45,7 +45,7 @@ async def test_a_command_commits_to_the_branch_of_its_run_and_to_no_other(place:
     assert len(parts) == 1 + len(forbidden)
     assert "yes" in str(parts[0].state)
     assert run_git(repo, "log", "-1", "--format=%s", tree.branch).strip() == "within"
-    assert worktrees.changes(tree).commits == 1
+    assert worktrees.read_changes(tree).commits == 1
     assert _state(repo) == before
     assert not (place.own / "worktrees" / "planted").exists()
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from outrider import Engine, Tool
-from outrider.background.database import Database
+from outrider.background.database import RunDatabase
 from outrider.background.worker import Worker
 from outrider.config.file import BackgroundTable
 from outrider.providers.scripted import call
@@ -88,9 +88,9 @@ async def main(database: str, place: str, effects: str) -> None:
         Engine(
             [agent(), agent("reviewer", "You review.")], [scripted(answer)], tools(Path(effects)), store=store
         ) as engine,
-        Worker(engine, Database(database), terms=terms, poll=0.1, beat=0.5, patience=3) as worker,
+        Worker(engine, RunDatabase(database), limits=terms, poll=0.1, heartbeat=0.5, dead_after=3) as worker,
     ):
-        for client in engine.staff._clients.values():  # pyright: ignore[reportPrivateUsage]
+        for client in engine.runtime._clients.values():  # pyright: ignore[reportPrivateUsage]
             client.requests = Forgetful()  # pyright: ignore[reportAttributeAccessIssue]
         say(worker=worker.id)
         await stop.wait()

@@ -87,7 +87,7 @@ async def test_a_full_disk_is_said_once_and_the_work_is_kept(program: Program):
         with Path("/dev/full").open("w") as full:
             done = await ended(await program.start("run", "work", stdout=full))
             listed = await ended(await program.start("sessions", "list", stdout=full))
-    words = "outrider: stdout cannot be written: No space left on device\n"
+    words = "outrider: cannot write to stdout: No space left on device\n"
     assert [(one.code, one.err) for one in (done, listed)] == [(1, words), (1, words)]
     assert "All of it is kept." in await kept(program)
 
@@ -120,7 +120,7 @@ async def test_a_terminal_sees_progress_and_no_control_sequences_of_others(progr
     assert "Look.\r\n" in done.out
     assert "▸ shell" in done.out
     assert "Milk" in done.out
-    assert "go on with" in done.out
+    assert "continue with" in done.out
     for bad in ("\x1b]0;", "\x1b[2J", "\x07", "\x1b[31mred"):
         assert bad not in done.out
 

@@ -85,7 +85,7 @@ async def test_a_run_is_followed_with_what_its_calls_write_and_to_leave_does_not
         assert b"queued" in await asyncio.wait_for(looking.stdout.readline(), SECONDS)
         interrupt(looking)
         left = await ended(looking)
-        assert (left.code, "goes on" in left.err) == (130, True)
+        assert (left.code, "the run continues" in left.err) == (130, True)
         worker, looking = await program.start("worker"), await program.start("jobs", "follow", run["id"])
         try:
             os.write(pipe, b"first\n")
@@ -153,22 +153,22 @@ async def test_a_worker_starts_by_itself_outlives_the_terminal_and_is_stopped(pr
             await asyncio.wait_for(listener.first.wait(), SECONDS)
         finally:
             stopped = await program.run("worker", "--stop")
-    ((_, body),) = listener.heard
+    ((_, body),) = listener.event_classes
     assert (body["state"], body["outcome"]["output"]) == ("done", "The list is written.")
     assert (stopped.code, str(pid) in stopped.err) == (0, True)
     assert (await program.run("worker", "--status")).code == 1
     log = program.home / "outrider" / "worker.log"
-    assert "waits for runs" in log.read_text()
+    assert "is waiting for runs" in log.read_text()
 
 
 async def test_a_run_that_nobody_has_begun_is_canceled_and_cannot_be_answered(program: Program):
     (run,) = (await program.run("jobs", "submit", "--no-worker", "--json", "never mind")).lines
     refused = await program.run("jobs", "approve", run["id"])
-    assert (refused.code, "waits for no answer" in refused.err) == (1, True)
+    assert (refused.code, "is not waiting for approval" in refused.err) == (1, True)
     assert (await program.run("jobs", "cancel", run["id"], "--json")).json["state"] == "canceled"
     assert (await program.run("jobs", "show", "nothing-like-it")).code == 1
     (later,) = (await program.run("jobs", "submit", "--no-worker", "--json", "--after", "2h", "later")).lines
-    assert "It begins on " in (await program.run("jobs", "show", later["id"])).out
+    assert "Starts on " in (await program.run("jobs", "show", later["id"])).out
     refused = await program.run("jobs", "submit", "--after", "yesterday", "too late")
     assert (refused.code, "takes a time" in refused.err) == (2, True)
 
@@ -191,4 +191,4 @@ async def test_a_schedule_is_made_shown_paused_resumed_and_ended(program: Progra
     unknown = await program.run("jobs", "pause", "nothing-like-it")
     assert (unknown.code, "no schedule has an id" in unknown.err) == (1, True)
     await program.run("jobs", "unschedule", listed["id"][-8:])
-    assert "Nothing is scheduled" in (await program.run("jobs", "schedules")).err
+    assert "There are no schedules" in (await program.run("jobs", "schedules")).err

@@ -67,7 +67,7 @@ async def test_a_decision_is_explained_before_it_is_made(program: Program):
 
 
 async def test_a_command_that_is_not_told_what_to_do_lists(program: Program):
-    for command, said in (("sessions", "There is no session yet"), ("permissions", "There are no rules")):
+    for command, said in (("sessions", "There are no sessions yet"), ("permissions", "There are no rules")):
         looked = await program.run(command)
         assert (looked.code, said in looked.err) == (0, True)
     assert "list" in (await program.run("sessions", "--help")).out

@@ -104,7 +104,7 @@ async def test_a_folder_that_is_gone_is_said(program: Program):
             "sh", "-c", script, sys.executable, *arguments, cwd=program.workspace, env=program.environ, stderr=PIPE
         )
         done = await ended(process)
-        assert (done.code, done.err[:48]) == (2, "outrider: the folder that you are in is gone. Go"), arguments
+        assert (done.code, done.err[:48]) == (2, "outrider: the current folder no longer exists. C"), arguments
 
 
 async def test_files_are_attached(program: Program):
@@ -121,12 +121,12 @@ async def test_files_are_attached(program: Program):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run"], "no prompt"),
+        (["run"], "the prompt is empty"),
         (["run", "x", "-f", "missing.png"], "missing.png"),
         (["run", "@missing.md"], "missing.md"),
         (["run", "x", "--cwd", "nowhere"], "not a folder"),
-        (["run", "x", "--max-turns", "none"], "not a number"),
-        (["run", "x", "--max-cost", "-1"], "amount of money"),
+        (["run", "x", "--max-turns", "none"], "not a whole number"),
+        (["run", "x", "--max-cost", "-1"], "amount of dollars"),
         (["run", "x", "--mode", "mad"], "mad"),
         (["run", "x", "--session", "ffffffff"], "no session"),
         (["run", "x", "--no-such-flag"], "--no-such-flag"),
@@ -154,7 +154,7 @@ async def test_what_is_allowed_runs_and_what_needs_approval_is_refused_with_code
     async with answering(program, [[writing], "I could not."]):
         refused = await program.run("run", "write it")
     assert refused.code == 3
-    assert "nobody could approve it: write new.txt" in refused.err
+    assert "approval is needed: write new.txt" in refused.err
     assert not (program.workspace / "new.txt").exists()
     async with answering(program, [[writing], "Done."]):
         allowed = await program.run("run", "--allow", "write(new.txt)", "write it")

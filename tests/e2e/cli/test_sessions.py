@@ -42,7 +42,7 @@ async def test_sessions_are_listed_shown_found_renamed_forked_and_deleted(progra
     assert (await program.run("sessions", "clear", "-y")).code == 0
     empty = await program.run("sessions", "list")
     assert (empty.code, empty.out) == (0, "")
-    assert "no session yet" in empty.err
+    assert "no sessions yet" in empty.err
 
 
 async def test_a_session_travels_as_json_and_as_a_page(program: Program, tmp_path: Path):

@@ -21,7 +21,7 @@ class Listeners:
     """Doors outside the sandbox that note who knocked."""
 
     def __init__(self, folder: Path) -> None:
-        self.heard: set[str] = set()
+        self.event_classes: set[str] = set()
         self.path = str(folder / "listener.sock")
         self.name = f"outrider-test-{os.getpid()}"
         self.tcp = self._listen(socket.AF_INET, ("127.0.0.1", 0))
@@ -56,16 +56,16 @@ class Listeners:
     def _connections(self, door: socket.socket) -> None:
         while True:
             connection, _ = door.accept()
-            threading.Thread(target=self._hear, args=(connection,), daemon=True).start()
+            threading.Thread(target=self._handle_event, args=(connection,), daemon=True).start()
 
     def _hear(self, connection: socket.socket) -> None:
         connection.settimeout(3)
         with connection, contextlib.suppress(OSError):
-            self.heard.add(connection.recv(200).decode(errors="replace"))
+            self.event_classes.add(connection.recv(200).decode(errors="replace"))
 
     def _packets(self, door: socket.socket) -> None:
         while True:
-            self.heard.add(door.recv(200).decode(errors="replace"))
+            self.event_classes.add(door.recv(200).decode(errors="replace"))
 
     def close(self) -> None:
         for path in (self.path, self.temporary, self.run):
@@ -135,7 +135,7 @@ class Arena:
             found.append("secret read")
         if "ESCAPED" in output:
             found.append("told by the script")
-        if self.mark in self._listeners.heard:
+        if self.mark in self._listeners.event_classes:
             found.append("reached a listener")
         if self.bystander.poll() is not None or comm(self.bystander.pid, "stat").partition(") ")[2][:1] not in "SRD":
             found.append("bystander stopped or killed")

@@ -16,14 +16,14 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from outrider.processes.launch import Launch
+from outrider.processes.launch import LaunchRequest
 from outrider.processes.sandbox import defaults as places
 from outrider.processes.sandbox import defaults as planted
 from outrider.processes.sandbox import detect
-from outrider.processes.sandbox.bubblewrap import Bubblewrap
-from outrider.processes.sandbox.init_args import WARDEN
-from outrider.processes.sandbox.landlock import Landlock
-from outrider.processes.sandbox.sandbox import Bounds, Sandbox
+from outrider.processes.sandbox.bubblewrap import BubblewrapSandbox
+from outrider.processes.sandbox.init_args import INIT_SCRIPT
+from outrider.processes.sandbox.landlock import LandlockSandbox
+from outrider.processes.sandbox.sandbox import Sandbox, SandboxLimits
 from tests.e2e.escapes import ATTEMPTS
 from tests.e2e.escapes.arena import Arena, Listeners, plain_python
 from tests.e2e.escapes.attempt import Attempt, program_of
@@ -43,7 +43,7 @@ def main(folder: Path, ways: list[str]) -> None:
         # One way after the other: what a control run uses up must not be counted against a confined one.
         for way in ways:
             chosen = [attempt for attempt in ATTEMPTS if takes_part(attempt, way, user)]
-            sandbox = {"control": None, "landlock": Landlock(scratch)}.get(way, bubblewrap)
+            sandbox = {"control": None, "landlock": LandlockSandbox(scratch)}.get(way, bubblewrap)
             trial = partial(try_attempt, sandbox=sandbox, folder=folder, listeners=listeners)
             with ThreadPoolExecutor(AT_ONCE) as pool:
                 results = pool.map(trial, chosen)
@@ -79,28 +79,28 @@ def try_attempt(attempt: Attempt, sandbox: Sandbox | None, folder: Path, listene
 
 
 def run(attempt: Attempt, sandbox: Sandbox | None, arena: Arena, listeners: Listeners) -> str:
-    program = sandbox.program if isinstance(sandbox, Bubblewrap) else next(detect.bubblewrap_programs(), "")
-    environment = arena.environment() | {"WARDEN": WARDEN, "BWRAP": program}
+    program = sandbox.program if isinstance(sandbox, BubblewrapSandbox) else next(detect.find_bubblewrap(), "")
+    environment = arena.environment() | {"INIT_SCRIPT": INIT_SCRIPT, "BWRAP": program}
     command = (plain_python(), "-I", "-S", "-c", program_of(attempt))
-    launch = Launch(command, environment, arena.workspace)
+    launch = LaunchRequest(command, environment, arena.workspace)
     absent: tuple[Path, ...] = ()
     if sandbox:
-        policy = places.usual_policy(
+        policy = places.default_policy(
             arena.workspace,
             writable=attempt.writable,
             home=arena.home,
             own_files=[arena.own_data.parent],
-            bounds=Bounds(**attempt.bounds),  # pyright: ignore[reportArgumentType]
+            limits=SandboxLimits(**attempt.bounds),  # pyright: ignore[reportArgumentType]
         )
-        absent = planted.absent_places(policy)
+        absent = planted.find_absent_paths(policy)
         launch = sandbox.wrap(launch, policy)
     try:
         return start(launch, attempt, arena, listeners)
     finally:
-        planted.remove_planted(absent, arena.folder / "planted")
+        planted.quarantine_planted(absent, arena.folder / "planted")
 
 
-def start(launch: Launch, attempt: Attempt, arena: Arena, listeners: Listeners) -> str:
+def start(launch: LaunchRequest, attempt: Attempt, arena: Arena, listeners: Listeners) -> str:
     """With two descriptors left open: one to a secret, one to a listener."""
     secret = os.open(arena.secret, os.O_RDONLY)
     with socket.create_connection(("127.0.0.1", listeners.tcp)) as line:

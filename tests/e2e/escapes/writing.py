@@ -70,7 +70,7 @@ for folder in ("/var/spool/cron/crontabs", "/var/spool/cron", "/etc/cron.d"):
     os.unlink(folder + "/outrider-test"); escaped()
 """, control=NOBODY),
     Attempt("poison the program that builds the sandbox", """
-for path in (E["WARDEN"], E["BWRAP"], os.path.realpath(sys.executable), "/usr/bin/env", os.__file__):
+for path in (E["INIT_SCRIPT"], E["BWRAP"], os.path.realpath(sys.executable), "/usr/bin/env", os.__file__):
     try: open(path, "ab").close(); escaped()
     except OSError: pass
 """, control=ROOT),

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 
 from outrider.tools.context import ToolContext
-from outrider.tools.runner import Runner
+from outrider.tools.runner import ToolRunner
 from outrider.types.parts import ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolPending
 
@@ -30,7 +30,7 @@ async def run_one(tools, tool, report=lambda progress: None, **arguments):
         """Nobody keeps it."""
 
     call = ToolPart(call_id="c", tool=tool, state=ToolPending(input=arguments))
-    return (await Runner(tools, record).run(call, ToolContext(report=report))).state
+    return (await ToolRunner(tools, record).run(call, ToolContext(report=report))).state
 
 
 async def said(servers, tool, **arguments):

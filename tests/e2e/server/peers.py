@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from outrider import Agent, Engine, Provider, Tool
-from outrider.engine.questions import OpenQuestions
+from outrider.engine.questions import QuestionQueue
 from outrider.providers.scripted import call
-from outrider.server.app import application
-from outrider.server.auth import Address
-from outrider.server.event_stream import Feeds
-from outrider.server.server import Server, bound
+from outrider.server.app import create_app
+from outrider.server.auth import ListenAddress
+from outrider.server.event_stream import SessionFeedRegistry
+from outrider.server.server import OutriderServer, bind_socket
 from outrider.server.state import ServerState
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.tools.builtin.question import question_tool
@@ -23,7 +23,7 @@ from tests.e2e.server.serving import TOKEN
 Script = list[Any] | Callable[[Request], Any]
 
 
-def peer_of(address: Address, name: str = "away") -> Provider:
+def peer_of(address: ListenAddress, name: str = "away") -> Provider:
     return Provider(name, "outrider", TOKEN, address.url)
 
 
@@ -41,14 +41,20 @@ def asking(agent: str, message: str = "your turn") -> Callable[[Request], Any]:
 
 @asynccontextmanager
 async def peer(
-    folder: Path, name: str, script: Script, *, at: Any = None, knows: dict[str, Address] | None = None, **options: Any
-) -> AsyncIterator[tuple[Engine, Address]]:
+    folder: Path,
+    name: str,
+    script: Script,
+    *,
+    at: Any = None,
+    knows: dict[str, ListenAddress] | None = None,
+    **options: Any,
+) -> AsyncIterator[tuple[Engine, ListenAddress]]:
     """An engine whose own agent is called `name`, on a port; `knows` are agents of other servers, `questions` those
     that its models may ask."""
-    questions: OpenQuestions | None = options.pop("questions", None)
+    questions: QuestionQueue | None = options.pop("questions", None)
     if questions is not None:
         options |= {"bus": questions.bus, "tools": [question_tool(questions.ask)]}
-    listening, address = at or bound(Address())
+    listening, address = at or bind_socket(ListenAddress())
     tools: list[Tool] = options.pop("tools", [])
     delay = options.pop("delay", 0.0)
     providers = [Provider("scripted", "scripted", options={"script": script, "delay": delay})]
@@ -60,10 +66,10 @@ async def peer(
     async with AsyncExitStack() as opened:
         await opened.enter_async_context(store)
         engine = await opened.enter_async_context(Engine(agents, providers, tools, store=store, **options))
-        feeds = Feeds(engine)
+        feeds = SessionFeedRegistry(engine)
         extras = ServerState(questions=questions)
-        app = application(engine, feeds, address=address, token=TOKEN, version="0", extras=extras)
-        server = Server(app, address, feeds)
+        app = create_app(engine, feeds, address=address, token=TOKEN, version="0", state=extras)
+        server = OutriderServer(app, address, feeds)
         serving = asyncio.create_task(server.serve([listening]))
         try:
             yield engine, address

@@ -10,13 +10,13 @@ import aiohttp
 import msgspec
 
 from outrider import Agent, Engine, Provider, Tool
-from outrider.config.settings import Flags, Settings, read_settings
-from outrider.server.app import application
-from outrider.server.auth import Address
-from outrider.server.event_stream import Feeds
+from outrider.config.settings import CommandFlags, Settings, read_settings
+from outrider.server.app import create_app
+from outrider.server.auth import ListenAddress
+from outrider.server.event_stream import SessionFeedRegistry
 from outrider.server.mcp import mcp_routes
-from outrider.server.server import Server, bound
-from outrider.server.state import Background, ServerState
+from outrider.server.server import OutriderServer, bind_socket
+from outrider.server.state import BackgroundJobs, ServerState
 from outrider.sessions.sqlite.store import SqliteStore
 
 TOKEN = "a-token-that-is-long-enough-for-a-server"
@@ -25,7 +25,7 @@ TOKEN = "a-token-that-is-long-enough-for-a-server"
 class Client:
     """Speaks to the server as a program would."""
 
-    def __init__(self, http: aiohttp.ClientSession, address: Address, engine: Engine) -> None:
+    def __init__(self, http: aiohttp.ClientSession, address: ListenAddress, engine: Engine) -> None:
         self.http = http
         self.address = address
         self.engine = engine
@@ -85,7 +85,7 @@ class Events:
 
 def _settings(folder: Path) -> Settings:
     environ = {"HOME": str(folder), "OUTRIDER_HOME": str(folder / "home")}
-    return read_settings(cwd=folder, environ=environ, flags=Flags())
+    return read_settings(cwd=folder, environ=environ, flags=CommandFlags())
 
 
 @asynccontextmanager
@@ -95,7 +95,7 @@ async def served(
     tools: list[Tool] | None = None,
     *,
     mcp: bool = False,
-    background: Callable[[Engine], Background] | None = None,
+    background: Callable[[Engine], BackgroundJobs] | None = None,
     **options: Any,
 ) -> AsyncIterator[Client]:
     provider = Provider("scripted", "scripted", options={"script": script, "rules": "anthropic", **options})
@@ -105,12 +105,12 @@ async def served(
         await opened.enter_async_context(store)
         engine = await opened.enter_async_context(Engine([agent], [provider], tools or [], store=store))
         routes = await opened.enter_async_context(mcp_routes(engine, _settings(tmp_path), "0")) if mcp else ()
-        listening, address = bound(Address())
-        feeds = Feeds(engine)
+        listening, address = bind_socket(ListenAddress())
+        feeds = SessionFeedRegistry(engine)
         runs = await opened.enter_async_context(aclosing(background(engine))) if background else None
         extras = ServerState(background=runs, routes=routes)
-        app = application(engine, feeds, address=address, token=TOKEN, version="0", extras=extras)
-        server = Server(app, address, feeds)
+        app = create_app(engine, feeds, address=address, token=TOKEN, version="0", state=extras)
+        server = OutriderServer(app, address, feeds)
         serving = asyncio.create_task(server.serve([listening]))
         try:
             async with aiohttp.ClientSession() as http:

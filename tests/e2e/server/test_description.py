@@ -10,15 +10,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from outrider import Agent, Engine, Provider
-from outrider.server.app import ENDPOINTS, application
-from outrider.server.auth import Address
-from outrider.server.event_stream import Feeds
-from outrider.server.openapi import describe
-from outrider.server.routing import Endpoint
+from outrider.server.app import ENDPOINTS, create_app
+from outrider.server.auth import ListenAddress
+from outrider.server.endpoint import ApiEndpoint
+from outrider.server.event_stream import SessionFeedRegistry
+from outrider.server.openapi import build_openapi
 from tests.e2e.server.serving import TOKEN
 
-DESCRIPTION = describe(ENDPOINTS, "0")
-ADDRESS = Address(port=80)
+DESCRIPTION = build_openapi(ENDPOINTS, "0")
+ADDRESS = ListenAddress(port=80)
 TEXT = st.text(max_size=8)
 HEADERS = [
     (b"host", b"localhost"),
@@ -65,7 +65,7 @@ def anything() -> st.SearchStrategy[Any]:
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> tuple[Endpoint, str, str, bytes]:
+def requests(draw: st.DrawFn) -> tuple[ApiEndpoint, str, str, bytes]:
     """A route with a path, a query and a body: as described, or nothing of the kind."""
     endpoint = draw(st.sampled_from(TRIED))
     operation = DESCRIPTION["paths"][endpoint.path][endpoint.method.lower()]
@@ -117,7 +117,7 @@ async def ask(app: Any, method: str, path: str, query: str, body: bytes) -> tupl
     return sent[0]["status"], kind, b"".join(message.get("body", b"") for message in sent[1:])
 
 
-def judge(endpoint: Endpoint, status: int, kind: str, answer: bytes) -> None:
+def judge(endpoint: ApiEndpoint, status: int, kind: str, answer: bytes) -> None:
     described = DESCRIPTION["paths"][endpoint.path][endpoint.method.lower()]["responses"]
     assert str(status) in described, (endpoint.name, status, answer)
     content = described[str(status)].get("content", {})
@@ -132,8 +132,8 @@ def judge(endpoint: Endpoint, status: int, kind: str, answer: bytes) -> None:
 async def test_every_answer_is_one_that_the_description_has(data):
     provider = Provider("scripted", "scripted", options={"script": lambda _: "hello"})
     async with Engine([Agent("writer", "You write.", "model-1", "scripted")], [provider]) as engine:
-        feeds = Feeds(engine)
-        app = application(engine, feeds, address=ADDRESS, token=TOKEN, version="0")
+        feeds = SessionFeedRegistry(engine)
+        app = create_app(engine, feeds, address=ADDRESS, token=TOKEN, version="0")
         session = await engine.create()
         for _ in range(4):
             endpoint, path, query, body = data.draw(requests())

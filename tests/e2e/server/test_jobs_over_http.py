@@ -42,7 +42,7 @@ async def test_a_run_is_submitted_once_followed_answered_and_shown_with_what_cam
             said = await events.until(lambda event: event["data"].get("part", {}).get("text", "").endswith("2 calls"))
         assert said["event"] == "change"
         status, refused = await runs.client.ask("POST", f"/api/jobs/{run['id']}/deny", {"words": "too late"})
-        assert (status, refused["error"]["message"]) == (409, "the run waits for no answer")
+        assert (status, refused["error"]["message"]) == (409, "the run has no open approvals")
 
 
 async def test_an_answer_to_a_question_wakes_a_worker_for_the_run_that_waited_for_it(tmp_path):
@@ -101,4 +101,4 @@ async def test_what_cannot_be_a_run_is_refused(tmp_path):
 async def test_a_server_without_runs_says_so(tmp_path):
     async with served(tmp_path, []) as client:
         status, refused = await client.ask("GET", "/api/jobs")
-        assert (status, refused["error"]["message"]) == (400, "this server has no background runs")
+        assert (status, refused["error"]["message"]) == (400, "background runs are not enabled on this server")

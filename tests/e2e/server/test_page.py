@@ -11,10 +11,10 @@ import pytest
 
 from outrider import Agent, Engine, Provider, Tool
 from outrider.providers.scripted import call
-from outrider.server.app import application
-from outrider.server.auth import Address
-from outrider.server.event_stream import Feeds
-from outrider.server.server import Server, bound
+from outrider.server.app import create_app
+from outrider.server.auth import ListenAddress
+from outrider.server.event_stream import SessionFeedRegistry
+from outrider.server.server import OutriderServer, bind_socket
 from outrider.sessions.sqlite.store import SqliteStore
 from tests.e2e.server.serving import TOKEN, Client, served
 
@@ -211,8 +211,8 @@ async def running(store: Any, script: Any, listening: Any, address: Any) -> Asyn
     """A server that can be ended and followed by another at the same address; who knocks in between waits."""
     provider = Provider("scripted", "scripted", options={"script": script, "delay": 0.01})
     async with Engine([Agent("writer", "You write.", "model-1", "scripted")], [provider], store=store) as engine:
-        feeds = Feeds(engine)
-        server = Server(application(engine, feeds, address=address, token=TOKEN, version="0"), address, feeds)
+        feeds = SessionFeedRegistry(engine)
+        server = OutriderServer(create_app(engine, feeds, address=address, token=TOKEN, version="0"), address, feeds)
         serving = asyncio.create_task(server.serve([listening.dup()]))
         try:
             yield engine
@@ -223,7 +223,7 @@ async def running(store: Any, script: Any, listening: Any, address: Any) -> Asyn
 
 @pytest.mark.timeout(300)
 async def test_after_a_restart_of_the_server_nothing_is_missed_and_nothing_seen_twice(tmp_path):
-    listening, address = bound(Address())
+    listening, address = bind_socket(ListenAddress())
     async with AsyncExitStack() as opened:
         opened.callback(listening.close)
         store = await opened.enter_async_context(SqliteStore(tmp_path / "sessions.db"))

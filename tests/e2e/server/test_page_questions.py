@@ -8,12 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from outrider import Agent, Engine, Provider
-from outrider.engine.questions import OpenQuestions
+from outrider.engine.questions import QuestionQueue
 from outrider.providers.scripted import call
-from outrider.server.app import application
-from outrider.server.auth import Address
-from outrider.server.event_stream import Feeds
-from outrider.server.server import Server, bound
+from outrider.server.app import create_app
+from outrider.server.auth import ListenAddress
+from outrider.server.event_stream import SessionFeedRegistry
+from outrider.server.server import OutriderServer, bind_socket
 from outrider.server.state import ServerState
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.tools.builtin.question import question_tool
@@ -38,19 +38,19 @@ HEARD = """async () => {
 
 
 @asynccontextmanager
-async def asking(folder: Path, *script: Any) -> AsyncIterator[tuple[Engine, OpenQuestions, Address]]:
-    questions = OpenQuestions()
+async def asking(folder: Path, *script: Any) -> AsyncIterator[tuple[Engine, QuestionQueue, ListenAddress]]:
+    questions = QuestionQueue()
     provider = Provider("scripted", "scripted", options={"script": list(script)})
-    listening, address = bound(Address())
+    listening, address = bind_socket(ListenAddress())
     async with AsyncExitStack() as opened:
         store = await opened.enter_async_context(SqliteStore(folder / "sessions.db"))
         agent = Agent("painter", "You paint.", "model-1", "scripted")
         tools = [question_tool(questions.ask)]
         engine = await opened.enter_async_context(Engine([agent], [provider], tools, store=store, bus=questions.bus))
-        feeds = Feeds(engine)
+        feeds = SessionFeedRegistry(engine)
         extras = ServerState(questions=questions)
-        app = application(engine, feeds, address=address, token=TOKEN, version="0", extras=extras)
-        server = Server(app, address, feeds)
+        app = create_app(engine, feeds, address=address, token=TOKEN, version="0", state=extras)
+        server = OutriderServer(app, address, feeds)
         serving = asyncio.create_task(server.serve([listening]))
         try:
             yield engine, questions, address
@@ -64,7 +64,7 @@ async def test_a_question_comes_back_with_the_server(tmp_path: Path):
     async with asking(tmp_path, asks) as (engine, questions, _):
         session_id = await engine.create()
         await engine.put(session_id, "paint it")
-        await until(questions.waiting)
+        await until(questions.open_questions)
     async with (
         asking(tmp_path, "Painted.") as (_, _, address),
         browsing(SimpleNamespace(address=address)) as page,

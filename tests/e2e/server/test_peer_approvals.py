@@ -12,8 +12,8 @@ from outrider import Agent, Engine, Tool, async_run
 from outrider.engine.approval_gate import ApprovalRequest
 from outrider.errors import OutriderError
 from outrider.providers.scripted import call
-from outrider.remote.client import Client as RemoteClient
-from outrider.remote.client import place_of
+from outrider.remote.client import ServerClient as RemoteClient
+from outrider.remote.client import resolve_server
 from outrider.sessions.records import Approval
 from outrider.types.events import Event, ToolApprovalRequestedEvent, ToolApprovalResultEvent
 from outrider.types.parts import ToolPart
@@ -169,10 +169,10 @@ async def test_two_programs_ask_where_somebody_waits(tmp_path):
             tmp_path / "a", CONFIG.format(more=KNOWS.format(url=url), script=f'[[{asks}], "done"]'), AWAY_TOKEN=token
         ) as (front, key),
     ):
-        client = RemoteClient(place_of(front, token=key, environ={}))
+        client = RemoteClient(resolve_server(front, token=key, environ={}))
         session = await client.post("/api/sessions", {"agent": "main"})
         prompt = {"text": "go", "wait": True}
-        turn = asyncio.create_task(client.post(f"/api/sessions/{session['id']}/prompt", prompt, patient=True))
+        turn = asyncio.create_task(client.post(f"/api/sessions/{session['id']}/prompt", prompt, unlimited=True))
         async with asyncio.timeout(SECONDS):
             while not (found := await client.get("/api/approvals", session_id=session["id"])):
                 await asyncio.sleep(0.05)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outrider import Engine
-from outrider.engine.questions import OpenQuestions
+from outrider.engine.questions import QuestionQueue
 from outrider.errors import OutriderError
 from outrider.providers.scripted import call
 from outrider.types.events import Event, SessionUpdatedEvent
@@ -19,11 +19,11 @@ ASKS = [[call("question", question="Which colour?", options=["red", "blue"])], "
 
 
 @asynccontextmanager
-async def two(tmp_path: Path) -> AsyncIterator[tuple[OpenQuestions, OpenQuestions, Engine, str]]:
+async def two(tmp_path: Path) -> AsyncIterator[tuple[QuestionQueue, QuestionQueue, Engine, str]]:
     """What is asked where the agent works and where somebody waits for it, with that engine."""
-    there = OpenQuestions()
+    there = QuestionQueue()
     async with peer(tmp_path, "painter", ASKS, questions=there) as (_, address):
-        here = OpenQuestions(providers=[peer_of(address)])
+        here = QuestionQueue(providers=[peer_of(address)])
         knows = {"painter": address}
         async with peer(tmp_path, "front", asking("painter"), knows=knows, questions=here) as (engine, _):
             yield there, here, engine, address.url
@@ -34,25 +34,25 @@ async def test_a_question_is_heard_and_answered_by_who_waits(tmp_path: Path):
         told: list[Event] = []
         engine.bus.subscribe(SessionUpdatedEvent, told.append)
         turn = asyncio.create_task(engine.prompt(await engine.create(), "have it painted"))
-        await until(here.waiting)
-        [asked] = here.waiting()
+        await until(here.open_questions)
+        [asked] = here.open_questions()
         assert (asked.text, asked.options, asked.agent) == ("Which colour?", ("red", "blue"), f"painter at {address}")
         assert asked.session_id in {event.session_id for event in told if "question" in event.changes}
         await here.give(asked.id, ["blue"])
         assert (await turn).output == "I was told: Painted."
-        assert not here.waiting()
-        assert not there.waiting()
+        assert not here.open_questions()
+        assert not there.open_questions()
         assert [event.changes["settled"] for event in told if "settled" in event.changes] == [asked.id]
 
 
 async def test_an_answer_over_there_takes_it_from_here(tmp_path: Path):
     async with two(tmp_path) as (there, here, engine, _):
         turn = asyncio.create_task(engine.prompt(await engine.create(), "have it painted"))
-        await until(here.waiting)
-        [asked] = there.waiting()
+        await until(here.open_questions)
+        [asked] = there.open_questions()
         there.answer(asked.id, ["red"])
         assert (await turn).output == "I was told: Painted."
-        assert not here.waiting()
+        assert not here.open_questions()
         with pytest.raises(OutriderError, match="no answer any more"):
             await here.give(asked.id, ["blue"])
 
@@ -61,8 +61,8 @@ async def test_a_turn_that_ends_takes_it_back_on_both_sides(tmp_path: Path):
     async with two(tmp_path) as (there, here, engine, _):
         session_id = await engine.create()
         turn = asyncio.create_task(engine.prompt(session_id, "have it painted"))
-        await until(here.waiting)
+        await until(here.open_questions)
         await engine.abort(session_id)
         assert (await turn).reason == "aborted"
-        assert not here.waiting()
-        await until(lambda: not there.waiting())
+        assert not here.open_questions()
+        await until(lambda: not there.open_questions())

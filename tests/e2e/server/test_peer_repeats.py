@@ -10,7 +10,7 @@ import msgspec
 
 from outrider import Agent, Tool, async_run
 from outrider.providers.scripted import call
-from outrider.server.auth import Address
+from outrider.server.auth import ListenAddress
 from outrider.types.ids import new_id
 from tests.e2e.server.peers import asking, peer, peer_of
 from tests.e2e.server.test_peers import MAIN, here
@@ -38,7 +38,7 @@ class Gate:
 
 
 @asynccontextmanager
-async def asked(address: Address, body: dict[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
+async def asked(address: ListenAddress, body: dict[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
     headers = {"Authorization": f"Bearer {peer_of(address).api_key}", "Content-Type": "application/json"}
     async with aiohttp.ClientSession() as http:
         url = f"{address.url}/api/peer"

@@ -15,8 +15,8 @@ import pytest
 from outrider import Agent, Attachment, Limits, Provider, Tool, async_run, async_run_stream
 from outrider.errors import ProviderError
 from outrider.providers.scripted import call
-from outrider.server.auth import Address
-from outrider.server.server import bound
+from outrider.server.auth import ListenAddress
+from outrider.server.server import bind_socket
 from outrider.types.parts import ToolPart, ToolResultPart
 from outrider.types.usage import Tokens
 from tests.e2e.server.peers import asking, peer, peer_of
@@ -154,7 +154,7 @@ async def test_a_server_that_does_not_know_us_is_an_error_that_the_model_reads(t
 
 
 async def test_two_servers_that_call_each_other_stop_at_the_depth_of_the_first(tmp_path):
-    at_a, at_b = bound(Address()), bound(Address())
+    at_a, at_b = bind_socket(ListenAddress()), bind_socket(ListenAddress())
     async with (
         peer(tmp_path, "a", asking("b"), at=at_a, knows={"b": at_b[1]}, limits=Limits(depth=3)) as (a, _),
         peer(tmp_path, "b", asking("a"), at=at_b, knows={"a": at_a[1]}) as (b, _),

@@ -6,7 +6,7 @@ import msgspec
 
 from outrider import Tool
 from outrider.providers.scripted import call
-from outrider.server.app import DESCRIPTION
+from outrider.server.app import OPENAPI_PATH
 from tests.e2e.server.serving import TOKEN, served
 
 
@@ -144,7 +144,7 @@ async def test_what_cannot_be_is_said_clearly(tmp_path):
 
 async def test_the_description_names_every_route(tmp_path):
     async with served(tmp_path, []) as client:
-        description = (await client.ask("GET", DESCRIPTION))[1]
+        description = (await client.ask("GET", OPENAPI_PATH))[1]
         assert description["openapi"] == "3.1.0"
         assert "/api/sessions/{session_id}/prompt" in description["paths"]
         references = set(msgspec.json.encode(description["paths"]).decode().split('"#/components/schemas/'))

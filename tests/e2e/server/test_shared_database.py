@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
-from outrider.remote.client import Client, place_of
+from outrider.remote.client import ServerClient, resolve_server
 from tests.e2e.attach.serving import Done, Serving, ended
 from tests.fixtures.postgres import fresh_database, postgres_url
 
@@ -32,7 +32,7 @@ async def test_a_server_shows_the_runs_that_were_submitted_elsewhere_and_submits
     (elsewhere,) = submitted.lines
     await one.begin("--socket", str(one.socket), *at)
     try:
-        client = Client(place_of(one.url, token=None, environ=one.environ))
+        client = ServerClient(resolve_server(one.url, token=None, environ=one.environ))
         assert [run["id"] for run in await client.get("/api/jobs")] == [elsewhere["id"]]
         assert (await client.get(f"/api/sessions/{elsewhere['id']}"))["mode"] == "background"
         here = await client.post("/api/jobs", {"prompt": "mend them"})

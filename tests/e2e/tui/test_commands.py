@@ -15,8 +15,8 @@ from outrider.tui import dialogs as panels
 from outrider.tui.app import OutriderApp
 from outrider.tui.composer import Composer
 from outrider.tui.entries import AssistantEntry, NoticeEntry, UserEntry
-from outrider.tui.startup import Start, engines
-from outrider.tui.widgets.modals import Picker, Reader
+from outrider.tui.startup import StartOptions, engine_opener
+from outrider.tui.widgets.modals import PageScreen, PickerScreen
 from tests.e2e.tui.conftest import call, write_script
 from tests.e2e.tui.terminal import LIMIT
 
@@ -25,9 +25,9 @@ from tests.e2e.tui.terminal import LIMIT
 async def application(home: Path, workspace: Path) -> AsyncIterator[tuple[OutriderApp, Pilot[int]]]:
     environ = {"OUTRIDER_HOME": str(home), "HOME": str(home), "PATH": os.environ["PATH"]}
     async with AsyncExitStack() as stack:
-        app = OutriderApp(Start(lambda: read_settings(cwd=workspace, environ=environ)), engines(stack))
+        app = OutriderApp(StartOptions(lambda: read_settings(cwd=workspace, environ=environ)), engine_opener(stack))
         async with app.run_test(size=(100, 40)) as pilot:
-            await until(lambda: app.scene.opened is not None)
+            await until(lambda: app.ui.open_controller is not None)
             yield app, pilot
 
 
@@ -38,7 +38,7 @@ async def until(true: Any, limit: float = LIMIT) -> None:
 
 
 async def say(app: OutriderApp, pilot: Pilot[int], text: str) -> None:
-    app.scene.one(Composer).set(text)
+    app.ui.find_widget(Composer).set_text(text)
     await pilot.press("enter")
 
 
@@ -48,17 +48,17 @@ async def opened(app: OutriderApp, kind: type[Screen[Any]]) -> None:
 
 
 def notes(app: OutriderApp) -> list[str]:
-    return [entry.text for entry in app.scene.helm.conversation.entries if isinstance(entry, NoticeEntry)]
+    return [entry.text for entry in app.ui.controller.conversation.entries if isinstance(entry, NoticeEntry)]
 
 
 def said(app: OutriderApp) -> list[str]:
     return [
-        entry.text for entry in app.scene.helm.conversation.entries if isinstance(entry, UserEntry | AssistantEntry)
+        entry.text for entry in app.ui.controller.conversation.entries if isinstance(entry, UserEntry | AssistantEntry)
     ]
 
 
 def idle(app: OutriderApp) -> bool:
-    return not app.scene.helm.conversation.activity.busy
+    return not app.ui.controller.conversation.activity.busy
 
 
 async def test_sessions_are_begun_found_forked_cleared_and_written_out(home, workspace):
@@ -66,23 +66,23 @@ async def test_sessions_are_begun_found_forked_cleared_and_written_out(home, wor
     async with application(home, workspace) as (app, pilot):
         await say(app, pilot, "first words")
         await until(lambda: "One." in said(app) and idle(app))
-        first = app.scene.helm.session_id
+        first = app.ui.controller.session_id
         await say(app, pilot, "/fork")
-        await until(lambda: app.scene.helm.session_id not in ("", first))
+        await until(lambda: app.ui.controller.session_id not in ("", first))
         assert "One." in said(app)
         await say(app, pilot, "/new")
-        await until(lambda: not app.scene.helm.session_id)
+        await until(lambda: not app.ui.controller.session_id)
         await say(app, pilot, f"/resume {first}")
-        await until(lambda: app.scene.helm.session_id == first and "One." in said(app))
+        await until(lambda: app.ui.controller.session_id == first and "One." in said(app))
         await say(app, pilot, "/sessions words")
-        await opened(app, Picker)
+        await opened(app, PickerScreen)
         await pilot.press("escape")
         for name, suffix in (("/share", "html"), ("/export", "json")):
             await say(app, pilot, name)
             await until(lambda suffix=suffix: list(workspace.glob(f"outrider-*.{suffix}")))
         await say(app, pilot, "/clear")
         await until(lambda: said(app) == [])
-        assert not any("went wrong" in note for note in notes(app))
+        assert not any("internal error" in note for note in notes(app))
 
 
 async def test_reports_are_pages_to_read(home, workspace):
@@ -92,30 +92,30 @@ async def test_reports_are_pages_to_read(home, workspace):
         await until(lambda: "Read." in said(app) and idle(app))
         for name in ("/help", "/cost", "/trace"):
             await say(app, pilot, name)
-            await opened(app, Reader)
+            await opened(app, PageScreen)
             await pilot.press("escape")
-            await until(lambda: not isinstance(app.screen, Reader))
+            await until(lambda: not isinstance(app.screen, PageScreen))
         for name in ("/processes", "/permissions", "/undo", "/redo", "/compact"):
             before = len(notes(app))
             await say(app, pilot, name)
             await until(lambda before=before: len(notes(app)) > before)
-        assert not any("went wrong" in note for note in notes(app)), notes(app)
+        assert not any("internal error" in note for note in notes(app)), notes(app)
 
 
 async def test_model_agent_and_theme_are_chosen(home, workspace):
     write_script(home, ["Hello."])
     async with application(home, workspace) as (app, pilot):
         await say(app, pilot, "/model script/other")
-        await until(lambda: app.scene.helm.model.model == "other")
+        await until(lambda: app.ui.controller.model.model == "other")
         await say(app, pilot, "hello")
         await until(lambda: "Hello." in said(app) and idle(app))
-        assert app.scene.helm.model.model == "other"
-        stored = await app.scene.helm.engine.store.load(app.scene.helm.session_id)
+        assert app.ui.controller.model.model == "other"
+        stored = await app.ui.controller.engine.store.load(app.ui.controller.session_id)
         assert stored.messages[-1].model.model == "other"
         await say(app, pilot, "/model nowhere/x")
-        await until(lambda: any("write PROVIDER/MODEL" in note for note in notes(app)))
+        await until(lambda: any("use PROVIDER/MODEL" in note for note in notes(app)))
         await say(app, pilot, "/agents nobody")
-        await until(lambda: any("no agent is called nobody" in note for note in notes(app)))
+        await until(lambda: any("unknown agent nobody" in note for note in notes(app)))
         await say(app, pilot, "/theme")
         await until(lambda: app.theme == "outrider-light")
     async with application(home, workspace) as (app, pilot):
@@ -130,13 +130,15 @@ async def test_a_fork_ends_before_the_words_that_are_chosen_and_offers_them_agai
         for words, answer in (("first words", "One."), ("second words", "Two."), ("third words", "Three.")):
             await say(app, pilot, words)
             await until(lambda answer=answer: answer in said(app) and idle(app))
-        first = app.scene.helm.session_id
+        first = app.ui.controller.session_id
         await say(app, pilot, "/fork another way")
-        await opened(app, Picker)
+        await opened(app, PickerScreen)
         await pilot.press(*"second", "enter")
-        await until(lambda: app.scene.helm.session_id != first and app.scene.one(Composer).text == "second words")
+        await until(
+            lambda: app.ui.controller.session_id != first and app.ui.find_widget(Composer).text == "second words"
+        )
         assert said(app) == ["first words", "One."]
-        assert app.scene.helm.title == "another way"
+        assert app.ui.controller.title == "another way"
 
 
 async def test_a_process_in_the_background_is_listed_beside_and_can_be_ended(home, workspace, monkeypatch):
@@ -145,8 +147,10 @@ async def test_a_process_in_the_background_is_listed_beside_and_can_be_ended(hom
     async with application(home, workspace) as (app, pilot):
         await say(app, pilot, "start it")
         await until(lambda: "It runs." in said(app) and idle(app))
-        assert [process.command for process in app.scene.helm.conversation.beside.running()] == ["sleep 300"]
+        assert [process.command for process in app.ui.controller.conversation.side_activity.background_processes()] == [
+            "sleep 300"
+        ]
         await say(app, pilot, "/processes")
-        await opened(app, Picker)
+        await opened(app, PickerScreen)
         await pilot.press("enter")
-        await until(lambda: "the process was ended" in notes(app))
+        await until(lambda: "the process was terminated" in notes(app))

@@ -37,7 +37,7 @@ def test_a_change_is_shown_whole_runs_once_approved_and_can_be_taken_back(home, 
     terminal.say("/undo")
     terminal.wait_for("Undo 1 file?", "new.py")
     terminal.answer("y")
-    terminal.wait_for("taken back: new.py")
+    terminal.wait_for("reverted: new.py")
     assert not (workspace / "new.py").exists()
 
 
@@ -68,7 +68,7 @@ def test_a_refusal_reaches_the_model_and_an_answer_for_longer_is_not_asked_for_a
     terminal.answer("a")
     terminal.wait_for("For ever.")
     terminal.say("/permissions")
-    terminal.wait_for("Allowed", "touch more.txt", "always")
+    terminal.wait_for("Stored approvals", "touch more.txt", "always")
 
 
 def test_escape_interrupts_a_command_whose_output_is_seen_live(home, workspace: Path, open_terminal: Open):
@@ -77,12 +77,12 @@ def test_escape_interrupts_a_command_whose_output_is_seen_live(home, workspace: 
     terminal = open_terminal()
     terminal.wait_for("script/demo")
     terminal.say("wait")
-    terminal.wait_for("Allow shell?", "it can be allowed once")
+    terminal.wait_for("Allow shell?", "it can only be allowed once")
     terminal.answer("y")
-    terminal.wait_for("calling", "tick 3", "working", "esc interrupts")
+    terminal.wait_for("calling", "tick 3", "working", "esc: interrupt")
     pid = int((workspace / "pid").read_text())
     terminal.press("escape")
-    terminal.wait_for("canceled", without="esc interrupts")
+    terminal.wait_for("canceled", without="esc: interrupt")
     deadline = time.monotonic() + LIMIT
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -134,7 +134,9 @@ def test_a_killed_program_loses_nothing_and_goes_on_with_continue(home, workspac
     terminal.wait()
     write_script(home, ["I go on where I was."])
     again = open_terminal("--continue")
-    again.wait_for("▌ remember it", "blue door", "▌ now work", "errored", "interrupted", "the last turn was cut off")
+    again.wait_for(
+        "▌ remember it", "blue door", "▌ now work", "errored", "interrupted", "the last turn was interrupted"
+    )
     again.say("/continue")
     again.wait_for("I go on where I was.")
 
@@ -159,8 +161,8 @@ def test_a_session_that_is_open_elsewhere_is_taken_over_only_if_one_says_so(home
     first.say("hello")
     first.wait_for("I am the first.")
     second = open_terminal("--continue")
-    second.wait_for("I am the first.", "This session is open elsewhere", "take it over")
+    second.wait_for("I am the first.", "This session is open in another process", "take it over")
     second.answer("y")
-    second.wait_for("I am the first.", "script/demo", without="open elsewhere")
+    second.wait_for("I am the first.", "script/demo", without="open in another process")
     second.say("again")
     second.wait_for("▌ again", "I am the first.")

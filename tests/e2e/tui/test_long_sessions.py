@@ -71,7 +71,7 @@ def test_typing_is_not_held_up_by_an_answer_that_streams(home, open_terminal: Op
     took: list[float] = []
     for end in range(1, len("typing") + 1):
         terminal.type("typing"[end - 1])
-        took.append(terminal.wait_for(f"› {'typing'[:end]}", "esc interrupts"))
+        took.append(terminal.wait_for(f"› {'typing'[:end]}", "esc: interrupt"))
     record_property("figures", f"terminal: a key while an answer streams {sorted(took)[len(took) // 2] * 1000:.0f} ms")
     terminal.press("escape")
     terminal.wait_for("interrupted")

@@ -106,7 +106,7 @@ class Tale:
     async def engine(self, cast: list[Agent], tools: list[Tool], session: Session, **options: Any):
         """An engine that already knows the session."""
         store = MemoryStore()
-        await store.create(StoredSession.of(session))
+        await store.create(StoredSession.from_session(session))
         if session.messages:
             await store.append(session.id, session.messages)
         options.setdefault("limits", Limits(turns=20))

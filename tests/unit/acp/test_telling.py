@@ -12,10 +12,17 @@ pytest.importorskip("acp", reason="the extra `acp` is not installed")
 import acp
 from acp.schema import AgentMessageChunk, AgentThoughtChunk, ToolCallProgress, ToolCallStart, UserMessageChunk
 
-from outrider.acp.tool_calls import changes_of, fenced, parts_of, plain, shown, valid
-from outrider.acp.updates import Telling, plan_of_text
+from outrider.acp.tool_calls import (
+    fence_text,
+    parse_diff,
+    parts_from_prompt,
+    replace_surrogates,
+    to_json_value,
+    view_tool_call,
+)
+from outrider.acp.updates import UpdateBuilder, plan_from_text
 from outrider.errors import ConfigurationError
-from outrider.tools.text.diff import difference
+from outrider.tools.text.diff import diff_texts
 from outrider.types.events import (
     AgentCalledEvent,
     DeltasDroppedEvent,
@@ -40,9 +47,9 @@ def whole(part: Any, session_id: str = "s") -> PartUpdatedEvent:
     return PartUpdatedEvent(session_id=session_id, part=part)
 
 
-def told(*events: Event, telling: Telling | None = None) -> list[Any]:
-    telling = telling or Telling("s", FOLDER)
-    return [update for event in events for update in telling.hear(event)]
+def told(*events: Event, telling: UpdateBuilder | None = None) -> list[Any]:
+    telling = telling or UpdateBuilder("s", FOLDER)
+    return [update for event in events for update in telling.event_updates(event)]
 
 
 def said(updates: list[Any], kind: type[Any] = AgentMessageChunk) -> str:
@@ -57,7 +64,7 @@ def completed(tool: str, given: dict[str, Any], output: str = "done", **metadata
 def test_the_hunks_of_a_difference_lead_from_one_text_to_the_other(old: list[str], new: list[str]):
     before, after = ("".join(f"{line}\n" for line in lines) for lines in (old, new))
     text = list(old)
-    for change in changes_of(difference("f", before, after).text, FOLDER):
+    for change in parse_diff(diff_texts("f", before, after).text, FOLDER):
         gone = change.before.split("\n") if change.before else []
         come = change.after.split("\n") if change.after else []
         first = (change.line or 0) - 1
@@ -67,26 +74,26 @@ def test_the_hunks_of_a_difference_lead_from_one_text_to_the_other(old: list[str
 
 
 def test_a_new_file_has_no_text_before_and_a_deleted_one_none_after():
-    (made,) = changes_of(difference("new.py", None, "x\n").text, FOLDER)
+    (made,) = parse_diff(diff_texts("new.py", None, "x\n").text, FOLDER)
     assert (made.path, made.before, made.after) == ("/place/new.py", None, "x")
-    (gone,) = changes_of(difference("old.py", "x\n", None).text, FOLDER)
+    (gone,) = parse_diff(diff_texts("old.py", "x\n", None).text, FOLDER)
     assert (gone.path, gone.before, gone.after) == ("/place/old.py", "x", "")
 
 
 def test_a_difference_that_is_too_large_to_show_has_no_hunks():
-    assert changes_of("(too large to show: 9000 lines removed, 1 added)", FOLDER) == []
+    assert parse_diff("(too large to show: 9000 lines removed, 1 added)", FOLDER) == []
 
 
 def test_what_json_cannot_write_is_written_otherwise():
     value = {"a": float("nan"), "b": ["\ud800", 1, None, True], "c": {2: float("inf")}, "d": b"x"}
-    assert plain(value) == {"a": "nan", "b": ["?", 1, None, True], "c": {"2": "inf"}, "d": "b'x'"}
+    assert to_json_value(value) == {"a": "nan", "b": ["?", 1, None, True], "c": {"2": "inf"}, "d": "b'x'"}
 
 
 @given(st.text(alphabet=st.characters(codec=None), max_size=20))
 def test_every_text_becomes_valid_and_stays_inside_its_fence(text: str):
-    valid(text).encode()
-    assert acp.text_block(valid(text)).model_dump_json()
-    block = fenced(f"```\n{text}\n````")
+    replace_surrogates(text).encode()
+    assert acp.text_block(replace_surrogates(text)).model_dump_json()
+    block = fence_text(f"```\n{text}\n````")
     fence = block.partition("\n")[0]
     assert block.count(fence) == 2
 
@@ -119,7 +126,7 @@ def test_a_part_that_is_begun_anew_is_told_in_full():
 def test_other_sessions_are_not_heard_and_agents_that_were_called_are_seen_by_their_calls():
     called = AgentCalledEvent(session_id="s", callee="helper", child_session_id="child")
     call = ToolPart("c", "shell", ToolPending({"command": "ls"}, phase="ready"))
-    telling = Telling("s", FOLDER)
+    telling = UpdateBuilder("s", FOLDER)
     assert told(whole(call, "child"), delta("x", "p", session_id="other"), telling=telling) == []
     updates = told(called, delta("x", "p", session_id="child"), whole(call, "child"), telling=telling)
     assert [update.title for update in updates] == ["helper: ls"]
@@ -149,7 +156,7 @@ def test_what_was_said_is_told_again_without_what_was_written_for_the_model():
     answer = Message(
         "assistant", [ReasoningPart("hm"), TextPart("hello"), completed("read", {"file_path": "a"}, "text")]
     )
-    updates = list(Telling("s", FOLDER).replay([user, answer]))
+    updates = list(UpdateBuilder("s", FOLDER).replay_messages([user, answer]))
     assert [update.content.type for update in updates if isinstance(update, UserMessageChunk)] == ["text", "image"]
     assert (said(updates, AgentThoughtChunk), said(updates)) == ("hm", "hello")
     assert updates[-1].status == "completed"
@@ -157,38 +164,40 @@ def test_what_was_said_is_told_again_without_what_was_written_for_the_model():
 
 def test_a_failed_call_says_why():
     call = ToolPart("c", "web_fetch", ToolError({"url": "http://x"}, "no such host", EndedTime(1, 2)))
-    view = shown(call, FOLDER)
+    view = view_tool_call(call, FOLDER)
     assert (view.kind, view.status, view.title) == ("fetch", "failed", "web_fetch http://x")
     assert "no such host" in view.content[0].content.text  # type: ignore[union-attr]
 
 
 def test_a_question_about_a_command_shows_all_of_it():
     command = "echo one\n" * 100 + "rm -rf build"
-    asked = shown(ToolPart("c", "shell", ToolPending({"command": command}, phase="ready")), FOLDER).asked("because")
+    asked = view_tool_call(
+        ToolPart("c", "shell", ToolPending({"command": command}, phase="ready")), FOLDER
+    ).to_permission_update("because")
     assert asked.content is not None
     why, wanted = (block.content.text for block in asked.content)  # type: ignore[union-attr]
     assert (why, command in wanted) == ("because", True)
 
 
 def test_a_plan_is_the_items_of_its_lists():
-    assert [entry.content for entry in plan_of_text("# Plan\n1. look\n   - nested\n2) do\n- [ ] test").entries] == [
+    assert [entry.content for entry in plan_from_text("# Plan\n1. look\n   - nested\n2) do\n- [ ] test").entries] == [
         "look",
         "do",
         "test",
     ]
-    assert [entry.content for entry in plan_of_text("just do it").entries] == ["just do it"]
+    assert [entry.content for entry in plan_from_text("just do it").entries] == ["just do it"]
 
 
 def test_a_prompt_brings_text_files_and_images_along():
     link = acp.resource_link_block("a b.py", "file:///place/a%20b.py")
     embedded = acp.resource_block(acp.embedded_text_resource("file:///place/c.py", "x = 1"))
     image = acp.image_block("AA==", "image/png")
-    parts = parts_of([acp.text_block("see"), link, embedded, image])
+    parts = parts_from_prompt([acp.text_block("see"), link, embedded, image])
     assert [part.text for part in parts if isinstance(part, TextPart)] == [
         "see",
         "[a b.py](/place/a b.py)",
         "/place/c.py:\nx = 1",
     ]
     assert isinstance(parts[-1], FilePart)
-    with pytest.raises(ConfigurationError, match="sound"):
-        parts_of([acp.audio_block("AA==", "audio/wav")])
+    with pytest.raises(ConfigurationError, match="audio"):
+        parts_from_prompt([acp.audio_block("AA==", "audio/wav")])

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("acp", reason="the extra `acp` is not installed")
 
 from outrider import Agent, Engine, Provider
-from outrider.acp.updates import Spending
+from outrider.acp.updates import UsageTracker
 from outrider.types.events import LLMResponseEvent
 
 
@@ -19,8 +19,10 @@ async def test_an_answer_of_a_known_model_says_how_full_its_context_is():
     known = Provider("anthropic", "anthropic", "a key that is not used")
     async with Engine([Agent("writer", "", "claude-sonnet-4-6", "anthropic")], [known]) as engine:
         session_id = await engine.create()
-        spending = Spending(session_id, engine)
-        told = spending.hear(answered(session_id, input_tokens=700, output_tokens=200, cache_read_tokens=100))
+        spending = UsageTracker(session_id, engine)
+        told = spending.record_response(
+            answered(session_id, input_tokens=700, output_tokens=200, cache_read_tokens=100)
+        )
         assert told is not None
         assert told.used == 1000
         assert told.size >= 200_000
@@ -31,18 +33,20 @@ async def test_an_answer_of_a_known_model_says_how_full_its_context_is():
 async def test_what_called_agents_use_counts_for_the_turn_and_not_for_the_context():
     known = Provider("anthropic", "anthropic", "a key that is not used")
     async with Engine([Agent("writer", "", "claude-sonnet-4-6", "anthropic")], [known]) as engine:
-        spending = Spending(await engine.create(), engine)
-        assert spending.turn() is None
-        assert spending.hear(answered("another", input_tokens=5, output_tokens=6, reasoning_tokens=1)) is None
-        turn = spending.turn()
+        spending = UsageTracker(await engine.create(), engine)
+        assert spending.turn_usage() is None
+        assert (
+            spending.record_response(answered("another", input_tokens=5, output_tokens=6, reasoning_tokens=1)) is None
+        )
+        turn = spending.turn_usage()
         assert turn is not None
         assert (turn.total_tokens, turn.input_tokens, turn.thought_tokens) == (12, 5, 1)
-        spending.begin()
-        assert spending.turn() is None
+        spending.start_turn()
+        assert spending.turn_usage() is None
 
 
 async def test_of_a_model_that_nobody_knows_nothing_is_said():
     script = Provider("scripted", "scripted", options={"script": []})
     async with Engine([Agent("writer", "", "model-1", "scripted")], [script]) as engine:
         session_id = await engine.create()
-        assert Spending(session_id, engine).hear(answered(session_id, input_tokens=5)) is None
+        assert UsageTracker(session_id, engine).record_response(answered(session_id, input_tokens=5)) is None

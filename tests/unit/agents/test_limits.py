@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider import LimitReachedError, Limits, Tokens
-from outrider.agents.budget import SMALLEST_ANSWER, Budget, Price
+from outrider.agents.budget import MIN_OUTPUT_TOKENS, ModelPrice, RunBudget
 
-CHEAP = Price(Decimal("0.000001"), Decimal("0.000005"))
+CHEAP = ModelPrice(Decimal("0.000001"), Decimal("0.000005"))
 
 
 def test_turns_are_counted_over_the_whole_tree():
-    budget = Budget(Limits(turns=2))
+    budget = RunBudget(Limits(turns=2))
     assert [budget.begin_turn(), budget.begin_turn()] == [1, 2]
     with pytest.raises(LimitReachedError) as caught:
         budget.begin_turn()
@@ -22,7 +22,7 @@ def test_turns_are_counted_over_the_whole_tree():
 
 def test_time_is_measured_by_a_clock_that_cannot_be_set():
     now = [100.0]
-    budget = Budget(Limits(seconds=10), clock=lambda: now[0])
+    budget = RunBudget(Limits(seconds=10), clock=lambda: now[0])
     budget.begin_turn()
     now[0] = 107.0
     assert budget.seconds_left == 3.0
@@ -32,27 +32,27 @@ def test_time_is_measured_by_a_clock_that_cannot_be_set():
 
 
 def test_depth_is_bounded():
-    budget = Budget(Limits(depth=2))
+    budget = RunBudget(Limits(depth=2))
     budget.check_depth(2)
     with pytest.raises(LimitReachedError, match="levels of agents"):
         budget.check_depth(3)
 
 
 def test_without_limits_a_request_is_as_large_as_its_model_allows():
-    budget = Budget(Limits())
+    budget = RunBudget(Limits())
     assert budget.reserve(1_000, None, None).max_output_tokens is None
     assert budget.reserve(1_000, 500, None).max_output_tokens == 500
 
 
 def test_money_bounds_the_length_of_an_answer():
-    budget = Budget(Limits(cost=Decimal("0.01")))
+    budget = RunBudget(Limits(cost=Decimal("0.01")))
     reservation = budget.reserve(1_000, None, CHEAP)
     assert reservation.max_output_tokens == 1_800
     assert reservation.cost == Decimal("0.01")
 
 
 def test_money_that_is_reserved_cannot_be_reserved_again_until_it_is_settled():
-    budget = Budget(Limits(cost=Decimal("0.01")))
+    budget = RunBudget(Limits(cost=Decimal("0.01")))
     first = budget.reserve(1_000, None, CHEAP)
     with pytest.raises(LimitReachedError, match="cost"):
         budget.reserve(1_000, None, CHEAP)
@@ -62,14 +62,14 @@ def test_money_that_is_reserved_cannot_be_reserved_again_until_it_is_settled():
 
 def test_a_model_without_a_price_cannot_be_held_to_a_money_limit():
     with pytest.raises(LimitReachedError, match="price of this model is not known"):
-        Budget(Limits(cost=Decimal(1))).reserve(10, 10, None)
-    budget = Budget(Limits())
+        RunBudget(Limits(cost=Decimal(1))).reserve(10, 10, None)
+    budget = RunBudget(Limits())
     budget.settle(budget.reserve(10, 10, None), Tokens(1, 1), None)
     assert budget.usage.total_cost is None
 
 
 def test_a_request_that_failed_gives_its_room_back():
-    budget = Budget(Limits(tokens=2_000))
+    budget = RunBudget(Limits(tokens=2_000))
     budget.settle(budget.reserve(1_000, None, None), Tokens(), None)
     assert budget.reserve(1_000, None, None).max_output_tokens == 1_000
 
@@ -80,7 +80,7 @@ def test_a_request_that_failed_gives_its_room_back():
 )
 def test_no_order_of_requests_overshoots_tokens_or_money(requests, at_once):
     limits = Limits(tokens=10_000, cost=Decimal("0.02"), turns=None)
-    budget = Budget(limits)
+    budget = RunBudget(limits)
     open_requests: list[tuple] = []
 
     def settle_one() -> None:
@@ -104,4 +104,4 @@ def test_no_order_of_requests_overshoots_tokens_or_money(requests, at_once):
 
 def test_less_than_a_short_answer_is_not_worth_asking_for():
     with pytest.raises(LimitReachedError, match="tokens"):
-        Budget(Limits(tokens=1_000)).reserve(1_001 - SMALLEST_ANSWER, None, None)
+        RunBudget(Limits(tokens=1_000)).reserve(1_001 - MIN_OUTPUT_TOKENS, None, None)

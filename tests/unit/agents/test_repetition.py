@@ -1,6 +1,6 @@
 """An agent that goes round in circles is noticed; one that gets something new each time is not taken for one."""
 
-from outrider.agents.turn import CHANGING_CALL, RepetitionDetector
+from outrider.agents.stop_policy import SAME_CALL_LIMIT, RepetitionDetector
 from outrider.types.parts import ToolPart
 from outrider.types.tool_state import EndedTime, ToolCompleted, ToolError
 
@@ -15,7 +15,7 @@ def failed(error: str) -> ToolPart:
 
 def times(answers: list[list[ToolPart]]) -> list[bool]:
     repetition = RepetitionDetector()
-    return [repetition.same_calls(calls) for calls in answers]
+    return [repetition.is_repeating(calls) for calls in answers]
 
 
 def test_the_same_call_with_the_same_result_is_noticed_the_third_time():
@@ -28,7 +28,7 @@ def test_a_call_that_gives_something_new_each_time_is_not_a_circle_at_once():
 
 
 def test_even_changing_results_are_a_circle_in_the_end():
-    assert times([[done(str(number))] for number in range(CHANGING_CALL)]) == [False] * (CHANGING_CALL - 1) + [True]
+    assert times([[done(str(number))] for number in range(SAME_CALL_LIMIT)]) == [False] * (SAME_CALL_LIMIT - 1) + [True]
 
 
 def test_the_order_of_calls_in_an_answer_does_not_hide_a_circle_and_another_call_breaks_it():

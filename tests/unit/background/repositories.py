@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from outrider.config.paths import Folders
+from outrider.config.paths import AppFolders
 
 
 def run_git(folder: Path, *words: str) -> str:
@@ -26,5 +26,5 @@ def repository(folder: Path) -> Path:
     return folder
 
 
-def folders_in(folder: Path) -> Folders:
-    return Folders(folder / "own", folder / "own", folder)
+def folders_in(folder: Path) -> AppFolders:
+    return AppFolders(folder / "own", folder / "own", folder)

@@ -10,7 +10,14 @@ import pytest
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
 from outrider import Engine, Tool
-from outrider.background.follow import Called, Reader, called_by, follow, has_ended, so_far
+from outrider.background.follow import (
+    ChildChange,
+    RunChangeReader,
+    child_session_of,
+    ends_call,
+    follow_run,
+    stored_changes,
+)
 from outrider.background.records import Run
 from outrider.providers.scripted import call
 from outrider.sessions.memory_store import MemoryStore
@@ -21,7 +28,7 @@ from outrider.types.request import Request
 from tests.scenario.stories import agent, scripted
 
 SECONDS = 30
-News = Change | Called | Run
+News = Change | ChildChange | Run
 
 
 def answer(request: Request) -> Any:
@@ -49,10 +56,10 @@ class Story:
         self.store = engine.store
         self.run_id = run_id
         self.gate = gate
-        self.turn = asyncio.create_task(engine.prompt(run_id, "go"))
+        self.turn_usage = asyncio.create_task(engine.prompt(run_id, "go"))
 
-    async def show(self, run_id: str) -> Run:
-        return Run(id=run_id, state="done" if self.turn.done() else "running", prompt="go", queue="runs")
+    async def get_run(self, run_id: str) -> Run:
+        return Run(id=run_id, state="done" if self.turn_usage.done() else "running", prompt="go", queue="runs")
 
 
 @asynccontextmanager
@@ -68,34 +75,36 @@ async def told() -> AsyncIterator[Story]:
         story = Story(engine, await engine.create(agent="writer"), gate)
         yield story
         gate.set()
-        await story.turn
+        await story.turn_usage
 
 
 async def gathered(story: Any, seen: list[News], **given: Any) -> None:
-    async for news in follow(story, story.run_id, called=True, poll=0.02, **given):
+    async for news in follow_run(story, story.run_id, called=True, poll=0.02, **given):
         seen.append(news)
         if "wait" in calls_of(seen):
             story.gate.set()
 
 
 def calls_of(seen: list[News]) -> list[str]:
-    parts = [new.change.part for new in seen if isinstance(new, Called) and isinstance(new.change, PartChange)]
+    parts = [new.change.part for new in seen if isinstance(new, ChildChange) and isinstance(new.change, PartChange)]
     return [part.tool for part in parts if hasattr(part, "tool")]
 
 
 def numbers(seen: list[News]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for new in seen:
-        if isinstance(new, Called):
+        if isinstance(new, ChildChange):
             found.setdefault(new.session_id, []).append(new.change.seq)
     return found
 
 
 def ends_after_its_agent(seen: list[News]) -> bool:
     """Of every call of an agent: nothing that the agent did comes after it."""
-    plain = [new.change if isinstance(new, Called) else new for new in seen]
-    at = {called_by(new): number for number, new in enumerate(plain) if not isinstance(new, Run) and has_ended(new)}
-    last = {new.session_id: number for number, new in enumerate(seen) if isinstance(new, Called)}
+    plain = [new.change if isinstance(new, ChildChange) else new for new in seen]
+    at = {
+        child_session_of(new): number for number, new in enumerate(plain) if not isinstance(new, Run) and ends_call(new)
+    }
+    last = {new.session_id: number for number, new in enumerate(seen) if isinstance(new, ChildChange)}
     return all(last[session_id] < at[session_id] for session_id in last)
 
 
@@ -106,7 +115,7 @@ async def test_agents_are_heard_while_they_work_each_in_its_order_and_before_the
         kept = {
             session: [one.seq async for one in story.store.changes(session, follow=False)] for session in numbers(seen)
         }
-    depths = sorted({(new.agent, new.depth, new.session_id) for new in seen if isinstance(new, Called)})
+    depths = sorted({(new.agent, new.depth, new.session_id) for new in seen if isinstance(new, ChildChange)})
     assert [(name, depth) for name, depth, _ in depths] == [("checker", 2), ("reviewer", 1), ("reviewer", 1)]
     for session_id, given in numbers(seen).items():
         assert given == sorted(set(given)), "each number once, in its order"
@@ -117,12 +126,12 @@ async def test_agents_are_heard_while_they_work_each_in_its_order_and_before_the
 async def test_what_was_kept_until_now_holds_what_agents_did_each_before_the_end_of_its_call():
     async with told() as story:
         story.gate.set()
-        await story.turn
+        await story.turn_usage
         jobs: Any = story
-        seen = [new async for new in so_far(jobs, story.run_id)]
+        seen = [new async for new in stored_changes(jobs, story.run_id)]
         own = [new.seq async for new in story.store.changes(story.run_id, follow=False)]
-    assert [new.seq for new in seen if not isinstance(new, Called)] == own
-    assert sorted({(new.agent, new.depth) for new in seen if isinstance(new, Called)}) == [
+    assert [new.seq for new in seen if not isinstance(new, ChildChange)] == own
+    assert sorted({(new.agent, new.depth) for new in seen if isinstance(new, ChildChange)}) == [
         ("checker", 2),
         ("reviewer", 1),
     ]
@@ -132,14 +141,14 @@ async def test_what_was_kept_until_now_holds_what_agents_did_each_before_the_end
 async def test_whoever_comes_back_hears_of_the_agents_that_are_at_work():
     first: list[News] = []
     async with told() as story:
-        async with aclosing(follow(story, story.run_id, called=True, poll=0.02)) as news, asyncio.timeout(SECONDS):
+        async with aclosing(follow_run(story, story.run_id, called=True, poll=0.02)) as news, asyncio.timeout(SECONDS):
             while "wait" not in calls_of(first):
                 first.append(await anext(news))
-        last = max(new.seq for new in first if not isinstance(new, Called | Run))
+        last = max(new.seq for new in first if not isinstance(new, ChildChange | Run))
         seen: list[News] = []
         await asyncio.wait_for(gathered(story, seen, after=last), SECONDS)
     assert "wait" in calls_of(seen)
-    assert all(new.seq > last for new in seen if not isinstance(new, Called | Run))
+    assert all(new.seq > last for new in seen if not isinstance(new, ChildChange | Run))
     assert ends_after_its_agent(seen)
 
 
@@ -154,13 +163,13 @@ async def test_an_agent_that_is_told_of_before_its_session_is_there_is_heard_onc
     run = await store.create(StoredSession())
     child = StoredSession(agent="reviewer", parent_id=run.id)
     await say(store, run.id, "assistant", SubtaskPart("reviewer", "", "look", None, child.id))
-    async with Reader(store, run.id, called=True, pause=0.01) as reader, asyncio.timeout(SECONDS):
-        while (new := await reader.next(0.05)) is not None:
-            assert not isinstance(new, Called)
+    async with RunChangeReader(store, run.id, called=True, pause=0.01) as reader, asyncio.timeout(SECONDS):
+        while (new := await reader.next_change(0.05)) is not None:
+            assert not isinstance(new, ChildChange)
         await store.create(child)
         await say(store, child.id, "user", TextPart("look"))
-        while not isinstance(new, Called):
-            new = await reader.next(0.05)
+        while not isinstance(new, ChildChange):
+            new = await reader.next_change(0.05)
     assert (new.session_id, new.agent, new.depth) == (child.id, "reviewer", 1)
 
 
@@ -168,7 +177,7 @@ async def test_an_agent_whose_caller_was_killed_before_its_session_was_there_is_
     store = MemoryStore()
     run = await store.create(StoredSession())
     await say(store, run.id, "assistant", SubtaskPart("reviewer", "", "look", None, StoredSession().id))
-    seen = [new async for new in Reader(store, run.id, called=True).rest()]
+    seen = [new async for new in RunChangeReader(store, run.id, called=True).remaining_changes()]
     assert [type(new) for new in seen] == [
         type(new) for new in [one async for one in store.changes(run.id, follow=False)]
     ]

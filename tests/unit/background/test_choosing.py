@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from outrider.background.queue import QueuedRun, QueueState, choose
+from outrider.background.queue import QueuedRun, QueueState, choose_runs
 
 
 def ticket(number: int, user: str = "ann", **given: object) -> QueuedRun:
@@ -13,7 +13,7 @@ def ticket(number: int, user: str = "ann", **given: object) -> QueuedRun:
 
 
 def order(tickets: list[QueuedRun], places: int, standing: QueueState | None = None) -> str:
-    return " ".join(chosen.id for chosen in choose(tickets, places, standing or QueueState()))
+    return " ".join(chosen.id for chosen in choose_runs(tickets, places, standing or QueueState()))
 
 
 def test_users_take_turns_however_many_runs_one_has_submitted():
@@ -26,9 +26,9 @@ def test_with_one_place_at_a_time_users_take_turns_too():
     waiting = [ticket(number) for number in range(1000)] + [ticket(2000 + n, "bob") for n in range(3)]
     standing, begun = QueueState(), list[str]()
     for turn in range(8):
-        (chosen,) = choose(waiting, 1, standing)
+        (chosen,) = choose_runs(waiting, 1, standing)
         waiting.remove(chosen)
-        standing.served = {**standing.served, chosen.share: turn + 1}
+        standing.served = {**standing.served, chosen.user_share: turn + 1}
         begun.append(chosen.user)
     assert begun == ["ann", "bob"] * 3 + ["ann", "ann"]
 

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
-from outrider.background.follow import Reader, follow
-from outrider.background.records import Outcome, Run
+from outrider.background.follow import RunChangeReader, follow_run
+from outrider.background.records import Run, RunOutcome
 from outrider.errors import StoreUnavailableError
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import SessionChange, SessionUpdate, StoredSession
@@ -37,16 +37,16 @@ class FewJobs:
     def __init__(self, store: BreakingStore) -> None:
         self.store = store
 
-    async def show(self, run_id: str) -> Run:
+    async def get_run(self, run_id: str) -> Run:
         over = len(self.store.asked) > 1
-        outcome = Outcome(reason="completed") if over else None
+        outcome = RunOutcome(reason="completed") if over else None
         return Run(id=run_id, state="done" if over else "running", prompt="x", queue="runs", outcome=outcome)
 
 
 async def test_a_store_that_cannot_be_reached_for_a_moment_is_read_on_from_where_one_was():
     store = BreakingStore()
     jobs: Any = FewJobs(store)
-    news = [new async for new in follow(jobs, "one", poll=0.01)]
+    news = [new async for new in follow_run(jobs, "one", poll=0.01)]
     assert [new.seq for new in news if isinstance(new, SessionChange)] == [1, 2, 3]
     assert [new.state for new in news if isinstance(new, Run)] == ["running", "done"]
     assert store.asked[:2] == [0, 2]
@@ -56,15 +56,15 @@ async def test_whoever_comes_back_sees_only_what_is_newer():
     store = BreakingStore()
     store.asked.append(0)
     jobs: Any = FewJobs(store)
-    assert [new.seq async for new in follow(jobs, "one", after=2) if isinstance(new, SessionChange)] == [3]
+    assert [new.seq async for new in follow_run(jobs, "one", after=2) if isinstance(new, SessionChange)] == [3]
 
 
 @pytest.mark.parametrize("rounds", range(12))
 async def test_to_leave_at_the_moment_at_which_a_change_comes_is_to_leave(rounds: int):
     store = MemoryStore()
     session = await store.create(StoredSession())
-    async with Reader(store, session.id, after=1) as reader:
-        asking = asyncio.create_task(reader.next(30))
+    async with RunChangeReader(store, session.id, after=1) as reader:
+        asking = asyncio.create_task(reader.next_change(30))
         await asyncio.sleep(0.01)
         await store.update(session.id, SessionUpdate(title="new"))
         for _ in range(rounds):

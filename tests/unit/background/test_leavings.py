@@ -9,50 +9,51 @@ pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since 
 
 import sqlalchemy as sa
 
-from outrider.background.database import Database
-from outrider.background.jobs import Jobs, open_jobs
-from outrider.background.records import Outcome
-from outrider.background.reports import OrphanedRuns, Report, Reports
+from outrider.background.database import RunDatabase
+from outrider.background.jobs import JobClient, open_job_client
+from outrider.background.queue import RunQueue
+from outrider.background.records import RunOutcome
+from outrider.background.reports import JobReport, OrphanedRunFinder, ReportTable
 from outrider.sessions.memory_store import MemoryStore
 
 
 class Left:
     """A run that was begun by a worker and canceled."""
 
-    def __init__(self, database: Database, jobs: Jobs, run_id: str) -> None:
+    def __init__(self, database: RunDatabase, jobs: JobClient, run_id: str) -> None:
         self.database = database
         self.jobs = jobs
         self.run_id = run_id
-        self.leavings = OrphanedRuns(database)
+        self.leavings = OrphanedRunFinder(database, jobs._client)  # pyright: ignore[reportPrivateUsage]
 
     def begun_by(self, worker: str | None) -> None:
         with self.database.engine.begin() as db:
-            db.execute(sa.text("UPDATE outrider_line SET begun = 1"))
-            db.execute(sa.text("UPDATE workflow_status SET executor_id = :worker"), {"worker": worker})
+            statement = "UPDATE outrider_entries SET state = 'assigned', attempts = 1, canceled = 1, worker = :worker"
+            db.execute(sa.text(statement), {"worker": worker or ""})
 
     def taken(self, by: str, *, living: tuple[str, ...] = (), carried: tuple[str, ...] = ()) -> list[str]:
-        return [one.run_id for one in self.leavings.take(by, lambda: [by, *living], carried)]
+        return [one.run_id for one in self.leavings.claim_orphans(by, lambda: [by, *living], carried)]
 
 
 @pytest.fixture
 async def left(tmp_path: Path) -> AsyncIterator[Left]:
-    database = Database(f"sqlite:///{tmp_path / 'runs.sqlite'}")
-    async with open_jobs(database, MemoryStore()) as jobs:
-        run = await jobs.submit("look")
-        await jobs.cancel(run.id)
+    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    async with open_job_client(database, MemoryStore()) as jobs:
+        run = await jobs.submit_run("look")
+        await jobs.cancel_run(run.id)
         yield Left(database, jobs, run.id)
     database.close()
 
 
 async def test_one_that_nobody_had_begun_needs_no_end(left: Left):
     assert [left.taken("ann"), left.taken("ann")] == [[], []]
-    assert not await left.jobs.is_left_open(left.run_id)
+    assert not await left.jobs.needs_cleanup(left.run_id)
 
 
 @pytest.mark.parametrize("worker", [None, "dead", "ann"])
 async def test_one_is_taken_when_it_is_found_a_second_time(left: Left, worker: str | None):
     left.begun_by(worker)
-    assert await left.jobs.is_left_open(left.run_id)
+    assert await left.jobs.needs_cleanup(left.run_id)
     assert [left.taken("ann"), left.taken("ann")] == [[], [left.run_id]]
 
 
@@ -78,13 +79,14 @@ async def test_of_two_workers_one_takes_it(left: Left):
 async def test_one_that_goes_on_meanwhile_is_not_taken(left: Left):
     left.begun_by("dead")
     left.taken("ann")
-    await left.jobs.retry(left.run_id)
+    await left.jobs.retry_run(left.run_id)
     assert left.taken("ann") == []
 
 
 async def test_one_with_a_report_was_ended(left: Left):
     left.begun_by("dead")
-    assert await left.jobs.busy()
-    Reports(left.database).keep(left.run_id, Report(outcome=Outcome(reason="aborted")))
+    assert await left.jobs.has_work()
+    ReportTable(left.database).store_report(left.run_id, JobReport(outcome=RunOutcome(reason="aborted")))
+    assert RunQueue(left.database).release_run(left.run_id, "dead")
     assert [left.taken("ann"), left.taken("ann")] == [[], []]
-    assert not await left.jobs.busy()
+    assert not await left.jobs.has_work()

@@ -8,10 +8,10 @@ pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since 
 
 import sqlalchemy as sa
 
-from outrider.background.database import Database
-from outrider.background.jobs import Jobs, Place, open_jobs
+from outrider.background.database import RunDatabase
+from outrider.background.jobs import JobClient, QueuePlacement, open_job_client
 from outrider.background.queue import RunQueue
-from outrider.background.records import Terms
+from outrider.background.records import JobOverrides
 from outrider.config.file import BackgroundTable, BoundsTable
 from outrider.sessions.memory_store import MemoryStore
 from tests.fixtures.postgres import fresh_database, postgres_url
@@ -24,44 +24,44 @@ PROVIDERS = {"": "one", "other": "two"}
 class Stand:
     """Somebody who submits, and workers that only take."""
 
-    def __init__(self, database: Database, jobs: Jobs) -> None:
+    def __init__(self, database: RunDatabase, jobs: JobClient) -> None:
         self.database = database
         self.jobs = jobs
         self.line = RunQueue(database)
         self.names: dict[str, str] = {}
 
     async def submit(self, name: str, *, agent: str = "", **place: object) -> None:
-        run = await self.jobs.submit(name, agent=agent, place=Place(**place))  # pyright: ignore[reportArgumentType]
+        run = await self.jobs.submit_run(name, agent=agent, place=QueuePlacement(**place))  # pyright: ignore[reportArgumentType]
         self.names[run.id] = name
 
     def take(self, worker: str = "w", **terms: object) -> list[str]:
-        taken = self.line.take(worker, BackgroundTable(**terms), lambda agent: PROVIDERS[agent])  # pyright: ignore
+        taken = self.line.dequeue_runs(worker, BackgroundTable(**terms), lambda agent: PROVIDERS[agent])  # pyright: ignore
         return [self.names[run_id] for run_id in taken]
 
     def end(self, name: str) -> None:
         (run_id,) = (run_id for run_id, known in self.names.items() if known == name)
         with self.database.engine.begin() as db:
-            statement = f"UPDATE {self.database.status_table} SET status = 'SUCCESS' WHERE workflow_uuid = :id"
+            statement = f"UPDATE {self.database.table_prefix}entries SET state = 'released' WHERE id = :id"
             db.execute(sa.text(statement), {"id": run_id})
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunDatabase]:
     """Made once, since the durable engine has many tables."""
     if request.param == "postgres":
-        opened = Database(fresh_database(request.getfixturevalue("postgres_url")))
+        opened = RunDatabase(fresh_database(request.getfixturevalue("postgres_url")))
     else:
-        opened = Database(f"sqlite:///{tmp_path_factory.mktemp('line') / 'runs.sqlite'}")
+        opened = RunDatabase(f"sqlite:///{tmp_path_factory.mktemp('line') / 'runs.sqlite'}")
     yield opened
     opened.close()
 
 
 @pytest.fixture
-async def stand(database: Database) -> AsyncIterator[Stand]:
-    async with open_jobs(database, MemoryStore()) as jobs:
+async def stand(database: RunDatabase) -> AsyncIterator[Stand]:
+    async with open_job_client(database, MemoryStore()) as jobs:
         with database.engine.begin() as db:
-            for table in (database.status_table, f"{database.prefix}line", f"{database.prefix}turns"):
-                db.execute(sa.text(f"DELETE FROM {table}"))
+            for table in ("entries", "line", "turns"):
+                db.execute(sa.text(f"DELETE FROM {database.table_prefix}{table}"))
         yield Stand(database, jobs)
 
 
@@ -115,18 +115,20 @@ async def test_what_a_worker_took_and_never_began_stands_where_it_stood(stand: S
     for number in range(3):
         await stand.submit(f"r{number}")
     assert stand.take("dead", runs=2) == ["r0", "r1"]
-    assert stand.line.takers() == {"dead"}
-    stand.line.return_all("dead")
-    assert stand.line.takers() == set()
+    assert stand.line.list_workers() == {"dead"}
+    for entry in stand.line.list_assigned("dead"):
+        assert stand.line.requeue_run(entry.id, "dead")
+        assert not stand.line.requeue_run(entry.id, "dead"), "only one process succeeds"
+    assert stand.line.list_workers() == set()
     assert stand.take("w", runs=3) == ["r0", "r1", "r2"]
 
 
 async def test_a_run_counts_for_the_provider_that_its_order_names(stand: Stand):
     for model in ("two/large", ""):
-        run = await stand.jobs.submit(model, terms=Terms(model=model))
+        run = await stand.jobs.submit_run(model, terms=JobOverrides(model=model))
         stand.names[run.id] = model or "usual"
     assert stand.take(runs=4, providers={"two": BoundsTable(at_once=1)}) == ["two/large", "usual"]
-    await stand.jobs.submit("next", terms=Terms(model="two/large"))
+    await stand.jobs.submit_run("next", terms=JobOverrides(model="two/large"))
     assert stand.take("other", runs=4, providers={"two": BoundsTable(at_once=1)}) == []
 
 
@@ -140,5 +142,5 @@ async def test_runs_that_wait_for_others_take_no_place(stand: Stand):
 async def test_a_canceled_run_leaves_the_line(stand: Stand):
     await stand.submit("r0")
     await stand.submit("r1")
-    await stand.jobs.cancel(next(iter(stand.names)))
+    await stand.jobs.cancel_run(next(iter(stand.names)))
     assert stand.take() == ["r1"]

@@ -9,8 +9,8 @@ pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since 
 
 from dbos import error
 
-from outrider.background.database import is_unordered
-from outrider.background.local_worker import NAME, write_down
+from outrider.background.database import is_unexpected_error
+from outrider.background.local_worker import LOGGER_NAME, configure_worker_log
 
 
 def record(raised: BaseException) -> logging.LogRecord:
@@ -18,16 +18,16 @@ def record(raised: BaseException) -> logging.LogRecord:
 
 
 def test_a_run_that_was_canceled_leaves_no_trace_of_an_error_and_others_do():
-    assert not is_unordered(record(error.DBOSAwaitedWorkflowCancelledError("run-1")))
-    assert is_unordered(record(ValueError("broken")))
-    assert is_unordered(logging.LogRecord("dbos", logging.ERROR, "", 1, "it failed", (), None))
+    assert not is_unexpected_error(record(error.DBOSAwaitedWorkflowCancelledError("run-1")))
+    assert is_unexpected_error(record(ValueError("broken")))
+    assert is_unexpected_error(logging.LogRecord("dbos", logging.ERROR, "", 1, "it failed", (), None))
 
 
 def test_each_line_has_its_time():
-    log, kept = logging.getLogger(NAME), logging.getLogger(NAME).handlers[:]
+    log, kept = logging.getLogger(LOGGER_NAME), logging.getLogger(LOGGER_NAME).handlers[:]
     level, propagates = log.level, log.propagate
     try:
-        write_down(stream := io.StringIO())
+        configure_worker_log(stream := io.StringIO())
         log.info("works on the run %s", "run-1")
         log.debug("of no interest")
     finally:

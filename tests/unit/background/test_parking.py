@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
-from outrider.background.executor import only_waits
+from outrider.background.executor import is_waiting_for_approval
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import Approval, StoredSession
 from outrider.types.messages import Message
@@ -23,4 +23,4 @@ async def test_a_run_whose_agent_has_no_session_yet_works_while_another_run_wait
     session = SimpleNamespace(messages=[Message("assistant", [called, told])])
     live = {"run-1": SimpleNamespace(journal=SimpleNamespace(session=session))}
     engine: Any = SimpleNamespace(live=live, store=store)
-    assert not await only_waits(engine, "run-1")
+    assert not await is_waiting_for_approval(engine, "run-1")

@@ -9,47 +9,47 @@ pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since 
 
 import sqlalchemy as sa
 
-from outrider.background.database import Database
-from outrider.background.jobs import open_jobs
-from outrider.background.records import Outcome
-from outrider.background.reports import Report, Reports, Told
+from outrider.background.database import RunDatabase
+from outrider.background.jobs import open_job_client
+from outrider.background.records import RunOutcome
+from outrider.background.reports import JobReport, ReportTable, WebhookTarget
 from outrider.sessions.memory_store import MemoryStore
 
-TOLD = Told("https://example.org/hook", "look")
-DONE, FAILED = (Report(outcome=Outcome(reason=reason)) for reason in ("completed", "error"))
+TOLD = WebhookTarget("https://example.org/hook", "look")
+DONE, FAILED = (JobReport(outcome=RunOutcome(reason=reason)) for reason in ("completed", "error"))
 
 
 @pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[tuple[Database, str]]:
-    database = Database(f"sqlite:///{tmp_path / 'runs.sqlite'}")
-    async with open_jobs(database, MemoryStore()) as jobs:
-        yield database, (await jobs.submit("look")).id
+async def place(tmp_path: Path) -> AsyncIterator[tuple[RunDatabase, str]]:
+    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    async with open_job_client(database, MemoryStore()) as jobs:
+        yield database, (await jobs.submit_run("look")).id
     database.close()
 
 
-def given_to(database: Database, worker: str, status: str) -> None:
+def given_to(database: RunDatabase, worker: str, state: str) -> None:
     with database.engine.begin() as db:
-        given = {"worker": worker, "status": status}
-        db.execute(sa.text("UPDATE workflow_status SET executor_id = :worker, status = :status"), given)
+        db.execute(
+            sa.text("UPDATE outrider_entries SET worker = :worker, state = :state"), {"worker": worker, "state": state}
+        )
 
 
-@pytest.mark.parametrize("status", ["PENDING", "CANCELLED"])
-async def test_a_worker_that_had_a_run_and_lost_it_reports_nothing_of_it(place: tuple[Database, str], status: str):
+async def test_a_worker_that_had_a_run_and_lost_it_reports_nothing_of_it(place: tuple[RunDatabase, str]):
     database, run_id = place
-    given_to(database, "bob", status)
-    paused, other = Reports(database, "ann"), Reports(database, "bob")
-    assert (paused.is_ours(run_id), other.is_ours(run_id)) == (False, True)
-    paused.keep(run_id, FAILED, TOLD)
-    assert (other.of(run_id), other.notices.are_left()) == (None, False)
-    other.keep(run_id, DONE, TOLD)
-    paused.keep(run_id, FAILED, TOLD)
-    assert other.of(run_id) == DONE
-    assert len(other.notices.claim(1 << 62)) == 1
+    given_to(database, "bob", "assigned")
+    paused, other = ReportTable(database, "ann"), ReportTable(database, "bob")
+    assert (paused.owns_run(run_id), other.owns_run(run_id)) == (False, True)
+    paused.store_report(run_id, FAILED, TOLD)
+    assert (other.get_report(run_id), other.outbox.has_pending()) == (None, False)
+    other.store_report(run_id, DONE, TOLD)
+    paused.store_report(run_id, FAILED, TOLD)
+    assert other.get_report(run_id) == DONE
+    assert len(other.outbox.claim_due(1 << 62)) == 1
 
 
-async def test_a_run_that_was_given_back_is_nobody_s(place: tuple[Database, str]):
+async def test_a_run_that_was_given_back_is_nobody_s(place: tuple[RunDatabase, str]):
     database, run_id = place
-    given_to(database, "ann", "ENQUEUED")
-    reports = Reports(database, "ann")
-    reports.keep(run_id, DONE)
-    assert (reports.is_ours(run_id), reports.of(run_id)) == (False, None)
+    given_to(database, "ann", "queued")
+    reports = ReportTable(database, "ann")
+    reports.store_report(run_id, DONE)
+    assert (reports.owns_run(run_id), reports.get_report(run_id)) == (False, None)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from outrider.cli.commands.jobs_follow import desktop_notice
+from outrider.cli.commands.jobs_follow import notification_command
 
 
 def test_a_desktop_gets_a_notice_and_a_server_none(tmp_path: Path):
@@ -10,8 +10,8 @@ def test_a_desktop_gets_a_notice_and_a_server_none(tmp_path: Path):
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
     place = {"PATH": str(tmp_path)}
-    assert desktop_notice("done", place, "linux") == ()
-    shown = desktop_notice("done: <b>--help", place | {"DISPLAY": ":0"}, "linux")
+    assert notification_command("done", place, "linux") == ()
+    shown = notification_command("done: <b>--help", place | {"DISPLAY": ":0"}, "linux")
     assert shown[-3:] == ("--", "Outrider", "done: &lt;b&gt;--help")
-    assert desktop_notice('done "x"', place, "darwin")[-1] == 'done "x"'
-    assert desktop_notice("done", {"PATH": "", "DISPLAY": ":0"}, "linux") == ()
+    assert notification_command('done "x"', place, "darwin")[-1] == 'done "x"'
+    assert notification_command("done", {"PATH": "", "DISPLAY": ":0"}, "linux") == ()

@@ -6,41 +6,41 @@ pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since 
 
 from pathlib import Path
 
-from outrider.background.database import Database
-from outrider.background.heartbeat import Heartbeat, Watch, WorkerRegistry
-from outrider.sessions.records import Owner
+from outrider.background.database import RunDatabase
+from outrider.background.heartbeat import FailureDetector, WorkerHeartbeat, WorkerRegistry
+from outrider.sessions.records import ProcessIdentity
 
-HERE = Owner("one", "a-host", 1)
+HERE = ProcessIdentity("one", "a-host", 1)
 
 
 def test_a_worker_whose_count_stands_still_is_dead_once_patience_is_over():
     now = [0.0]
-    watch = Watch(4, clock=lambda: now[0], alive=lambda _: None)
-    assert watch.dead([Heartbeat("one", HERE, 7)]) == []
+    watch = FailureDetector(4, clock=lambda: now[0], alive=lambda _: None)
+    assert watch.find_dead_workers([WorkerHeartbeat("one", HERE, 7)]) == []
     now[0] = 4.0
-    assert watch.dead([Heartbeat("one", HERE, 7)]) == []
+    assert watch.find_dead_workers([WorkerHeartbeat("one", HERE, 7)]) == []
     now[0] = 4.1
-    assert watch.dead([Heartbeat("one", HERE, 7)]) == ["one"]
+    assert watch.find_dead_workers([WorkerHeartbeat("one", HERE, 7)]) == ["one"]
 
 
 def test_a_worker_that_counts_on_is_alive_however_slowly_it_is_looked_at():
     now = [0.0]
-    watch = Watch(4, clock=lambda: now[0], alive=lambda _: None)
+    watch = FailureDetector(4, clock=lambda: now[0], alive=lambda _: None)
     for count in range(3):
         now[0] += 100
-        assert watch.dead([Heartbeat("one", HERE, count)]) == []
+        assert watch.find_dead_workers([WorkerHeartbeat("one", HERE, count)]) == []
 
 
 def test_a_process_that_is_known_to_be_gone_is_dead_at_once():
-    assert Watch(4, alive=lambda _: False).dead([Heartbeat("one", HERE, 1)]) == ["one"]
+    assert FailureDetector(4, alive=lambda _: False).find_dead_workers([WorkerHeartbeat("one", HERE, 1)]) == ["one"]
 
 
 def test_a_worker_that_was_given_up_hears_of_it_with_its_next_beat(tmp_path: Path):
-    database = Database(f"sqlite:///{tmp_path / 'runs.sqlite'}")
-    database.prepare()
+    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    database.migrate()
     mine, other = WorkerRegistry(database), WorkerRegistry(database)
-    assert [mine.beat(), mine.beat()] == [False, True]
-    assert [beat.worker_id for beat in other.others()] == [mine.me.id]
-    other.strike(mine.me.id)
-    assert [mine.beat(), mine.beat()] == [False, True]
+    assert [mine.record_heartbeat(), mine.record_heartbeat()] == [False, True]
+    assert [beat.worker_id for beat in other.other_heartbeats()] == [mine.owner.id]
+    other.remove_worker(mine.owner.id)
+    assert [mine.record_heartbeat(), mine.record_heartbeat()] == [False, True]
     database.close()

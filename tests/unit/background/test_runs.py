@@ -4,8 +4,8 @@ import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
-from outrider.background.database import Database, JsonSerializer
-from outrider.background.records import Outcome, state_of
+from outrider.background.database import JsonSerializer, RunDatabase
+from outrider.background.records import RunOutcome, derive_run_state
 from outrider.errors import ConfigurationError
 
 
@@ -25,7 +25,7 @@ from outrider.errors import ConfigurationError
     ],
 )
 def test_every_status_has_one_word(status: str, reason: str | None, state: str):
-    assert state_of(status, Outcome(reason=reason) if reason else None) == state  # pyright: ignore[reportArgumentType]
+    assert derive_run_state(status, RunOutcome(reason=reason) if reason else None) == state  # pyright: ignore[reportArgumentType]
 
 
 def test_values_are_kept_as_json_and_errors_as_their_words():
@@ -35,5 +35,5 @@ def test_values_are_kept_as_json_and_errors_as_their_words():
 
 
 def test_a_database_of_another_kind_is_refused():
-    with pytest.raises(ConfigurationError, match="not in"):
-        Database("mysql://somewhere/else")
+    with pytest.raises(ConfigurationError, match="must be sqlite"):
+        RunDatabase("mysql://somewhere/else")

@@ -11,8 +11,8 @@ pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since 
 
 import sqlalchemy as sa
 
-from outrider.background.database import Database
-from outrider.background.schedules import Schedules, next_time
+from outrider.background.database import RunDatabase
+from outrider.background.schedules import ScheduleTable, next_due_time
 from outrider.errors import ConfigurationError, SessionNotFoundError
 from outrider.types.ids import is_id, now_ms
 
@@ -34,95 +34,95 @@ def at(text: str, zone: str = "Europe/Berlin") -> int:
     ],
 )
 def test_a_schedule_means_the_clock_on_the_wall(cron: str, after: str, expected: str):
-    assert next_time(cron, "Europe/Berlin", at(after)) == at(expected)
+    assert next_due_time(cron, "Europe/Berlin", at(after)) == at(expected)
 
 
 @pytest.mark.parametrize("cron", ["", "tomorrow", "61 * * * *", "* * * *", "* * * * * *"])
 def test_what_is_no_schedule_is_refused(cron: str):
-    with pytest.raises(ConfigurationError, match="is no schedule"):
-        next_time(cron, "UTC", 0)
+    with pytest.raises(ConfigurationError, match="is not a cron line"):
+        next_due_time(cron, "UTC", 0)
 
 
 def test_an_unknown_time_zone_is_refused():
-    with pytest.raises(ConfigurationError, match="there is no time zone"):
-        next_time("0 7 * * *", "Nowhere/Else", 0)
+    with pytest.raises(ConfigurationError, match="unknown time zone"):
+        next_due_time("0 7 * * *", "Nowhere/Else", 0)
 
 
 @pytest.fixture
-def schedules(tmp_path: Path) -> Iterator[Schedules]:
-    database = Database(f"sqlite:///{tmp_path / 'runs.sqlite'}")
-    database.prepare()
-    yield Schedules(database)
+def schedules(tmp_path: Path) -> Iterator[ScheduleTable]:
+    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    database.migrate()
+    yield ScheduleTable(database)
     database.close()
 
 
-def test_what_was_missed_is_due_once_and_then_at_its_next_time(schedules: Schedules):
-    made = schedules.add("0 * * * *", "UTC", "look", {"workspace": "/somewhere"})
-    assert schedules.all(due=made.due - 1) == []
+def test_what_was_missed_is_due_once_and_then_at_its_next_time(schedules: ScheduleTable):
+    made = schedules.add_schedule("0 * * * *", "UTC", "look", {"workspace": "/somewhere"})
+    assert schedules.list_schedules(due=made.due - 1) == []
     later = made.due + 50 * HOUR
-    (due,) = schedules.all(due=later)
+    (due,) = schedules.list_schedules(due=later)
     assert due == made
     assert is_id(due.run_id())
     assert due.run_id() == made.run_id()
-    schedules.advance(due, later)
-    assert schedules.all(due=later) == []
-    (again,) = schedules.all()
+    schedules.advance_due(due, later)
+    assert schedules.list_schedules(due=later) == []
+    (again,) = schedules.list_schedules()
     assert again.due == later + HOUR
     assert again.run_id() != due.run_id()
-    schedules.advance(due, later + 70 * HOUR)  # another worker that found the same moment due, and was slow
-    assert schedules.all() == [again]
-    schedules.remove(made.id)
-    assert schedules.all() == []
+    schedules.advance_due(due, later + 70 * HOUR)  # another worker that found the same moment due, and was slow
+    assert schedules.list_schedules() == [again]
+    schedules.remove_schedule(made.id)
+    assert schedules.list_schedules() == []
     assert made.due > now_ms()
 
 
 def test_one_that_is_paused_is_never_due_and_stays_paused_when_a_worker_that_found_it_before_is_done(
-    schedules: Schedules,
+    schedules: ScheduleTable,
 ):
-    made = schedules.add("0 * * * *", "UTC", "look", {})
+    made = schedules.add_schedule("0 * * * *", "UTC", "look", {})
     later = made.due + 50 * HOUR
-    (found,) = schedules.all(due=later)
-    paused = schedules.pause(made.id)
-    schedules.advance(found, later)
+    (found,) = schedules.list_schedules(due=later)
+    paused = schedules.pause_schedule(made.id)
+    schedules.advance_due(found, later)
     assert paused.paused
-    assert schedules.all(due=later) == schedules.all(due=1 << 62) == []
-    assert [one.paused for one in schedules.all()] == [True]
+    assert schedules.list_schedules(due=later) == schedules.list_schedules(due=1 << 62) == []
+    assert [one.paused for one in schedules.list_schedules()] == [True]
 
 
-def test_one_that_is_resumed_is_due_at_its_next_time_and_not_for_what_it_missed(schedules: Schedules):
+def test_one_that_is_resumed_is_due_at_its_next_time_and_not_for_what_it_missed(schedules: ScheduleTable):
     before = now_ms()
-    made = schedules.add("* * * * *", "UTC", "look", {"workspace": "/somewhere"})
-    schedules.advance(made, made.due - 100 * HOUR)  # as if it had been due long ago
-    schedules.pause(made.id)
-    resumed = schedules.resume(made.id)
+    made = schedules.add_schedule("* * * * *", "UTC", "look", {"workspace": "/somewhere"})
+    schedules.advance_due(made, made.due - 100 * HOUR)  # as if it had been due long ago
+    schedules.pause_schedule(made.id)
+    resumed = schedules.resume_schedule(made.id)
     assert resumed.due > before
     assert not resumed.paused
-    assert schedules.all(due=before) == []
-    assert schedules.all() == [resumed]
-    assert schedules.resume(made.id) == resumed, "one that is not paused stays as it is"
+    assert schedules.list_schedules(due=before) == []
+    assert schedules.list_schedules() == [resumed]
+    assert schedules.resume_schedule(made.id) == resumed, "one that is not paused stays as it is"
 
 
 def test_one_that_an_earlier_version_kept_is_read_paused_and_resumed(tmp_path: Path):
     kept = '{"id":"old","cron":"0 7 * * *","timezone":"UTC","prompt":"look","due":1700000000000,"order":{}}'
-    database = Database(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
     with database.engine.begin() as db:
         db.execute(sa.text("CREATE TABLE outrider_schedules (id TEXT PRIMARY KEY, schedule TEXT NOT NULL, due BIGINT)"))
         db.execute(sa.text("INSERT INTO outrider_schedules VALUES ('old', :kept, 1700000000000)"), {"kept": kept})
-    database.prepare()
-    schedules = Schedules(database)
-    assert [(one.due, one.paused) for one in schedules.all()] == [(1700000000000, False)]
-    assert schedules.pause("old").paused
-    assert schedules.resume("old").due > now_ms()
+    database.migrate()
+    schedules = ScheduleTable(database)
+    assert [(one.due, one.paused) for one in schedules.list_schedules()] == [(1700000000000, False)]
+    assert schedules.pause_schedule("old").paused
+    assert schedules.resume_schedule("old").due > now_ms()
     database.close()
 
 
-def test_paused_ones_stand_behind_the_others(schedules: Schedules):
-    first, second = (schedules.add(cron, "UTC", "look", {}) for cron in ("* * * * *", "0 7 1 1 *"))
-    schedules.pause(first.id)
-    assert [(one.id, one.paused) for one in schedules.all()] == [(second.id, False), (first.id, True)]
+def test_paused_ones_stand_behind_the_others(schedules: ScheduleTable):
+    first, second = (schedules.add_schedule(cron, "UTC", "look", {}) for cron in ("* * * * *", "0 7 1 1 *"))
+    schedules.pause_schedule(first.id)
+    assert [(one.id, one.paused) for one in schedules.list_schedules()] == [(second.id, False), (first.id, True)]
 
 
-def test_one_that_is_gone_can_be_neither_paused_nor_resumed(schedules: Schedules):
-    for ordered in (schedules.pause, schedules.resume):
-        with pytest.raises(SessionNotFoundError, match="there is no schedule nothing"):
+def test_one_that_is_gone_can_be_neither_paused_nor_resumed(schedules: ScheduleTable):
+    for ordered in (schedules.pause_schedule, schedules.resume_schedule):
+        with pytest.raises(SessionNotFoundError, match="no schedule nothing"):
             ordered("nothing")

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
-from outrider.background.executor import RunUsage, limits_left, used_by
+from outrider.background.executor import RunUsage, compute_run_usage, remaining_limits
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import StoredSession
 from outrider.types.agents import Limits
@@ -51,15 +51,15 @@ async def test_the_agents_that_a_run_called_count_and_time_counts_once():
         answer(another, 0, 50_000, cost="9"),
     ):
         await store.append(message.session_id, [message])
-    used = await used_by(store, run)
+    used = await compute_run_usage(store, run)
     assert (used.steps, used.usage.tokens.total, used.usage.total_cost) == (5, 75, Decimal("0.9"))
     assert used.seconds == 5
 
 
 def test_what_a_run_has_used_is_taken_from_its_limits():
     used = RunUsage(1, Usage(Tokens(input=30, output=10), Decimal("0.4")), 45.0)
-    left = limits_left(Limits(turns=3, seconds=60, tokens=100, cost=Decimal(1)), used)
+    left = remaining_limits(Limits(turns=3, seconds=60, tokens=100, cost=Decimal(1)), used)
     assert (left.turns, left.seconds, left.tokens, left.cost) == (2, 15, 60, Decimal("0.6"))
-    assert limits_left(Limits(turns=None), used) == Limits(turns=None)
-    over = limits_left(Limits(turns=0, seconds=1, tokens=1, cost=Decimal("0.1")), used)
+    assert remaining_limits(Limits(turns=None), used) == Limits(turns=None)
+    over = remaining_limits(Limits(turns=0, seconds=1, tokens=1, cost=Decimal("0.1")), used)
     assert (over.turns, over.seconds, over.tokens, over.cost) == (0, 0, 0, 0)

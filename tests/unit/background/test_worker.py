@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
 from outrider import Engine
-from outrider.background.database import Database
+from outrider.background.database import RunDatabase
 from outrider.background.worker import Worker
 from outrider.sessions.memory_store import MemoryStore
 from tests.scenario.stories import agent, scripted
@@ -21,24 +21,24 @@ class Stumbling(Worker):
 
     stumbles = 0
 
-    def _open_queue(self) -> None:
+    def _register_queue(self) -> None:
         if self.stumbles:
             self.stumbles -= 1
             raise AssertionError("the queue is missing from the database")
-        super()._open_queue()
+        super()._register_queue()
 
 
 async def test_one_that_the_others_gave_up_twice_begins_anew_and_takes_runs(tmp_path: Path):
-    database = Database(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
     async with (
         Engine([agent()], [scripted(["It is done."])], store=MemoryStore()) as engine,
-        Stumbling(engine, database, poll=0.05, beat=0.05) as worker,
+        Stumbling(engine, database, poll=0.05, heartbeat=0.05) as worker,
         asyncio.timeout(SECONDS),
     ):
         worker.stumbles = 2
-        worker._bury(worker.id)  # as another one does
+        worker._remove_worker(worker.id)  # as another one does
         while worker.stumbles:
             await asyncio.sleep(0.02)
-        run = await worker.jobs.submit("go", workspace=str(tmp_path))
-        assert (await worker.jobs.wait(run.id, poll=0.05)).state == "done"
+        run = await worker.job_client.submit_run("go", workspace=str(tmp_path))
+        assert (await worker.job_client.wait_for_run(run.id, poll=0.05)).state == "done"
     database.close()

@@ -9,8 +9,8 @@ pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since 
 
 from msgspec.structs import replace
 
-from outrider.background.worktrees import Changes, Worktrees, uncommitted
-from outrider.project.sandbox import worktree_at
+from outrider.background.worktrees import WorktreeChanges, WorktreeManager, count_uncommitted
+from outrider.project.sandbox import find_worktree
 from outrider.project.trust import WorkspaceTrust, find_project
 from outrider.types.ids import new_id
 from tests.unit.background.repositories import folders_in, repository, run_git
@@ -22,72 +22,72 @@ def repo(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def worktrees(tmp_path: Path) -> Worktrees:
-    return Worktrees(folders_in(tmp_path))
+def worktrees(tmp_path: Path) -> WorktreeManager:
+    return WorktreeManager(folders_in(tmp_path))
 
 
-def test_a_worktree_holds_the_last_commit_and_tells_of_what_was_not_committed(repo: Path, worktrees: Worktrees):
+def test_a_worktree_holds_the_last_commit_and_tells_of_what_was_not_committed(repo: Path, worktrees: WorktreeManager):
     (repo / "src" / "tea.txt").write_text("black\n")
     (repo / "new.txt").write_text("new\n")
-    tree = worktrees.make(new_id(), "Mend the parser!", str(repo / "src"))
+    tree = worktrees.create_worktree(new_id(), "Mend the parser!", str(repo / "src"))
     assert tree is not None
     assert (tree.folder / "tea.txt").read_text() == "green\n"
     assert tree.folder == Path(tree.path) / "src"
     assert not (Path(tree.path) / "new.txt").exists()
-    assert tree.uncommitted == uncommitted(str(repo)) == 2
+    assert tree.uncommitted == count_uncommitted(str(repo)) == 2
     assert tree.branch.endswith("/mend-the-parser")
     assert run_git(repo, "branch", "--show-current").strip() == "main"
-    assert worktrees.holds(tree)
+    assert worktrees.exists_here(tree)
 
 
-def test_what_a_run_left_lying_about_is_committed_to_its_branch(repo: Path, worktrees: Worktrees):
-    tree = worktrees.make(new_id(), "write", str(repo))
+def test_what_a_run_left_lying_about_is_committed_to_its_branch(repo: Path, worktrees: WorktreeManager):
+    tree = worktrees.create_worktree(new_id(), "write", str(repo))
     assert tree is not None
     (tree.folder / "new.txt").write_text("new\n")
-    before = worktrees.changes(tree)
+    before = worktrees.read_changes(tree)
     assert ("+new" in before.diff, before.commits) == (True, 0)
-    after = worktrees.commit(tree, "write")
+    after = worktrees.commit_changes(tree, "write")
     assert (after.diff, after.commits) == (before.diff, 1)
     assert "1 file changed" in after.stat
     run_git(repo, "merge", "--quiet", tree.branch)
     assert (repo / "new.txt").read_text() == "new\n"
-    assert not uncommitted(str(repo))
-    worktrees.remove(tree)
-    assert not worktrees.holds(tree)
+    assert not count_uncommitted(str(repo))
+    worktrees.remove_worktree(tree)
+    assert not worktrees.exists_here(tree)
     assert tree.branch in run_git(repo, "branch", "--list", "--format=%(refname:short)", tree.branch)
 
 
 def test_a_worktree_that_was_lost_is_made_anew_from_its_branch_or_else_from_where_it_began(
-    repo: Path, worktrees: Worktrees
+    repo: Path, worktrees: WorktreeManager
 ):
     run_id = new_id()
-    tree = worktrees.make(run_id, "write", str(repo))
+    tree = worktrees.create_worktree(run_id, "write", str(repo))
     assert tree is not None
     (tree.folder / "kept.txt").write_text("kept\n")
-    worktrees.commit(tree, "write")
+    worktrees.commit_changes(tree, "write")
     run_git(repo, "commit", "--quiet", "--allow-empty", "--message", "later")
     shutil.rmtree(tree.path)
-    assert not worktrees.holds(tree)
-    again = worktrees.again(run_id, tree)
+    assert not worktrees.exists_here(tree)
+    again = worktrees.recreate_worktree(run_id, tree)
     assert (again.folder / "kept.txt").read_text() == "kept\n"
-    worktrees.remove(again, branch=True)
-    anew = worktrees.again(run_id, replace(again, host="another machine"))
-    assert worktrees.holds(anew)
+    worktrees.remove_worktree(again, branch=True)
+    anew = worktrees.recreate_worktree(run_id, replace(again, host="another machine"))
+    assert worktrees.exists_here(anew)
     assert run_git(Path(anew.path), "rev-parse", "HEAD").strip() == tree.base
     assert not (anew.folder / "kept.txt").exists()
 
 
-def test_a_folder_without_a_repository_or_without_a_commit_has_no_worktree(tmp_path: Path, worktrees: Worktrees):
+def test_a_folder_without_a_repository_or_without_a_commit_has_no_worktree(tmp_path: Path, worktrees: WorktreeManager):
     plain = tmp_path / "plain"
     plain.mkdir()
-    assert worktrees.make(new_id(), "x", str(plain)) is None
+    assert worktrees.create_worktree(new_id(), "x", str(plain)) is None
     run_git(plain, "init", "--quiet")
-    assert worktrees.make(new_id(), "x", str(plain)) is None
-    assert worktrees.make(new_id(), "x", str(tmp_path / "missing")) is None
+    assert worktrees.create_worktree(new_id(), "x", str(plain)) is None
+    assert worktrees.create_worktree(new_id(), "x", str(tmp_path / "missing")) is None
 
 
 def test_nothing_of_the_repository_runs_when_a_worktree_is_made_and_committed_to(
-    repo: Path, tmp_path: Path, worktrees: Worktrees
+    repo: Path, tmp_path: Path, worktrees: WorktreeManager
 ):
     canary = tmp_path / "canary"
     for name in ("post-checkout", "pre-commit", "reference-transaction", "post-index-change"):
@@ -102,56 +102,58 @@ def test_nothing_of_the_repository_runs_when_a_worktree_is_made_and_committed_to
     run_git(repo, "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "commit", "--quiet", "-m", "evil")
     run_git(repo, "config", "include.path", str(tmp_path / "more"))
     run_git(repo, "config", "filter.evil.required", "true")
-    tree = worktrees.make(new_id(), "x", str(repo))
+    tree = worktrees.create_worktree(new_id(), "x", str(repo))
     assert tree is not None
     (tree.folder / "src" / "tea.txt").write_text("black\n")
-    assert worktrees.commit(tree, "x").commits == 1
-    worktrees.remove(tree, branch=True)
+    assert worktrees.commit_changes(tree, "x").commits == 1
+    worktrees.remove_worktree(tree, branch=True)
     assert not canary.exists()
 
 
 def test_a_checkout_of_a_trusted_project_is_trusted_until_it_is_removed(
-    repo: Path, tmp_path: Path, worktrees: Worktrees
+    repo: Path, tmp_path: Path, worktrees: WorktreeManager
 ):
     def trusts(folder: Path) -> bool:
-        return WorkspaceTrust(find_project(folder, tmp_path), folders_in(tmp_path).trust).trusted
+        return WorkspaceTrust(find_project(folder, tmp_path), folders_in(tmp_path).trust_file).trusted
 
-    tree = worktrees.make(new_id(), "x", str(repo))
+    tree = worktrees.create_worktree(new_id(), "x", str(repo))
     assert tree is not None
     assert not trusts(tree.folder)
-    WorkspaceTrust(find_project(repo, tmp_path), folders_in(tmp_path).trust).trust()
-    second = worktrees.make(new_id(), "y", str(repo))
+    WorkspaceTrust(find_project(repo, tmp_path), folders_in(tmp_path).trust_file).trust()
+    second = worktrees.create_worktree(new_id(), "y", str(repo))
     assert second is not None
     assert trusts(second.folder)
-    worktrees.remove(second)
+    worktrees.remove_worktree(second)
     assert not trusts(Path(second.path))
 
 
-def test_what_is_known_of_a_worktree_is_not_read_from_the_worktree(repo: Path, tmp_path: Path, worktrees: Worktrees):
-    tree = worktrees.make(new_id(), "x", str(repo))
+def test_what_is_known_of_a_worktree_is_not_read_from_the_worktree(
+    repo: Path, tmp_path: Path, worktrees: WorktreeManager
+):
+    tree = worktrees.create_worktree(new_id(), "x", str(repo))
     assert tree is not None
     (Path(tree.path) / ".git").write_text(f"gitdir: {tmp_path}\n")
-    assert worktree_at(tree.folder / "src", tmp_path / "own") == tree
-    assert worktree_at(repo, tmp_path / "own") is None
-    assert worktree_at(tmp_path / "own" / "worktrees" / "another", tmp_path / "own") is None
+    assert find_worktree(tree.folder / "src", tmp_path / "own") == tree
+    assert find_worktree(repo, tmp_path / "own") is None
+    assert find_worktree(tmp_path / "own" / "worktrees" / "another", tmp_path / "own") is None
 
 
 def test_a_lock_that_a_killed_git_left_behind_keeps_nothing_from_being_committed(repo: Path, tmp_path: Path):
-    worktrees = Worktrees(folders_in(tmp_path), patience=0)
-    tree = worktrees.make(new_id(), "write", str(repo))
+    worktrees = WorktreeManager(folders_in(tmp_path), lock_timeout=0)
+    tree = worktrees.create_worktree(new_id(), "write", str(repo))
     assert tree is not None
     (tree.folder / "new.txt").write_text("new\n")
     branch = Path(tree.common, "refs", "heads", tree.branch)
     for lock in (Path(tree.own, "index.lock"), Path(tree.own, "HEAD.lock"), branch.with_name(f"{branch.name}.lock")):
         lock.touch()
-    assert worktrees.commit(tree, "write").commits == 1
+    assert worktrees.commit_changes(tree, "write").commits == 1
 
 
-def test_one_that_somebody_was_killed_over_begins_where_its_branch_does(repo: Path, worktrees: Worktrees):
+def test_one_that_somebody_was_killed_over_begins_where_its_branch_does(repo: Path, worktrees: WorktreeManager):
     run_id = new_id()
-    half = worktrees.make(run_id, "write", str(repo))
+    half = worktrees.create_worktree(run_id, "write", str(repo))
     assert half is not None
     run_git(repo, "commit", "--quiet", "--allow-empty", "--message", "meanwhile")
-    tree = worktrees.make(run_id, "write", str(repo))
+    tree = worktrees.create_worktree(run_id, "write", str(repo))
     assert tree == half
-    assert worktrees.changes(tree) == Changes()
+    assert worktrees.read_changes(tree) == WorktreeChanges()

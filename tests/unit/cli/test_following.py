@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from outrider.background.follow import Called
-from outrider.cli.commands.jobs_follow import GAP, RunningOutputs, TextPrinter, news
+from outrider.background.follow import ChildChange
+from outrider.cli.commands.jobs_follow import GAP_MARK, CallOutputTracker, JobTextPrinter, appended_text
 from outrider.sessions.records import Change, PartChange
 from outrider.types.parts import TextPart, ToolPart
 from outrider.types.tool_state import ToolPending, ToolRunning
@@ -35,9 +35,9 @@ def failed(error: str) -> ToolPart:
 
 def printed(monkeypatch: pytest.MonkeyPatch, *parts: ToolPart) -> list[str]:
     monkeypatch.setattr(sys, "stdout", out := io.StringIO())
-    printer = TextPrinter()
+    printer = JobTextPrinter()
     for seq, part in enumerate(parts, 1):
-        printer.change(PartChange(seq, part, draft=False))
+        printer.print_change(PartChange(seq, part, draft=False))
     return out.getvalue().splitlines()
 
 
@@ -68,17 +68,17 @@ def text(part_id: str, words: str, seq: int = 1, *, draft: bool = False) -> Part
     return PartChange(seq, TextPart(words, id=part_id, message_id="answer"), draft=draft)
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, *changes: Change | Called) -> list[str]:
+def shown(monkeypatch: pytest.MonkeyPatch, *changes: Change | ChildChange) -> list[str]:
     monkeypatch.setattr(sys, "stdout", out := io.StringIO())
-    printer = TextPrinter()
+    printer = JobTextPrinter()
     for change in changes:
-        printer.change(change)
-    printer.end()
+        printer.print_change(change)
+    printer.finish()
     return out.getvalue().splitlines()
 
 
-def by(agent: str, change: Change, depth: int = 1) -> Called:
-    return Called(f"session-of-{agent}", agent, depth, change)
+def by(agent: str, change: Change, depth: int = 1) -> ChildChange:
+    return ChildChange(f"session-of-{agent}", agent, depth, change)
 
 
 def test_called_agents_are_indented_and_named_whenever_one_goes_on_after_somebody_else(
@@ -132,13 +132,13 @@ def test_an_answer_that_somebody_else_s_line_cut_in_two_is_not_printed_twice(mon
 def test_of_a_long_output_whose_end_alone_is_kept_every_line_is_printed_once():
     rng = random.Random(7)
     lines = [f"{number}: {'x' * rng.randrange(30)}" for number in range(400)]
-    text, outputs, shown, at = "\n".join(lines), RunningOutputs(), list[str](), 0
+    text, outputs, shown, at = "\n".join(lines), CallOutputTracker(), list[str](), 0
     while at < len(text):
         at += rng.randrange(1, 200)
-        shown += outputs.lines(running(text[max(0, at - 400) : at]))
-    assert shown + outputs.lines(done(text)) == lines
+        shown += outputs.new_lines(running(text[max(0, at - 400) : at]))
+    assert shown + outputs.new_lines(done(text)) == lines
 
 
 def test_what_was_never_seen_is_marked_as_missing():
-    assert news("abc", "xyz") == f"{GAP}xyz"
-    assert (news("", "abc"), news("abc", "abc"), news("abc", "bcd")) == ("abc", "", "d")
+    assert appended_text("abc", "xyz") == f"{GAP_MARK}xyz"
+    assert (appended_text("", "abc"), appended_text("abc", "abc"), appended_text("abc", "bcd")) == ("abc", "", "d")

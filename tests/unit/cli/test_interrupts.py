@@ -11,12 +11,12 @@ import pytest
 
 HANGS = """
 import asyncio, threading
-from outrider.cli.commands.run import interrupts
+from outrider.cli.commands.run import handle_interrupts
 
 async def main():
-    with interrupts() as heard:
+    with handle_interrupts() as interrupts:
         print("begun", flush=True)
-        await heard.wanted.wait()
+        await interrupts.requested.wait()
         print("heard", flush=True)
         {hang}
 
@@ -58,4 +58,4 @@ def test_a_second_signal_ends_what_hangs_be_it_the_loop_itself(hang: str):
 
 @pytest.mark.skipif(find_spec("dbos") is None, reason="SKIPPED: dbos is not installed")
 def test_a_worker_whose_end_hangs_ends_at_once_when_it_is_asked_twice(tmp_path: Path):
-    assert asked_twice(WORKER, "waits for runs", "Ctrl+C again", OUTRIDER_HOME=str(tmp_path)) == 130
+    assert asked_twice(WORKER, "waiting for runs", "Ctrl+C again", OUTRIDER_HOME=str(tmp_path)) == 130

@@ -7,16 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from outrider.cli.commands.worker import Unit, unit_for
-from outrider.config.paths import Folders
+from outrider.cli.commands.worker import ServiceUnit, build_unit
+from outrider.config.paths import AppFolders
 
 COMMAND = ["/opt/my tools/python", "-m", "outrider", "worker", "--database", 'postgresql://me:100%$"@db/x']
 
 
-def unit(platform: str, folder: Path) -> Unit:
-    folders = Folders(folder / "config", folder / "data", folder)
+def unit(platform: str, folder: Path) -> ServiceUnit:
+    folders = AppFolders(folder / "config", folder / "data", folder)
     environ = {"PATH": "/opt/my tools:/bin", "OUTRIDER_HOME": str(folder), "ANTHROPIC_API_KEY": "a secret"}
-    return unit_for(platform, COMMAND, folders, environ)
+    return build_unit(platform, COMMAND, folders, environ)
 
 
 def systemd_words(line: str) -> list[str]:
@@ -34,7 +34,7 @@ def test_a_unit_of_systemd_names_the_command_the_places_and_a_file_for_keys(tmp_
     assert f'Environment="OUTRIDER_HOME={tmp_path}"' in made.text
     assert 'Environment="PATH=/opt/my tools:/bin"' in made.text
     assert (read["Service"]["Restart"], read["Install"]["WantedBy"]) == ("on-failure", "default.target")
-    assert made.place == tmp_path / ".config/systemd/user/outrider-worker.service"
+    assert made.path == tmp_path / ".config/systemd/user/outrider-worker.service"
     assert "a secret" not in made.text
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from outrider.config.environment import filled_in, proxy_for
+from outrider.config.environment import proxy_for, with_environment_defaults
 from outrider.errors import ConfigurationError
 from outrider.types.agents import Provider, ProviderKind
 
@@ -18,27 +18,27 @@ from outrider.types.agents import Provider, ProviderKind
     ],
 )
 def test_a_key_comes_from_the_vendor_s_variable(kind: ProviderKind, variable: str):
-    assert filled_in(Provider("p", kind), {variable: " k \n"}).api_key == "k"
+    assert with_environment_defaults(Provider("p", kind), {variable: " k \n"}).api_key == "k"
 
 
 def test_an_address_comes_from_the_vendor_s_variable():
-    found = filled_in(Provider("p", "openai", "k"), {"OPENAI_BASE_URL": "http://here/v1"})
+    found = with_environment_defaults(Provider("p", "openai", "k"), {"OPENAI_BASE_URL": "http://here/v1"})
     assert found.base_url == "http://here/v1"
 
 
 def test_what_the_provider_says_itself_counts():
     environ = {"OPENAI_API_KEY": "other", "OPENAI_BASE_URL": "http://other"}
     given = Provider("p", "openai", "k", "http://mine")
-    assert filled_in(given, environ) == given
+    assert with_environment_defaults(given, environ) == given
 
 
 def test_a_missing_key_is_named_before_anything_is_sent():
     with pytest.raises(ConfigurationError, match="set GEMINI_API_KEY or GOOGLE_API_KEY"):
-        filled_in(Provider("p", "google"), {"GEMINI_API_KEY": ""})
+        with_environment_defaults(Provider("p", "google"), {"GEMINI_API_KEY": ""})
 
 
 def test_a_server_of_one_s_own_may_need_no_key():
-    assert filled_in(Provider("p", "openai", base_url="http://localhost:11434/v1"), {}).api_key is None
+    assert with_environment_defaults(Provider("p", "openai", base_url="http://localhost:11434/v1"), {}).api_key is None
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ def settings(place: Place, project: str, user: str = "", *, trusted: bool = True
     file.write_text(project)
     (place.own / "config.toml").write_text(user)
     trust = WorkspaceTrust(find_project(place.workspace, place.home), place.own / "trust.json")
-    trust.trust() if trusted else trust.distrust()
+    trust.trust() if trusted else trust.revoke_trust()
     return place.settings(**flags)
 
 
@@ -115,4 +115,4 @@ def test_a_configuration_that_is_a_link_to_elsewhere_does_not_count(place, tmp_p
     file.symlink_to(tmp_path / "elsewhere.toml")
     found = place.settings()
     assert found.mode == "agent"
-    assert "leads outside" in found.notices[0]
+    assert "outside the workspace" in found.notices[0]

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from outrider.config.file import ConfigFile
-from outrider.config.providers import DEFAULT_MODELS, NO_PROVIDER
-from outrider.config.settings import Flags, Settings, read_settings
+from outrider.config.providers import DEFAULT_MODELS, NO_PROVIDER_MESSAGE
+from outrider.config.settings import CommandFlags, Settings, read_settings
 from outrider.errors import ConfigurationError
-from outrider.providers.catalog import Catalog
+from outrider.providers.catalog import ModelCatalog
 from outrider.types.usage import Tokens
 
 KEY = {"ANTHROPIC_API_KEY": "sk-ant-secret"}
@@ -27,7 +27,7 @@ def settings(home: Path, toml: str = "", environ: dict[str, str] | None = None, 
     if toml:
         (home / "config.toml").write_text(toml, encoding="utf-8")
     given = KEY if environ is None else environ
-    return read_settings(cwd=home.parent, environ={"OUTRIDER_HOME": str(home), **given}, flags=Flags(**flags))
+    return read_settings(cwd=home.parent, environ={"OUTRIDER_HOME": str(home), **given}, flags=CommandFlags(**flags))
 
 
 def test_without_any_configuration_a_key_is_enough(home):
@@ -54,12 +54,12 @@ def test_the_provider_that_the_environment_speaks_of_is_used(home, variable, pro
 
 def test_without_a_provider_the_ways_to_get_one_are_said(home):
     found = settings(home, environ={})
-    assert (found.model, found.missing, found.providers) == ("", NO_PROVIDER, ())
+    assert (found.model, found.missing, found.providers) == ("", NO_PROVIDER_MESSAGE, ())
 
 
 def test_the_default_models_are_known_to_the_catalog():
     for kind, model in DEFAULT_MODELS.items():
-        assert not model or Catalog().context_limit(kind, model), model
+        assert not model or ModelCatalog().context_limit(kind, model), model
 
 
 def test_a_key_is_never_printed(home):
@@ -178,14 +178,14 @@ def test_the_user_s_own_prompt_takes_the_place_of_ours(home):
         ("[retention]\ndays = -1", "retention.days: expected"),
         ("rules = []", "rules: expected a table"),
         ("= 3", "is not valid TOML"),
-        ("[providers.p]\napi_key = 'sk'", "providers.p.api_key: keys do not belong into this file"),
+        ("[providers.p]\napi_key = 'sk'", "providers.p.api_key: keys are not allowed in this file"),
         ("[agents.a]\ninstructions = 'x'\ninstructions_file = 'y'", "agents.a: has both"),
         ("[agents.a]\ninstructions_file = 'absent.md'", "absent.md cannot be read"),
         ("[agents.a]\nmodel = 'opneai/x'", "agents.a.model: there is no provider 'opneai'; did you mean openai"),
         ("[providers.p]\nbase_url = 'http://x'", "providers.p.kind: is missing"),
         (
             "[providers.p]\nkind = 'openai'\nbase_url = 'localhost:8080'",
-            "base_url: 'localhost:8080' is no address",
+            "base_url: 'localhost:8080' is not a URL",
         ),
         ("agent = 'outrid'", "there is no agent 'outrid'; did you mean outrider"),
     ],
@@ -210,7 +210,7 @@ def test_everything_that_the_guide_shows_counts(home):
     found = settings(home, toml, environ={**KEY, "HOME_SERVER_KEY": "k"})
     assert (found.notices, found.missing) == ((), "")
     assert (found.background.queues["runs"].at_once, found.retention.days) == (20, 90)
-    catalog = Catalog.from_config(found.models)
+    catalog = ModelCatalog.from_config(found.models)
     assert catalog.context_limit("openai", "qwen3", base_url="http://127.0.0.1:8080/v1") == 32768
     assert catalog.cost_of("openai", "qwen3", Tokens(output=1_000_000)) == Decimal("0.6")
     assert set(tomllib.loads(toml)) == set(ConfigFile.__struct_fields__), "the guide leaves something out"
@@ -219,8 +219,8 @@ def test_everything_that_the_guide_shows_counts(home):
 def test_a_name_that_people_choose_is_known_and_what_is_below_it_is_looked_at(home):
     toml = "[background.queues.nightly]\nat_once = 2\nat_onse = 3\n[background]\nrun = 1\n"
     assert [notice.partition(": ")[2] for notice in settings(home, toml).notices] == [
-        "background.queues.nightly.at_onse is not known and does not count; did you mean at_once?",
-        "background.run is not known and does not count; did you mean runs?",
+        "background.queues.nightly.at_onse is unknown and ignored; did you mean at_once?",
+        "background.run is unknown and ignored; did you mean runs?",
     ]
 
 
@@ -231,9 +231,9 @@ def test_an_unknown_key_is_noticed_and_nothing_is_lost(home):
     found = settings(home, toml)
     assert found.mode == "plan"
     assert [notice.partition(": ")[2] for notice in found.notices] == [
-        "modle is not known and does not count; did you mean model?",
-        "limits.turn is not known and does not count; did you mean turns?",
-        "agents.a.rol is not known and does not count; did you mean role?",
+        "modle is unknown and ignored; did you mean model?",
+        "limits.turn is unknown and ignored; did you mean turns?",
+        "agents.a.rol is unknown and ignored; did you mean role?",
     ]
 
 
@@ -273,7 +273,7 @@ def test_a_rule_that_cannot_be_read_is_an_error(home, toml, flags, words):
 def test_a_rule_for_a_tool_that_is_misspelt_is_noticed(home):
     toml = "[rules]\ndeny = ['shel(rm *)', 'mcp__files__*', 'bash(ls)', 'own_tool']"
     assert [notice.partition(": ")[2] for notice in settings(home, toml).notices] == [
-        "rules.deny: 'shel(rm *)' is for a tool that Outrider does not bring along; did you mean shell?"
+        "rules.deny: 'shel(rm *)' names no built-in tool; did you mean shell?"
     ]
 
 
@@ -288,7 +288,7 @@ def test_a_server_that_cannot_be_started_is_noticed_and_costs_only_itself(home):
 
 def test_a_server_on_this_machine_is_used_when_it_is_named_and_never_gets_a_vendors_key(tmp_path):
     environ = {"HOME": str(tmp_path), "OPENAI_API_KEY": "secret", "OPENAI_BASE_URL": "https://elsewhere.test/v1"}
-    settings = read_settings(cwd=tmp_path, environ=environ, flags=Flags(model="ollama/qwen2.5-coder:7b"))
+    settings = read_settings(cwd=tmp_path, environ=environ, flags=CommandFlags(model="ollama/qwen2.5-coder:7b"))
     (ollama,) = [provider for provider in settings.providers if provider.name == "ollama"]
     assert (ollama.kind, ollama.api_key, ollama.base_url) == ("openai", "", "http://127.0.0.1:11434/v1")
     assert settings.agents[0].model == "qwen2.5-coder:7b"
@@ -298,4 +298,4 @@ def test_a_server_on_this_machine_is_used_when_it_is_named_and_never_gets_a_vend
 
 def test_a_server_on_this_machine_has_no_model_of_its_own(tmp_path):
     with pytest.raises(ConfigurationError, match="write ollama/MODEL"):
-        read_settings(cwd=tmp_path, environ={"HOME": str(tmp_path)}, flags=Flags(model="ollama"))
+        read_settings(cwd=tmp_path, environ={"HOME": str(tmp_path)}, flags=CommandFlags(model="ollama"))

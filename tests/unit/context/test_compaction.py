@@ -1,10 +1,16 @@
 """What a compaction keeps, what leaves the prompt with it, and how large the prompt is then."""
 
 from outrider import CompactionPart, Message, TextPart, Tokens, ToolPart, ToolPending
-from outrider.context.compaction import PINNED, estimated_tokens, pinned, since_last_compaction, tail_start
-from outrider.context.lower import LARGE, OUTPUT_REMOVED, current, lower
+from outrider.context.compaction import (
+    PINNED_CHARACTERS,
+    estimate_tokens,
+    find_tail_start,
+    last_compaction_position,
+    pin_last_input,
+)
+from outrider.context.lower import LARGE_OUTPUT, OUTPUT_REMOVED, apply_compaction, lower
 
-LONG = "x" * (LARGE + 1)
+LONG = "x" * (LARGE_OUTPUT + 1)
 
 
 def user(text: str) -> Message:
@@ -41,37 +47,37 @@ def test_large_old_outputs_leave_the_prompt_at_a_compaction_and_not_before():
 def test_what_the_summary_does_not_stand_for_follows_it_in_order():
     first = user("a")
     history = [user("gone"), first, answer("b"), compaction(first), user("c")]
-    assert [message.get_text_content()[-9:] for message in current(history)] == ["all of it", "a", "b", "c"]
+    assert [message.get_text_content()[-9:] for message in apply_compaction(history)] == ["all of it", "a", "b", "c"]
 
 
 def test_a_prompt_after_a_compaction_is_measured_anew():
     first = user("y" * 400)
     history = [user("x" * 4_000), answer("b", tokens=1_200), first, answer("c", tokens=1_500)]
-    assert estimated_tokens(history) == 1_500
+    assert estimate_tokens(history) == 1_500
     history.append(compaction(first))
-    assert 100 < estimated_tokens(history) < 200
-    assert estimated_tokens(history, overhead=50) == estimated_tokens(history) + 50
+    assert 100 < estimate_tokens(history) < 200
+    assert estimate_tokens(history, overhead=50) == estimate_tokens(history) + 50
 
 
 def test_the_tail_is_as_long_as_its_share_allows_and_begins_with_an_input():
     history = [message for number in range(10) for message in (user(f"{number}" * 400), answer("b" * 400))]
-    assert tail_start(history, 3_000) == 14
-    assert tail_start(history, 3_000, share=0) == 18
+    assert find_tail_start(history, 3_000) == 14
+    assert find_tail_start(history, 3_000, share=0) == 18
 
 
 def test_a_long_history_is_walked_once():
     history = [message for number in range(20_000) for message in (user("a"), answer("b"))]
-    assert tail_start(history, 1_000_000) == 2
+    assert find_tail_start(history, 1_000_000) == 2
 
 
 def test_the_users_last_words_are_kept_as_they_were_when_only_a_summary_would_hold_them():
     history = [user("first"), answer("b"), user("never use tabs"), answer("c"), answer("d")]
-    assert pinned("a summary", history, 4).endswith("\nnever use tabs")
-    assert pinned("a summary", history, 2) == "a summary"
-    assert len(pinned("", [user("z" * 2 * PINNED), answer("b")], 1)) < PINNED + 100
+    assert pin_last_input("a summary", history, 4).endswith("\nnever use tabs")
+    assert pin_last_input("a summary", history, 2) == "a summary"
+    assert len(pin_last_input("", [user("z" * 2 * PINNED_CHARACTERS), answer("b")], 1)) < PINNED_CHARACTERS + 100
 
 
 def test_the_last_compaction_is_found():
     history = [user("a"), compaction(None), user("b"), answer("c")]
-    assert since_last_compaction(history) == 1
-    assert since_last_compaction(history[2:]) == 0
+    assert last_compaction_position(history) == 1
+    assert last_compaction_position(history[2:]) == 0

@@ -21,7 +21,7 @@ from outrider import (
     ToolUsePart,
     lower,
 )
-from outrider.context.lower import NOT_FINISHED, OPENING, ORPHAN, OUTPUT_REMOVED, Projection
+from outrider.context.lower import NOT_FINISHED, OPENING, ORPHAN, OUTPUT_REMOVED, PromptProjection
 from outrider.providers.message_rules import (
     anthropic_problems,
     google_problems,
@@ -151,7 +151,7 @@ def test_lowering_changes_nothing_in_the_transcript(history, family):
 @settings(max_examples=300)
 @given(histories(), families, st.data())
 def test_a_growing_prompt_equals_a_fresh_one_at_every_turn(history, family, data):
-    projection = Projection(family)
+    projection = PromptProjection(family)
     end = 0
     while end < len(history):
         end = data.draw(st.integers(end + 1, len(history)))
@@ -240,7 +240,7 @@ def test_a_result_that_stands_in_a_users_message_goes_to_its_call():
     assert shown(lower(history, family="x"))[2:] == [
         ("user", ["result 1: one", f"error 2: {NOT_FINISHED}", "wait", ORPHAN.format(content="?"), "more"]),
     ]
-    growing = Projection("x")
+    growing = PromptProjection("x")
     for length in range(1, len(history) + 1):
         assert shown(growing.prompt(history[:length])) == shown(lower(history[:length], family="x"))
 
@@ -327,7 +327,7 @@ def test_a_turn_appends_to_the_prompt_of_the_turn_before_it():
         encoded.append(1)
         return msgspec.json.encode(message)
 
-    projection = Projection("x")
+    projection = PromptProjection("x")
     history = [user("go")]
     before = bytes(projection.prompt(history).encoded("json", encode))
     for turn in range(20):
@@ -340,7 +340,7 @@ def test_a_turn_appends_to_the_prompt_of_the_turn_before_it():
 
 
 def test_a_compaction_starts_a_new_prefix():
-    projection = Projection("x")
+    projection = PromptProjection("x")
     history = [user("go"), assistant("a")]
     first = projection.prompt(history)
     history += [user(CompactionPart(summary="all")), user("b")]

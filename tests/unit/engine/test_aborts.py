@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from outrider import Agent, Engine, OutriderError, Provider, SessionInUseError, Tool
-from outrider.engine.abort import LOOK_SECONDS, PATIENCE_SECONDS, AbortListener, abort_elsewhere
+from outrider.engine.abort import ABORT_TIMEOUT_SECONDS, POLL_SECONDS, AbortListener, abort_in_other_process
 from outrider.errors import SessionNotFoundError
 from outrider.event_bus import EventBus
 from outrider.providers.scripted import call
-from outrider.sessions.journal import Journal, begin
+from outrider.sessions.journal import Journal, create_journal
 from outrider.sessions.memory_store import MemoryStore
-from outrider.sessions.records import InboxItem, Lease, Owner, StoredSession
+from outrider.sessions.process_identity import current_process
+from outrider.sessions.records import InboxItem, Lease, ProcessIdentity, StoredSession
 from outrider.sessions.session import Session
-from outrider.sessions.sqlite.owners import this_process
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.sessions.store import Store
 from outrider.types.messages import Message, MessageTime
@@ -30,7 +30,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield opened
 
 
-async def begun_by(store: Store, session_id: str, owner: Owner) -> Lease:
+async def begun_by(store: Store, session_id: str, owner: ProcessIdentity) -> Lease:
     """A turn of somebody who does nothing more."""
     lease = await store.acquire(session_id, owner)
     asked = Message("user", [TextPart("go")], time=MessageTime(1))
@@ -49,7 +49,7 @@ async def test_the_owner_ends_its_turn_and_what_was_asked_for_leaves_no_trace(st
         turn = asyncio.ensure_future(owner.prompt(session_id, "go"))
         await endless.began.wait()
         await other.abort(session_id)
-        assert not owner.live[session_id].busy, "it returns when the turn has ended"
+        assert not owner.live[session_id].is_busy, "it returns when the turn has ended"
         assert (await turn).reason == "aborted"
         [ended] = owner.live[session_id].session.messages[-1].get_parts_by_type(ToolPart)
         assert (ended.state.status, ended.state.reason) == ("error", "canceled")
@@ -90,7 +90,7 @@ async def test_a_word_that_stands_behind_the_next_input_does_not_end_its_turn(st
         first = await owner.put(session_id, "go")
         await began.wait()
         second = await owner.put(session_id, "and then this")
-        ending = asyncio.create_task(abort_elsewhere(store, session_id))
+        ending = asyncio.create_task(abort_in_other_process(store, session_id))
         while len(await store.inbox(session_id)) < 2:
             await asyncio.sleep(0)
         gate.set()  # before the owner has looked
@@ -151,24 +151,24 @@ async def test_of_many_at_work_each_is_looked_at_before_patience_ends():
             raise AssertionError("nobody asked for it")
 
     store = Looked()
-    ear = AbortListener(store, every=0.001)
-    busy = [Busy(await begin(Session(), store, EventBus())) for _ in range(1000)]
+    ear = AbortListener(store, interval=0.001)
+    busy = [Busy(await create_journal(Session(), store, EventBus())) for _ in range(1000)]
     for session in busy:
-        ear.open(session)
+        ear.add_session(session)
     while len(store.looks) < len(busy):
         await asyncio.sleep(0)
-    assert store.rounds * LOOK_SECONDS < PATIENCE_SECONDS
+    assert store.rounds * POLL_SECONDS < ABORT_TIMEOUT_SECONDS
     for session in busy:
-        ear.shut(session)
+        ear.remove_session(session)
     await ear.close()
 
 
 async def test_an_owner_that_does_not_answer_is_named(store: Store):
     session = await store.create(StoredSession())
-    me = this_process()
+    me = current_process()
     await begun_by(store, session.id, me)
     with pytest.raises(SessionInUseError, match=rf"in use by process {me.pid} on .*take the session over") as raised:
-        await abort_elsewhere(store, session.id, patience=0.05)
+        await abort_in_other_process(store, session.id, timeout_seconds=0.05)
     assert raised.value.details["pid"] == me.pid
 
 
@@ -176,9 +176,9 @@ async def test_a_word_that_came_too_late_ends_no_later_turn(store: Store):
     async with engine_on(store, ["begun", "went on"]) as owner:
         session_id = await owner.create()
         await owner.close(session_id)
-        lease = await begun_by(store, session_id, this_process())
+        lease = await begun_by(store, session_id, current_process())
         with pytest.raises(SessionInUseError):
-            await abort_elsewhere(store, session_id, patience=0.05)
+            await abort_in_other_process(store, session_id, timeout_seconds=0.05)
         await store.release(lease)
         assert (await owner.go_on(session_id)).output == "begun"
         assert not await store.inbox(session_id)
@@ -208,7 +208,7 @@ async def test_an_agent_that_was_called_ends_with_the_turn_that_called_it(store:
         turn = asyncio.ensure_future(engine.prompt(session_id, "go"))
         await endless.began.wait()
         [child] = [found for found in (await store.list()).sessions if found.parent_id == session_id]
-        with pytest.raises(OutriderError, match=f"works for session {session_id}"):
+        with pytest.raises(OutriderError, match=f"called by session {session_id}"):
             await engine.abort(child.id)
         await engine.abort(session_id)
         assert (await turn).reason == "aborted"

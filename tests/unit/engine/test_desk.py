@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from outrider.engine import approvals as desk_module
-from outrider.engine.approval_grants import standing
+from outrider.engine.approval_grants import lasting_approvals
 from outrider.engine.approvals import ApprovalQueue
 from outrider.event_bus import EventBus
 from outrider.permissions.redaction.redactor import Redactor
-from outrider.permissions.rule_suggestions import offer_for
+from outrider.permissions.rule_suggestions import suggest_for_call
 from outrider.sessions.memory_store import MemoryStore
-from outrider.sessions.records import Approval, StoredSession, fingerprint
-from outrider.sessions.redacted_store import redacted
+from outrider.sessions.records import Approval, StoredSession, fingerprint_call
+from outrider.sessions.redacted_store import redact_store
 from outrider.types.events import Event, ToolApprovalRequestedEvent
 
 
@@ -23,22 +23,22 @@ class Asked:
     def __init__(self, workspace: Path) -> None:
         self.workspace = str(workspace)
         self.inner = MemoryStore()
-        self.store = redacted(self.inner, Redactor())
-        self.bus, self.heard = EventBus(), list[Event]()
-        self.bus.subscribe_all(self.heard.append)
+        self.store = redact_store(self.inner, Redactor())
+        self.bus, self.event_classes = EventBus(), list[Event]()
+        self.bus.subscribe_all(self.event_classes.append)
         self.desk = ApprovalQueue(self.store, self.bus, lambda: True)
 
     async def session(self, session_id: str) -> None:
         await self.store.create(StoredSession(id=session_id, workspace_directory=self.workspace))
 
     def question(self, tool: str, session_id: str = "s", call_id: str = "c", **given: str) -> Approval:
-        offer = offer_for(tool, given, workspace=self.workspace)
+        offer = suggest_for_call(tool, given, workspace=self.workspace)
         return Approval(
             session_id=session_id,
             call_id=call_id,
             tool=tool,
             input=given,
-            fingerprint=fingerprint(tool, given),
+            fingerprint=fingerprint_call(tool, given),
             workspace=self.workspace,
             offers=offer.rules,
             contents=offer.contents,
@@ -48,20 +48,22 @@ class Asked:
         """Ask, answer as soon as the question is told, and give back whether it was a yes."""
         waiting = asyncio.create_task(self.desk.ask(question, "agent"))
         told = await self.told()
-        self.heard.clear()
+        self.event_classes.clear()
         await self.desk.answer(told.approval_id, **{"allow": True, **answer})  # type: ignore[arg-type]
         return (await waiting)[0]
 
     async def told(self) -> ToolApprovalRequestedEvent:
         """The question, as soon as it is heard."""
         async with asyncio.timeout(30):
-            while not (told := [event for event in self.heard if isinstance(event, ToolApprovalRequestedEvent)]):
+            while not (
+                told := [event for event in self.event_classes if isinstance(event, ToolApprovalRequestedEvent)]
+            ):
                 await asyncio.sleep(0)
         return told[-1]
 
     async def rules(self, session_id: str = "s", workspace: str | None = None) -> tuple[str, ...]:
-        await self.desk.renew()
-        return self.desk.granted({session_id}, workspace or self.workspace).rules
+        await self.desk.refresh_grants()
+        return self.desk.find_grant({session_id}, workspace or self.workspace).rules
 
 
 @pytest.fixture
@@ -100,7 +102,7 @@ async def test_what_cannot_be_shown_in_full_is_allowed_once_whatever_the_answer_
     question = asked.question("shell", command="make " + "x" * 3000)
     assert await asked.answered(question, scope="always")
     assert await asked.rules() == ()
-    assert await standing(asked.store) == []
+    assert await lasting_approvals(asked.store) == []
 
 
 async def test_a_protected_file_is_asked_about_each_time(asked: Asked):
@@ -111,7 +113,7 @@ async def test_a_protected_file_is_asked_about_each_time(asked: Asked):
 async def test_the_question_says_what_would_be_kept(asked: Asked):
     waiting = asyncio.create_task(asked.desk.ask(asked.question("shell", command="make test"), "agent"))
     await asked.told()
-    (told,) = [event for event in asked.heard if isinstance(event, ToolApprovalRequestedEvent)]
+    (told,) = [event for event in asked.event_classes if isinstance(event, ToolApprovalRequestedEvent)]
     assert (told.offers, told.can_last) == (("shell(make test)",), True)
     await asked.desk.answer(told.approval_id, allow=False)
     assert (await waiting)[0] is False
@@ -120,24 +122,24 @@ async def test_the_question_says_what_would_be_kept(asked: Asked):
 async def test_a_yes_covers_the_files_that_steer_the_program_as_they_were(asked: Asked):
     Path(asked.workspace, "conftest.py").write_text("x = 1")
     assert await asked.answered(asked.question("shell", command="pytest -q"), scope="always")
-    grant = asked.desk.granted({"s"}, asked.workspace)
+    grant = asked.desk.find_grant({"s"}, asked.workspace)
     assert (grant.rules, len(grant.contents)) == (("shell(pytest -q)",), 1)
     assert await asked.rules("s", "/elsewhere") == ()
 
 
 async def test_answers_that_hold_are_listed_and_can_be_taken_back(asked: Asked):
     assert await asked.answered(asked.question("shell", command="make test"), scope="always")
-    (found,) = await standing(asked.store)
+    (found,) = await lasting_approvals(asked.store)
     assert found.offers == ("shell(make test)",)
     await asked.desk.revoke(found.id)
     assert await asked.rules() == ()
-    assert await standing(asked.store) == []
+    assert await lasting_approvals(asked.store) == []
 
 
 async def test_what_another_process_takes_back_soon_holds_no_more(asked: Asked, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(desk_module, "STALE_SECONDS", 0.0)
+    monkeypatch.setattr(desk_module, "REFRESH_SECONDS", 0.0)
     assert await asked.answered(asked.question("shell", command="make test"), scope="always")
-    (found,) = await standing(asked.store)
+    (found,) = await lasting_approvals(asked.store)
     await asked.inner.answer(found.id, "revoked")
     assert await asked.rules() == ()
 
@@ -156,7 +158,7 @@ async def test_a_new_desk_knows_what_was_answered_before(asked: Asked):
     assert await asked.answered(asked.question("shell", command="make test"), scope="always")
     later = ApprovalQueue(asked.store, asked.bus, lambda: True)
     await later.load()
-    assert later.granted({"x"}, asked.workspace).rules == ("shell(make test)",)
+    assert later.find_grant({"x"}, asked.workspace).rules == ("shell(make test)",)
 
 
 async def test_a_call_with_a_secret_is_kept_without_it_and_still_bound_to_what_runs(asked: Asked):
@@ -165,7 +167,7 @@ async def test_a_call_with_a_secret_is_kept_without_it_and_still_bound_to_what_r
     assert await asked.answered(question, scope="always")
     (kept,) = await asked.inner.approvals()
     assert secret not in str(kept)
-    assert kept.fingerprint == fingerprint("shell", {"command": f"login {secret}"})
+    assert kept.fingerprint == fingerprint_call("shell", {"command": f"login {secret}"})
     assert await asked.rules() == ()
 
 

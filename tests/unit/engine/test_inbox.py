@@ -10,8 +10,8 @@ from outrider import Engine, Tool
 from outrider.errors import StorageFullError, StoreError, StoreUnavailableError
 from outrider.providers.scripted import call
 from outrider.sessions.memory_store import MemoryStore
-from outrider.sessions.records import InboxItem, Kept
-from outrider.sessions.sqlite.owners import this_process
+from outrider.sessions.process_identity import current_process
+from outrider.sessions.records import InboxItem, StoredValue
 from outrider.types.messages import Message
 from outrider.types.parts import TextPart, ToolPart
 from tests.unit.engine.working import Endless, engine_on
@@ -38,7 +38,9 @@ class Trouble(MemoryStore):
             raise self.on_look
         return await super().inbox(session_id)
 
-    async def append(self, session_id: str, values: Sequence[Kept], *, takes: Sequence[str] = (), **more: Any) -> int:
+    async def append(
+        self, session_id: str, values: Sequence[StoredValue], *, takes: Sequence[str] = (), **more: Any
+    ) -> int:
         if takes and self.on_take is not None:
             raise self.on_take
         if takes and self.taking is not None:
@@ -182,8 +184,8 @@ async def test_who_stands_in_line_when_the_session_is_taken_over_does_not_wait_f
         first = await engine.put(session_id, "hello")
         await endless.began.wait()
         second = await engine.put(session_id, "and then this")
-        await store.acquire(session_id, this_process(), take_over=True)
-        engine.live[session_id].journal.holding.lose()
+        await store.acquire(session_id, current_process(), take_over=True)
+        engine.live[session_id].journal.lease.mark_lost()
         assert [(await end).reason for end in (first, second)] == ["error", "error"]
 
 
@@ -192,7 +194,7 @@ async def test_what_is_aborted_before_it_has_begun_has_ended_too():
         session_id = await engine.create()
         await engine.prompt(session_id, "hello")
         live = engine.live[session_id]
-        going_on = live.go_on()
+        going_on = live.resume_turn()
         await live.abort()
         assert (await going_on).reason == "aborted"
         assert (await engine.prompt(session_id, "and now?")).output == "two"
@@ -225,5 +227,5 @@ async def test_an_input_that_comes_while_the_session_is_closed_is_left_to_whoeve
         await engine.close(session_id)
         await store.put_inbox(InboxItem(session_id=session_id, message=Message("user", [TextPart("hello")]), id="one"))
         closed.wake()
-        assert not closed.busy
+        assert not closed.is_busy
         assert (await engine.prompt(session_id, "hello", input_id="one")).output == "one"

@@ -5,19 +5,19 @@ from typing import Any
 
 import pytest
 
-from outrider.engine.questions import OpenQuestions
+from outrider.engine.questions import QuestionQueue
 from outrider.errors import OutriderError
 from outrider.event_bus import EventBus
-from outrider.tools.builtin.question import Question
+from outrider.tools.builtin.question import UserQuestion
 from outrider.tools.context import ToolContext
 from outrider.types.events import SessionUpdatedEvent
 
 
-def asking() -> tuple[OpenQuestions, "asyncio.Task[Any]", list[SessionUpdatedEvent]]:
+def asking() -> tuple[QuestionQueue, "asyncio.Task[Any]", list[SessionUpdatedEvent]]:
     bus, heard = EventBus(), list[SessionUpdatedEvent]()
     bus.subscribe(SessionUpdatedEvent, heard.append)
-    questions = OpenQuestions(bus)
-    question = Question("Which?", ("red", "blue"))
+    questions = QuestionQueue(bus)
+    question = UserQuestion("Which?", ("red", "blue"))
     asked = asyncio.create_task(questions.ask(question, ToolContext(session_id="s", agent="painter")))
     return questions, asked, heard
 
@@ -25,8 +25,8 @@ def asking() -> tuple[OpenQuestions, "asyncio.Task[Any]", list[SessionUpdatedEve
 async def test_the_first_answer_counts_and_whoever_comes_later_is_told():
     questions, asked, heard = asking()
     await asyncio.sleep(0)
-    (waiting,) = questions.waiting("s")
-    assert questions.waiting("another") == []
+    (waiting,) = questions.open_questions("s")
+    assert questions.open_questions("another") == []
     assert heard[0].changes["question"] == {
         "id": waiting.id, "session_id": "s", "text": "Which?", "options": ("red", "blue"), "multiple": False,
         "agent": "painter",
@@ -36,7 +36,7 @@ async def test_the_first_answer_counts_and_whoever_comes_later_is_told():
         questions.answer(waiting.id, ["red"])
     assert await asked == ("blue",)
     assert heard[1].changes == {"settled": waiting.id}
-    assert questions.waiting() == []
+    assert questions.open_questions() == []
     with pytest.raises(OutriderError, match="no answer any more"):
         questions.answer(waiting.id, ["red"])
 
@@ -46,5 +46,5 @@ async def test_a_question_goes_with_the_call_that_asks():
     await asyncio.sleep(0)
     asked.cancel()
     await asyncio.wait([asked])
-    assert questions.waiting() == []
+    assert questions.open_questions() == []
     assert list(heard[-1].changes) == ["settled"]

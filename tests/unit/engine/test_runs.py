@@ -24,10 +24,10 @@ def parts(**agent: Any) -> tuple[Agent, Provider]:
 
 def test_a_mode_that_does_not_exist_is_refused_before_anything_runs():
     agent, model = parts()
-    with pytest.raises(ConfigurationError, match="the run is in no mode 'agnet'"):
+    with pytest.raises(ConfigurationError, match="the run has the unknown mode 'agnet'"):
         run(agent, "hi", providers=[model], mode="agnet")  # type: ignore[arg-type]
     odd, _ = parts(mode="everything")
-    with pytest.raises(ConfigurationError, match="agent 'helper' is in no mode 'everything'"):
+    with pytest.raises(ConfigurationError, match="agent 'helper' has the unknown mode 'everything'"):
         Engine([odd], [model])
 
 

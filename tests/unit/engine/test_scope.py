@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from outrider import Tool, ToolPart, ToolPending
-from outrider.engine.undo import may_change_anything
+from outrider.engine.undo import may_change_files
 
 
 @pytest.mark.parametrize(
@@ -28,10 +28,10 @@ def test_commands_and_tools_that_nobody_knows_are_looked_after(
     tmp_path: Path, tool: str, arguments: dict[str, Any], built_in: bool, looked_at: bool
 ):
     call = ToolPart("c", tool, ToolPending(arguments, phase="ready"))
-    found = may_change_anything(call, Tool(lambda: "", name=tool), tmp_path, built_in=built_in)
+    found = may_change_files(call, Tool(lambda: "", name=tool), tmp_path, built_in=built_in)
     assert found is looked_at
 
 
 def test_a_tool_that_only_reads_is_taken_at_its_word(tmp_path: Path):
     tool = Tool(lambda: "", name="mine", read_only=True)
-    assert not may_change_anything(ToolPart("c", "mine", ToolPending({})), tool, tmp_path, built_in=False)
+    assert not may_change_files(ToolPart("c", "mine", ToolPending({})), tool, tmp_path, built_in=False)

@@ -10,10 +10,10 @@ from outrider.context.lower import lower
 from outrider.errors import AuthenticationError, ConfigurationError, InvalidRequestError, NetworkError, NotFoundError
 from outrider.models import clients as connections
 from outrider.models.clients import model_client
-from outrider.models.complete import async_complete, complete, cost_of
+from outrider.models.complete import answer_cost, async_complete, complete
 from outrider.providers.anthropic.client import AnthropicWire
-from outrider.providers.assembler import Assembler
-from outrider.providers.catalog import Catalog
+from outrider.providers.assembler import AnswerAssembler
+from outrider.providers.catalog import ModelCatalog
 from outrider.types.agents import Provider
 from outrider.types.deltas import UsageReport
 from outrider.types.messages import Message, text_message
@@ -70,11 +70,11 @@ async def test_messages_tools_and_settings_reach_the_provider():
 
 
 def test_an_answer_of_a_known_model_has_a_price_and_one_without_usage_has_none():
-    assembler = Assembler("openai")
+    assembler = AnswerAssembler("openai")
     provider = Provider("o", "openai", "k")
-    assert cost_of(provider, "gpt-4o-mini", assembler) is None
+    assert answer_cost(provider, "gpt-4o-mini", assembler) is None
     assembler.add(UsageReport(Tokens(input=1_000_000)))
-    assert cost_of(provider, "gpt-4o-mini", assembler) == Decimal("0.15")
+    assert answer_cost(provider, "gpt-4o-mini", assembler) == Decimal("0.15")
 
 
 async def test_a_call_is_a_pending_part_of_the_message():
@@ -106,16 +106,16 @@ def test_a_connection_closes_with_its_loop():
     async def ask() -> None:
         async with serving(Reply([ANSWER], headers=JSON)) as server:
             await async_complete(Provider("o", "openai", "k", server.url), "m", "?", stream=False)
-            closed.append(asyncio.get_running_loop() in connections._kept)
+            closed.append(asyncio.get_running_loop() in connections._shared_clients)
 
     asyncio.run(ask())
-    closed.append(not connections._kept)
+    closed.append(not connections._shared_clients)
     assert closed == [True, True]
 
 
 async def test_more_providers_than_are_kept_are_asked_all_the_same():
     async with serving(Reply([ANSWER], headers=JSON)) as server:
-        for number in range(connections._MOST + 2):
+        for number in range(connections._MAX_SHARED_CLIENTS + 2):
             provider = Provider(f"p{number}", "openai", "k", server.url)
             assert (await async_complete(provider, "m", "?", stream=False)).finish == "stop"
 
@@ -155,24 +155,24 @@ def test_messages_that_are_none_are_refused(messages):
 
 
 def test_a_kind_that_does_not_exist_is_refused():
-    with pytest.raises(ConfigurationError, match=r"no such kind as 'banana'.*anthropic"):
+    with pytest.raises(ConfigurationError, match=r"has the unknown kind 'banana'.*anthropic"):
         model_client(Provider("b", "banana"))  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("address", ["example", "ftp://example/v1"])
 def test_an_address_that_cannot_be_called_is_refused_at_once(address):
-    with pytest.raises(ConfigurationError, match="address"):
+    with pytest.raises(ConfigurationError, match="URL"):
         complete(Provider("o", "openai", "k", address), "m", "?")
 
 
 def test_a_maximum_that_was_asked_for_once_is_remembered():
     """`complete` opens a loop and a client each time; what was learnt of the model stays."""
     provider = Provider("a", "anthropic", "k", "http://unheard-of.test")
-    catalog = Catalog()
-    first, second = (AnthropicWire(provider, learnt=catalog.notes("anthropic")) for _ in range(2))
+    catalog = ModelCatalog()
+    first, second = (AnthropicWire(provider, shared_traits=catalog.learned_facts("anthropic")) for _ in range(2))
     request = Request("claude-new", lower([text_message("user", "?")], family="anthropic"))
-    assert first.learn(request, InvalidRequestError("max_tokens: 10000000 > 4096, which is the maximum"))
-    assert b'"max_tokens":4096' in second.call(request).body
+    assert first.adapt_to_error(request, InvalidRequestError("max_tokens: 10000000 > 4096, which is the maximum"))
+    assert b'"max_tokens":4096' in second.build_request(request).body
 
 
 async def test_a_local_model_without_weights_says_how_to_get_them(tmp_path, monkeypatch):

@@ -3,13 +3,13 @@
 from decimal import Decimal
 
 from outrider.models.clients import CatalogPricing
-from outrider.providers.catalog import Catalog
+from outrider.providers.catalog import ModelCatalog
 from outrider.types.agents import Agent, Provider
 from outrider.types.usage import Tokens
 
 
 def test_an_embedded_model_costs_nothing():
-    tariff = CatalogPricing(Catalog(), {"local": Provider("local", "local", options={"context": 4096})})
+    tariff = CatalogPricing(ModelCatalog(), {"local": Provider("local", "local", options={"context": 4096})})
     agent = Agent("one", "", "0.5b", "local")
     assert tariff.cost(agent, "0.5b", Tokens(1000, 10)) == Decimal(0)
     price = tariff.price(agent)

@@ -87,7 +87,7 @@ def test_a_call_that_cannot_be_judged_never_runs(tool: str, arguments: dict[str,
 
 
 def test_an_unknown_mode_is_an_error(workspace: Path):
-    with pytest.raises(ValueError, match="no mode"):
+    with pytest.raises(ValueError, match="unknown permission mode"):
         judged(workspace, "read", {"path": "README.md"}, "yolo")
 
 
@@ -119,7 +119,7 @@ def test_ask_wins_over_allow(workspace: Path):
 def test_nobody_is_asked_in_background_mode(workspace: Path):
     found = decide("read", {"path": "README.md"}, mode="background", ask=["read"], workspace=workspace)
     assert found.effect == "deny"
-    assert "nobody" in found.reason
+    assert "cannot ask for approval" in found.reason
 
 
 def test_allow_wins_over_the_mode(workspace: Path):
@@ -341,12 +341,12 @@ def test_so_many_files_are_looked_at_and_no_more(
     most: int, effect: str, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """The workspace has three entries: a folder and two files."""
-    monkeypatch.setattr("outrider.permissions.paths.containment.MOST", most)
+    monkeypatch.setattr("outrider.permissions.paths.containment.MAX_SCANNED_ENTRIES", most)
     assert judged(workspace, "shell", {"command": "find . -name '*.py' -exec cat {} +"}, "plan") == effect
 
 
 def test_more_files_than_can_be_looked_at_may_hold_such_a_link(workspace: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("outrider.permissions.paths.containment.MOST", 3)
+    monkeypatch.setattr("outrider.permissions.paths.containment.MAX_SCANNED_ENTRIES", 3)
     assert judged(workspace, "shell", {"command": "find . -name '*.py' -exec cat {} +"}, "plan") == "deny"
     assert judged(workspace, "shell", {"command": "find . -type f -name '*.py' -exec cat {} +"}, "plan") == "allow"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from outrider.permissions import decide
-from outrider.permissions.explain import PastCall, backtest, explain, past_calls, summary
-from outrider.permissions.policy import Policy
-from outrider.permissions.rule_suggestions import offer_for, offered_rules
+from outrider.permissions.explain import PastCall, backtest_rules, count_changes, explain_decision, past_calls
+from outrider.permissions.policy import PermissionRules
+from outrider.permissions.rule_suggestions import suggest_for_call, suggested_rules
 from outrider.types.messages import Message
 from outrider.types.parts import TextPart, ToolPart
 from outrider.types.tool_state import ToolPending
@@ -80,7 +80,7 @@ def test_the_smallest_rule_is_offered_or_none(
     tool: str, arguments: dict[str, str], rules: tuple[str, ...], tmp_path: Path
 ):
     (tmp_path / "src").mkdir()
-    assert offered_rules(tool, arguments, workspace=str(tmp_path)) == rules
+    assert suggested_rules(tool, arguments, workspace=str(tmp_path)) == rules
     if rules:
         assert decide(tool, arguments, mode="agent", allow=rules, workspace=tmp_path).effect == "allow"
 
@@ -88,7 +88,7 @@ def test_the_smallest_rule_is_offered_or_none(
 def test_a_yes_for_longer_covers_the_files_that_steer_the_program_as_they_are_now(tmp_path: Path):
     (tmp_path / "conftest.py").write_text("x = 1")
     call = {"command": "pytest -q"}
-    offer = offer_for("shell", call, workspace=str(tmp_path))
+    offer = suggest_for_call("shell", call, workspace=str(tmp_path))
     assert offer.rules == ("shell(pytest -q)",)
     assert len(offer.contents) == 1
     decided = partial(decide, "shell", call, mode="agent", allow=offer.rules, workspace=tmp_path)
@@ -100,26 +100,28 @@ def test_a_yes_for_longer_covers_the_files_that_steer_the_program_as_they_are_no
 
 def test_a_command_that_reads_needs_no_rule_but_a_yes_to_what_steers_it(tmp_path: Path):
     (tmp_path / "go.mod").write_text("module x\ngo 1.22\n")
-    offer = offer_for("shell", {"command": "go version"}, workspace=str(tmp_path))
+    offer = suggest_for_call("shell", {"command": "go version"}, workspace=str(tmp_path))
     assert (offer.rules, len(offer.contents), bool(offer)) == ((), 1, True)
 
 
 def test_an_explanation_says_what_decided_and_what_each_command_does(tmp_path: Path):
-    text = explain("shell", {"command": "ls && timeout 5 make x"}, mode="agent", workspace=str(tmp_path)).format()
+    text = explain_decision(
+        "shell", {"command": "ls && timeout 5 make x"}, mode="agent", workspace=str(tmp_path)
+    ).format()
     assert text.splitlines() == [
-        "ask: it is not proven to read only: x is not expected",
+        "ask: it is not proven to read only: make can run programs and change files",
         "  ls: reads only",
-        "  timeout 5 make x (behind timeout): x is not expected",
+        "  timeout 5 make x (behind timeout): make can run programs and change files",
         '"always" would add shell(make x)',
     ]
-    text = explain("shell", {"command": "ls ${!x}"}, mode="agent", workspace=str(tmp_path)).format()
-    assert "  not understood: an expansion that could run something" in text
-    text = explain("read", {"path": "a"}, mode="plan", deny=["read(a)"], workspace=str(tmp_path)).format()
+    text = explain_decision("shell", {"command": "ls ${!x}"}, mode="agent", workspace=str(tmp_path)).format()
+    assert "  not understood: it contains a ${…} expansion that could run a command" in text
+    text = explain_decision("read", {"path": "a"}, mode="plan", deny=["read(a)"], workspace=str(tmp_path)).format()
     assert text == "deny: a rule forbids it (read(a))"
 
 
 def test_an_explanation_is_safe_to_show(tmp_path: Path):
-    text = explain("shell", {"command": "rm \x1b[2J"}, mode="agent", workspace=str(tmp_path)).format()
+    text = explain_decision("shell", {"command": "rm \x1b[2J"}, mode="agent", workspace=str(tmp_path)).format()
     assert "\x1b" not in text
 
 
@@ -130,7 +132,7 @@ def test_past_calls_are_judged_again_under_other_rules(tmp_path: Path):
     ]
     found = list(past_calls([Message("assistant", [TextPart(text="x"), *calls])]))
     assert found[1] == PastCall("shell", {"command": "make"}, "1")
-    after = Policy(allow=("shell(make)",), deny=("shell(rm *)",))
-    verdicts = backtest(found, before=Policy(), after=after, mode="agent", workspace=str(tmp_path))
+    after = PermissionRules(allow=("shell(make)",), deny=("shell(rm *)",))
+    verdicts = backtest_rules(found, before=PermissionRules(), after=after, mode="agent", workspace=str(tmp_path))
     assert [verdict.changed for verdict in verdicts] == [False, True, True]
-    assert summary(verdicts) == {"allow": 1, "ask -> allow": 1, "ask -> deny": 1}
+    assert count_changes(verdicts) == {"allow": 1, "ask -> allow": 1, "ask -> deny": 1}

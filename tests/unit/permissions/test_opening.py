@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from outrider.permissions.paths import safe_open as opening
-from outrider.permissions.paths.safe_open import PathRefused, open_to_read, open_to_write, write_at_once
+from outrider.permissions.paths.safe_open import PathRefused, open_to_read, open_to_write, write_atomically
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def read(path: str, place: Path) -> bytes:
 def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the kernel's own call, and without it."""
     if request.param == "walk":
-        monkeypatch.setattr(opening, "_openat2", lambda *_: None)
+        monkeypatch.setattr(opening, "_call_openat2", lambda *_: None)
 
 
 @pytest.mark.usefixtures("both_ways")
@@ -68,18 +68,18 @@ def test_pipes_and_second_names_are_refused(place: Path):
     os.link(place / "out" / "secret.txt", place / "ws" / "second")
     with pytest.raises(PathRefused):
         open_to_read("pipe", root=workspace, cwd=workspace)
-    with pytest.raises(PathRefused, match="second name"):
+    with pytest.raises(PathRefused, match="several hard links"):
         open_to_write("second", root=workspace, cwd=workspace)
-    write_at_once("second", b"new", root=workspace, cwd=workspace)
+    write_atomically("second", b"new", root=workspace, cwd=workspace)
     assert (place / "out" / "secret.txt").read_text() == "secret"
     assert (place / "ws" / "second").read_text() == "new"
 
 
 def test_writing_makes_folders_and_keeps_the_mode(place: Path):
     workspace = str(place / "ws")
-    write_at_once("new/deep/x.sh", b"one", root=workspace, cwd=workspace)
+    write_atomically("new/deep/x.sh", b"one", root=workspace, cwd=workspace)
     (place / "ws" / "new" / "deep" / "x.sh").chmod(0o751)
-    write_at_once("new/deep/x.sh", b"two", root=workspace, cwd=workspace)
+    write_atomically("new/deep/x.sh", b"two", root=workspace, cwd=workspace)
     assert (place / "ws" / "new" / "deep" / "x.sh").read_bytes() == b"two"
     assert (place / "ws" / "new" / "deep" / "x.sh").stat().st_mode & 0o777 == 0o751
     assert [path.name for path in (place / "ws" / "new" / "deep").iterdir()] == ["x.sh"]
@@ -97,7 +97,7 @@ def test_a_file_opened_to_write_keeps_its_content_until_written(place: Path):
 def test_a_failed_write_leaves_nothing_behind(place: Path):
     workspace = str(place / "ws")
     with pytest.raises(TypeError):
-        write_at_once("a.txt", 7, root=workspace, cwd=workspace)  # pyright: ignore
+        write_atomically("a.txt", 7, root=workspace, cwd=workspace)  # pyright: ignore
     assert (place / "ws" / "a.txt").read_text() == "inside"
     assert sorted(path.name for path in (place / "ws").iterdir()) == ["a.txt", "src"]
 
@@ -155,7 +155,7 @@ def test_a_file_that_is_swapped_for_a_link_is_never_written_through(place: Path)
         Path(workspace / "plain").replace(workspace / "a.txt")
 
     def attempt() -> None:
-        write_at_once("a.txt", b"evil", root=root, cwd=root)
+        write_atomically("a.txt", b"evil", root=root, cwd=root)
         descriptor = open_to_write("a.txt", root=root, cwd=root)
         os.write(descriptor, b"evil")
         os.close(descriptor)
@@ -173,7 +173,7 @@ def test_a_parent_that_is_planted_as_a_link_is_never_written_into(place: Path):
             (workspace / "new").unlink()
 
     def attempt() -> None:
-        write_at_once("new/deep/x", b"evil", root=root, cwd=root)
+        write_atomically("new/deep/x", b"evil", root=root, cwd=root)
         (workspace / "new" / "deep" / "x").unlink()
         (workspace / "new" / "deep").rmdir()
         (workspace / "new").rmdir()
@@ -188,9 +188,9 @@ def test_protected_files_are_refused_unless_it_is_said_otherwise(open_it: Callab
     with pytest.raises(PathRefused):
         open_it(".env", root=str(place / "ws"), cwd=str(place / "ws"))
     with pytest.raises(PathRefused):
-        write_at_once(".env", b"y", root=str(place / "ws"), cwd=str(place / "ws"))
+        write_atomically(".env", b"y", root=str(place / "ws"), cwd=str(place / "ws"))
     assert (place / "ws" / ".env").read_text() == "x"
-    write_at_once(".env", b"y", root=str(place / "ws"), cwd=str(place / "ws"), allow_protected=True)
+    write_atomically(".env", b"y", root=str(place / "ws"), cwd=str(place / "ws"), allow_protected=True)
     assert (place / "ws" / ".env").read_text() == "y"
 
 
@@ -222,5 +222,5 @@ def test_what_is_refused_leaves_nothing_open(place: Path):
 
 def test_a_file_that_is_replaced_keeps_its_mode(place: Path):
     (place / "ws" / "a.txt").chmod(0o640)
-    write_at_once("a.txt", b"new", root=str(place / "ws"), cwd=str(place / "ws"))
+    write_atomically("a.txt", b"new", root=str(place / "ws"), cwd=str(place / "ws"))
     assert (place / "ws" / "a.txt").stat().st_mode & 0o777 == 0o640

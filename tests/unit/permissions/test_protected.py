@@ -6,11 +6,11 @@ import pytest
 
 from outrider.permissions import contain
 from outrider.permissions.paths.protected import (
-    folded,
-    linked_git_folder,
-    matches_secret,
-    plants_repository,
-    protecting,
+    find_linked_git_folder,
+    find_protected_name,
+    fold_name,
+    may_create_bare_repository,
+    pattern_matches_secret,
 )
 
 
@@ -78,13 +78,13 @@ from outrider.permissions.paths.protected import (
 )
 def test_a_path_is_protected_for_reading_or_for_writing(path: str, read: bool, write: bool):
     parts = path.split("/")
-    assert (protecting(parts, "read") is not None) is read
-    assert (protecting(parts, "write") is not None) is write
+    assert (find_protected_name(parts, "read") is not None) is read
+    assert (find_protected_name(parts, "write") is not None) is write
 
 
 def test_it_is_said_which_name_protects():
-    assert protecting(["a", ".Git", "config"], "write") == ".Git"
-    assert protecting([".cargo", "credentials"], "read") == ".cargo"
+    assert find_protected_name(["a", ".Git", "config"], "write") == ".Git"
+    assert find_protected_name([".cargo", "credentials"], "read") == ".cargo"
 
 
 @pytest.mark.parametrize(
@@ -108,14 +108,14 @@ def test_it_is_said_which_name_protects():
     ],
 )
 def test_a_pattern_picks_out_secrets_unless_it_takes_everything(pattern: str, secrets: bool):
-    assert matches_secret(pattern) is secrets
+    assert pattern_matches_secret(pattern) is secrets
 
 
 def test_names_are_compared_as_careless_file_systems_do():
-    assert folded("A.TXT. .") == "a.txt"
-    assert folded("...") == "..."
-    assert folded("\uff21\u0301.") == "a"
-    assert folded("Straße") == "strasse"
+    assert fold_name("A.TXT. .") == "a.txt"
+    assert fold_name("...") == "..."
+    assert fold_name("\uff21\u0301.") == "a"
+    assert fold_name("Straße") == "strasse"
 
 
 @pytest.mark.parametrize(
@@ -136,11 +136,11 @@ def test_what_would_make_a_folder_a_repository_is_noticed(
 ):
     for name in there:
         (tmp_path / name).mkdir()
-    assert plants_repository(tmp_path / written) is plants
+    assert may_create_bare_repository(tmp_path / written) is plants
 
 
 def test_a_git_file_leads_to_the_folder_that_it_names(tmp_path: Path):
-    assert linked_git_folder(tmp_path) is None
+    assert find_linked_git_folder(tmp_path) is None
     marker = tmp_path / ".git"
     for text, folder in (
         ("gitdir: real\n", tmp_path / "real"),
@@ -149,10 +149,10 @@ def test_a_git_file_leads_to_the_folder_that_it_names(tmp_path: Path):
         ("", None),
     ):
         marker.write_text(text)
-        assert linked_git_folder(tmp_path) == folder
+        assert find_linked_git_folder(tmp_path) == folder
     marker.unlink()
     marker.mkdir()
-    assert linked_git_folder(tmp_path) is None
+    assert find_linked_git_folder(tmp_path) is None
 
 
 def test_the_folder_behind_a_git_file_is_protected_too(tmp_path: Path):

@@ -8,7 +8,13 @@ from urllib.parse import quote, quote_plus
 import msgspec
 import pytest
 
-from outrider.permissions.redaction.redactor import HIDDEN, Redactor, hide_patterns, is_secret_name, secret_values
+from outrider.permissions.redaction.redactor import (
+    HIDDEN_SECRET,
+    Redactor,
+    is_secret_name,
+    redact_patterns,
+    secret_values,
+)
 from outrider.types.codec import UnknownPart
 
 LONG = "a1B2" * 10
@@ -46,7 +52,7 @@ def test_what_looks_like_a_key_is_hidden_wherever_it_stands(secret: str):
         f"see {secret}, ok",
         f"https://x.example/?k={secret}",
     ):
-        assert secret not in hide_patterns(text)
+        assert secret not in redact_patterns(text)
 
 
 @pytest.mark.parametrize(
@@ -64,8 +70,8 @@ def test_what_looks_like_a_key_is_hidden_wherever_it_stands(secret: str):
     ],
 )
 def test_secrets_known_by_their_surroundings_are_hidden(text: str):
-    clean = hide_patterns(text)
-    assert HIDDEN in clean
+    clean = redact_patterns(text)
+    assert HIDDEN_SECRET in clean
     assert not any(secret in clean for secret in ("abcdefghijklmnop", "dXNlcjpwYXNz", "hunter2"))
 
 
@@ -83,7 +89,7 @@ def test_secrets_known_by_their_surroundings_are_hidden(text: str):
     ],
 )
 def test_ordinary_text_is_left_alone(text: str):
-    assert hide_patterns(text) == text
+    assert redact_patterns(text) == text
 
 
 @pytest.mark.parametrize(
@@ -117,14 +123,14 @@ def test_values_of_secret_variables_are_hidden_even_when_they_look_like_nothing(
         "A_KEY": "short",
     }
     assert secret_values(environment) == ["plain words here and more", "plain words here"]
-    redactor = Redactor.of_environment(environment)
-    assert redactor.text("x plain words here and more y") == f"x {HIDDEN} y"
-    assert redactor.text("x plain words here y /usr/bin short") == f"x {HIDDEN} y /usr/bin short"
+    redactor = Redactor.from_environment(environment)
+    assert redactor.redact_text("x plain words here and more y") == f"x {HIDDEN_SECRET} y"
+    assert redactor.redact_text("x plain words here y /usr/bin short") == f"x {HIDDEN_SECRET} y /usr/bin short"
 
 
 def test_two_hundred_canaries_are_hidden_in_values_of_any_shape():
     canaries = {f"SERVICE_{number}_TOKEN": f"canary value {number:03d} {'xyz' * 3}" for number in range(200)}
-    redactor = Redactor.of_environment(canaries)
+    redactor = Redactor.from_environment(canaries)
     values = list(canaries.values())
     event = {
         "text": " ".join(values[:50]),
@@ -132,13 +138,13 @@ def test_two_hundred_canaries_are_hidden_in_values_of_any_shape():
         "deep": [{"a": [values[100:150]]}],
         **dict.fromkeys(values[150:], 1),
     }
-    clean = json.dumps(redactor.value(event))
+    clean = json.dumps(redactor.redact_value(event))
     assert not any(value in clean for value in values)
 
 
 def test_a_field_named_like_a_secret_loses_its_text_and_nothing_else():
-    assert Redactor().value({"password": "hi", "count": 3, "keys": None, "max_tokens": 5}) == {
-        "password": HIDDEN,
+    assert Redactor().redact_value({"password": "hi", "count": 3, "keys": None, "max_tokens": 5}) == {
+        "password": HIDDEN_SECRET,
         "count": 3,
         "keys": None,
         "max_tokens": 5,
@@ -146,8 +152,8 @@ def test_a_field_named_like_a_secret_loses_its_text_and_nothing_else():
 
 
 def test_nothing_known_means_only_patterns_are_hidden():
-    assert Redactor().text("plain") == "plain"
-    assert Redactor(["tiny"]).text("tiny") == "tiny"
+    assert Redactor().redact_text("plain") == "plain"
+    assert Redactor(["tiny"]).redact_text("tiny") == "tiny"
 
 
 @pytest.mark.parametrize(
@@ -167,8 +173,8 @@ def test_nothing_known_means_only_patterns_are_hidden():
 def test_no_text_takes_long_to_redact(hostile: str):
     text = hostile * (30_000 // len(hostile))
     start = time.process_time()
-    Redactor().text(text)
-    Redactor().so_far(text)
+    Redactor().redact_text(text)
+    Redactor().redact_complete(text)
     assert time.process_time() - start < 10  # far less on an idle machine
 
 
@@ -196,10 +202,10 @@ class Mine:
 def test_values_are_redacted_as_deep_as_they_go_and_stay_the_same_objects_elsewhere():
     redactor = Redactor(["correct horse battery"])
     plain = {"a": [1, "x", Note("1", "y")], "b": ("z",)}
-    assert redactor.value(plain) is plain
+    assert redactor.redact_value(plain) is plain
     note = Note("1", "x", Note("2", "the correct horse battery"), {"signature": "correct horse battery"})
-    clean = redactor.value({"a": (note,)})
-    assert clean == {"a": (Note("1", "x", Note("2", f"the {HIDDEN}"), {"signature": "correct horse battery"}),)}
+    clean = redactor.redact_value({"a": (note,)})
+    assert clean == {"a": (Note("1", "x", Note("2", f"the {HIDDEN_SECRET}"), {"signature": "correct horse battery"}),)}
     assert note.inner is not None
     assert note.inner.text == "the correct horse battery"
 
@@ -207,19 +213,19 @@ def test_values_are_redacted_as_deep_as_they_go_and_stay_the_same_objects_elsewh
 def test_parts_of_unknown_and_own_kinds_are_redacted_too():
     redactor = Redactor(["correct horse battery"])
     unknown = UnknownPart({"type": "new", "said": ["correct horse battery"]})
-    assert redactor.value(unknown) == UnknownPart({"type": "new", "said": [HIDDEN]})
+    assert redactor.redact_value(unknown) == UnknownPart({"type": "new", "said": [HIDDEN_SECRET]})
     same = UnknownPart({"type": "new"})
-    assert redactor.value(same) is same
-    assert redactor.value(Mine("correct horse battery")).text == HIDDEN
+    assert redactor.redact_value(same) is same
+    assert redactor.redact_value(Mine("correct horse battery")).text == HIDDEN_SECRET
     mine = Mine("x")
-    assert redactor.value(mine) is mine
+    assert redactor.redact_value(mine) is mine
 
 
 def test_a_picture_in_letters_is_left_alone_and_text_that_begins_like_one_is_not():
     picture = "data:image/png;base64," + "QUtJQUFBQUFBQUFBQUFB" * 400
-    assert Redactor().value(picture) is picture
-    assert Redactor().value("QUtJ" * 2000) == "QUtJ" * 2000
-    assert HIDDEN in Redactor().value("data: {'key': 'ghp_" + "a1B2" * 9 + "'}" + " " * 5000)
+    assert Redactor().redact_value(picture) is picture
+    assert Redactor().redact_value("QUtJ" * 2000) == "QUtJ" * 2000
+    assert HIDDEN_SECRET in Redactor().redact_value("data: {'key': 'ghp_" + "a1B2" * 9 + "'}" + " " * 5000)
 
 
 def test_a_secret_is_hidden_however_it_is_written():
@@ -234,13 +240,13 @@ def test_a_secret_is_hidden_however_it_is_written():
         quote_plus(secret),
         html.escape(secret),
     ):
-        assert "word" not in redactor.text(f"x {form} y"), form
+        assert "word" not in redactor.redact_text(f"x {form} y"), form
 
 
 def test_each_long_line_of_a_secret_is_one():
     redactor = Redactor(["-- begin --\nMIIEvQIBADANBgkqhkiG9w0B\nshort\n-- end --"])
-    assert redactor.text("got MIIEvQIBADANBgkqhkiG9w0B only") == f"got {HIDDEN} only"
-    assert redactor.text("a short one") == "a short one"
+    assert redactor.redact_text("got MIIEvQIBADANBgkqhkiG9w0B only") == f"got {HIDDEN_SECRET} only"
+    assert redactor.redact_text("a short one") == "a short one"
 
 
 @pytest.mark.parametrize(
@@ -263,25 +269,25 @@ def test_words_paths_and_switches_are_no_secrets_though_their_variables_sound_li
 
 def test_bytes_are_searched_where_they_are():
     raw = b"\xff\xfe ghp_" + b"a1B2" * 9 + b" p\xc3\xa4ssword one " + b"\x00"
-    spans = Redactor(["pässword one"]).spans_of_bytes(raw)
+    spans = Redactor(["pässword one"]).find_spans_in_bytes(raw)
     assert [raw[start:end] for start, end in spans] == [b"ghp_" + b"a1B2" * 9, b"p\xc3\xa4ssword one"]
 
 
 def test_a_text_that_goes_on_is_told_without_what_may_begin_a_secret():
     redactor = Redactor(["correct horse battery"])
-    assert redactor.so_far("say correct ho") == "say "
-    assert redactor.so_far("say correct horses") == "say correct horses"
-    assert redactor.so_far("say cor") == "say cor"
-    assert redactor.so_far("token: ghp_abc") == "token: "
-    assert redactor.so_far("-----BEGIN RSA PRIVATE KEY-----\nMII") == ""
-    assert redactor.draft(Note("correct ho", "say correct ho")) == Note("correct ho", "say ")
+    assert redactor.redact_complete("say correct ho") == "say "
+    assert redactor.redact_complete("say correct horses") == "say correct horses"
+    assert redactor.redact_complete("say cor") == "say cor"
+    assert redactor.redact_complete("token: ghp_abc") == "token: "
+    assert redactor.redact_complete("-----BEGIN RSA PRIVATE KEY-----\nMII") == ""
+    assert redactor.redact_draft(Note("correct ho", "say correct ho")) == Note("correct ho", "say ")
 
 
 def test_what_was_redacted_once_is_left_alone():
     for text in ("password = hunter2hunter2", "API_KEY=abcdefgh12", 'token: "abcdefgh12"', "https://u:pw1234567@h/"):
-        clean = hide_patterns(text)
-        assert HIDDEN in clean
-        assert hide_patterns(clean) == clean
+        clean = redact_patterns(text)
+        assert HIDDEN_SECRET in clean
+        assert redact_patterns(clean) == clean
 
 
 @pytest.mark.parametrize(
@@ -305,7 +311,7 @@ def test_what_was_redacted_once_is_left_alone():
     ],
 )
 def test_code_and_prose_are_left_alone(text: str):
-    assert hide_patterns(text) == text
+    assert redact_patterns(text) == text
 
 
 @pytest.mark.parametrize(
@@ -330,9 +336,9 @@ def test_code_and_prose_are_left_alone(text: str):
     ],
 )
 def test_secrets_are_known_by_the_words_before_them(text: str, secret: str):
-    clean = hide_patterns(text)
+    clean = redact_patterns(text)
     assert secret not in clean
-    assert HIDDEN in clean
+    assert HIDDEN_SECRET in clean
 
 
 @pytest.mark.parametrize(
@@ -347,33 +353,33 @@ def test_secrets_are_known_by_the_words_before_them(text: str, secret: str):
 )
 def test_a_secret_is_hidden_exactly_whatever_stands_around_it(text: str):
     secret = ".Gabcde.abcdefghijklmnopqrstuvwxyz012345" if text.startswith("MTA1") else "hunter2hunter2"
-    assert hide_patterns(text.format(secret)) == text.format(HIDDEN)
+    assert redact_patterns(text.format(secret)) == text.format(HIDDEN_SECRET)
 
 
 @pytest.mark.parametrize(
     "text", ["AKIAsmallletterscount", "SKabcdef", "İstanbul is a city", "a.bcdefg.h", "akia1234567890123456"]
 )
 def test_what_only_resembles_a_key_is_left_alone(text: str):
-    assert hide_patterns(text) == text
+    assert redact_patterns(text) == text
 
 
 def test_several_secrets_are_hidden_one_by_one_and_those_that_touch_together():
     redactor = Redactor(["first secret", "second secret", "secret second", "12345678"])
-    assert redactor.text("a first secret b second secret c") == f"a {HIDDEN} b {HIDDEN} c"
-    assert redactor.text("first secretsecond secret") == HIDDEN
-    assert redactor.text("x 12345678 y 12345678") == f"x {HIDDEN} y {HIDDEN}"
+    assert redactor.redact_text("a first secret b second secret c") == f"a {HIDDEN_SECRET} b {HIDDEN_SECRET} c"
+    assert redactor.redact_text("first secretsecond secret") == HIDDEN_SECRET
+    assert redactor.redact_text("x 12345678 y 12345678") == f"x {HIDDEN_SECRET} y {HIDDEN_SECRET}"
     known = f"key ghp_{LONG}"
-    assert Redactor([known]).text(f"a {known} b ghp_{LONG} c") == f"a {HIDDEN} b {HIDDEN} c"
-    assert Redactor([f"ghp_{LONG[:20]}"]).text(f"a ghp_{LONG} b") == f"a {HIDDEN} b"
+    assert Redactor([known]).redact_text(f"a {known} b ghp_{LONG} c") == f"a {HIDDEN_SECRET} b {HIDDEN_SECRET} c"
+    assert Redactor([f"ghp_{LONG[:20]}"]).redact_text(f"a ghp_{LONG} b") == f"a {HIDDEN_SECRET} b"
 
 
 def test_every_place_of_a_secret_in_bytes_is_found():
     redactor = Redactor(["pässword one"])
     form = "pässword one".encode()
-    assert redactor.spans_of_bytes(form + form + b" " + form) == [(0, 26), (27, 40)]
-    assert redactor.spans_of_bytes(b"nothing") == []
+    assert redactor.find_spans_in_bytes(form + form + b" " + form) == [(0, 26), (27, 40)]
+    assert redactor.find_spans_in_bytes(b"nothing") == []
 
 
 def test_the_secrets_that_are_given_are_hidden_besides_those_of_the_environment():
-    redactor = Redactor.of_environment({"A_TOKEN": "one of them 1"}, ["another of them"])
-    assert redactor.text("one of them 1, another of them") == f"{HIDDEN}, {HIDDEN}"
+    redactor = Redactor.from_environment({"A_TOKEN": "one of them 1"}, ["another of them"])
+    assert redactor.redact_text("one of them 1, another of them") == f"{HIDDEN_SECRET}, {HIDDEN_SECRET}"

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from outrider.permissions.redaction.redactor import HIDDEN, Redactor
+from outrider.permissions.redaction.redactor import HIDDEN_SECRET, Redactor
 from outrider.types.parts import TextPart
 
 
@@ -10,15 +10,15 @@ def test_only_the_very_part_that_was_looked_at_is_known_to_be_clean():
     redactor = Redactor(["correct horse battery"])
     clean, secret = TextPart("nothing"), TextPart("the correct horse battery")
     assert not redactor.is_clean(clean)
-    redactor.value(clean)
+    redactor.redact_value(clean)
     assert not redactor.is_clean(clean)
-    assert redactor.kept(clean) is clean
-    hidden = redactor.kept(secret)
+    assert redactor.redact_for_publish(clean) is clean
+    hidden = redactor.redact_for_publish(secret)
     assert redactor.is_clean(clean)
     assert not redactor.is_clean(TextPart("nothing", id=clean.id))
     assert not redactor.is_clean(secret)
     assert isinstance(hidden, TextPart)
-    assert hidden.text == f"the {HIDDEN}"
+    assert hidden.text == f"the {HIDDEN_SECRET}"
 
 
 class Inner(msgspec.Struct, frozen=True):
@@ -36,38 +36,42 @@ class Outer(msgspec.Struct, frozen=True):
 
 def test_every_field_that_can_hold_text_is_redacted():
     redactor = Redactor(["correct horse battery"])
-    secret, hidden = Inner(1, "correct horse battery"), Inner(1, HIDDEN)
-    assert redactor.value(Outer(secret)) == Outer(hidden)
-    assert redactor.value(Outer(Inner(1), secret)) == Outer(Inner(1), hidden)
-    assert redactor.value(Outer(Inner(1), either="correct horse battery")) == Outer(Inner(1), either=HIDDEN)
-    assert redactor.value(Outer(Inner(1), anything=["correct horse battery"])) == Outer(Inner(1), anything=[HIDDEN])
+    secret, hidden = Inner(1, "correct horse battery"), Inner(1, HIDDEN_SECRET)
+    assert redactor.redact_value(Outer(secret)) == Outer(hidden)
+    assert redactor.redact_value(Outer(Inner(1), secret)) == Outer(Inner(1), hidden)
+    assert redactor.redact_value(Outer(Inner(1), either="correct horse battery")) == Outer(
+        Inner(1), either=HIDDEN_SECRET
+    )
+    assert redactor.redact_value(Outer(Inner(1), anything=["correct horse battery"])) == Outer(
+        Inner(1), anything=[HIDDEN_SECRET]
+    )
     kept = Outer(Inner(1), type="correct horse battery")
-    assert redactor.value(kept) is kept
+    assert redactor.redact_value(kept) is kept
 
 
 def test_values_keep_their_kind_and_what_holds_no_text_stays():
     redactor = Redactor(["correct horse battery"])
-    assert redactor.value(["correct horse battery", 1]) == [HIDDEN, 1]
-    assert redactor.value(("correct horse battery", None)) == (HIDDEN, None)
-    assert redactor.value({1: "correct horse battery", "b": 2.5}) == {1: HIDDEN, "b": 2.5}
-    assert redactor.value({"correct horse battery": "x"}) == {HIDDEN: "x"}
-    assert redactor.value({"password": "", "a": {}}) == {"password": "", "a": {}}
+    assert redactor.redact_value(["correct horse battery", 1]) == [HIDDEN_SECRET, 1]
+    assert redactor.redact_value(("correct horse battery", None)) == (HIDDEN_SECRET, None)
+    assert redactor.redact_value({1: "correct horse battery", "b": 2.5}) == {1: HIDDEN_SECRET, "b": 2.5}
+    assert redactor.redact_value({"correct horse battery": "x"}) == {HIDDEN_SECRET: "x"}
+    assert redactor.redact_value({"password": "", "a": {}}) == {"password": "", "a": {}}
     for value in (3, True, None, b"bytes", {}, {"a": {1: "x"}}, "text"):
-        assert redactor.value(value) is value
+        assert redactor.redact_value(value) is value
 
 
 def test_a_text_field_that_holds_something_else_is_redacted_too():
     redactor = Redactor(["correct horse battery"])
-    redactor.value(Inner(1, "x"))
-    assert redactor.value(Inner(1, ["correct horse battery"])) == Inner(1, [HIDDEN])  # type: ignore[arg-type]
-    assert redactor.value(Inner(1, ("correct horse battery",))) == Inner(1, (HIDDEN,))  # type: ignore[arg-type]
-    assert redactor.value(Inner(1, Inner(2, "correct horse battery"))) == Inner(1, Inner(2, HIDDEN))  # type: ignore[arg-type]
+    redactor.redact_value(Inner(1, "x"))
+    assert redactor.redact_value(Inner(1, ["correct horse battery"])) == Inner(1, [HIDDEN_SECRET])  # type: ignore[arg-type]
+    assert redactor.redact_value(Inner(1, ("correct horse battery",))) == Inner(1, (HIDDEN_SECRET,))  # type: ignore[arg-type]
+    assert redactor.redact_value(Inner(1, Inner(2, "correct horse battery"))) == Inner(1, Inner(2, HIDDEN_SECRET))  # type: ignore[arg-type]
 
 
 def test_texts_are_told_apart_however_many_were_seen():
     redactor = Redactor(["correct horse battery"])
     for number in range(3_000):
-        assert redactor.value(Inner(number, f"text {number}")) == Inner(number, f"text {number}")
+        assert redactor.redact_value(Inner(number, f"text {number}")) == Inner(number, f"text {number}")
         secret = f"{number} correct horse battery"
-        assert redactor.value(Inner(number, secret)) == Inner(number, f"{number} {HIDDEN}")
-        assert redactor.value({secret: number}) == {f"{number} {HIDDEN}": number}
+        assert redactor.redact_value(Inner(number, secret)) == Inner(number, f"{number} {HIDDEN_SECRET}")
+        assert redactor.redact_value({secret: number}) == {f"{number} {HIDDEN_SECRET}": number}

@@ -22,12 +22,12 @@ from outrider.permissions.rules import match_path, match_words, parse_rule
 )
 def test_a_rule_for_the_shell_is_words(text: str, tool: str, words: tuple[str, ...], is_open: bool):
     rule = parse_rule(text)
-    assert (rule.tool, rule.words, rule.open, rule.broken) == (tool, words, is_open, None)
+    assert (rule.tool, rule.words, rule.open_ended, rule.parse_error) == (tool, words, is_open, None)
 
 
 @pytest.mark.parametrize("text", ["", "shell(", "shell('a)", "a b(c)", "shell()", "shell( )", ")("])
 def test_what_cannot_be_read_is_broken(text: str):
-    assert parse_rule(text).broken
+    assert parse_rule(text).parse_error
 
 
 @pytest.mark.parametrize(

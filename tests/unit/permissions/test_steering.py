@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outrider.permissions import decide
-from outrider.permissions.programs.workspace_config import foreign_key, git_folder
+from outrider.permissions.shell.programs.workspace_config import find_git_folder, find_risky_key
 
 
 @pytest.fixture
@@ -140,22 +140,22 @@ def test_harmless_settings_of_npm_steer_nothing(workspace: Path):
 
 
 def test_the_repository_is_found_as_git_finds_it(workspace: Path, tmp_path: Path):
-    assert git_folder(workspace / "src") == workspace / ".git"
+    assert find_git_folder(workspace / "src") == workspace / ".git"
     bare = workspace / "bare"
     for name in ("objects", "refs"):
         (bare / name).mkdir(parents=True)
     (bare / "HEAD").write_text("x")
     (bare / "config").write_text("[core]\n\tfsmonitor = x\n")
-    assert git_folder(bare) == bare
+    assert find_git_folder(bare) == bare
     assert judged(workspace, "cd bare && git status") == "ask"
     linked = workspace / "linked"
     linked.mkdir()
     (linked / ".git").write_text(f"gitdir: {bare}\n")
-    assert git_folder(linked) == bare
+    assert find_git_folder(linked) == bare
     assert judged(workspace, "git -C linked log") == "ask"
     (linked / ".git").write_text("nonsense")
-    assert git_folder(linked) == linked / ".git"
-    assert git_folder(Path(tmp_path.anchor)) is None
+    assert find_git_folder(linked) == linked / ".git"
+    assert find_git_folder(Path(tmp_path.anchor)) is None
 
 
 def test_configurations_of_worktrees_and_submodules_count(workspace: Path):
@@ -170,7 +170,7 @@ def test_configurations_of_worktrees_and_submodules_count(workspace: Path):
 
 
 def test_a_configuration_that_cannot_be_read_counts_as_steering(tmp_path: Path):
-    assert foreign_key(tmp_path / "missing", reads_only=True) == "unreadable.unreadable"
+    assert find_risky_key(tmp_path / "missing", reads_only=True) == "unreadable.unreadable"
 
 
 def test_a_repository_inside_the_repository_counts_once_the_index_names_it(workspace: Path):

@@ -21,34 +21,34 @@ def workspace(tmp_path: Path) -> Path:
 
 
 def test_nothing_is_trusted_until_somebody_says_so(trust: TrustList, workspace: Path):
-    assert not trust.trusts(workspace)
+    assert not trust.is_trusted(workspace)
     trust.trust(workspace, time=1)
-    assert trust.trusts(workspace)
-    assert not trust.trusts(workspace.parent)
-    trust.forget(workspace)
-    trust.forget(workspace)
-    assert not trust.trusts(workspace)
+    assert trust.is_trusted(workspace)
+    assert not trust.is_trusted(workspace.parent)
+    trust.revoke(workspace)
+    trust.revoke(workspace)
+    assert not trust.is_trusted(workspace)
 
 
 def test_trust_belongs_to_the_real_path(trust: TrustList, workspace: Path, tmp_path: Path):
     trust.trust(workspace, time=1)
     (tmp_path / "alias").symlink_to(workspace)
-    assert trust.trusts(tmp_path / "alias")
+    assert trust.is_trusted(tmp_path / "alias")
     (tmp_path / "other").mkdir()
     (tmp_path / "alias").unlink()
     (tmp_path / "alias").symlink_to(tmp_path / "other")
-    assert not trust.trusts(tmp_path / "alias")
+    assert not trust.is_trusted(tmp_path / "alias")
 
 
 def test_an_item_is_approved_with_its_content_and_asked_again_when_that_changes(trust: TrustList, workspace: Path):
-    with pytest.raises(ValueError, match="not trusted"):
+    with pytest.raises(ValueError, match="not a trusted workspace"):
         trust.approve(workspace, "hooks/start", b"one")
     trust.trust(workspace, time=1)
     trust.approve(workspace, "hooks/start", b"one")
-    assert trust.approves(workspace, "hooks/start", b"one")
-    assert not trust.approves(workspace, "hooks/start", b"two")
-    assert not trust.approves(workspace, "hooks/stop", b"one")
-    assert not trust.approves(workspace.parent, "hooks/start", b"one")
+    assert trust.is_approved(workspace, "hooks/start", b"one")
+    assert not trust.is_approved(workspace, "hooks/start", b"two")
+    assert not trust.is_approved(workspace, "hooks/stop", b"one")
+    assert not trust.is_approved(workspace.parent, "hooks/start", b"one")
     assert trust.approved_hashes(workspace) == {content_hash(b"one")}
     assert trust.approved_hashes(workspace.parent) == frozenset()
 
@@ -57,8 +57,8 @@ def test_trusting_again_keeps_what_was_approved(trust: TrustList, workspace: Pat
     trust.trust(workspace, time=1)
     trust.approve(workspace, "a", b"x")
     trust.trust(workspace, time=2)
-    assert trust.listed()[str(workspace)].since == 1
-    assert trust.approves(workspace, "a", b"x")
+    assert trust.load()[str(workspace)].since == 1
+    assert trust.is_approved(workspace, "a", b"x")
 
 
 def test_the_file_is_the_users_alone(trust: TrustList, workspace: Path, tmp_path: Path):
@@ -67,15 +67,15 @@ def test_the_file_is_the_users_alone(trust: TrustList, workspace: Path, tmp_path
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert {path.name for path in file.parent.iterdir()} == {"trust.json", "trust.json.lock"}
     file.chmod(0o666)
-    assert not trust.trusts(workspace)
+    assert not trust.is_trusted(workspace)
     file.chmod(0o600)
-    assert trust.trusts(workspace)
+    assert trust.is_trusted(workspace)
     file.write_text("damaged")
-    assert not trust.trusts(workspace)
+    assert not trust.is_trusted(workspace)
     file.unlink()
     TrustList(tmp_path / "elsewhere.json").trust(workspace, time=1)
     file.symlink_to(tmp_path / "elsewhere.json")
-    assert trust.listed() == {}
+    assert trust.load() == {}
 
 
 def test_nobody_else_can_look_into_the_folder_that_is_made_for_it(workspace: Path, tmp_path: Path):
@@ -87,10 +87,10 @@ def test_nobody_else_can_look_into_the_folder_that_is_made_for_it(workspace: Pat
 
 def test_forgetting_what_was_never_trusted_leaves_the_file_as_it_is(trust: TrustList, workspace: Path, tmp_path: Path):
     file = tmp_path / "home" / "trust.json"
-    trust.forget(workspace)
+    trust.revoke(workspace)
     assert not file.exists()
     file.write_text("damaged, and to be looked at")
-    trust.forget(workspace)
+    trust.revoke(workspace)
     assert file.read_text() == "damaged, and to be looked at"
 
 
@@ -106,4 +106,4 @@ def test_nothing_is_lost_when_many_trust_at_once(trust: TrustList, tmp_path: Pat
     folders = [str(tmp_path / str(number)) for number in range(40)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda folder: trust.trust(folder, time=1), folders))
-    assert set(trust.listed()) == set(folders)
+    assert set(trust.load()) == set(folders)

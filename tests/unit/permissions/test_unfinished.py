@@ -20,28 +20,28 @@ from outrider.permissions.redaction.redactor import Redactor
 )
 @pytest.mark.parametrize("before", ["", "use ", "use it, ", "words " * 2_000])
 def test_a_key_that_has_begun_is_kept_back_from_its_first_letter_on(before: str, begun: str):
-    assert Redactor().so_far(before + begun) == before
+    assert Redactor().redact_complete(before + begun) == before
 
 
 @pytest.mark.parametrize("words", ["password: ", "Authorization: Bearer ", "https://", "curl --user "])
 def test_what_follows_the_name_of_a_secret_is_kept_back_in_long_texts_too(words: str):
     before = "some words " * 1_000 + words
-    assert Redactor().so_far(f"{before}hun") == before
+    assert Redactor().redact_complete(f"{before}hun") == before
 
 
 @pytest.mark.parametrize(
     "text", ["", "x", "a word", "x" * 19, "a\n" * 30, "tall, long, words, in, a, row", "it ended: yes "]
 )
 def test_words_that_begin_no_secret_are_told_at_once(text: str):
-    assert Redactor().so_far(text) == text
+    assert Redactor().redact_complete(text) == text
 
 
 def test_a_known_secret_is_kept_back_wherever_its_beginning_stands_at_the_end():
     redactor = Redactor(["abcabcabd secret", "another one"])
-    assert redactor.so_far("abcabcabcabd sec") == "abc"
-    assert redactor.so_far("abca anot") == "abca "
-    assert redactor.so_far("another abc") == "another abc"
-    assert redactor.so_far("x" * 5 + " " + "word " * 99 + "abcabca") == "x" * 5 + " " + "word " * 99
+    assert redactor.redact_complete("abcabcabcabd sec") == "abc"
+    assert redactor.redact_complete("abca anot") == "abca "
+    assert redactor.redact_complete("another abc") == "another abc"
+    assert redactor.redact_complete("x" * 5 + " " + "word " * 99 + "abcabca") == "x" * 5 + " " + "word " * 99
 
 
 def test_plain_text_is_known_to_be_plain_and_what_begins_a_secret_is_not():

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.processes.output import Output, OutputFolder, OutputLimits, decode
+from outrider.processes.output import OutputFolder, OutputLimits, ProcessOutputBuffer, decode_output
 
 SMALL = OutputLimits(head=10, tail=10, file=100, files=150)
 
 
-def written(*chunks: bytes, folder: Path | None = None, limits: OutputLimits = SMALL) -> Output:
-    output = Output(OutputFolder(folder, limits), "call_1")
+def written(*chunks: bytes, folder: Path | None = None, limits: OutputLimits = SMALL) -> ProcessOutputBuffer:
+    output = ProcessOutputBuffer(OutputFolder(folder, limits), "call_1")
     for chunk in chunks:
         output.write(chunk)
     return output
@@ -28,7 +28,7 @@ def stars_for_keys(raw: bytes) -> list[tuple[int, int]]:
 def test_secrets_become_stars_in_the_file_and_nothing_else_moves(tmp_path: Path):
     text = (b"x" * 70_000) + b" key-123456789012 " + (b"y" * 70_000) + b" key-210987654321"
     for size in (7, 1000, 64 * 1024, len(text)):
-        output = Output(OutputFolder(tmp_path, OutputLimits(head=10, tail=10), stars_for_keys), "call")
+        output = ProcessOutputBuffer(OutputFolder(tmp_path, OutputLimits(head=10, tail=10), stars_for_keys), "call")
         for at in range(0, len(text), size):
             output.write(text[at : at + size])
         path = output.text().path
@@ -37,7 +37,7 @@ def test_secrets_become_stars_in_the_file_and_nothing_else_moves(tmp_path: Path)
         assert path.read_bytes() == re.sub(rb"key-[0-9]{12}", b"*" * 16, text)
 
 
-def read_all(output: Output, most: int = 7) -> tuple[str, int]:
+def read_all(output: ProcessOutputBuffer, most: int = 7) -> tuple[str, int]:
     """The text of every slice, and how many bytes were forgotten."""
     text, skipped, place = "", 0, 0
     while (piece := output.read(place, most, complete=True)).end > place:
@@ -75,7 +75,7 @@ def test_a_file_ends_at_its_limit_and_says_so(tmp_path: Path):
 
 def test_all_files_together_have_a_limit(tmp_path: Path):
     folder = OutputFolder(tmp_path, SMALL)
-    outputs = [Output(folder, "same name") for _ in range(3)]
+    outputs = [ProcessOutputBuffer(folder, "same name") for _ in range(3)]
     for output in outputs:
         output.write(b"y" * 1000)
     assert [output.text().path_size for output in outputs] == [100, 50, 0]
@@ -106,7 +106,7 @@ def test_a_full_disk_ends_the_file_and_nothing_else(tmp_path: Path):
 
 
 def test_a_name_cannot_lead_out_of_the_folder(tmp_path: Path):
-    output = Output(OutputFolder(tmp_path / "in", SMALL), "../../etc/passwd")
+    output = ProcessOutputBuffer(OutputFolder(tmp_path / "in", SMALL), "../../etc/passwd")
     output.write(b"x" * 50)
     path = output.text().path
     assert path is not None
@@ -115,9 +115,9 @@ def test_a_name_cannot_lead_out_of_the_folder(tmp_path: Path):
 
 
 def test_what_is_no_utf8_is_replaced_and_counted():
-    assert decode(b"caf\xe9 \xff\xfe!") == ("caf� ��!", 3)
-    assert decode("�".encode() + b"\x80") == ("��", 1)
-    assert decode(b"\xe2\x82") == ("�", 2)
+    assert decode_output(b"caf\xe9 \xff\xfe!") == ("caf� ��!", 3)
+    assert decode_output("�".encode() + b"\x80") == ("��", 1)
+    assert decode_output(b"\xe2\x82") == ("�", 2)
 
 
 def test_a_letter_is_not_cut_in_two_where_bytes_are_left_out():

@@ -31,31 +31,31 @@ def family() -> Generator[subprocess.Popen[bytes]]:
 
 @pytest.mark.usefixtures("listing")
 def test_descendants_are_found_down_to_the_last(family: subprocess.Popen[bytes]):
-    assert family.pid in [process.pid for process in platform.children(os.getpid())]
-    assert [process.pid for process in platform.children(family.pid)] < [
-        p.pid for p in platform.descendants(family.pid)
+    assert family.pid in [process.pid for process in platform.list_children(os.getpid())]
+    assert [process.pid for process in platform.list_children(family.pid)] < [
+        p.pid for p in platform.list_descendants(family.pid)
     ]
-    assert len(platform.descendants(family.pid)) == 2
+    assert len(platform.list_descendants(family.pid)) == 2
 
 
 @pytest.mark.usefixtures("listing")
 def test_only_the_process_that_was_meant_gets_a_signal(family: subprocess.Popen[bytes]):
-    (child,) = platform.children(family.pid)
-    platform.send_signal(platform.Identity(child.pid, "another start"), signal.SIGKILL)
-    assert platform.start_of(child.pid) == child.start
+    (child,) = platform.list_children(family.pid)
+    platform.send_signal(platform.ProcessInstance(child.pid, "another start"), signal.SIGKILL)
+    assert platform.start_time_of(child.pid) == child.start
     platform.send_signal(child, signal.SIGKILL)
     wait_until_dead(child.pid)
-    assert platform.start_of(child.pid) is None
+    assert platform.start_time_of(child.pid) is None
 
 
 @pytest.mark.usefixtures("listing")
 def test_a_process_that_has_ended_has_no_start_and_no_children():
     child = subprocess.Popen(["true"])
     wait_until_dead(child.pid)
-    assert platform.start_of(child.pid) is None  # a zombie
+    assert platform.start_time_of(child.pid) is None  # a zombie
     child.wait()
-    assert platform.start_of(child.pid) is None
-    assert platform.children(child.pid) == []
+    assert platform.start_time_of(child.pid) is None
+    assert platform.list_children(child.pid) == []
 
 
 def test_killings_for_memory_are_counted_upwards():

@@ -12,33 +12,33 @@ import pytest
 from outrider.errors import ProcessError
 from outrider.event_bus import EventBus
 from outrider.processes import supervisor as supervising
-from outrider.processes.launch import Launch, ResourceLimits
-from outrider.processes.supervisor import ProcessLimits, Supervisor
+from outrider.processes.launch import LaunchRequest, ResourceLimits
+from outrider.processes.supervisor import ProcessLimits, ProcessSupervisor
 from outrider.types.events import Event, ProcessExitedEvent, ProcessOutputEvent, ProcessStartedEvent
 from tests.fixtures.leaks import child_processes
 from tests.fixtures.living import is_alive, number_in, until_there, wait_until_dead
 
 
 @pytest.fixture
-async def supervisor(tmp_path: Path) -> AsyncIterator[Supervisor]:
-    async with Supervisor(folder=tmp_path / "outputs") as supervisor:
+async def supervisor(tmp_path: Path) -> AsyncIterator[ProcessSupervisor]:
+    async with ProcessSupervisor(folder=tmp_path / "outputs") as supervisor:
         yield supervisor
 
 
-async def until_written(supervisor: Supervisor, call_id: str, size: int = 1) -> None:
+async def until_written(supervisor: ProcessSupervisor, call_id: str, size: int = 1) -> None:
     async with asyncio.timeout(30):
         while supervisor.status(call_id).output_size < size:
             await asyncio.sleep(0.01)
 
 
-async def test_a_command_gives_its_output_and_its_exit_code(supervisor: Supervisor):
+async def test_a_command_gives_its_output_and_its_exit_code(supervisor: ProcessSupervisor):
     done = await supervisor.run_command("c", "echo out; echo err >&2; exit 3")
     assert (done.text, done.exit_code, done.process_id) == ("out\nerr\n", 3, "c")
     assert done.ending is not None
-    assert done.ending.words == "exit code 3"
+    assert done.ending.description == "exit code 3"
 
 
-async def test_output_arrives_while_the_command_runs(supervisor: Supervisor, tmp_path: Path):
+async def test_output_arrives_while_the_command_runs(supervisor: ProcessSupervisor, tmp_path: Path):
     heard: list[str] = []
 
     def hear(text: str) -> None:
@@ -52,18 +52,18 @@ async def test_output_arrives_while_the_command_runs(supervisor: Supervisor, tmp
     assert (heard, done.exit_code) == (["one", "€"], 0)
 
 
-async def test_a_listener_that_fails_does_not_hurt_the_command(supervisor: Supervisor):
+async def test_a_listener_that_fails_does_not_hurt_the_command(supervisor: ProcessSupervisor):
     done = await supervisor.run_command("c", "echo a; sleep 0.05; echo b", lambda text: 1 / 0)
     assert (done.text, done.exit_code) == ("a\nb\n", 0)
 
 
-async def test_a_program_is_run_without_a_shell_when_given_as_a_sequence(supervisor: Supervisor):
+async def test_a_program_is_run_without_a_shell_when_given_as_a_sequence(supervisor: ProcessSupervisor):
     done = await supervisor.run_command("c", ["printf", "%s", "$HOME; `id`"])
     assert done.text == "$HOME; `id`"
 
 
 async def test_a_command_runs_in_its_folder_with_nothing_but_its_environment(tmp_path: Path):
-    async with Supervisor(environment={"PATH": os.environ["PATH"], "SEEN": "yes"}) as supervisor:
+    async with ProcessSupervisor(environment={"PATH": os.environ["PATH"], "SEEN": "yes"}) as supervisor:
         done = await supervisor.run_command("c", "pwd; echo $SEEN; env | grep -c .", workdir=tmp_path)
     folder, seen, count = done.text.split()
     assert (Path(folder), seen) == (tmp_path.resolve(), "yes")
@@ -74,11 +74,13 @@ async def test_no_start_up_file_of_the_user_is_read(tmp_path: Path):
     for name in (".bashrc", ".bash_profile", ".profile", ".bash_env"):
         (tmp_path / name).write_text("echo EVIL\n")
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-    async with Supervisor(environment=environment) as supervisor:
+    async with ProcessSupervisor(environment=environment) as supervisor:
         assert (await supervisor.run_command("c", "echo fine")).text == "fine\n"
 
 
-async def test_the_environment_of_the_guards_holds_no_keys(supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch):
+async def test_the_environment_of_the_guards_holds_no_keys(
+    supervisor: ProcessSupervisor, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("SECRET_KEY", "do-not-leak")
     command = (
         "p=$$; while [ $p != 1 ] && [ $p != %d ]; do tr '\\0' '\\n' </proc/$p/environ; p=$(ps -o ppid= -p $p); done"
@@ -91,12 +93,12 @@ async def test_the_environment_of_the_guards_holds_no_keys(supervisor: Superviso
 async def test_no_descriptor_of_the_engine_reaches_a_command(tmp_path: Path):
     with (tmp_path / "secret").open("w") as file:
         os.set_inheritable(file.fileno(), True)
-        async with Supervisor() as supervisor:
+        async with ProcessSupervisor() as supervisor:
             done = await supervisor.run_command("c", ["ls", "/dev/fd/"])
     assert done.text.split() == ["0", "1", "2", "3"]  # the last is that of ls itself
 
 
-async def test_a_command_that_waits_for_input_finds_none(supervisor: Supervisor):
+async def test_a_command_that_waits_for_input_finds_none(supervisor: ProcessSupervisor):
     done = await supervisor.run_command("c", "cat; test -t 0 || echo no terminal; (exec </dev/tty) 2>&1 || echo none")
     assert done.text.startswith("no terminal\n")
     assert done.text.endswith("none\n")
@@ -112,42 +114,42 @@ async def test_a_command_that_waits_for_input_finds_none(supervisor: Supervisor)
         ("echo \0", "NUL"),
     ],
 )
-async def test_what_cannot_be_started_says_why(supervisor: Supervisor, command: str | list[str], words: str):
+async def test_what_cannot_be_started_says_why(supervisor: ProcessSupervisor, command: str | list[str], words: str):
     with pytest.raises(ProcessError, match=words):
         await supervisor.run_command("c", command)
     assert supervisor.get_running_ids() == []
     assert (await supervisor.run_command("c", "echo still works")).text == "still works\n"
 
 
-async def test_a_folder_that_is_not_there_is_named_as_the_reason(supervisor: Supervisor, tmp_path: Path):
+async def test_a_folder_that_is_not_there_is_named_as_the_reason(supervisor: ProcessSupervisor, tmp_path: Path):
     with pytest.raises(ProcessError, match="workdir: No such file"):
         await supervisor.run_command("c", "true", workdir=tmp_path / "nowhere")
 
 
 async def test_every_launch_goes_through_the_wrapping(tmp_path: Path):
-    def wrap(launch: Launch) -> Launch:
-        return Launch(("env", "WRAPPED=1", *launch.argv), launch.environment, launch.workdir, launch.limits)
+    def wrap(launch: LaunchRequest) -> LaunchRequest:
+        return LaunchRequest(("env", "WRAPPED=1", *launch.argv), launch.environment, launch.workdir, launch.limits)
 
-    async with Supervisor(wrap=wrap) as supervisor:
+    async with ProcessSupervisor(wrap=wrap) as supervisor:
         assert (await supervisor.run_command("c", "echo $WRAPPED")).text == "1\n"
 
 
 async def test_limits_of_the_system_reach_the_command():
-    async with Supervisor(resources=ResourceLimits(file_size=1024, open_files=33)) as supervisor:
+    async with ProcessSupervisor(resources=ResourceLimits(file_size=1024, open_files=33)) as supervisor:
         done = await supervisor.run_command("c", "ulimit -n; head -c 5000 /dev/zero > $(mktemp)")
     assert done.text.startswith("33\n")
     assert done.exit_code != 0
 
 
 async def test_a_command_that_may_open_next_to_nothing_can_still_be_killed():
-    async with Supervisor(resources=ResourceLimits(open_files=4, memory=1 << 30)) as supervisor:
+    async with ProcessSupervisor(resources=ResourceLimits(open_files=4, memory=1 << 30)) as supervisor:
         done = await supervisor.run_command("c", "echo $$; sleep 60 & sleep 60", limit=2)
     assert done.ending is not None
     assert done.ending.cause == "timeout"
     assert not is_alive(int(done.text))
 
 
-async def test_a_command_over_its_time_limit_is_killed_and_keeps_its_output(supervisor: Supervisor):
+async def test_a_command_over_its_time_limit_is_killed_and_keeps_its_output(supervisor: ProcessSupervisor):
     done = await asyncio.wait_for(supervisor.run_command("c", "echo begun; sleep 60", limit=2), 30)
     assert done.text == "begun\n"
     assert done.ending is not None
@@ -155,9 +157,9 @@ async def test_a_command_over_its_time_limit_is_killed_and_keeps_its_output(supe
 
 
 async def test_cancelling_the_caller_kills_the_command_and_waits_for_nothing(
-    supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    supervisor: ProcessSupervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(supervising, "GRACE", 100)
+    monkeypatch.setattr(supervising, "TERMINATE_GRACE", 100)
     task = asyncio.create_task(supervisor.run_command("c", f"trap '' TERM; echo $$ > {tmp_path}/pid; sleep 60"))
     pid = await asyncio.to_thread(number_in, tmp_path / "pid")
     task.cancel()
@@ -168,7 +170,7 @@ async def test_cancelling_the_caller_kills_the_command_and_waits_for_nothing(
     await asyncio.to_thread(wait_until_dead, pid)
 
 
-async def test_a_running_command_moves_to_the_background_and_goes_on(supervisor: Supervisor, tmp_path: Path):
+async def test_a_running_command_moves_to_the_background_and_goes_on(supervisor: ProcessSupervisor, tmp_path: Path):
     go_on = tmp_path / "go on"
     task = asyncio.create_task(supervisor.run_command("c", f"echo one; {until_there(go_on)}; echo two"))
     await asyncio.sleep(0)
@@ -186,7 +188,7 @@ async def test_a_running_command_moves_to_the_background_and_goes_on(supervisor:
     assert supervisor.is_backgrounded("c")
 
 
-async def test_a_command_comes_back_to_the_foreground(supervisor: Supervisor, tmp_path: Path):
+async def test_a_command_comes_back_to_the_foreground(supervisor: ProcessSupervisor, tmp_path: Path):
     heard: list[str] = []
     await supervisor.start_command("c", f"echo one; {until_there(tmp_path / 'go on')}; echo two")
     await until_written(supervisor, "c")
@@ -198,13 +200,13 @@ async def test_a_command_comes_back_to_the_foreground(supervisor: Supervisor, tm
     assert not supervisor.is_backgrounded("c")
 
 
-async def test_only_what_runs_can_be_moved_to_the_background(supervisor: Supervisor):
+async def test_only_what_runs_can_be_moved_to_the_background(supervisor: ProcessSupervisor):
     await supervisor.run_command("c", "true")
     assert not supervisor.mark_as_backgrounded("c")
     assert not supervisor.mark_as_backgrounded("never seen")
 
 
-async def test_output_is_read_in_pieces_from_where_one_left_off(supervisor: Supervisor, tmp_path: Path):
+async def test_output_is_read_in_pieces_from_where_one_left_off(supervisor: ProcessSupervisor, tmp_path: Path):
     await supervisor.start_command("c", f"printf abc; {until_there(tmp_path / 'go on')}; printf def")
     await until_written(supervisor, "c", 3)
     assert supervisor.read("c").text == "abc"
@@ -215,7 +217,7 @@ async def test_output_is_read_in_pieces_from_where_one_left_off(supervisor: Supe
     assert supervisor.read("c", offset=1).text == "bcdef"
 
 
-async def test_a_process_in_the_background_can_be_given_input(supervisor: Supervisor):
+async def test_a_process_in_the_background_can_be_given_input(supervisor: ProcessSupervisor):
     await supervisor.start_command("c", "read line; echo got $line; cat")
     await supervisor.write("c", "first\n")
     await supervisor.write("c", "second\n", last=True)
@@ -225,7 +227,7 @@ async def test_a_process_in_the_background_can_be_given_input(supervisor: Superv
         await supervisor.write("c", "too late")
 
 
-async def test_input_that_nobody_reads_does_not_hang(supervisor: Supervisor):
+async def test_input_that_nobody_reads_does_not_hang(supervisor: ProcessSupervisor):
     await supervisor.start_command("c", "sleep 60")
     with pytest.raises(ProcessError, match="did not read its input"):
         await supervisor.write("c", "x" * 1_000_000, limit=0.2)
@@ -236,7 +238,7 @@ async def test_input_that_nobody_reads_does_not_hang(supervisor: Supervisor):
         await writing
 
 
-async def test_a_foreground_command_takes_no_input(supervisor: Supervisor):
+async def test_a_foreground_command_takes_no_input(supervisor: ProcessSupervisor):
     task = asyncio.create_task(supervisor.run_command("c", "echo; sleep 60"))
     await asyncio.sleep(0)
     await until_written(supervisor, "c")
@@ -246,32 +248,32 @@ async def test_a_foreground_command_takes_no_input(supervisor: Supervisor):
     await task
 
 
-async def test_waiting_has_a_limit(supervisor: Supervisor):
+async def test_waiting_has_a_limit(supervisor: ProcessSupervisor):
     await supervisor.start_command("c", "echo a; sleep 60")
     await until_written(supervisor, "c")
     so_far = await supervisor.wait("c", 0.2)
     assert (so_far.text, so_far.ending) == ("a\n", None)
 
 
-async def test_killing_ends_a_process_and_tells_so(supervisor: Supervisor):
+async def test_killing_ends_a_process_and_tells_so(supervisor: ProcessSupervisor):
     task = asyncio.create_task(supervisor.run_command("c", "echo; sleep 60"))
     await asyncio.sleep(0)
     await until_written(supervisor, "c")
     assert await supervisor.kill_process("c")
     done = await task
     assert done.ending is not None
-    assert done.ending.words == "killed"
+    assert done.ending.description == "killed"
     assert not await supervisor.kill_process("c")
     assert not await supervisor.kill_process("never seen")
 
 
-async def test_an_unknown_process_is_named_in_the_error(supervisor: Supervisor):
+async def test_an_unknown_process_is_named_in_the_error(supervisor: ProcessSupervisor):
     await supervisor.start_command("known", "sleep 60")
     with pytest.raises(ProcessError, match=r"no process 'other'.*known"):
         supervisor.read("other")
 
 
-async def test_calls_of_one_id_do_not_disturb_each_other(supervisor: Supervisor):
+async def test_calls_of_one_id_do_not_disturb_each_other(supervisor: ProcessSupervisor):
     first, second = await asyncio.gather(
         supervisor.run_command("call_0", "sleep 0.1; echo first"), supervisor.run_command("call_0", "echo second")
     )
@@ -279,7 +281,7 @@ async def test_calls_of_one_id_do_not_disturb_each_other(supervisor: Supervisor)
     assert first.process_id != second.process_id
 
 
-async def test_processes_are_listed_by_session(supervisor: Supervisor):
+async def test_processes_are_listed_by_session(supervisor: ProcessSupervisor):
     await supervisor.start_command("a", "sleep 60", session_id="one")
     await supervisor.start_command("b", "true", session_id="two")
     await supervisor.wait("b")
@@ -291,7 +293,7 @@ async def test_processes_are_listed_by_session(supervisor: Supervisor):
 
 
 async def test_there_is_a_limit_to_the_background():
-    async with Supervisor(limits=ProcessLimits(background=1, remembered=2)) as supervisor:
+    async with ProcessSupervisor(limits=ProcessLimits(background=1, remembered=2)) as supervisor:
         await supervisor.start_command("a", "sleep 60")
         with pytest.raises(ProcessError, match="in the background already"):
             await supervisor.start_command("b", "sleep 60")
@@ -304,7 +306,7 @@ async def test_there_is_a_limit_to_the_background():
 
 
 async def test_more_foreground_commands_than_may_run_at_once_wait_their_turn():
-    async with Supervisor(limits=ProcessLimits(foreground=2)) as supervisor:
+    async with ProcessSupervisor(limits=ProcessLimits(foreground=2)) as supervisor:
         most = 0
 
         def count(_: str) -> None:
@@ -318,7 +320,7 @@ async def test_more_foreground_commands_than_may_run_at_once_wait_their_turn():
 async def test_start_output_and_end_are_published():
     bus, heard = EventBus(), list[Event]()
     bus.subscribe_all(heard.append)
-    async with Supervisor(bus=bus) as supervisor:
+    async with ProcessSupervisor(bus=bus) as supervisor:
         await supervisor.run_command("c", "echo hi; exit 2", session_id="s")
     started, *output, exited = heard
     assert isinstance(started, ProcessStartedEvent)
@@ -331,7 +333,7 @@ async def test_start_output_and_end_are_published():
 async def test_a_flood_becomes_few_events():
     bus, heard = EventBus(), list[ProcessOutputEvent]()
     bus.subscribe(ProcessOutputEvent, heard.append)
-    async with Supervisor(bus=bus) as supervisor:
+    async with ProcessSupervisor(bus=bus) as supervisor:
         await supervisor.run_command("c", "head -c 20000000 /dev/zero | tr '\\0' x")
     assert 0 < len(heard) < 100
     assert sum(len(event.output) for event in heard) < 1_000_000
@@ -339,7 +341,7 @@ async def test_a_flood_becomes_few_events():
 
 
 async def test_closing_ends_everything_quickly_even_what_ignores_it(tmp_path: Path):
-    supervisor = Supervisor()
+    supervisor = ProcessSupervisor()
     for number in range(3):
         await supervisor.start_command(f"c{number}", f"trap '' TERM; echo $$ > {tmp_path}/{number}; sleep 60; sleep 60")
     pids = [await asyncio.to_thread(number_in, tmp_path / str(number)) for number in range(3)]
@@ -351,7 +353,7 @@ async def test_closing_ends_everything_quickly_even_what_ignores_it(tmp_path: Pa
 
 
 async def test_a_command_that_is_being_started_when_the_supervisor_closes_ends_too(tmp_path: Path):
-    supervisor = Supervisor()
+    supervisor = ProcessSupervisor()
     task = asyncio.create_task(supervisor.run_command("c", f"trap '' TERM; echo $$ > {tmp_path}/pid; sleep 60"))
     await asyncio.sleep(0)
     await asyncio.wait_for(supervisor.close(), 30)
@@ -365,7 +367,7 @@ async def test_a_command_that_is_being_started_when_the_supervisor_closes_ends_t
 @pytest.mark.skipif(sys.platform != "linux", reason="children are read from /proc")
 async def test_nothing_is_started_before_the_first_command():
     before = child_processes()
-    async with Supervisor() as supervisor:
+    async with ProcessSupervisor() as supervisor:
         assert child_processes() == before
         await supervisor.run_command("c", "true")
         assert child_processes() != before
@@ -375,7 +377,7 @@ def open_descriptors() -> int:
     return len(list(Path("/dev/fd").iterdir()))
 
 
-async def test_descriptors_do_not_leak(supervisor: Supervisor):
+async def test_descriptors_do_not_leak(supervisor: ProcessSupervisor):
     await supervisor.run_command("c", "true")
     before = open_descriptors()
     for _ in range(20):

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import ProcessError
-from outrider.processes.launch import Launch, ResourceLimits, argv_of, child_environment, find_bash
+from outrider.processes.launch import LaunchRequest, ResourceLimits, build_argv, child_environment, find_bash
 from outrider.processes.output import plain_text
-from outrider.processes.process import ending_of
+from outrider.processes.process import exit_status_of
 
 
 @pytest.mark.parametrize(
@@ -28,13 +28,13 @@ from outrider.processes.process import ending_of
     ],
 )
 def test_an_ending_in_words(code: int, out_of_memory: bool, because: str, words: str):
-    assert ending_of(code, out_of_memory=out_of_memory, because=because).words == words  # pyright: ignore
+    assert exit_status_of(code, out_of_memory=out_of_memory, requested=because).description == words  # pyright: ignore
 
 
 def test_only_exit_code_0_is_a_success():
-    assert ending_of(0, out_of_memory=False, because=None).succeeded
-    assert not ending_of(0, out_of_memory=False, because="timeout").succeeded
-    assert not ending_of(1, out_of_memory=False, because=None).succeeded
+    assert exit_status_of(0, out_of_memory=False, requested=None).succeeded
+    assert not exit_status_of(0, out_of_memory=False, requested="timeout").succeeded
+    assert not exit_status_of(1, out_of_memory=False, requested=None).succeeded
 
 
 def test_keys_and_what_steers_shells_stay_out_of_the_environment():
@@ -91,24 +91,24 @@ def test_plain_text_takes_time_in_proportion_to_its_length():
 
 
 def test_a_shell_command_reads_no_files_of_the_user():
-    argv = argv_of("echo hi")
+    argv = build_argv("echo hi")
     assert argv[-2:] == ("-c", "echo hi")
     assert (Path(argv[0]).name, argv[1:3]) == ("bash", ("--noprofile", "--norc"))
-    assert argv_of(["git", "status"]) == ("git", "status")
+    assert build_argv(["git", "status"]) == ("git", "status")
 
 
 def test_without_bash_no_other_shell_reads_what_was_judged_as_bash(tmp_path: Path):
-    with pytest.raises(ProcessError, match="no bash"):
-        find_bash(places=(), search_path=str(tmp_path))
+    with pytest.raises(ProcessError, match="bash is not installed"):
+        find_bash(candidates=(), search_path=str(tmp_path))
 
 
 def test_a_bash_in_the_search_path_counts_only_by_its_full_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "bash").write_text("#!/bin/sh\n")
     (tmp_path / "bash").chmod(0o755)
-    assert find_bash(places=(), search_path=str(tmp_path)) == str(tmp_path / "bash")
+    assert find_bash(candidates=(), search_path=str(tmp_path)) == str(tmp_path / "bash")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ProcessError, match="no bash"):
-        find_bash(places=(), search_path=".")
+    with pytest.raises(ProcessError, match="bash is not installed"):
+        find_bash(candidates=(), search_path=".")
 
 
 def test_the_systems_own_bash_comes_first(tmp_path: Path):
@@ -120,7 +120,7 @@ def test_the_systems_own_bash_comes_first(tmp_path: Path):
 @pytest.mark.parametrize("argv", [("a\0b",), ("ok", "\ud83d")])
 def test_a_command_that_no_system_could_start_is_refused(argv: tuple[str, ...]):
     with pytest.raises(ProcessError, match="cannot be started"):
-        Launch(argv, {}, Path("/")).encode()
+        LaunchRequest(argv, {}, Path("/")).encode()
 
 
 def test_limits_that_are_not_set_are_not_sent():
@@ -133,7 +133,7 @@ def test_programs_are_not_looked_for_in_the_working_directory_nor_in_a_folder_th
     source = {"PATH": f".::bin:/usr/bin:{tmp_path}/bin:{tmp_path}/alias", "PYTHONPATH": f"src:{tmp_path}"}
     kept = child_environment(source)
     assert (kept["PATH"], kept["PYTHONPATH"]) == (f"/usr/bin:{tmp_path}/bin:{tmp_path}/alias", str(tmp_path))
-    kept = child_environment(source, outside=tmp_path)
+    kept = child_environment(source, exclude=tmp_path)
     assert (kept["PATH"], kept["PYTHONPATH"]) == ("/usr/bin", "")
 
 
@@ -144,6 +144,6 @@ def test_settings_are_not_looked_for_in_the_working_directory_either(tmp_path: P
     assert "XDG_CONFIG_HOME" not in kept
     assert (kept["XDG_CONFIG_DIRS"], kept["CARGO_HOME"], kept["GOPATH"]) == ("/etc/xdg", "/c", "/go")
     assert (kept["XDG_SESSION_TYPE"], kept["VIRTUAL_ENV"]) == ("x11", str(tmp_path / ".venv"))
-    kept = child_environment(source, outside=tmp_path)
+    kept = child_environment(source, exclude=tmp_path)
     assert "VIRTUAL_ENV" not in kept
     assert kept["HOME"] == str(tmp_path)

@@ -44,7 +44,7 @@ async def test_the_system_prompt_stays_the_same_to_the_end_of_a_session_also_in_
         await engine.prompt(session, "go")
         (place.workspace / "AGENTS.md").write_text("Use spaces.")
         await engine.prompt(session, "and on")
-    trust(place).distrust()
+    trust(place).revoke_trust()
     async with place.engine(["three"]) as engine:
         await engine.prompt(session, "and on")
         first, second, third = (request.system for request in place.requests)

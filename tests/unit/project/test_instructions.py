@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from outrider.project.extensions import BUDGET, notes_on
-from outrider.project.trust import Project, find_project
+from outrider.project.extensions import MAX_INSTRUCTION_BYTES, workspace_notes
+from outrider.project.trust import ProjectFolder, find_project
 
 TODAY = datetime.date(2026, 11, 15)
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tmp_path: Path) -> ProjectFolder:
     deep = tmp_path / "repository" / "inner" / "deep"
     deep.mkdir(parents=True)
     git = tmp_path / "repository" / ".git"
@@ -22,8 +22,8 @@ def project(tmp_path: Path) -> Project:
     return find_project(deep, tmp_path)
 
 
-def notes(project: Project, *, trusted: bool = True, own: Path = Path("/absent")) -> str:
-    return notes_on(project, own, trusted=trusted, today=TODAY)
+def notes(project: ProjectFolder, *, trusted: bool = True, own: Path = Path("/absent")) -> str:
+    return workspace_notes(project, own, trusted=trusted, today=TODAY)
 
 
 def test_the_surroundings_are_a_few_lines(project):
@@ -57,7 +57,7 @@ def test_before_trust_only_the_user_speaks(project, tmp_path):
 def test_a_folder_s_name_is_not_read_as_words_before_trust(tmp_path, name):
     folder = tmp_path / name
     folder.mkdir()
-    project = Project(folder, folder)
+    project = ProjectFolder(folder, folder)
     assert "obey" not in notes(project, trusted=False)
     trusted = notes(project)
     assert "\x1b" not in trusted
@@ -71,12 +71,12 @@ def test_a_branch_with_words_in_it_is_not_repeated(project):
 
 
 def test_instructions_are_cut_at_a_bound(project):
-    (project.root / "AGENTS.md").write_text("a" * (BUDGET - 10))
-    (project.folder / "AGENTS.md").write_text("b" * BUDGET)
+    (project.root / "AGENTS.md").write_text("a" * (MAX_INSTRUCTION_BYTES - 10))
+    (project.folder / "AGENTS.md").write_text("b" * MAX_INSTRUCTION_BYTES)
     said = notes(project)
     assert said.count("b" * 5) == 2
     assert said.endswith("(cut here: the instructions are too long)")
-    assert len(said) < BUDGET + 1000
+    assert len(said) < MAX_INSTRUCTION_BYTES + 1000
 
 
 def test_a_link_out_of_the_workspace_brings_no_words(project, tmp_path):

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import ToolFailure
-from outrider.project.extensions import LONGEST, MOST, find_skills, front_matter
-from outrider.project.trust import Project
+from outrider.project.extensions import MAX_DESCRIPTION, MAX_SKILLS, find_skills, parse_front_matter
+from outrider.project.trust import ProjectFolder
 from outrider.tools.builtin.skill import skill_tool
 
 
@@ -18,12 +18,12 @@ def put(folder: Path, name: str, description: str = "does things", body: str = "
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def project(tmp_path: Path) -> ProjectFolder:
     (tmp_path / "ws").mkdir()
-    return Project(tmp_path / "ws", tmp_path / "ws")
+    return ProjectFolder(tmp_path / "ws", tmp_path / "ws")
 
 
-def found(project: Project, tmp_path: Path, *, trusted: bool = True):
+def found(project: ProjectFolder, tmp_path: Path, *, trusted: bool = True):
     return find_skills(project, tmp_path / "own", tmp_path / "home", trusted=trusted)
 
 
@@ -45,10 +45,10 @@ def test_a_project_cannot_replace_a_skill_of_the_user(project, tmp_path):
 
 
 def test_number_and_length_are_bounded(project, tmp_path):
-    for number in range(MOST + 5):
+    for number in range(MAX_SKILLS + 5):
         put(tmp_path / "own", f"s{number:03}", "x" * 2000)
     skills = found(project, tmp_path)
-    assert (len(skills), len(skills[0].description)) == (MOST, LONGEST)
+    assert (len(skills), len(skills[0].description)) == (MAX_SKILLS, MAX_DESCRIPTION)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_number_and_length_are_bounded(project, tmp_path):
     ],
 )
 def test_front_matter_is_read(text, said):
-    assert front_matter(text) == said
+    assert parse_front_matter(text) == said
 
 
 def test_what_does_not_say_what_it_is_good_for_is_no_skill(project, tmp_path):

@@ -43,14 +43,14 @@ def test_everything_that_would_count_is_listed_before_anybody_decides(root, tmp_
     servers(root, files={"command": "serve", "args": ["--all"]})
     trust = trust_in(root / "inner" / "deep", tmp_path)
     assert trust.state == "untrusted"
-    assert [(item.kind, item.name, item.executable) for item in trust.items()] == [
+    assert [(item.kind, item.name, item.executable) for item in trust.list_items()] == [
         ("configuration", ".outrider/config.toml", False),
         ("instructions", "AGENTS.md", False),
         ("instructions", "inner/AGENTS.md", False),
         ("skill", ".claude/skills/pdf/SKILL.md", False),
         ("MCP server", ".mcp.json: files", True),
     ]
-    assert '"command": "serve"' in trust.items()[-1].content
+    assert '"command": "serve"' in trust.list_items()[-1].content
 
 
 def test_trust_is_given_to_the_top_of_the_repository_and_holds_below_it(root, tmp_path):
@@ -59,34 +59,34 @@ def test_trust_is_given_to_the_top_of_the_repository_and_holds_below_it(root, tm
     assert trust_in(root / "inner" / "deep", tmp_path).trusted
     (root / "inner" / "deep" / ".git").mkdir()
     assert not trust_in(root / "inner" / "deep", tmp_path).trusted
-    trust_in(root, tmp_path).distrust()
+    trust_in(root, tmp_path).revoke_trust()
     assert not trust_in(root / "inner", tmp_path).trusted
 
 
 def test_what_was_shown_is_approved_and_a_changed_server_is_asked_about_again(root, tmp_path):
     servers(root, one={"command": "one"}, two={"command": "two"})
     trust = trust_in(root, tmp_path)
-    shown = trust.items()
+    shown = trust.list_items()
     servers(root, one={"command": "one"}, two={"command": "evil"})
     trust.trust(shown)
-    (waiting,) = trust.waiting()
+    (waiting,) = trust.unapproved_items()
     assert (waiting.name, waiting.content) == (".mcp.json: two", '{"command": "evil"}')
     trust.approve([waiting])
-    assert trust.waiting() == ()
+    assert trust.unapproved_items() == ()
 
 
 def test_nothing_can_be_approved_in_a_workspace_that_is_not_trusted(root, tmp_path):
     servers(root, one={"command": "one"})
     trust = trust_in(root, tmp_path)
-    with pytest.raises(ValueError, match="not trusted"):
-        trust.approve(trust.items())
-    assert len(trust.waiting()) == 1
+    with pytest.raises(ValueError, match="not a trusted workspace"):
+        trust.approve(trust.list_items())
+    assert len(trust.unapproved_items()) == 1
 
 
 def test_what_is_listed_can_be_shown_on_a_terminal(root, tmp_path):
     put(root / "AGENTS.md", "\x1b]0;title\x07visible\u202e")
     servers(root, **{"\x1b[2Jx\ny": {"command": "a\u202eb"}})
-    instructions, server = trust_in(root, tmp_path).items()
+    instructions, server = trust_in(root, tmp_path).list_items()
     assert instructions.content == "visible\ufffd"
     assert server.name == ".mcp.json: x⏎y"
     assert server.content == '{"command": "a\\u202eb"}'
@@ -95,7 +95,7 @@ def test_what_is_listed_can_be_shown_on_a_terminal(root, tmp_path):
 @pytest.mark.parametrize("document", ["", "[]", '{"mcpServers": 3}', "{", "[" * 100_000])
 def test_a_file_of_servers_that_cannot_be_read_lists_none(root, tmp_path, document):
     put(root / ".mcp.json", document)
-    assert trust_in(root, tmp_path).items() == ()
+    assert trust_in(root, tmp_path).list_items() == ()
 
 
 def test_links_pipes_and_secrets_are_not_read_under_the_names_that_count(root, tmp_path):
@@ -107,7 +107,7 @@ def test_links_pipes_and_secrets_are_not_read_under_the_names_that_count(root, t
     put(tmp_path / "skills" / "evil" / "SKILL.md", "x")
     (root / ".claude").mkdir()
     (root / ".claude" / "skills").symlink_to(tmp_path / "skills")
-    assert trust_in(root / "inner" / "deep", tmp_path).items() == ()
+    assert trust_in(root / "inner" / "deep", tmp_path).list_items() == ()
 
 
 def test_the_user_s_own_folder_is_not_a_project_for_what_lies_in_it(tmp_path):

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider import FilePart, ReasoningPart, TextPart, Tokens, ToolPart
-from outrider.providers.assembler import Assembler, fold
-from outrider.providers.response_json import read_tool_input
-from outrider.providers.stream_filters.base import SplitStage
+from outrider.providers.assembler import AnswerAssembler, assemble_answer
+from outrider.providers.response_json import parse_tool_input
+from outrider.providers.stream_filters.stream_filter import TextSplitFilter
 from outrider.types.deltas import (
     AnswerStart,
     Delta,
@@ -26,7 +26,7 @@ from tests.fixtures.strategies import objects
 
 
 def test_deltas_become_the_parts_of_an_answer_in_order():
-    answer = fold(
+    answer = assemble_answer(
         [
             AnswerStart("resp_1", "model-1"),
             PartStart(0, "reasoning"),
@@ -63,16 +63,16 @@ def test_deltas_become_the_parts_of_an_answer_in_order():
 
 
 def test_what_has_arrived_can_be_taken_at_any_moment_under_one_id():
-    assembler = Assembler("fam")
+    assembler = AnswerAssembler("fam")
     assembler.add(PartStart(0, "tool", "c", "write"))
     assembler.add(InputDelta(0, '{"a'))
-    half = assembler.part(0)
+    half = assembler.get_part(0)
     assert isinstance(half, ToolPart)
     assert half.display_status == "generating"
     assert half.state.raw == '{"a'  # pyright: ignore[reportAttributeAccessIssue]
     assembler.add(InputDelta(0, '": 1}'))
     assembler.add(PartEnd(0))
-    whole = assembler.part(0)
+    whole = assembler.get_part(0)
     assert whole.id == half.id == assembler.part_id(0)
     assert isinstance(whole, ToolPart)
     assert whole.state.input == {"a": 1}
@@ -80,7 +80,7 @@ def test_what_has_arrived_can_be_taken_at_any_moment_under_one_id():
 
 def test_a_reasoning_part_that_says_nothing_is_left_out_and_one_with_a_signature_is_kept():
     deltas = [PartStart(0, "reasoning"), PartEnd(0), PartStart(1, "reasoning"), PartEnd(1, {"signature": "s"})]
-    assert len(fold(deltas, "fam").message.parts) == 1
+    assert len(assemble_answer(deltas, "fam").message.parts) == 1
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_reasoning_part_that_says_nothing_is_left_out_and_one_with_a_signature
      ('{"a": [' + "{}," * 200 + "{}]}", {"a": [{}] * 201}), ('{"a": "' + "[" * 200 + '"}', {"a": "[" * 200})],
 )  # fmt: skip
 def test_input_that_can_be_understood_is(raw, value):
-    assert read_tool_input(raw) == (value, None)
+    assert parse_tool_input(raw) == (value, None)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_input_that_can_be_understood_is(raw, value):
     ],
 )
 def test_damaged_input_becomes_words_that_the_model_can_act_on(raw, words):
-    value, problem = read_tool_input(raw)
+    value, problem = parse_tool_input(raw)
     assert value == {}
     assert problem is not None
     assert words in problem
@@ -121,7 +121,9 @@ def test_damaged_input_becomes_words_that_the_model_can_act_on(raw, words):
 
 
 def test_a_call_with_damaged_input_is_kept_with_its_raw_text_and_the_problem():
-    answer = fold([PartStart(0, "tool", "c", "read"), InputDelta(0, '{"pa'), PartEnd(0), Finish("length")], "fam")
+    answer = assemble_answer(
+        [PartStart(0, "tool", "c", "read"), InputDelta(0, '{"pa'), PartEnd(0), Finish("length")], "fam"
+    )
     (call,) = answer.message.parts
     assert call.state.raw == '{"pa'
     assert "not valid JSON" in call.metadata["input_error"]
@@ -131,17 +133,17 @@ def test_a_call_with_damaged_input_is_kept_with_its_raw_text_and_the_problem():
 def test_any_object_is_read_back_however_it_was_cut(value, size):
     raw = json.dumps(value)
     pieces = [InputDelta(0, raw[start : start + size]) for start in range(0, len(raw), size)]
-    (call,) = fold([PartStart(0, "tool", "c", "t"), *pieces, PartEnd(0)], "fam").message.parts
+    (call,) = assemble_answer([PartStart(0, "tool", "c", "t"), *pieces, PartEnd(0)], "fam").message.parts
     assert call.state.input == value
 
 
 def test_every_kind_of_delta_is_read():
-    assert Assembler._READERS.keys() == SplitStage._READERS.keys() == set(get_args(Delta))  # pyright: ignore[reportPrivateUsage]
+    assert AnswerAssembler._HANDLERS.keys() == TextSplitFilter._HANDLERS.keys() == set(get_args(Delta))  # pyright: ignore[reportPrivateUsage]
 
 
 def test_parts_that_are_known_are_not_given_again():
-    assembler = Assembler("fam")
+    assembler = AnswerAssembler("fam")
     for delta in (PartStart(0, "text"), TextDelta(0, "a"), PartEnd(0), PartStart(1, "text"), TextDelta(1, "b")):
         assembler.add(delta)
-    first, second = assembler.parts()
-    assert assembler.parts(besides={first.id}) == [second]
+    first, second = assembler.list_parts()
+    assert assembler.list_parts(exclude_ids={first.id}) == [second]

@@ -23,18 +23,18 @@ from outrider.errors import (
     StalledStreamError,
 )
 from outrider.providers.client import WireClient
-from outrider.providers.stream_filters.think_tags import think_tags
+from outrider.providers.stream_filters.think_tags import create_think_filter
 from outrider.providers.transport.http_client import HttpClient
 from outrider.providers.transport.rate_limit import RateLimit, RateLimiter
 from outrider.providers.transport.retry import RetryPolicy
-from outrider.providers.transport.transport import Timeouts
+from outrider.providers.transport.transport import HttpTimeouts
 from outrider.types.deltas import AnswerStart, Delta, ReasoningDelta, Retry, TextDelta, UsageReport
 from outrider.types.request import Request
 from tests.fixtures.http_server import Pause, Reply, Server, serving, unused_port
 from tests.fixtures.plain_wire import KEY, PlainWire, plain_request, words
 
 QUICK = RetryPolicy(attempts=3, first_window=0.01)
-SHORT = Timeouts(first_byte=1, idle=1, quiet=2, total=10)  # for servers that fall silent
+SHORT = HttpTimeouts(first_byte=1, idle=1, quiet=2, total=10)  # for servers that fall silent
 CERTIFICATE = Path(__file__).parents[2] / "fixtures" / "self_signed.pem"
 GOOD = Reply([words("Hello", "world", "[END]")])
 
@@ -74,7 +74,10 @@ async def test_an_answer_is_streamed_and_its_connection_used_again():
 async def test_what_a_stage_holds_back_is_given_when_the_answer_ends_or_breaks_off(end: str | None):
     got: list[Delta] = []
     said = words("<think>Well</think>", "So", "<thi", *([end] if end else []))
-    async with asking(Reply([said], after="keep" if end else "reset"), stage=think_tags) as (client, _):
+    async with asking(Reply([said], after="keep" if end else "reset"), create_filter=create_think_filter) as (
+        client,
+        _,
+    ):
         if end:
             await ask(client, got)
         else:
@@ -187,7 +190,7 @@ async def test_a_silent_stream_is_cut():
 async def test_keep_alives_hold_a_quiet_stream_open_but_not_for_ever():
     pings = [b": ping\n\n", 0.05] * 2000  # for more than a minute
     started = asyncio.get_running_loop().time()
-    limits = Timeouts(idle=1.5, quiet=2)
+    limits = HttpTimeouts(idle=1.5, quiet=2)
     async with asking(Reply([words("a"), *pings]), timeouts=limits) as (client, _), asyncio.timeout(30):
         with pytest.raises(StalledStreamError):
             await ask(client)
@@ -196,13 +199,16 @@ async def test_keep_alives_hold_a_quiet_stream_open_but_not_for_ever():
 
 async def test_a_stream_that_never_ends_is_cut_after_its_total_time():
     endless = Reply([words("a"), 0.05] * 2000)
-    async with asking(endless, timeouts=Timeouts(total=0.4)) as (client, _), asyncio.timeout(30):
+    async with asking(endless, timeouts=HttpTimeouts(total=0.4)) as (client, _), asyncio.timeout(30):
         with pytest.raises(StalledStreamError):
             await ask(client)
 
 
 async def test_a_slow_reader_is_not_taken_for_a_silent_provider():
-    async with asking(Reply([words("a"), words("b", "[END]")]), timeouts=Timeouts(idle=0.5, total=0.5)) as (client, _):
+    async with asking(Reply([words("a"), words("b", "[END]")]), timeouts=HttpTimeouts(idle=0.5, total=0.5)) as (
+        client,
+        _,
+    ):
         got: list[Delta] = []
         async for delta in client.stream(plain_request()):
             got.append(delta)
@@ -212,7 +218,7 @@ async def test_a_slow_reader_is_not_taken_for_a_silent_provider():
 
 @pytest.mark.parametrize("replies", [Reply([words("a")], after="stall"), Reply(status=0, after="stall")])
 async def test_cancelling_closes_the_connection_at_once(replies: Reply):
-    async with asking(replies, timeouts=Timeouts()) as (client, server):
+    async with asking(replies, timeouts=HttpTimeouts()) as (client, server):
         task = asyncio.create_task(ask(client))
         while not server.requests:
             await asyncio.sleep(0.01)
@@ -225,7 +231,10 @@ async def test_cancelling_closes_the_connection_at_once(replies: Reply):
 
 
 async def test_closing_the_iterator_closes_the_connection_and_keeps_what_arrived():
-    async with asking(Reply([b"event: start\ndata: 1\n\n"], after="stall"), timeouts=Timeouts()) as (client, server):
+    async with asking(Reply([b"event: start\ndata: 1\n\n"], after="stall"), timeouts=HttpTimeouts()) as (
+        client,
+        server,
+    ):
         stream = client.stream(plain_request())
         got = [await anext(stream), await anext(stream)]
         async with asyncio.timeout(30):
@@ -269,7 +278,7 @@ async def test_an_error_body_without_end_is_read_to_a_bound():
 
 @pytest.mark.parametrize("after", ["stall", "reset"])
 async def test_a_refusal_counts_even_if_its_body_never_ends(after: Any):
-    async with asking(Reply([b"bad key"], 401, after=after), timeouts=Timeouts(idle=1)) as (client, _):
+    async with asking(Reply([b"bad key"], 401, after=after), timeouts=HttpTimeouts(idle=1)) as (client, _):
         with pytest.raises(AuthenticationError, match="bad key"):
             await ask(client)
 
@@ -374,7 +383,7 @@ async def test_a_connection_that_went_stale_in_the_pool_costs_one_more_attempt()
 class LearningWire(PlainWire):
     """Finds out from a refusal that it must ask at another place."""
 
-    def learn(self, request: Request, error: ProviderError) -> bool:
+    def adapt_to_error(self, request: Request, error: ProviderError) -> bool:
         if not isinstance(error, InvalidRequestError) or self._url.endswith("/better"):
             return False
         self._url += "/better"

@@ -14,7 +14,7 @@ from outrider.errors import (
     ProviderError,
     QuotaExceededError,
 )
-from outrider.providers.client import Candidate, FallbackClient
+from outrider.providers.client import FallbackCandidate, FallbackClient
 from outrider.types.deltas import AnswerStart, Delta, Finish, PartEnd, PartStart, TextDelta
 from outrider.types.request import Request
 from tests.fixtures.plain_wire import plain_request
@@ -28,10 +28,10 @@ class FakeClient:
         self._deltas = deltas
         self._error = error
         self.asked: list[str] = []
-        self.left = 0
+        self.unclaimed_text = 0
         self.closed = False
 
-    def family(self, model: str) -> str:
+    def model_family(self, model: str) -> str:
         return f"{self.name}:{model}"
 
     async def stream(self, request: Request):
@@ -42,7 +42,7 @@ class FakeClient:
             if self._error is not None:
                 raise self._error
         finally:
-            self.left += 1
+            self.unclaimed_text += 1
 
     async def aclose(self) -> None:
         self.closed = True
@@ -52,7 +52,7 @@ def answering(name: str = "good") -> FakeClient:
     return FakeClient(name, PartStart(0, "text"), TextDelta(0, "hi"), PartEnd(0), Finish("stop"))
 
 
-async def ask(*candidates: Candidate) -> list[Delta]:
+async def ask(*candidates: FallbackCandidate) -> list[Delta]:
     return [delta async for delta in FallbackClient(candidates).stream(plain_request("first"))]
 
 
@@ -61,7 +61,7 @@ async def ask(*candidates: Candidate) -> list[Delta]:
 )
 async def test_a_model_that_cannot_answer_is_followed_by_the_next(error: type[ProviderError]):
     bad, good = FakeClient("bad", AnswerStart(), error=error("no")), answering()
-    deltas = await ask(Candidate(bad), Candidate(good, "second"))
+    deltas = await ask(FallbackCandidate(bad), FallbackCandidate(good, "second"))
     assert deltas[-1] == Finish("stop")
     assert (bad.asked, good.asked) == (["first"], ["second"])
 
@@ -70,7 +70,7 @@ async def test_a_model_that_cannot_answer_is_followed_by_the_next(error: type[Pr
 async def test_a_request_that_is_wrong_itself_is_not_sent_to_others(error: type[ProviderError]):
     good = answering()
     with pytest.raises(error):
-        await ask(Candidate(FakeClient("bad", error=error("no"))), Candidate(good))
+        await ask(FallbackCandidate(FakeClient("bad", error=error("no"))), FallbackCandidate(good))
     assert good.asked == []
 
 
@@ -78,30 +78,30 @@ async def test_once_something_was_shown_nobody_else_is_asked():
     bad = FakeClient("bad", PartStart(0, "text"), TextDelta(0, "h"), error=OverloadedError("full"))
     good = answering()
     with pytest.raises(OverloadedError):
-        await ask(Candidate(bad), Candidate(good))
+        await ask(FallbackCandidate(bad), FallbackCandidate(good))
     assert good.asked == []
 
 
 async def test_the_error_of_the_last_model_is_raised():
     with pytest.raises(NetworkError):
         await ask(
-            Candidate(FakeClient("a", error=OverloadedError("full"))),
-            Candidate(FakeClient("b", error=NetworkError("gone"))),
+            FallbackCandidate(FakeClient("a", error=OverloadedError("full"))),
+            FallbackCandidate(FakeClient("b", error=NetworkError("gone"))),
         )
 
 
 async def test_closing_the_answer_closes_the_one_that_is_being_asked():
     good = answering()
-    stream = FallbackClient([Candidate(good)]).stream(plain_request())
+    stream = FallbackClient([FallbackCandidate(good)]).stream(plain_request())
     await anext(stream)
     await stream.aclose()
-    assert good.left == 1
+    assert good.unclaimed_text == 1
 
 
 async def test_the_list_speaks_for_its_first_model_and_closes_all():
     first, second = answering("a"), answering("b")
-    client = FallbackClient([Candidate(first, "m1"), Candidate(second, "m2")])
-    assert (client.name, client.family("x")) == ("a", "a:m1")
+    client = FallbackClient([FallbackCandidate(first, "m1"), FallbackCandidate(second, "m2")])
+    assert (client.name, client.model_family("x")) == ("a", "a:m1")
     await client.aclose()
     assert first.closed
     assert second.closed

@@ -6,13 +6,13 @@ from outrider.providers.anthropic.client import AnthropicWire
 from outrider.providers.google.client import GoogleWire
 from outrider.providers.openai.chat_client import ChatWire
 from outrider.providers.openai.responses_client import ResponsesWire
-from outrider.providers.provider import Wire
+from outrider.providers.provider import WireFormat
 from outrider.types.agents import Provider
 from outrider.types.parts import FilePart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, Prompt, Request
 from outrider.types.tool_state import Attachment
 
-WIRES: dict[str, Wire] = {
+WIRES: dict[str, WireFormat] = {
     "anthropic": AnthropicWire(Provider("p", "anthropic", "k")),
     "google": GoogleWire(Provider("p", "google", "k")),
     "chat": ChatWire(Provider("p", "openai", "k")),
@@ -24,7 +24,7 @@ WORDS = b"cannot read such files"
 
 
 def sent(name: str, *parts: object, model: str = "m") -> bytes:
-    return WIRES[name].call(Request(model, Prompt([ModelMessage("user", parts)]))).body
+    return WIRES[name].build_request(Request(model, Prompt([ModelMessage("user", parts)]))).body
 
 
 @pytest.mark.parametrize("name", WIRES)
@@ -56,4 +56,4 @@ def test_a_picture_that_gemini_cannot_see_does_not_stand_inside_a_response():
     gif = Attachment("image/gif", "AAAA", name="a.gif")
     result = ToolResultPart(tool_use_id="x", content="seen", tool_name="look", attachments=(gif,))
     asked = Request("gemini-3-pro", Prompt([use, ModelMessage("user", (result,))]))
-    assert b'}},{"text":"(a.gif of type image/gif was attached' in WIRES["google"].call(asked).body
+    assert b'}},{"text":"(a.gif of type image/gif was attached' in WIRES["google"].build_request(asked).body

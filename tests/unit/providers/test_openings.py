@@ -8,14 +8,14 @@ from outrider.providers.anthropic.client import AnthropicWire
 from outrider.providers.google.client import GoogleWire
 from outrider.providers.openai.chat_client import ChatWire
 from outrider.providers.openai.responses_client import ResponsesWire
-from outrider.providers.provider import Wire
+from outrider.providers.provider import WireFormat
 from outrider.types.agents import Provider
 from outrider.types.parts import TextPart
 from outrider.types.request import ModelMessage, ModelSettings, Prompt, Request, ToolSpec
 
 READ = ToolSpec("read", "Read a file.", {"type": "object", "properties": {}})
 WRITE = ToolSpec("write", "Write a file.", {"type": "object", "properties": {}})
-WIRES: list[Callable[[], Wire]] = [
+WIRES: list[Callable[[], WireFormat]] = [
     lambda: AnthropicWire(Provider("p", "anthropic", "key")),
     lambda: AnthropicWire(Provider("p", "anthropic", "key", options={"caching": "off"})),
     lambda: ChatWire(Provider("p", "openai", "key")),
@@ -43,10 +43,10 @@ def requests(prompt: Prompt) -> list[Request]:
 
 
 @pytest.mark.parametrize("wire", WIRES)
-def test_a_request_of_a_long_conversation_reads_as_if_it_were_the_first(wire: Callable[[], Wire]):
+def test_a_request_of_a_long_conversation_reads_as_if_it_were_the_first(wire: Callable[[], WireFormat]):
     speaking = wire()
-    remembered = [speaking.call(request).body for request in requests(asked())]
-    fresh = [wire().call(requests(asked())[position]).body for position in range(len(remembered))]
+    remembered = [speaking.build_request(request).body for request in requests(asked())]
+    fresh = [wire().build_request(requests(asked())[position]).body for position in range(len(remembered))]
     assert remembered == fresh
     assert len(set(remembered)) >= 5
 
@@ -56,7 +56,10 @@ def test_several_who_answer_one_prompt_in_turn_each_get_their_own():
     request = Request("claude-sonnet-4-5", prompt, "Be kind.", (READ,), stream=False)
     for _ in range(2):
         for wire in WIRES:
-            assert wire().call(request).body == wire().call(Request("claude-sonnet-4-5", asked(), *_rest(request))).body
+            assert (
+                wire().build_request(request).body
+                == wire().build_request(Request("claude-sonnet-4-5", asked(), *_rest(request))).body
+            )
 
 
 def _rest(request: Request) -> tuple[str | None, tuple[ToolSpec, ...], ModelSettings, bool]:

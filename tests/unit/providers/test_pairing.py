@@ -3,11 +3,11 @@
 import pytest
 
 from outrider.errors import InvalidRequestError
-from outrider.providers.message_rules import RULES, check
+from outrider.providers.message_rules import MESSAGE_RULES, check_messages
 from outrider.types.parts import ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage
 
-KINDS = list(RULES)
+KINDS = list(MESSAGE_RULES)
 
 
 def user(*parts: object) -> ModelMessage:
@@ -39,7 +39,7 @@ GOOD = [
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_good_conversation_is_accepted(kind: str):
-    check(kind, GOOD)
+    check_messages(kind, GOOD)
 
 
 BAD = {
@@ -87,11 +87,11 @@ BAD = {
 def test_a_bad_conversation_is_refused_in_words(messages: list[ModelMessage], words: str, kinds: list[str]):
     for kind in kinds:
         with pytest.raises(InvalidRequestError) as caught:
-            check(kind, messages)
+            check_messages(kind, messages)
         assert words in " ".join(caught.value.details["problems"])
         assert (caught.value.status, caught.value.provider) == (400, kind)
 
 
 @pytest.mark.parametrize(("kind", "allowed"), [("openai", [user(HI), user(HI)]), ("openai-responses", [assistant(OK)])])
 def test_what_only_others_forbid_is_accepted(kind: str, allowed: list[ModelMessage]):
-    check(kind, allowed)
+    check_messages(kind, allowed)

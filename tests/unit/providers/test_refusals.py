@@ -16,7 +16,7 @@ from outrider.errors import (
     RateLimitError,
     ServerError,
 )
-from outrider.providers.error_mapping import asked_wait, refusal
+from outrider.providers.error_mapping import build_provider_error, parse_retry_after
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from outrider.providers.error_mapping import asked_wait, refusal
     ],
 )  # fmt: skip
 def test_without_words_the_status_decides(status: int, expected: type[ProviderError]):
-    error = refusal("", status=status)
+    error = build_provider_error("", status=status)
     assert type(error) is expected
     assert error.status == status
     assert str(status) in error.message
@@ -102,18 +102,22 @@ def test_without_words_the_status_decides(status: int, expected: type[ProviderEr
 def test_names_and_words_say_more_than_the_status(
     status: int | None, type_: str | None, code: str | int | None, message: str, expected: type[ProviderError]
 ):
-    error = refusal(message, status=status, type=type_, code=code)
+    error = build_provider_error(message, status=status, type=type_, code=code)
     assert type(error) is expected
     assert error.message == message
 
 
 def test_the_words_of_a_provider_behind_this_one_count():
-    error = refusal("Provider returned error", status=400, below="This model's maximum context length is 8 tokens.")
+    error = build_provider_error(
+        "Provider returned error", status=400, upstream_message="This model's maximum context length is 8 tokens."
+    )
     assert (type(error), error.message) == (ContextOverflowError, "Provider returned error")
 
 
 def test_exhausted_with_a_time_to_come_back_is_a_rate_limit():
-    error = refusal("You exceeded your current quota", status=429, type="RESOURCE_EXHAUSTED", retry_after=34)
+    error = build_provider_error(
+        "You exceeded your current quota", status=429, type="RESOURCE_EXHAUSTED", retry_after=34
+    )
     assert type(error) is RateLimitError
     assert error.retry_after == 34
 
@@ -131,17 +135,17 @@ def test_exhausted_with_a_time_to_come_back_is_a_rate_limit():
     ],
 )
 def test_the_wait_may_stand_in_the_words(words: str, seconds: float | None):
-    assert refusal(words, status=429).retry_after == (None if seconds is None else pytest.approx(seconds))
-    assert refusal(words, status=429, headers={"retry-after": "9"}).retry_after == 9
+    assert build_provider_error(words, status=429).retry_after == (None if seconds is None else pytest.approx(seconds))
+    assert build_provider_error(words, status=429, headers={"retry-after": "9"}).retry_after == 9
 
 
 @pytest.mark.parametrize(("said", "retryable"), [("true", True), ("false", False), ("False", False)])
 def test_the_provider_may_say_whether_asking_again_helps(said: str, retryable: bool):
-    assert refusal("", status=500, headers={"x-should-retry": said}).retryable is retryable
+    assert build_provider_error("", status=500, headers={"x-should-retry": said}).retryable is retryable
 
 
 def test_a_page_of_a_gateway_is_cut_to_a_readable_length():
-    assert len(refusal("x" * 100_000, status=502).message) < 3000
+    assert len(build_provider_error("x" * 100_000, status=502).message) < 3000
 
 
 @pytest.mark.parametrize(
@@ -168,10 +172,10 @@ def test_a_page_of_a_gateway_is_cut_to_a_readable_length():
     ],
 )
 def test_the_wait_is_read_in_every_form(headers: dict[str, str], seconds: float | None):
-    assert asked_wait(headers, now=1000.0) == seconds
+    assert parse_retry_after(headers, now=1000.0) == seconds
 
 
 def test_a_number_is_no_type():
-    numbered = refusal("no", status=400, code=400)
+    numbered = build_provider_error("no", status=400, code=400)
     assert (numbered.type, numbered.details["code"]) == (None, 400)
-    assert refusal("no", status=400, code="invalid-argument").type == "invalid-argument"
+    assert build_provider_error("no", status=400, code="invalid-argument").type == "invalid-argument"

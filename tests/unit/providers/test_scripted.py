@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from outrider.errors import ConfigurationError, InvalidRequestError, NetworkError, ProviderError, RateLimitError
-from outrider.providers.assembler import Assembler
+from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.scripted import ScriptedClient, call, scripted_client
 from outrider.types.agents import Provider
 from outrider.types.deltas import Answer, Delta, Finish, InputDelta, TextDelta
@@ -20,11 +20,11 @@ def ask(*content: object) -> Request:
 
 
 async def collect(client: ScriptedClient, request: Request) -> tuple[Answer, list[Delta]]:
-    assembler, deltas = Assembler(client.family(request.model)), []
+    assembler, deltas = AnswerAssembler(client.model_family(request.model)), []
     async for delta in client.stream(request):
         assembler.add(delta)
         deltas.append(delta)
-    return assembler.answer(), deltas
+    return assembler.build_answer(), deltas
 
 
 async def test_a_string_is_streamed_in_small_deltas():
@@ -88,11 +88,11 @@ async def test_an_error_is_raised_before_anything_is_said():
 
 
 async def test_an_error_in_the_middle_keeps_what_was_said_and_ends_no_part():
-    assembler = Assembler("scripted")
+    assembler = AnswerAssembler("scripted")
     with pytest.raises(NetworkError):
         async for delta in ScriptedClient([["Hel", NetworkError("gone"), "lo"]]).stream(ask()):
             assembler.add(delta)
-    assert [part.text for part in assembler.parts()] == ["Hel"]
+    assert [part.text for part in assembler.list_parts()] == ["Hel"]
     assert assembler.finish is None
 
 

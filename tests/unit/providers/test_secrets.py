@@ -1,15 +1,15 @@
 """A key that comes back in a provider's words does not get further."""
 
-from outrider.providers.error_mapping import secrets_of, without_secrets
-from outrider.providers.provider import HttpCall
+from outrider.providers.error_mapping import redact_secrets, request_secrets
+from outrider.providers.provider import HttpRequest
 
 
-def call(url: str = "https://x.test/v1", **headers: str) -> HttpCall:
-    return HttpCall(url, {name.replace("_", "-"): value for name, value in headers.items()}, b"")
+def call(url: str = "https://x.test/v1", **headers: str) -> HttpRequest:
+    return HttpRequest(url, {name.replace("_", "-"): value for name, value in headers.items()}, b"")
 
 
 def test_the_keys_of_a_call_are_found_in_headers_and_address():
-    found = secrets_of(
+    found = request_secrets(
         call(
             "https://user:password-1@x.test/?key=query-key&v=1",
             authorization="Bearer header-key",
@@ -22,21 +22,21 @@ def test_the_keys_of_a_call_are_found_in_headers_and_address():
 
 def test_a_key_is_hidden_wherever_it_is_repeated():
     text = "bad header Authorization: Bearer my.own.key.1 (my.own.key.1)"
-    assert without_secrets(text, call(authorization="Bearer my.own.key.1")) == (
+    assert redact_secrets(text, call(authorization="Bearer my.own.key.1")) == (
         "bad header Authorization: Bearer [hidden secret] ([hidden secret])"
     )
 
 
 def test_what_looks_like_somebody_s_key_is_hidden_too():
     text = "Bearer sk-test-SECRET1234567890 and AIzaSyA1234567890123456789012 and sk-ant-api03-abcdefghijklmnop"
-    hidden = without_secrets(text, call())
+    hidden = redact_secrets(text, call())
     assert hidden == "Bearer [hidden secret] and [hidden secret] and [hidden secret]"
 
 
 def test_what_a_provider_masked_itself_stays_readable():
     text = "Incorrect API key provided: sk-inval**************-key. The task sk-learn failed, bearer of news."
-    assert without_secrets(text, call()) == text
+    assert redact_secrets(text, call()) == text
 
 
 def test_a_short_secret_does_not_tear_words_apart():
-    assert without_secrets("the test failed", call(x_api_key="test")) == "the test failed"
+    assert redact_secrets("the test failed", call(x_api_key="test")) == "the test failed"

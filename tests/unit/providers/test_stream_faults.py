@@ -28,9 +28,9 @@ from outrider.errors import (
     StalledStreamError,
 )
 from outrider.models.clients import fallback_client, model_client
-from outrider.providers.assembler import Assembler
+from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.provider import ModelClient
-from outrider.providers.transport.transport import Timeouts
+from outrider.providers.transport.transport import HttpTimeouts
 from outrider.types.agents import Provider, ProviderKind
 from outrider.types.deltas import Retry
 from outrider.types.parts import ReasoningPart, TextPart, ToolPart
@@ -48,7 +48,7 @@ KINDS: dict[str, ProviderKind] = {
 }
 # Where a provider falls silent time runs faster, for its pauses and for our limits alike.
 FASTER = 250
-LIMITS = Timeouts()
+LIMITS = HttpTimeouts()
 TIMEOUTS = {name: getattr(LIMITS, name) / FASTER for name in ("first_byte", "idle", "quiet", "total")}
 OPTIONS: dict[str, Any] = {"retry": {"first_window": 0.02}}
 ERRORS: dict[str, type[OutriderError]] = {
@@ -152,7 +152,7 @@ class Trial:
         self.expected: dict[str, Any] = case["expected"]
         self.server = server
         self.client = client
-        self.kept = Assembler(client.family(REQUEST.model))
+        self.kept = AnswerAssembler(client.model_family(REQUEST.model))
         self.error: OutriderError | None = None
         self.retries: list[str] = []
         self.pace = 0.0
@@ -172,11 +172,11 @@ class Trial:
 
     @property
     def text(self) -> str:
-        return "".join(part.text for part in self.kept.parts() if isinstance(part, TextPart))
+        return "".join(part.text for part in self.kept.list_parts() if isinstance(part, TextPart))
 
     @property
     def calls(self) -> list[ToolPart]:
-        return [part for part in self.kept.parts() if isinstance(part, ToolPart)]
+        return [part for part in self.kept.list_parts() if isinstance(part, ToolPart)]
 
     @property
     def runnable(self) -> list[dict[str, Any]]:
@@ -239,7 +239,7 @@ async def trial(name: str, **options: Any) -> AsyncIterator[Trial]:
         try:
             if first:
                 await tried.ask()
-                tried.kept = Assembler("")
+                tried.kept = AnswerAssembler("")
                 server.requests.clear()
             yield tried
         finally:
@@ -296,7 +296,7 @@ async def test_a_failure_that_cannot_be_mended_ends_cleanly(name: str):
     async with trial(name) as tried:
         await tried.ask()
         assert isinstance(tried.error, ProviderError)
-        assert tried.kept.parts() == []
+        assert tried.kept.list_parts() == []
         tried.holds()
 
 
@@ -377,7 +377,7 @@ async def test_fifty_sessions_that_were_refused_together_come_back_apart(name: s
 
 async def answered(client: ModelClient) -> list[int]:
     """Milliseconds that were waited before each further attempt."""
-    kept, waits = Assembler(""), list[int]()
+    kept, waits = AnswerAssembler(""), list[int]()
     async for delta in client.stream(REQUEST):
         kept.add(delta)
         if isinstance(delta, Retry):
@@ -405,7 +405,7 @@ async def test_a_provider_without_capacity_is_followed_by_the_fallback(name: str
 async def test_thinking_without_a_signature_is_marked_as_such(name: str):
     async with trial(name) as tried:
         await tried.ask()
-        thoughts = [part for part in tried.kept.parts() if isinstance(part, ReasoningPart)]
+        thoughts = [part for part in tried.kept.list_parts() if isinstance(part, ReasoningPart)]
         assert len(thoughts) == 1
         assert "signature" not in thoughts[0].provider_state
 

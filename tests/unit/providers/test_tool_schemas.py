@@ -8,8 +8,8 @@ from outrider.providers.anthropic.client import AnthropicWire
 from outrider.providers.google.client import GoogleWire
 from outrider.providers.openai.chat_client import ChatWire
 from outrider.providers.openai.responses_client import ResponsesWire
-from outrider.providers.provider import Wire
-from outrider.providers.request_body import object_schema, parameters_of
+from outrider.providers.provider import WireFormat
+from outrider.providers.request_body import object_schema, tool_parameters
 from outrider.types.agents import Provider
 from outrider.types.parts import TextPart
 from outrider.types.request import ModelMessage, Prompt, Request, ToolSpec
@@ -45,10 +45,10 @@ def test_the_root_is_an_object_and_lists_say_what_they_hold(given: dict[str, Any
 
 @pytest.mark.parametrize("given", [{"anyOf": 5}, {"allOf": [A], "properties": ["x"]}])
 def test_what_is_no_schema_stays_as_it_is(given: dict[str, Any]):
-    assert parameters_of(ToolSpec("odd", "", given)) is given
+    assert tool_parameters(ToolSpec("odd", "", given)) is given
 
 
-WIRES: list[Wire] = [
+WIRES: list[WireFormat] = [
     AnthropicWire(Provider("p", "anthropic", "k")),
     GoogleWire(Provider("p", "google", "k")),
     ChatWire(Provider("p", "openai", "k")),
@@ -57,15 +57,15 @@ WIRES: list[Wire] = [
 
 
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: type(wire).__name__)
-def test_every_wire_offers_tools_like_this(wire: Wire):
+def test_every_wire_offers_tools_like_this(wire: WireFormat):
     tool = ToolSpec("read", "Read.", {"anyOf": [A]})
-    body = wire.call(Request("m", Prompt([ModelMessage("user", (TextPart("Hi"),))]), tools=(tool,))).body
+    body = wire.build_request(Request("m", Prompt([ModelMessage("user", (TextPart("Hi"),))]), tools=(tool,))).body
     assert b'"anyOf"' not in body
     assert b'"type":"object"' in body
 
 
 @pytest.mark.parametrize("wire", WIRES[2:], ids=lambda wire: type(wire).__name__)
-def test_openai_is_told_that_there_are_no_parameters(wire: Wire):
+def test_openai_is_told_that_there_are_no_parameters(wire: WireFormat):
     tool = ToolSpec("now", "The time.", {"type": "object"})
-    body = wire.call(Request("m", Prompt([ModelMessage("user", (TextPart("Hi"),))]), tools=(tool,))).body
+    body = wire.build_request(Request("m", Prompt([ModelMessage("user", (TextPart("Hi"),))]), tools=(tool,))).body
     assert b'"parameters":{"type":"object","properties":{}}' in body

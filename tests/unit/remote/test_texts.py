@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.remote.mirror import Texts
+from outrider.remote.mirror import TextDeltaTracker
 from outrider.types.events import Event, PartDeltaEvent, PartUpdatedEvent
 from outrider.types.parts import TextPart
 
@@ -19,7 +19,7 @@ def part(text: str) -> TextPart:
 class Reader:
     """Shows what it is told, as a screen or a pipe would."""
 
-    def __init__(self, texts: Texts) -> None:
+    def __init__(self, texts: TextDeltaTracker) -> None:
         self._texts = texts
         self.shown = ""
         self.replaced = False
@@ -39,30 +39,30 @@ steps = st.lists(st.tuples(st.text("ab", min_size=1, max_size=3), st.sampled_fro
 
 @given(steps, st.booleans())
 def test_no_letter_is_missing_or_doubled(steps: list[tuple[str, str]], begun: bool):
-    texts = Texts("s")
+    texts = TextDeltaTracker("s")
     reader = Reader(texts)
     if begun:
-        texts.answer_begins()
+        texts.start_answer()
     whole = last = ""
     heard = True
     for text, then in steps:
         whole += text
         if heard:
-            reader.hear(texts.piece(piece(text)), whole)
+            reader.hear(texts.accept_delta(piece(text)), whole)
         match then:
             case "draft" | "lagging":
                 kept = whole if then == "draft" else last
-                reader.hear(texts.draft(part(kept)), kept)
+                reader.hear(texts.accept_draft(part(kept)), kept)
                 heard = True
             case "break":
-                texts.join_again()
+                texts.mark_reconnected()
                 heard = False  # what comes during a break is not heard
             case _:
                 last = whole
-    reader.hear(texts.whole(part(whole)), whole)
+    reader.hear(texts.finish_text(part(whole)), whole)
     assert reader.shown == whole
     assert not reader.replaced
 
 
 def test_a_text_that_was_never_shown_is_told_by_its_value():
-    assert Texts("s").whole(part("all at once")) == []
+    assert TextDeltaTracker("s").finish_text(part("all at once")) == []

@@ -7,8 +7,8 @@ from typing import Any
 from starlette.requests import Request
 
 from outrider.errors import ServerAwayError
-from outrider.remote.client import place_of, refused
-from outrider.server.routing import Endpoint, answering
+from outrider.remote.client import error_from_response, resolve_server
+from outrider.server.endpoint import ApiEndpoint, make_handler
 
 
 async def test_who_waits_for_an_answer_when_the_server_ends_is_told_to_come_back():
@@ -24,11 +24,11 @@ async def test_who_waits_for_an_answer_when_the_server_ends_is_told_to_come_back
     state = SimpleNamespace(engine=None, feeds=None, peers=None, version="0", background=None, questions=None)
     scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": [], "path_params": {}}
     request = Request({**scope, "app": SimpleNamespace(state=state), "server": ("localhost", 80)}, no_body)
-    endpoint = Endpoint(method="POST", path="/", name="wait", summary="Wait", answer=for_ever)
-    answer = asyncio.create_task(answering(endpoint)(request))
+    endpoint = ApiEndpoint(method="POST", path="/", name="wait", summary="Wait", handler=for_ever)
+    answer = asyncio.create_task(make_handler(endpoint)(request))
     await waiting.wait()
     answer.cancel()
     said = await answer
     assert said.status_code == 503
-    place = place_of("http://localhost", token="t" * 40, environ={"HOME": "/nowhere"})
-    assert isinstance(refused(place, said.status_code, bytes(said.body)), ServerAwayError)
+    place = resolve_server("http://localhost", token="t" * 40, environ={"HOME": "/nowhere"})
+    assert isinstance(error_from_response(place, said.status_code, bytes(said.body)), ServerAwayError)

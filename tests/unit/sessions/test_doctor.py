@@ -39,8 +39,8 @@ def execute(path: Path, statement: str) -> None:
 async def test_a_healthy_store_is_found_healthy_and_left_alone(path: Path):
     await fill(path, "one", "two " * 20_000)
     before = path.read_bytes()
-    health = doctor.check(path)
-    assert health.healthy
+    health = doctor.check_file(path)
+    assert health.is_healthy
     assert health.rows == {"sessions": 2, "messages": 2, "parts": 2, "blobs": 1}
     assert (health.version, health.bytes) == (1, len(before))
     assert path.read_bytes() == before
@@ -51,7 +51,7 @@ async def test_what_hangs_loose_is_found(path: Path):
     execute(path, "DELETE FROM sessions WHERE key = 1")
     execute(path, "DELETE FROM blobs")
     execute(path, "UPDATE parts SET seq = 99 WHERE key = 2")
-    problems = " ".join(doctor.check(path).problems)
+    problems = " ".join(doctor.check_file(path).problems)
     for words in ("1 messages without a session", "large texts that are missing", "past their session's"):
         assert words in problems
 
@@ -59,7 +59,7 @@ async def test_what_hangs_loose_is_found(path: Path):
 async def test_repair_brings_back_a_search_that_lost_its_words(path: Path):
     ids = await fill(path, "the lost word")
     execute(path, "INSERT INTO words (words) VALUES ('delete-all')")
-    assert doctor.repair(path).healthy
+    assert doctor.repair_file(path).is_healthy
     async with SqliteStore(path) as store:
         assert [hit.session_id for hit in await store.search("lost")] == [ids[0], ids[0]]
 
@@ -70,9 +70,9 @@ async def test_compacting_gives_back_what_was_deleted(path: Path):
     async with SqliteStore(path) as store:
         for id in ids[1:]:
             await store.delete(id)
-    assert doctor.compact(path) > 500_000
-    health = doctor.check(path)
-    assert health.healthy
+    assert doctor.compact_file(path) > 500_000
+    health = doctor.check_file(path)
+    assert health.is_healthy
     assert health.rows == {"sessions": 1, "messages": 1, "parts": 1, "blobs": 1}
     for words in noise[1:]:
         assert words[:64].encode() not in path.read_bytes()
@@ -80,7 +80,7 @@ async def test_compacting_gives_back_what_was_deleted(path: Path):
 
 async def test_a_file_that_is_no_database_is_said_to_be_broken(path: Path):
     path.write_bytes(b"nothing of the kind" * 100)
-    assert not doctor.check(path).healthy
-    mended = doctor.repair(path)
-    assert mended.healthy
+    assert not doctor.check_file(path).is_healthy
+    mended = doctor.repair_file(path)
+    assert mended.is_healthy
     assert list(path.parent.glob("*.damaged-*"))

@@ -9,12 +9,12 @@ import pytest
 
 from outrider.errors import InvalidStateTransition, LeaseLostError, StorageFullError
 from outrider.event_bus import EventBus
-from outrider.sessions.journal import FLUSH_SECONDS, Journal, begin, resume
+from outrider.sessions.journal import FLUSH_SECONDS, Journal, create_journal, resume_journal
 from outrider.sessions.leases import LeaseOwner
 from outrider.sessions.memory_store import MemoryStore
-from outrider.sessions.records import InboxItem, Kept, SessionUpdate
+from outrider.sessions.process_identity import current_process
+from outrider.sessions.records import InboxItem, SessionUpdate, StoredValue
 from outrider.sessions.session import Session
-from outrider.sessions.sqlite.owners import this_process
 from outrider.types.events import ErrorEvent, Event, PartDeltaEvent, PartUpdatedEvent
 from outrider.types.messages import Message, text_message
 from outrider.types.parts import TextPart, ToolPart
@@ -33,7 +33,7 @@ class SmallStore(MemoryStore):
     async def append(
         self,
         session_id: str,
-        values: Sequence[Kept],
+        values: Sequence[StoredValue],
         *,
         draft: bool = False,
         **more: Any,
@@ -71,11 +71,11 @@ def pending() -> ToolPart:
 
 
 async def test_a_change_is_kept_before_it_is_applied_and_applied_before_it_is_told(store: SmallStore, bus: EventBus):
-    async with await begin(Session(), store, bus) as journal:
+    async with await create_journal(Session(), store, bus) as journal:
         seen: list[tuple[int, bool]] = []
 
         def look(event: PartUpdatedEvent) -> None:
-            shelf = store._shelves[journal.session.id]
+            shelf = store._sessions[journal.session.id]
             kept = any(part.id in shelf.parts[event.part.message_id] for part in [event.part])
             seen.append((event.seq or 0, kept and journal.session.messages[0].parts[-1] is event.part))
 
@@ -86,7 +86,7 @@ async def test_a_change_is_kept_before_it_is_applied_and_applied_before_it_is_to
 
 
 async def test_what_the_store_holds_is_what_memory_holds(store: SmallStore, bus: EventBus):
-    async with await begin(Session(title="t"), store, bus) as journal:
+    async with await create_journal(Session(title="t"), store, bus) as journal:
         await journal.add_message(text_message("user", "list it"))
         message = await answer(journal)
         call = await journal.put_part(pending(), message)
@@ -95,14 +95,14 @@ async def test_what_the_store_holds_is_what_memory_holds(store: SmallStore, bus:
         message.finish = "stop"
         message.time = type(message.time)(message.time.created, 5)
         await journal.put_message(message)
-        await journal.update(SessionUpdate(title="new"))
+        await journal.update_session(SessionUpdate(title="new"))
         loaded = await store.load(journal.session.id)
         assert loaded.messages == journal.session.messages
         assert journal.session.title == loaded.session.title == "new"
 
 
 async def test_a_call_has_one_end(store: SmallStore, bus: EventBus):
-    async with await begin(Session(), store, bus) as journal:
+    async with await create_journal(Session(), store, bus) as journal:
         message = await answer(journal)
         call = await journal.put_part(pending(), message)
         ended = await journal.put_part(call.with_state(call.state.fail("no", 1, reason="denied")), message)
@@ -115,11 +115,11 @@ async def test_a_call_has_one_end(store: SmallStore, bus: EventBus):
 
 async def test_shown_text_is_stored_after_a_while(store: SmallStore, bus: EventBus):
     assert FLUSH_SECONDS < 0.25
-    async with await begin(Session(), store, bus) as journal:
+    async with await create_journal(Session(), store, bus) as journal:
         message = await answer(journal)
         part = TextPart("Hel")
         part.adopt(message.id, journal.session.id)
-        journal.show(PartDeltaEvent(message_id=message.id, part_id=part.id, delta="Hel"), lambda: part)
+        journal.publish_delta(PartDeltaEvent(message_id=message.id, part_id=part.id, delta="Hel"), lambda: part)
         async with asyncio.timeout(30):
             while not (loaded := await store.load(journal.session.id)).messages[0].parts:
                 await asyncio.sleep(0.01)
@@ -128,7 +128,7 @@ async def test_shown_text_is_stored_after_a_while(store: SmallStore, bus: EventB
 
 
 async def test_shown_text_is_stored_within_4_kib(store: SmallStore, bus: EventBus):
-    async with await begin(Session(), store, bus) as journal:
+    async with await create_journal(Session(), store, bus) as journal:
         message = await answer(journal)
         text, part_id = "", TextPart("").id
         started = time.monotonic()
@@ -136,7 +136,7 @@ async def test_shown_text_is_stored_within_4_kib(store: SmallStore, bus: EventBu
             text += "x" * 100
             part = TextPart(text, id=part_id)
             part.adopt(message.id, journal.session.id)
-            journal.show(
+            journal.publish_delta(
                 PartDeltaEvent(message_id=message.id, part_id=part_id, delta="x" * 100), lambda part=part: part
             )
             await asyncio.sleep(0)
@@ -151,18 +151,18 @@ async def test_shown_text_is_stored_within_4_kib(store: SmallStore, bus: EventBu
 
 
 async def test_closing_keeps_what_was_shown_last(store: SmallStore, bus: EventBus):
-    async with await begin(Session(), store, bus) as journal:
+    async with await create_journal(Session(), store, bus) as journal:
         message = await answer(journal)
         part = TextPart("bye")
         part.adopt(message.id, journal.session.id)
-        journal.show(PartDeltaEvent(message_id=message.id, part_id=part.id, delta="bye"), lambda: part)
+        journal.publish_delta(PartDeltaEvent(message_id=message.id, part_id=part.id, delta="bye"), lambda: part)
     assert (await store.load(journal.session.id)).messages[0].get_text_content() == "bye"
 
 
 async def test_sf_040_on_a_full_disk_changes_wait_in_order_and_are_kept_when_there_is_space(
     store: SmallStore, bus: EventBus, heard: list[Event]
 ):
-    async with await begin(Session(), store, bus) as journal:
+    async with await create_journal(Session(), store, bus) as journal:
         message = await answer(journal)
         call = await journal.put_part(pending(), message)
         store.full = True
@@ -177,13 +177,15 @@ async def test_sf_040_on_a_full_disk_changes_wait_in_order_and_are_kept_when_the
         loaded = await store.load(journal.session.id)
         assert loaded.messages == journal.session.messages
         assert [part.text for part in loaded.messages[0].parts[1:]] == ["one", "three"]
-        assert await journal.retry()
+        assert await journal.retry_writes()
 
 
 async def test_sf_021_an_owner_that_was_replaced_cannot_write_and_is_told(store: SmallStore, bus: EventBus):
-    journal = await begin(Session(), store, bus, holder=LeaseOwner(store, this_process()))
+    journal = await create_journal(Session(), store, bus, lease_owner=LeaseOwner(store, current_process()))
     message = await answer(journal)
-    other = await resume(journal.session.id, store, bus, holder=LeaseOwner(store, this_process()), take_over=True)
+    other = await resume_journal(
+        journal.session.id, store, bus, lease_owner=LeaseOwner(store, current_process()), take_over=True
+    )
     with pytest.raises(LeaseLostError):
         await journal.put_part(TextPart("late"), message)
     assert journal.lost.is_set()
@@ -195,18 +197,18 @@ async def test_sf_021_an_owner_that_was_replaced_cannot_write_and_is_told(store:
 
 async def test_a_lease_is_renewed_while_the_journal_is_open(store: SmallStore, bus: EventBus):
     session = Session()
-    await begin(session, store, bus)
-    lease = await store.acquire(session.id, this_process(), ttl_ms=60)
-    async with Journal(session, store, bus, held=(LeaseOwner(store, this_process()), lease)) as journal:
-        until = store._shelves[session.id].expires
-        while store._shelves[session.id].expires == until:
+    await create_journal(session, store, bus)
+    lease = await store.acquire(session.id, current_process(), ttl_ms=60)
+    async with Journal(session, store, bus, held=(LeaseOwner(store, current_process()), lease)) as journal:
+        until = store._sessions[session.id].expires
+        while store._sessions[session.id].expires == until:
             await asyncio.sleep(0.005)
-        await store.acquire(session.id, this_process(), take_over=True)
+        await store.acquire(session.id, current_process(), take_over=True)
         await asyncio.wait_for(journal.lost.wait(), 30)
 
 
 async def test_sf_026_a_cancelled_writer_leaves_a_change_whole(store: SmallStore, bus: EventBus):
-    async with await begin(Session(), store, bus) as journal:
+    async with await create_journal(Session(), store, bus) as journal:
         store.delay = 0.02
         writing = asyncio.create_task(journal.add_message(text_message("user", "half?")))
         await asyncio.sleep(0.005)
@@ -220,7 +222,7 @@ async def test_sf_026_a_cancelled_writer_leaves_a_change_whole(store: SmallStore
 
 
 async def test_sf_031_many_writers_of_one_session_keep_one_order(store: SmallStore, bus: EventBus):
-    async with await begin(Session(), store, bus) as journal:
+    async with await create_journal(Session(), store, bus) as journal:
         store.delay = 0.001
         async with asyncio.TaskGroup() as group:
             for number in range(20):
@@ -230,17 +232,17 @@ async def test_sf_031_many_writers_of_one_session_keep_one_order(store: SmallSto
 
 
 async def test_an_inbox_item_enters_the_transcript_once(store: SmallStore, bus: EventBus):
-    async with await begin(Session(), store, bus) as journal:
+    async with await create_journal(Session(), store, bus) as journal:
         item = await store.put_inbox(
             InboxItem(session_id=journal.session.id, message=text_message("user", "go left"), delivery="steer")
         )
-        await journal.take(item)
+        await journal.take_inbox_item(item)
         assert await store.inbox(journal.session.id) == []
         assert [message.get_text_content() for message in journal.session.messages] == ["go left"]
 
 
 async def test_resuming_ends_what_was_open_and_does_it_once(store: SmallStore, bus: EventBus):
-    async with await begin(Session(), store, bus) as journal:
+    async with await create_journal(Session(), store, bus) as journal:
         message = await answer(journal)
         for state in ("ready", "running", "asking"):
             call = await journal.put_part(ToolPart(call_id=state, tool="t", state=pending().state), message)
@@ -248,7 +250,9 @@ async def test_resuming_ends_what_was_open_and_does_it_once(store: SmallStore, b
                 await journal.put_part(call.with_state(call.state.start(1)), message)
             elif state == "asking":
                 await journal.put_part(call.update_state(call.state.await_approval()), message)
-    async with await resume(journal.session.id, store, bus, describe=lambda _: "x.txt is now 0 bytes") as resumed:
+    async with await resume_journal(
+        journal.session.id, store, bus, describe=lambda _: "x.txt is now 0 bytes"
+    ) as resumed:
         ready, running, asking = resumed.session.messages[0].parts
         assert (ready.state.reason, ready.state.metadata) == ("interrupted", {"recovered_from": "ready"})
         assert running.state.reason == "interrupted"
@@ -256,7 +260,7 @@ async def test_resuming_ends_what_was_open_and_does_it_once(store: SmallStore, b
         assert "x.txt is now 0 bytes" in running.state.error
         assert asking.state.phase == "awaiting_approval"
     seq = (await store.get(journal.session.id)).seq
-    async with await resume(journal.session.id, store, bus) as again:
+    async with await resume_journal(journal.session.id, store, bus) as again:
         assert again.session.messages == resumed.session.messages
     assert (await store.get(journal.session.id)).seq == seq
 
@@ -264,14 +268,14 @@ async def test_resuming_ends_what_was_open_and_does_it_once(store: SmallStore, b
 async def test_sf_014_calls_left_open_in_the_middle_of_history_are_ended_where_they_stand(
     store: SmallStore, bus: EventBus
 ):
-    async with await begin(Session(), store, bus) as journal:
+    async with await create_journal(Session(), store, bus) as journal:
         message = await answer(journal)
         call = await journal.put_part(pending(), message)
         started = call.state.start(1, metadata={"output": "half of the list"})
         await journal.put_part(call.with_state(started), message)
         for text in ("and then", "and then again"):
             await journal.add_message(text_message("user", text))
-    async with await resume(journal.session.id, store, bus) as resumed:
+    async with await resume_journal(journal.session.id, store, bus) as resumed:
         (ended,) = resumed.session.messages[0].parts
         assert (ended.state.reason, ended.state.metadata["recovered_from"]) == ("interrupted", "running")
         assert "half of the list" in ended.state.error
@@ -283,13 +287,13 @@ async def test_sf_014_calls_left_open_in_the_middle_of_history_are_ended_where_t
 
 
 async def test_sf_004_an_answer_that_was_cut_is_kept_and_marked_incomplete(store: SmallStore, bus: EventBus):
-    journal = await begin(Session(), store, bus)
+    journal = await create_journal(Session(), store, bus)
     message = await answer(journal)
     part = TextPart("half an ans")
     part.adopt(message.id, journal.session.id)
-    journal.show(PartDeltaEvent(message_id=message.id, part_id=part.id, delta=part.text), lambda: part)
+    journal.publish_delta(PartDeltaEvent(message_id=message.id, part_id=part.id, delta=part.text), lambda: part)
     await journal.close()
-    async with await resume(journal.session.id, store, bus) as resumed:
+    async with await resume_journal(journal.session.id, store, bus) as resumed:
         (cut,) = resumed.session.messages
         assert cut.get_text_content() == "half an ans"
         assert cut.error is not None

@@ -7,9 +7,9 @@ import pytest
 
 from outrider.errors import PartValidationError, StorageFullError
 from outrider.event_bus import EventBus
-from outrider.sessions.journal import Journal, begin
+from outrider.sessions.journal import Journal, create_journal
 from outrider.sessions.memory_store import MemoryStore
-from outrider.sessions.records import Kept
+from outrider.sessions.records import StoredValue
 from outrider.sessions.session import Session
 from outrider.types.events import ErrorEvent, PartUpdatedEvent
 from outrider.types.messages import Message, MessageTime
@@ -23,7 +23,7 @@ class CountingStore(MemoryStore):
         self.writes: list[int] = []
         self.full = False
 
-    async def append(self, session_id: str, values: Sequence[Kept], **options) -> int:
+    async def append(self, session_id: str, values: Sequence[StoredValue], **options) -> int:
         await asyncio.sleep(0)
         if self.full:
             raise StorageFullError("no space left")
@@ -36,11 +36,11 @@ class Told:
     def __init__(self) -> None:
         self.store = CountingStore()
         self.bus = EventBus()
-        self.heard: list[tuple[str, int]] = []
-        self.bus.subscribe(PartUpdatedEvent, lambda event: self.heard.append((event.part.text, event.seq)))
+        self.event_classes: list[tuple[str, int]] = []
+        self.bus.subscribe(PartUpdatedEvent, lambda event: self.event_classes.append((event.part.text, event.seq)))
 
     async def journal(self) -> tuple[Journal, Message]:
-        journal = await begin(Session(), self.store, self.bus)
+        journal = await create_journal(Session(), self.store, self.bus)
         message = await journal.add_message(Message("assistant"))
         self.store.writes.clear()
         return journal, message
@@ -63,23 +63,23 @@ async def test_what_comes_together_is_one_write_and_every_part_has_its_own_numbe
         journal.put_part_soon(TextPart("b"), message)
         await journal.put_message(message)
         assert told.store.writes == [3]
-        assert [text for text, _ in told.heard] == await texts(told, journal) == ["a", "b"]
+        assert [text for text, _ in told.event_classes] == await texts(told, journal) == ["a", "b"]
         changes = [change async for change in told.store.changes(journal.session.id, follow=False)]
         numbers = {change.part.text: change.seq for change in changes if hasattr(change, "part")}
-        assert dict(told.heard) == numbers
+        assert dict(told.event_classes) == numbers
 
 
 async def test_what_nobody_waits_for_is_kept_all_the_same(told: Told):
     journal, message = await told.journal()
     async with journal:
         journal.put_part_soon(TextPart("a"), message)
-        journal.keep_soon()
+        journal.flush_soon()
         assert len(message.parts) == 1
-        assert told.heard == []
+        assert told.event_classes == []
         for _ in range(10):
             await asyncio.sleep(0)
         assert await texts(told, journal) == ["a"]
-        assert [text for text, _ in told.heard] == ["a"]
+        assert [text for text, _ in told.event_classes] == ["a"]
 
 
 async def test_one_that_cannot_be_kept_fails_alone_and_the_next_who_waits_hears_of_it(told: Told):
@@ -105,31 +105,31 @@ async def test_a_part_without_a_proper_id_is_refused_at_once(told: Told):
 
 async def test_what_happens_after_a_change_is_told_after_it(told: Told):
     journal, message = await told.journal()
-    told.bus.subscribe(ErrorEvent, lambda event: told.heard.append((event.message, 0)))
+    told.bus.subscribe(ErrorEvent, lambda event: told.event_classes.append((event.message, 0)))
     async with journal:
         journal.put_part_soon(TextPart("a"), message)
-        journal.tell(ErrorEvent(error_type="x", message="after a"))
-        assert told.heard == []
+        journal.publish_event(ErrorEvent(error_type="x", message="after a"))
+        assert told.event_classes == []
         await journal.put_part(TextPart("b"), message)
         assert told.store.writes == [2]
-        journal.tell(ErrorEvent(error_type="x", message="after b"))
-        assert [text for text, _ in told.heard] == ["a", "after a", "b", "after b"]
+        journal.publish_event(ErrorEvent(error_type="x", message="after b"))
+        assert [text for text, _ in told.event_classes] == ["a", "after a", "b", "after b"]
 
 
 async def test_a_full_disk_holds_back_no_news(told: Told):
     journal, message = await told.journal()
-    told.bus.subscribe(ErrorEvent, lambda event: told.heard.append((event.message, 0)))
+    told.bus.subscribe(ErrorEvent, lambda event: told.event_classes.append((event.message, 0)))
     async with journal:
         told.store.full = True
         journal.put_part_soon(TextPart("a"), message)
-        journal.tell(ErrorEvent(error_type="x", message="one"))
+        journal.publish_event(ErrorEvent(error_type="x", message="one"))
         with pytest.raises(StorageFullError):
             await journal.put_part(TextPart("b"), message)
-        journal.tell(ErrorEvent(error_type="x", message="two"))
-        assert {"one", "two"} <= {text for text, _ in told.heard}
+        journal.publish_event(ErrorEvent(error_type="x", message="two"))
+        assert {"one", "two"} <= {text for text, _ in told.event_classes}
         told.store.full = False
-        assert await journal.retry()
-        assert [text for text, _ in told.heard][-2:] == ["a", "b"]
+        assert await journal.retry_writes()
+        assert [text for text, _ in told.event_classes][-2:] == ["a", "b"]
 
 
 async def test_a_full_disk_keeps_everything_waiting_in_its_order(told: Told):
@@ -141,9 +141,9 @@ async def test_a_full_disk_keeps_everything_waiting_in_its_order(told: Told):
             await journal.put_part(TextPart("b"), message)
         assert await texts(told, journal) == []
         told.store.full = False
-        assert await journal.retry()
+        assert await journal.retry_writes()
         assert await texts(told, journal) == ["a", "b"]
-        assert [text for text, _ in told.heard] == ["a", "b"]
+        assert [text for text, _ in told.event_classes] == ["a", "b"]
 
 
 async def test_many_who_write_at_once_are_each_kept_once(told: Told):
@@ -152,13 +152,13 @@ async def test_many_who_write_at_once_are_each_kept_once(told: Told):
         await asyncio.gather(*(journal.put_part(TextPart(str(number)), message) for number in range(20)))
         assert await texts(told, journal) == [str(number) for number in range(20)]
         assert len(told.store.writes) <= 2
-        assert [seq for _, seq in told.heard] == sorted({seq for _, seq in told.heard})
+        assert [seq for _, seq in told.event_classes] == sorted({seq for _, seq in told.event_classes})
 
 
 class AbsentMindedStore(MemoryStore):
     """Keeps at once and says so later."""
 
-    async def append(self, session_id: str, values: Sequence[Kept], **options) -> int:
+    async def append(self, session_id: str, values: Sequence[StoredValue], **options) -> int:
         last = await super().append(session_id, values, **options)
         await asyncio.sleep(0.05)
         return last
@@ -166,7 +166,7 @@ class AbsentMindedStore(MemoryStore):
 
 async def test_what_becomes_known_of_a_message_while_it_is_written_is_kept_as_well():
     store = AbsentMindedStore()
-    async with await begin(Session(), store, EventBus()) as journal:
+    async with await create_journal(Session(), store, EventBus()) as journal:
         message = journal.open_message(Message("assistant"))
         journal.put_part_soon(TextPart("said"), message)
         await asyncio.sleep(0.01)
@@ -177,7 +177,7 @@ async def test_what_becomes_known_of_a_message_while_it_is_written_is_kept_as_we
 
 
 async def test_what_an_answer_begins_with_is_kept_as_well(told: Told):
-    async with await begin(Session(), told.store, told.bus) as journal:
+    async with await create_journal(Session(), told.store, told.bus) as journal:
         message = journal.open_message(Message("assistant", [StepStartPart()]))
         await journal.put_message(message)
         (kept,) = (await told.store.load(journal.session.id)).messages
@@ -196,7 +196,7 @@ class GatedStore(MemoryStore):
         self.gate.set()
         self.full = False
 
-    async def append(self, session_id: str, values: Sequence[Kept], **options) -> int:
+    async def append(self, session_id: str, values: Sequence[StoredValue], **options) -> int:
         if self.full:
             raise StorageFullError("no space left")
         self.asked.set()
@@ -210,7 +210,7 @@ class GatedStore(MemoryStore):
 
 async def test_what_a_thread_tells_of_a_call_while_its_end_is_written_does_not_replace_it():
     store = GatedStore()
-    async with await begin(Session(), store, EventBus()) as journal:
+    async with await create_journal(Session(), store, EventBus()) as journal:
         message = await journal.add_message(Message("assistant"))
         running = ToolPart("call", "tool", ToolPending().start(1))
         await journal.put_part(running, message)
@@ -218,24 +218,24 @@ async def test_what_a_thread_tells_of_a_call_while_its_end_is_written_does_not_r
         ended = running.with_state(running.state.complete("the result", 2))
         end = asyncio.create_task(journal.put_part(ended, message))
         await store.asked.wait()
-        journal.draft(running.id, 1, lambda: running)
+        journal.buffer_draft(running.id, 1, lambda: running)
         store.gate.set()
         await end
-        await journal.flush()
+        await journal.flush_drafts()
         (kept,) = (await store.load(journal.session.id)).messages
         assert [part.ended for part in kept.parts] == [True]
 
 
 async def test_an_attempt_that_is_broken_off_loses_nothing_of_what_a_full_disk_refused():
     store = GatedStore()
-    async with await begin(Session(), store, EventBus()) as journal:
+    async with await create_journal(Session(), store, EventBus()) as journal:
         message = await journal.add_message(Message("assistant"))
         store.full = True
         with pytest.raises(StorageFullError):
             await journal.put_part(TextPart("said"), message)
         store.full = False
         store.shut()
-        attempt = asyncio.create_task(journal.retry())
+        attempt = asyncio.create_task(journal.retry_writes())
         await store.asked.wait()
         attempt.cancel()
         await asyncio.wait([attempt])
@@ -247,12 +247,12 @@ async def test_an_attempt_that_is_broken_off_loses_nothing_of_what_a_full_disk_r
 async def test_whoever_wants_all_to_be_told_waits_for_a_slow_store():
     store, bus, heard = GatedStore(), EventBus(), []
     bus.subscribe(ErrorEvent, lambda event: heard.append(event.message))
-    async with await begin(Session(), store, bus) as journal:
+    async with await create_journal(Session(), store, bus) as journal:
         message = await journal.add_message(Message("assistant"))
         store.shut()
         journal.put_part_soon(TextPart("said"), message)
-        journal.tell(ErrorEvent(error_type="x", message="after it"))
+        journal.publish_event(ErrorEvent(error_type="x", message="after it"))
         asyncio.get_running_loop().call_later(0.05, store.gate.set)
         assert heard == []
-        await journal.told()
+        await journal.flush_events()
         assert heard == ["after it"]

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 from outrider.errors import StoreUnavailableError
 from outrider.event_bus import EventBus
-from outrider.sessions.journal import Journal, begin
-from outrider.sessions.leases import TOGETHER, LeaseOwner
+from outrider.sessions.journal import Journal, create_journal
+from outrider.sessions.leases import RENEWAL_BATCH, LeaseOwner
 from outrider.sessions.memory_store import MemoryStore
-from outrider.sessions.records import Lease, Owner
+from outrider.sessions.process_identity import current_process
+from outrider.sessions.records import Lease, ProcessIdentity
 from outrider.sessions.session import Session
-from outrider.sessions.sqlite.owners import this_process
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.sessions.store import Store
 
@@ -37,7 +37,9 @@ class Quick(MemoryStore):
         self.errors: dict[str, Exception] = {}
         self.gates: dict[str, asyncio.Event] = {}
 
-    async def acquire(self, session_id: str, owner: Owner, *, ttl_ms: int = 90, take_over: bool = False) -> Lease:
+    async def acquire(
+        self, session_id: str, owner: ProcessIdentity, *, ttl_ms: int = 90, take_over: bool = False
+    ) -> Lease:
         return await super().acquire(session_id, owner, ttl_ms=ttl_ms, take_over=take_over)
 
     async def renew(self, lease: Lease) -> Lease:
@@ -50,7 +52,7 @@ class Quick(MemoryStore):
 
 
 async def held(store: Store, holder: LeaseOwner) -> Journal:
-    return await begin(Session(), store, EventBus(), holder=holder)
+    return await create_journal(Session(), store, EventBus(), lease_owner=holder)
 
 
 async def nothing_under_way() -> None:
@@ -59,23 +61,23 @@ async def nothing_under_way() -> None:
 
 
 async def test_a_session_that_is_closed_as_the_beat_begins_is_free(store: Store):
-    holder = LeaseOwner(store, this_process())
+    holder = LeaseOwner(store, current_process())
     for rounds in range(6):
         journal = await held(store, holder)
-        holder.beat()
+        holder.start_renewal()
         for _ in range(rounds):
             await asyncio.sleep(0)
         await journal.close()
         await nothing_under_way()
-        assert await store.acquire(journal.session.id, replace(this_process(), pid=1))
+        assert await store.acquire(journal.session.id, replace(current_process(), pid=1))
 
 
 async def test_closing_waits_for_a_renewal_under_way():
     store = Quick()
-    holder = LeaseOwner(store, this_process())
+    holder = LeaseOwner(store, current_process())
     journal = await held(store, holder)
     gate = store.gates[journal.session.id] = asyncio.Event()
-    holder.beat()
+    holder.start_renewal()
     while not store.renewed:
         await asyncio.sleep(0)
     closing = asyncio.create_task(journal.close())
@@ -84,7 +86,7 @@ async def test_closing_waits_for_a_renewal_under_way():
     assert not closing.done()
     gate.set()
     await closing
-    assert await store.acquire(journal.session.id, replace(this_process(), pid=1))
+    assert await store.acquire(journal.session.id, replace(current_process(), pid=1))
 
 
 @pytest.mark.parametrize("error", [ValueError("a defect"), StoreUnavailableError("busy")])
@@ -92,11 +94,11 @@ async def test_one_that_cannot_be_renewed_does_not_keep_others_from_it(
     error: Exception, caplog: pytest.LogCaptureFixture
 ):
     store = Quick()
-    holder = LeaseOwner(store, this_process())
-    journals = [await held(store, holder) for _ in range(TOGETHER + 1)]
+    holder = LeaseOwner(store, current_process())
+    journals = [await held(store, holder) for _ in range(RENEWAL_BATCH + 1)]
     store.errors[journals[0].session.id] = error
     with caplog.at_level(logging.CRITICAL, "outrider.sessions"):
-        while len(set(store.renewed)) < TOGETHER:  # those beside it, and those that come after
+        while len(set(store.renewed)) < RENEWAL_BATCH:  # those beside it, and those that come after
             await asyncio.sleep(0.01)
     for journal in journals:
         await journal.close()
@@ -104,7 +106,7 @@ async def test_one_that_cannot_be_renewed_does_not_keep_others_from_it(
 
 async def test_leases_are_renewed_as_long_as_they_are_held_and_then_nothing_is_left():
     store = Quick()
-    holder = LeaseOwner(store, this_process())
+    holder = LeaseOwner(store, current_process())
     one, other = await held(store, holder), await held(store, holder)
     while min(store.renewed.count(journal.session.id) for journal in (one, other)) < 2:
         await asyncio.sleep(0.01)

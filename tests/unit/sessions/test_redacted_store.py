@@ -1,9 +1,9 @@
 """A redacted store keeps no secrets, and is otherwise the store behind it."""
 
-from outrider.permissions.redaction.redactor import HIDDEN, Redactor
+from outrider.permissions.redaction.redactor import HIDDEN_SECRET, Redactor
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import InboxItem, SessionUpdate, StoredSession
-from outrider.sessions.redacted_store import RedactedStore, redacted
+from outrider.sessions.redacted_store import RedactedStore, redact_store
 from outrider.sessions.store import Store
 from outrider.types.ids import new_id
 from outrider.types.messages import Message, MessageTime
@@ -18,30 +18,30 @@ READING = {"get", "list", "delete", "clear", "load", "changes", "search", "stati
 
 def test_every_way_to_write_is_watched():
     contract = {name for name in vars(Store) if not name.startswith("_")}
-    watched = {name for name in vars(RedactedStore) if not name.startswith("_")} - {"hides"}
+    watched = {name for name in vars(RedactedStore) if not name.startswith("_")} - {"covers_redactor"}
     assert watched == contract - READING
 
 
 async def test_nothing_that_is_kept_holds_a_secret():
     inner = MemoryStore()
-    store = redacted(inner, Redactor([SECRET]))
+    store = redact_store(inner, Redactor([SECRET]))
     async with store:
         await store.create(StoredSession(id=SESSION, title=f"about {SECRET}"))
-        assert (await store.update(SESSION, SessionUpdate(title=f"still {SECRET}"))).title == f"still {HIDDEN}"
+        assert (await store.update(SESSION, SessionUpdate(title=f"still {SECRET}"))).title == f"still {HIDDEN_SECRET}"
         said = Message("user", [TextPart(f"I say {SECRET}")], time=MessageTime(1))
         said.join(SESSION)
         await store.append(SESSION, [said])
         assert said.get_text_content() == f"I say {SECRET}"
         item = await store.put_inbox(InboxItem(session_id=SESSION, message=Message("user", [TextPart(SECRET)])))
-        assert item.message.get_text_content() == HIDDEN
-        assert (await store.fork(SESSION, title=f"fork of {SECRET}")).title == f"fork of {HIDDEN}"
+        assert item.message.get_text_content() == HIDDEN_SECRET
+        assert (await store.fork(SESSION, title=f"fork of {SECRET}")).title == f"fork of {HIDDEN_SECRET}"
         loaded = await inner.load(SESSION)
-        assert [message.get_text_content() for message in loaded.messages] == [f"I say {HIDDEN}"]
+        assert [message.get_text_content() for message in loaded.messages] == [f"I say {HIDDEN_SECRET}"]
 
 
 async def test_a_draft_is_kept_without_what_may_begin_a_secret():
     inner = MemoryStore()
-    store = redacted(inner, Redactor([SECRET]))
+    store = redact_store(inner, Redactor([SECRET]))
     await store.create(StoredSession(id=SESSION))
     message = Message("assistant", [], time=MessageTime(1))
     message.join(SESSION)
@@ -54,6 +54,6 @@ async def test_a_draft_is_kept_without_what_may_begin_a_secret():
 
 
 def test_a_store_that_hides_enough_is_not_wrapped_again():
-    store = redacted(MemoryStore(), Redactor([SECRET]))
-    assert redacted(store, Redactor()) is store
-    assert redacted(store, Redactor(["another secret value"])) is not store
+    store = redact_store(MemoryStore(), Redactor([SECRET]))
+    assert redact_store(store, Redactor()) is store
+    assert redact_store(store, Redactor(["another secret value"])) is not store

@@ -58,7 +58,7 @@ async def test_a_session_comes_over_as_a_copy(server: Server):
     there, here = MemoryStore(), MemoryStore()
     session = await there.create(StoredSession(title="from afar"))
     server.document = await export_session(there, session.id)
-    (copy,) = (await remote.import_from(here, f"{server.url}/export", key="secret")).sessions
+    (copy,) = (await remote.import_from_url(here, f"{server.url}/export", key="secret")).sessions
     assert (copy.title, copy.id == session.id) == ("from afar", False)
     assert server.seen == [("/export", "Bearer secret")]
 
@@ -67,15 +67,15 @@ async def test_whatever_else_answers_is_refused(server: Server, monkeypatch: pyt
     store = MemoryStore()
     for path in ("/moved", "/nothing"):
         with pytest.raises(StoreUnavailableError, match="answered"):
-            await remote.import_from(store, server.url + path, key="secret")
+            await remote.import_from_url(store, server.url + path, key="secret")
     assert [path for path, _ in server.seen] == ["/moved", "/nothing"]
     server.document = b"<html>"
     with pytest.raises(PartValidationError):
-        await remote.import_from(store, f"{server.url}/export")
-    monkeypatch.setattr(remote, "LIMIT_BYTES", 3)
+        await remote.import_from_url(store, f"{server.url}/export")
+    monkeypatch.setattr(remote, "MAX_EXPORT_BYTES", 3)
     with pytest.raises(StoreError, match="larger"):
-        await remote.import_from(store, f"{server.url}/export")
+        await remote.import_from_url(store, f"{server.url}/export")
     with pytest.raises(StoreError, match="not an http"):
-        await remote.import_from(store, "file:///etc/passwd")
+        await remote.import_from_url(store, "file:///etc/passwd")
     with pytest.raises(StoreUnavailableError):
-        await remote.import_from(store, "http://127.0.0.1:9/x")
+        await remote.import_from_url(store, "http://127.0.0.1:9/x")

@@ -15,9 +15,9 @@ import pytest
 from outrider.errors import PartValidationError, StoreError, StoreVersionError
 from outrider.sessions.export import export_session, import_session
 from outrider.sessions.memory_store import MemoryStore
-from outrider.sessions.records import StoredSession, Transcript
+from outrider.sessions.records import SessionTranscript, StoredSession
 from outrider.sessions.session import SessionTime
-from outrider.sessions.share_page import code, prose, share, visible
+from outrider.sessions.share_page import escape_invisible, render_code, render_markdown, render_share_page
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.codec import UnknownPart
 from outrider.types.ids import new_id
@@ -42,7 +42,7 @@ HOSTILE = "</pre></script><script>alert(1)</script><img src=x onerror=alert(2)>\
 DIFF = "--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-old <b>\n+new\n same"
 
 
-def a_session(hostile: str = "") -> Transcript:
+def a_session(hostile: str = "") -> SessionTranscript:
     session = StoredSession(title=f"Mend it {hostile}", agent="writer", time=SessionTime(START, START + 9000))
     question = Message("user", [TextPart(f"Please mend `x.py`. {hostile}")], time=MessageTime(START))
     answer = Message(
@@ -74,7 +74,7 @@ def a_session(hostile: str = "") -> Transcript:
     )
     for message in (question, answer):
         message.join(session.id)
-    return Transcript(session, [question, answer])
+    return SessionTranscript(session, [question, answer])
 
 
 async def stored(store: MemoryStore | SqliteStore) -> str:
@@ -165,7 +165,7 @@ class Page(HTMLParser):
 
 
 def test_everything_is_on_the_page_and_calls_are_folded():
-    html = share(a_session())
+    html = render_share_page(a_session())
     page = Page(html)
     assert page.open == []
     for words in ("Mend it", "Please mend", "Hm.", "ls", "out", "hologram", "reviewer", "short", "busy", "$0.2500"):
@@ -180,7 +180,7 @@ def test_everything_is_on_the_page_and_calls_are_folded():
 
 
 def test_nothing_on_the_page_is_obeyed():
-    plain, page = Page(share(a_session())), Page(share(a_session(HOSTILE)))
+    plain, page = Page(render_share_page(a_session())), Page(render_share_page(a_session(HOSTILE)))
     assert page.tags == plain.tags
     assert "script" not in page.tags
     assert not [name for name, _ in page.attributes if name.startswith("on")]
@@ -189,7 +189,7 @@ def test_nothing_on_the_page_is_obeyed():
 
 
 def test_the_page_may_load_and_run_nothing():
-    html = share(a_session())
+    html = render_share_page(a_session())
     policy = re.search(r'Content-Security-Policy" content="([^"]+)"', html)[1].replace("&#x27;", "'")
     style = re.search(r"<style>(.*?)</style>", html, re.DOTALL)[1]
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -201,23 +201,23 @@ def test_the_page_may_load_and_run_nothing():
 
 
 def test_an_empty_session_and_a_damaged_one_can_be_shared():
-    assert "A session" in share(Transcript(StoredSession(), []))
+    assert "A session" in render_share_page(SessionTranscript(StoredSession(), []))
 
 
 def test_prose_is_a_little_markdown():
-    assert prose("a\nb\n\nc") == "<p>a<br>b</p><p>c</p>"
-    assert prose("# T\n1. x") == '<h4>T</h4><p class="item">x</p>'
-    assert prose("~~~\n<x>\n") == "<pre>&lt;x&gt;\n</pre>"
-    assert prose("`<a>` **b**") == "<p><code>&lt;a&gt;</code> <strong>b</strong></p>"
-    assert prose("javascript:alert(1)") == "<p>javascript:alert(1)</p>"
-    assert code("plain") == "<pre>plain</pre>"
-    assert visible("a\u202eb\tc\n") == "a\\u202eb\tc\n"
+    assert render_markdown("a\nb\n\nc") == "<p>a<br>b</p><p>c</p>"
+    assert render_markdown("# T\n1. x") == '<h4>T</h4><p class="item">x</p>'
+    assert render_markdown("~~~\n<x>\n") == "<pre>&lt;x&gt;\n</pre>"
+    assert render_markdown("`<a>` **b**") == "<p><code>&lt;a&gt;</code> <strong>b</strong></p>"
+    assert render_markdown("javascript:alert(1)") == "<p>javascript:alert(1)</p>"
+    assert render_code("plain") == "<pre>plain</pre>"
+    assert escape_invisible("a\u202eb\tc\n") == "a\\u202eb\tc\n"
 
 
 @pytest.mark.skipif(not shutil.which("chromium"), reason="needs Chromium to draw the page")
 def test_a_real_browser_draws_the_page_without_complaint(tmp_path: Path):
     file = tmp_path / "share.html"
-    file.write_text(share(a_session(HOSTILE)), encoding="utf-8")
+    file.write_text(render_share_page(a_session(HOSTILE)), encoding="utf-8")
     command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
     done = subprocess.run(
         [*command, f"--user-data-dir={tmp_path / 'profile'}", file.as_uri()],

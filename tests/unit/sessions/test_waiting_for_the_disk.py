@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from outrider.sessions.database_files import file_system_type
 from outrider.sessions.sqlite import writer as pen
-from outrider.sessions.sqlite.files import file_system
 from outrider.sessions.sqlite.recovery import open_file
-from outrider.sessions.sqlite.writer import Writer
+from outrider.sessions.sqlite.writer import DatabaseWriter
 
 
 class Disk:
@@ -37,8 +37,8 @@ async def until(is_so: Callable[[], bool]) -> None:
 async def test_a_commit_while_earlier_ones_reach_the_disk_follows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     disk, path = Disk(), tmp_path / "sessions.db"
     monkeypatch.setattr(pen, "_sync", disk.sync)
-    open_file(path, file_system)
-    writer = Writer(path, lambda _: False)
+    open_file(path, file_system_type)
+    writer = DatabaseWriter(path, lambda _: False)
     try:
         await writer.run(lambda db: db.execute("PRAGMA user_version = 98"), synced=False)
         await until(disk.reached.is_set)

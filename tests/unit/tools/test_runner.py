@@ -19,8 +19,8 @@ from outrider import (
     ToolPending,
     ToolResult,
 )
-from outrider.tools.runner import OutputCap, Runner
-from outrider.tools.tool import named
+from outrider.tools.runner import OutputCap, ToolRunner
+from outrider.tools.tool import tools_by_name
 from outrider.types.tool_state import ToolRunning
 
 
@@ -45,7 +45,7 @@ def call(tool: str, **arguments: object) -> ToolPart:
 
 async def run(tool: Tool, part: ToolPart | None = None, **options: object) -> tuple[ToolPart, Ledger]:
     ledger = Ledger()
-    runner = Runner(named([tool]), ledger.record, **options)  # pyright: ignore[reportArgumentType]
+    runner = ToolRunner(tools_by_name([tool]), ledger.record, **options)  # pyright: ignore[reportArgumentType]
     return await runner.run(part or call(tool.name), ToolContext()), ledger
 
 
@@ -53,7 +53,7 @@ async def test_a_call_is_recorded_as_running_before_its_tool_starts():
     ledger = Ledger()
     seen: list[list[str]] = []
     tool = Tool(lambda: seen.append(ledger.statuses), name="look")
-    await Runner(named([tool]), ledger.record).run(call("look"), ToolContext())
+    await ToolRunner(tools_by_name([tool]), ledger.record).run(call("look"), ToolContext())
     assert seen == [["running"]]
     assert ledger.statuses == ["running", "completed"]
 
@@ -134,7 +134,7 @@ async def test_a_call_that_is_cancelled_as_soon_as_it_is_recorded_ends_and_its_t
             await asyncio.sleep(0)
 
     tool = Tool(lambda: started.append(1), name="start")
-    task = asyncio.create_task(Runner(named([tool]), record).run(call("start"), ToolContext()))
+    task = asyncio.create_task(ToolRunner(tools_by_name([tool]), record).run(call("start"), ToolContext()))
     with pytest.raises(asyncio.CancelledError):
         await task
     assert ledger.statuses == ["running", "error"]
@@ -152,7 +152,7 @@ async def test_a_cancelled_call_is_recorded_as_canceled_with_its_output_so_far_a
         await asyncio.sleep(10)
 
     ledger = Ledger()
-    task = asyncio.ensure_future(Runner(named([slow]), ledger.record).run(call("slow"), ToolContext()))
+    task = asyncio.ensure_future(ToolRunner(tools_by_name([slow]), ledger.record).run(call("slow"), ToolContext()))
     await started.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -194,7 +194,7 @@ async def test_a_long_output_is_cut_in_the_middle_and_kept_whole_in_a_file(tmp_p
         return path
 
     whole = "\n".join(f"line {number}" for number in range(100_000))
-    part, _ = await run(Tool(lambda: whole, name="t"), cap=OutputCap(2_000, 100), save=save)
+    part, _ = await run(Tool(lambda: whole, name="t"), output_cap=OutputCap(2_000, 100), save_output=save)
     assert isinstance(part.state, ToolCompleted)
     output = part.state.output
     assert output.startswith("line 0\nline 1\n")
@@ -206,9 +206,9 @@ async def test_a_long_output_is_cut_in_the_middle_and_kept_whole_in_a_file(tmp_p
 
 
 async def test_one_very_long_line_is_cut_too():
-    part, _ = await run(Tool(lambda: "x" * 1_000_000, name="t"), cap=OutputCap(2_000, 100))
+    part, _ = await run(Tool(lambda: "x" * 1_000_000, name="t"), output_cap=OutputCap(2_000, 100))
     assert len(part.state.output) < 2_300  # pyright: ignore[reportAttributeAccessIssue]
-    assert "the rest could not be kept" in part.state.output  # pyright: ignore[reportAttributeAccessIssue]
+    assert "the rest could not be stored" in part.state.output  # pyright: ignore[reportAttributeAccessIssue]
 
 
 async def test_partial_output_is_bounded():
@@ -232,7 +232,7 @@ async def test_progress_reaches_the_one_who_watches():
         return "done"
 
     ledger = Ledger()
-    part = await Runner(named([work]), ledger.record).run(call("work"), ToolContext(report=heard.append))
+    part = await ToolRunner(tools_by_name([work]), ledger.record).run(call("work"), ToolContext(report=heard.append))
     assert heard == [Progress("a", title="half")]
     assert part.state.title == "half"  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -250,7 +250,7 @@ async def test_what_a_running_call_has_written_is_given_to_be_kept():
         pass
 
     part = ToolPart("c", "slow", ToolPending(phase="ready"))
-    runner = Runner({"slow": slow}, record, draft=lambda id, size, now: drafts.append((id, size, now())))
+    runner = ToolRunner({"slow": slow}, record, save_draft=lambda id, size, now: drafts.append((id, size, now())))
     await runner.run(part, ToolContext())
     assert [(id, size) for id, size, _ in drafts] == [(part.id, 4), (part.id, 4)]
     last = drafts[-1][2].state

@@ -5,8 +5,8 @@ from decimal import Decimal
 
 import pytest
 
-from outrider.tracing.event_record import cost_text, duration_text, fit, one_line, visible, width_of
-from outrider.tracing.render import draw
+from outrider.tracing.event_record import cost_text, duration_text, fit_width, one_line, visible, width_of
+from outrider.tracing.render import render_tree
 from outrider.tracing.span import Span
 from outrider.tracing.trace import Trace
 from outrider.types.events import (
@@ -160,7 +160,7 @@ def test_a_very_deep_tree_stays_on_the_page():
 
 
 def test_what_a_log_dropped_is_said_below_the_tree():
-    assert "7 older records were dropped" in draw(Span("run", "run", start=0, last=0, status="ok"), dropped=7)
+    assert "7 older records were dropped" in render_tree(Span("run", "run", start=0, last=0, status="ok"), dropped=7)
 
 
 @pytest.mark.parametrize(
@@ -181,10 +181,10 @@ def test_costs_are_written_for_people(cost: str, text: str):
 
 
 def test_text_is_cut_by_columns_not_by_characters():
-    assert fit("日本語テキスト", 7) == "日本語…"
-    assert fit("short", 7) == "short"
-    assert fit("anything", 2, "...") == ".."
-    assert width_of(fit("é" * 50, 10)) <= 10
+    assert fit_width("日本語テキスト", 7) == "日本語…"
+    assert fit_width("short", 7) == "short"
+    assert fit_width("anything", 2, "...") == ".."
+    assert width_of(fit_width("é" * 50, 10)) <= 10
 
 
 def test_a_cut_line_says_that_it_was_cut():

@@ -68,7 +68,7 @@ def test_spans_know_their_times_and_results():
     large, read, reviewer = root.children
     assert (root.start, root.end, root.duration, root.result) == (1_000, 3_000, 2_000, "done")
     assert (large.start, large.duration, large.outcome) == (1_010, 1_000, "tool_use")
-    assert (read.duration, read.result, read.given) == (30, "text", {"path": "a"})
+    assert (read.duration, read.result, read.tool_input) == (30, "text", {"path": "a"})
     assert (reviewer.duration, reviewer.result) == (540, "fine")
     assert root.details["message"] == "write"
 
@@ -266,7 +266,7 @@ def test_the_tool_call_that_calls_an_agent_is_drawn_as_that_agent():
         LoopCompletedEvent(timestamp=10, termination_reason="completed", **WRITER),
     ).root
     assert shape(root) == ["writer", ["reviewer", ["small"]]]
-    assert root.children[0].given == {"agent_name": "reviewer"}
+    assert root.children[0].tool_input == {"agent_name": "reviewer"}
 
 
 def test_an_agent_may_stand_below_the_tool_call_that_called_it():

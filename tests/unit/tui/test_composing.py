@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-from outrider.tui.commands import CHOICES, find
-from outrider.tui.completion import attachments, complete, dropped_path, matching
-from outrider.tui.composer import History, Pastes
+from outrider.tui.commands import COMMAND_CHOICES, find_command
+from outrider.tui.completion import complete_word, dropped_path, find_attachments, match_names
+from outrider.tui.composer import InputHistory, PasteBuffer
 
 PNG = bytes.fromhex("89504e470d0a1a0a")
 FILES = ["README.md", "src/cart.py", "src/long name.py", "tests/test_cart.py"]
 
 
 def choices(line: str, *, first: bool = True) -> list[str]:
-    found = complete(line, len(line), first=first, commands=CHOICES, files=FILES)
+    found = complete_word(line, len(line), is_first_line=first, commands=COMMAND_CHOICES, files=FILES)
     return [choice.text for choice in found.choices] if found else []
 
 
@@ -27,56 +27,56 @@ def test_an_at_sign_completes_files_anywhere():
 
 
 def test_a_file_is_found_by_some_of_its_letters():
-    assert matching("tcpy", FILES) == ["tests/test_cart.py"]
+    assert match_names("tcpy", FILES) == ["tests/test_cart.py"]
 
 
 def test_commands_are_found_by_an_unambiguous_beginning():
-    assert find("/comp")[0].name == "compact"
-    assert find("/mode plan")[1] == "plan"
-    assert find("/co") is None
-    assert find("/nothing") is None
+    assert find_command("/comp")[0].name == "compact"
+    assert find_command("/mode plan")[1] == "plan"
+    assert find_command("/co") is None
+    assert find_command("/nothing") is None
 
 
 def test_history_survives_and_comes_back_with_what_was_being_written(tmp_path: Path):
-    history = History(tmp_path, Path("/ws"))
+    history = InputHistory(tmp_path, Path("/ws"))
     for said in ("one", "two\nlines", "two\nlines"):
         history.add(said)
-    again = History(tmp_path, Path("/ws"))
-    assert again.older("draft") == "two\nlines"
-    assert again.older("") == "one"
-    assert again.older("") is None
-    assert again.newer() == "two\nlines"
-    assert again.newer() == "draft"
-    assert History(tmp_path, Path("/other")).older("") is None
+    again = InputHistory(tmp_path, Path("/ws"))
+    assert again.step_back("draft") == "two\nlines"
+    assert again.step_back("") == "one"
+    assert again.step_back("") is None
+    assert again.step_forward() == "two\nlines"
+    assert again.step_forward() == "draft"
+    assert InputHistory(tmp_path, Path("/other")).step_back("") is None
 
 
 def test_a_history_that_a_crash_cut_off_is_read_as_far_as_it_goes(tmp_path: Path):
-    History(tmp_path, Path("/ws")).add("kept")
+    InputHistory(tmp_path, Path("/ws")).add("kept")
     (file,) = tmp_path.iterdir()
     file.write_bytes(file.read_bytes() + b'"cut o')
-    assert History(tmp_path, Path("/ws")).older("") == "kept"
+    assert InputHistory(tmp_path, Path("/ws")).step_back("") == "kept"
 
 
 def test_a_history_that_cannot_be_kept_is_one_for_this_time(tmp_path: Path):
     (tmp_path / "file").write_text("no folder")
-    history = History(tmp_path / "file", Path("/ws"))
+    history = InputHistory(tmp_path / "file", Path("/ws"))
     history.add("said")
-    assert history.older("") == "said"
+    assert history.step_back("") == "said"
 
 
 def test_a_long_paste_is_a_mark_until_it_is_sent():
-    pastes = Pastes()
+    pastes = PasteBuffer()
     text = "\n".join(f"line {number}" for number in range(50))
-    mark = pastes.take(text)
+    mark = pastes.shorten_paste(text)
     assert mark == "[pasted #1: 50 lines]"
-    assert pastes.put_in(f"see {mark}!") == f"see {text}!"
-    assert pastes.take("short") == "short"
+    assert pastes.expand_marks(f"see {mark}!") == f"see {text}!"
+    assert pastes.shorten_paste("short") == "short"
 
 
 def test_images_that_are_named_go_along_and_other_files_are_left_to_the_tools(tmp_path: Path):
     (tmp_path / "shot.png").write_bytes(PNG)
     (tmp_path / "notes.txt").write_text("x")
-    files, complaints = attachments("see @shot.png, and @notes.txt and @missing.png", tmp_path)
+    files, complaints = find_attachments("see @shot.png, and @notes.txt and @missing.png", tmp_path)
     assert [file.filename for file in files] == ["shot.png"]
     assert files[0].url.startswith("data:image/png;base64,")
     assert complaints == []

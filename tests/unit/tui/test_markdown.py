@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.tui.rendering.markdown import Flow, markdown
+from outrider.tui.rendering.markdown import MarkdownStream, markdown_lines
 from outrider.tui.theme import DARK
 
 DOCUMENT = """# Title
@@ -36,14 +36,14 @@ The end.
 
 
 def plain(text: str, width: int = 40) -> list[str]:
-    return [line.plain.rstrip() for line in markdown(text, width, DARK)]
+    return [line.plain.rstrip() for line in markdown_lines(text, width, DARK)]
 
 
 def streamed(text: str, piece: int, width: int = 40) -> list[str]:
-    flow = Flow(width, DARK)
+    flow = MarkdownStream(width, DARK)
     strips = []
     for end in range(0, len(text) + piece, piece):
-        strips = flow.lines(text[:end])
+        strips = flow.render(text[:end])
     return [strip.text.rstrip() for strip in strips]
 
 
@@ -82,19 +82,19 @@ def test_whatever_is_written_streams_to_the_same_end(rows):
 
 def test_a_very_long_block_of_code_is_not_made_anew_for_every_piece():
     text = "```python\n" + "value = compute(1, 'two')\n" * 3000
-    flow = Flow(80, DARK)
+    flow = MarkdownStream(80, DARK)
     start = time.process_time()
-    flow.lines(text)
+    flow.render(text)
     whole = time.process_time() - start
     for number in range(10):
-        strips = flow.lines(text + "more = 1\n" * number)
+        strips = flow.render(text + "more = 1\n" * number)
     assert time.process_time() - start - whole < 5 * whole  # ten more pieces cost less than ten times the whole
     assert len(strips) >= 3000
 
 
 def test_control_sequences_never_become_lines():
     text = "red \x1b[31mwords\x1b[0m and \x1b]0;title\x07 a bell\x07, `\x1b[2J`\n\n```\n\x1b[H\n```\n"
-    for strip in Flow(60, DARK).lines(text):
+    for strip in MarkdownStream(60, DARK).render(text):
         assert "\x1b" not in strip.text
         assert "\x07" not in strip.text
 
@@ -110,9 +110,9 @@ def test_a_table_with_more_columns_than_a_narrow_screen_has_room_for_is_told_row
     text = (
         "| name | a | b | c | d | cost |\n|---|---|---|---|---|---|\n| one | 1 | 2 | 3 | 4 | very dear |\n| two | 5 |"
     )
-    told = [row.plain.rstrip() for row in markdown(text, 30, DARK)]
+    told = [row.plain.rstrip() for row in markdown_lines(text, 30, DARK)]
     assert told[:2] == ["─" * 30, "name  one"]
     assert "cost  very dear" in told
     assert "name  two" in told
-    wide = [row.plain.rstrip() for row in markdown(text, 80, DARK)]
+    wide = [row.plain.rstrip() for row in markdown_lines(text, 80, DARK)]
     assert wide[0].split() == ["name", "a", "b", "c", "d", "cost"]

@@ -13,16 +13,16 @@ from textual.widgets import Static
 
 from outrider.engine.frontend import AskedQuestion
 from outrider.tui import dialogs as panels
-from outrider.tui.commands import CHOICES
-from outrider.tui.completion import Completions
-from outrider.tui.composer import Composer, History
-from outrider.tui.conversation import ChildAgent, ChildProcess, SideActivity, Todo
+from outrider.tui.commands import COMMAND_CHOICES
+from outrider.tui.completion import CompletionList
+from outrider.tui.composer import Composer, InputHistory
+from outrider.tui.conversation import ChildAgent, ChildProcess, SideActivity, TodoItem
 from outrider.tui.dialogs import ApprovalPanel, ApprovalView, ChoicePanel, DialogQueue, QuestionPanel
-from outrider.tui.entries import AssistantEntry, Entry, NoticeEntry, ToolCallEntry, UserEntry
-from outrider.tui.theme import DARK, LIGHT, theme
-from outrider.tui.widgets.modals import Item, Picker
+from outrider.tui.entries import AssistantEntry, NoticeEntry, ToolCallEntry, TranscriptEntry, UserEntry
+from outrider.tui.theme import DARK, LIGHT, build_theme
+from outrider.tui.widgets.modals import PickerItem, PickerScreen
 from outrider.tui.widgets.side_panel import side_lines
-from outrider.tui.widgets.transcript import Transcript
+from outrider.tui.widgets.transcript import TranscriptWidget
 from outrider.types.parts import ToolPart
 from outrider.types.tool_state import EndedTime, ToolCompleted
 
@@ -33,7 +33,7 @@ class Stage(App[None]):
     def __init__(self, *widgets: Any) -> None:
         super().__init__()
         for palette in (DARK, LIGHT):
-            self.register_theme(theme(palette))
+            self.register_theme(build_theme(palette))
         self.theme = "outrider-dark"
         self._widgets = widgets
 
@@ -41,11 +41,11 @@ class Stage(App[None]):
         yield from self._widgets
 
 
-def shown(transcript: Transcript) -> list[str]:
+def shown(transcript: TranscriptWidget) -> list[str]:
     return [transcript.render_line(y).text.rstrip() for y in range(transcript.size.height)]
 
 
-def words(number: int) -> list[Entry]:
+def words(number: int) -> list[TranscriptEntry]:
     return [AssistantEntry(f"w{n}", f"m{n}", f"paragraph {n}", open=False) for n in range(number)]
 
 
@@ -58,27 +58,27 @@ async def laid_out(pilot: Pilot[None], true: Callable[[], bool]) -> None:
 
 
 async def test_the_transcript_stays_at_its_end_and_leaves_those_alone_who_scrolled_up():
-    transcript = Transcript()
+    transcript = TranscriptWidget()
     async with Stage(transcript).run_test(size=(60, 20)) as pilot:
         transcript.display = True
         await pilot.pause()
         entries = words(100)
-        transcript.show(entries)
+        transcript.show_entries(entries)
         await pilot.pause()
         assert "paragraph 99" in "\n".join(shown(transcript))
         transcript.scroll_to(y=40, animate=False, immediate=True)
         await pilot.pause()
         before = shown(transcript)
-        transcript.show([*entries, AssistantEntry("new", "m", "more", open=False)])
+        transcript.show_entries([*entries, AssistantEntry("new", "m", "more", open=False)])
         await pilot.pause()
         assert shown(transcript) == before
 
 
 async def test_the_end_stays_in_view_when_a_question_takes_room_below():
-    transcript, below = Transcript(), Static()
+    transcript, below = TranscriptWidget(), Static()
     async with Stage(transcript, below).run_test(size=(60, 20)) as pilot:
         transcript.display = True
-        transcript.show(words(100))
+        transcript.show_entries(words(100))
         for height in (2, 10):
             below.styles.height = height
             await laid_out(pilot, lambda height=height: transcript.size.height == 20 - height)
@@ -90,17 +90,17 @@ async def test_the_end_stays_in_view_when_a_question_takes_room_below():
 
 
 async def test_older_entries_at_the_top_do_not_move_what_is_read():
-    transcript = Transcript()
+    transcript = TranscriptWidget()
     async with Stage(transcript).run_test(size=(60, 20)) as pilot:
         transcript.display = True
         await pilot.pause()
         entries = words(60)
-        transcript.show(entries[30:])
+        transcript.show_entries(entries[30:])
         await pilot.pause()
         transcript.scroll_to(y=3, animate=False, immediate=True)
         await pilot.pause()
         before = shown(transcript)
-        transcript.show(entries)
+        transcript.show_entries(entries)
         await pilot.pause()
         assert shown(transcript) == before
 
@@ -108,23 +108,23 @@ async def test_older_entries_at_the_top_do_not_move_what_is_read():
 async def test_a_click_unfolds_what_is_long():
     output = "\n".join(f"row {n}" for n in range(40))
     part = ToolPart(call_id="c", tool="shell", state=ToolCompleted({"command": "seq 40"}, output, EndedTime(0, 1)))
-    transcript = Transcript()
+    transcript = TranscriptWidget()
     async with Stage(transcript).run_test(size=(60, 60)) as pilot:
         transcript.display = True
         await pilot.pause()
-        transcript.show([ToolCallEntry(part)])
+        transcript.show_entries([ToolCallEntry(part)])
         await pilot.pause()
         assert "… 32 lines above" in "\n".join(shown(transcript))
         assert "row 39" in "\n".join(shown(transcript))
-        await pilot.click(Transcript, offset=(5, 2))
+        await pilot.click(TranscriptWidget, offset=(5, 2))
         await pilot.pause()
         assert "row 0" in "\n".join(shown(transcript))
 
 
 @pytest.mark.parametrize("width", [20, 40, 120])
 async def test_no_line_is_wider_than_the_screen(width):
-    transcript = Transcript()
-    entries: list[Entry] = [
+    transcript = TranscriptWidget()
+    entries: list[TranscriptEntry] = [
         UserEntry("s", "a long sentence of a person " * 5),
         AssistantEntry("w", "", "`" + "x" * 200 + "`\n\n| a | b |\n|---|---|\n| " + "long " * 9 + " | y |", open=False),
         NoticeEntry("n", "something went wrong " * 8, "bad"),
@@ -136,9 +136,9 @@ async def test_no_line_is_wider_than_the_screen(width):
     async with Stage(transcript).run_test(size=(width, 80)) as pilot:
         transcript.display = True
         await pilot.pause()
-        transcript.show(entries)
+        transcript.show_entries(entries)
         await pilot.pause()
-        room = transcript.room
+        room = transcript.text_width
         assert all(len(row) <= room for row in shown(transcript))
 
 
@@ -150,7 +150,7 @@ async def test_a_key_that_was_meant_for_something_else_does_not_answer(monkeypat
         answers.append((answer, said))
 
     async with Stage(asking).run_test(size=(80, 30)) as pilot:
-        await asking.put(
+        await asking.add_panel(
             ApprovalPanel(ApprovalView("a1", "shell", {"command": "ls"}, "why", ("shell(ls)",), True)), taken
         )
         monkeypatch.setattr(panels, "ARMED_AFTER", 3600.0)
@@ -160,7 +160,7 @@ async def test_a_key_that_was_meant_for_something_else_does_not_answer(monkeypat
         await pilot.press("y")
         await pilot.pause()
         assert answers == [("once", "")]
-        assert not asking.open
+        assert not asking.is_open
 
 
 async def test_questions_wait_for_their_turn_and_one_answered_elsewhere_goes(monkeypatch: pytest.MonkeyPatch):
@@ -176,7 +176,7 @@ async def test_questions_wait_for_their_turn_and_one_answered_elsewhere_goes(mon
 
     async with Stage(asking).run_test(size=(80, 30)) as pilot:
         for name in ("one", "two", "three"):
-            await asking.put(ApprovalPanel(ApprovalView(name, "shell", {"command": name}, "why")), taking(name))
+            await asking.add_panel(ApprovalPanel(ApprovalView(name, "shell", {"command": name}, "why")), taking(name))
         await asking.drop_approvals("two")
         await pilot.pause()
         await pilot.press("n")
@@ -192,19 +192,19 @@ async def test_several_answers_may_be_chosen_where_the_question_allows_it(monkey
     asked = AskedQuestion("q", "s", "Which?", ("red", "blue", "green"), multiple=True)
     asking, panel = DialogQueue(), QuestionPanel(asked)
     async with Stage(asking).run_test(size=(80, 30)) as pilot:
-        waiting = pilot.app.run_worker(asking.ask(panel))
+        waiting = pilot.app.run_worker(asking.ask_and_wait(panel))
         await pilot.pause()
         await pilot.press("1", "3", "1", "1", "enter")
         await waiting.wait()
-    assert panel.answers(*waiting.result) == ("green", "red")
+    assert panel.collect_answers(*waiting.result) == ("green", "red")
 
 
 async def test_a_list_is_filtered_by_what_is_typed():
     app = Stage()
     chosen: list[str | None] = []
     async with app.run_test(size=(80, 30)) as pilot:
-        items = [Item(f"m{n}", f"model {n}", "[bold]note[/]") for n in range(300)]
-        await app.push_screen(Picker("Model", items, "m3"), chosen.append)
+        items = [PickerItem(f"m{n}", f"model {n}", "[bold]note[/]") for n in range(300)]
+        await app.push_screen(PickerScreen("Model", items, "m3"), chosen.append)
         await pilot.pause()
         await pilot.press(*"el 299", "enter")
         await pilot.pause()
@@ -215,11 +215,11 @@ async def test_keys_that_come_at_once_do_not_take_what_was_offered_for_less():
     sent: list[str] = []
 
     class Field(Stage):
-        def on_composer_sent(self, event: Composer.Sent) -> None:
+        def on_composer_submitted(self, event: Composer.Submitted) -> None:
             sent.append(event.text)
 
-    completions = Completions()
-    composer = Composer(completions, History(None, Path("/ws")), CHOICES)
+    completions = CompletionList()
+    composer = Composer(completions, InputHistory(None, Path("/ws")), COMMAND_CHOICES)
     async with Field(composer, completions).run_test(size=(60, 20)) as pilot:
         composer.focus()
         await pilot.press("slash", *"mode")
@@ -232,7 +232,7 @@ async def test_keys_that_come_at_once_do_not_take_what_was_offered_for_less():
 
 def test_the_side_panel_tells_the_state_of_everything_that_runs():
     beside = SideActivity(lambda: 0.0)
-    beside.todos = (Todo("find it", "completed"), Todo("mend it", "in_progress"))
+    beside.todos = (TodoItem("find it", "completed"), TodoItem("mend it", "in_progress"))
     beside.agents["s2"] = ChildAgent("c1", "reviewer", "look", "s2", 0.0, "asking", "shell")
     beside.processes["p1"] = ChildProcess("p1", "npm start\x1b[2J", 0.0, backgrounded=True)
     text = "\n".join(line.plain for line in side_lines(beside, 30, DARK, 65.0))
@@ -249,10 +249,12 @@ async def test_leaving_a_session_answers_no_call_and_lets_nobody_wait_for_a_choi
         answers.append(answer)
 
     async with Stage(asking).run_test(size=(80, 30)) as pilot:
-        await asking.put(ApprovalPanel(ApprovalView("a1", "shell", {"command": "ls"}, "why")), taken)
-        choice = pilot.app.run_worker(asking.ask(ChoicePanel("Sure?", "Really?", (panels.Key("y", "yes", "yes"),))))
+        await asking.add_panel(ApprovalPanel(ApprovalView("a1", "shell", {"command": "ls"}, "why")), taken)
+        choice = pilot.app.run_worker(
+            asking.ask_and_wait(ChoicePanel("Sure?", "Really?", (panels.AnswerKey("y", "yes", "yes"),)))
+        )
         await pilot.pause()
-        await asking.leave()
+        await asking.leave_session()
         await choice.wait()
     assert answers == []
     assert choice.result == ("", "")

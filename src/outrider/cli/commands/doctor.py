@@ -1,4 +1,4 @@
-"""Everything that has to be in order, looked at."""
+"""`outrider doctor`: checks versions, folders, store, settings, providers, tools and terminal."""
 
 import asyncio
 import os
@@ -7,58 +7,65 @@ from collections.abc import Iterator
 
 import msgspec
 
-from outrider.cli import registry as exits
-from outrider.cli.main import version
+from outrider.cli import exit_codes
+from outrider.cli.main import program_version
 from outrider.cli.output import Console
-from outrider.cli.setup import folders
+from outrider.cli.setup import user_folders
 from outrider.config.settings import Settings, read_settings
 from outrider.engine import diagnostics as health
-from outrider.engine.diagnostics import Finding, reached
+from outrider.engine.diagnostics import DiagnosticFinding, check_network
 from outrider.errors import OutriderError
 
-_MARKS = {"ok": ("✓", "green"), "note": ("·", "yellow"), "problem": ("✗", "red")}
+_STATUS_MARKS = {"ok": ("✓", "green"), "note": ("·", "yellow"), "problem": ("✗", "red")}
 
 
-def execute(arguments: Namespace) -> int:
+def run_doctor(arguments: Namespace) -> int:
+    """Print the findings, as text or JSON; the exit code is FAILURE if any finding is a problem."""
     console, healthy = Console(), True
-    for finding in _findings(arguments, console):
+    for finding in _run_checks(arguments, console):
         healthy = healthy and finding.status != "problem"
         if arguments.json:
             console.print(msgspec.json.encode(finding).decode())
             continue
-        mark, style = _MARKS[finding.status]
+        mark, style = _STATUS_MARKS[finding.status]
         console.print(f"{mark} {finding.name}: {finding.says}", "" if finding.status == "ok" else style)
         for line in finding.remedy.splitlines():
             console.print(f"    {line}")
-    return exits.DONE if healthy else exits.FAILED
+    return exit_codes.SUCCESS if healthy else exit_codes.FAILURE
 
 
-def _findings(arguments: Namespace, console: Console) -> Iterator[Finding]:
-    yield from health.versions(version())
-    yield from health.places(folders())
-    yield from health.store(folders().store, repair=arguments.repair, compact=arguments.compact)
+def _run_checks(arguments: Namespace, console: Console) -> Iterator[DiagnosticFinding]:
+    """Yield findings one by one, so that the user sees progress. Invalid settings skip the checks that need them."""
+    yield from health.check_versions(program_version())
+    yield from health.check_folders(user_folders())
+    yield from health.check_store(user_folders().store_file, repair=arguments.repair, compact=arguments.compact)
     try:
         settings = read_settings(cwd=arguments.cwd)
     except OutriderError as error:
-        yield Finding("settings", "problem", str(error), "mend the file, or see `outrider config path`")
+        yield DiagnosticFinding(
+            "settings", "problem", str(error), "fix the file; `outrider config path` prints its path"
+        )
     else:
-        yield from health.providers(settings)
-        yield from health.tools(settings, os.environ)
-        yield from asyncio.run(_network(settings)) if arguments.network else ()
-    yield _terminal(console)
+        yield from health.check_providers(settings)
+        yield from health.check_tools(settings, os.environ)
+        yield from asyncio.run(_check_providers(settings)) if arguments.network else ()
+    yield _check_terminal(console)
 
 
-async def _network(settings: Settings) -> list[Finding]:
+async def _check_providers(settings: Settings) -> list[DiagnosticFinding]:
+    """Request the model list of every provider concurrently."""
     async with asyncio.TaskGroup() as tasks:
-        asked = [tasks.create_task(reached(provider)) for provider in settings.providers]
-    return [task.result() for task in asked]
+        checks = [tasks.create_task(check_network(provider)) for provider in settings.providers]
+    return [task.result() for task in checks]
 
 
-def _terminal(console: Console) -> Finding:
+def _check_terminal(console: Console) -> DiagnosticFinding:
     encoding = (console.out.encoding or "").lower()
     if encoding not in ("utf-8", "utf8"):
-        return Finding("terminal", "note", f"it takes {encoding}", "set LANG to a UTF-8 locale, such as C.UTF-8")
+        return DiagnosticFinding(
+            "terminal", "note", f"its encoding is {encoding}", "set LANG to a UTF-8 locale, such as C.UTF-8"
+        )
     if not console.out_is_terminal:
-        return Finding("terminal", "ok", "stdout is not a terminal now")
-    colours = "without colours" if console.is_plain else "with colours"
-    return Finding("terminal", "ok", f"{console.width} columns, {colours}")
+        return DiagnosticFinding("terminal", "ok", "stdout is not a terminal")
+    colours = "without colors" if console.is_plain else "with colors"
+    return DiagnosticFinding("terminal", "ok", f"{console.width} columns, {colours}")

@@ -1,4 +1,4 @@
-"""What the commands do that submit runs and order them about."""
+"""`outrider jobs`: submits, schedules, lists, shows, answers, cancels and retries background runs."""
 
 from argparse import ArgumentTypeError, Namespace
 from contextlib import suppress
@@ -9,40 +9,49 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from outrider.cli import registry as exits
-from outrider.cli.commands.jobs_common import named, several, tell, tell_rows, used, warn_left_alone, with_jobs
-from outrider.cli.commands.jobs_follow import follow
-from outrider.cli.commands.worker import ensure
-from outrider.cli.output import Console, counted, table
-from outrider.cli.parser import seconds
-from outrider.cli.setup import folders, settings_of
+from outrider.cli import exit_codes
+from outrider.cli.commands.jobs_common import (
+    find_run,
+    format_usage,
+    match_count_text,
+    print_run_table,
+    print_runs,
+    run_with_jobs,
+    warn_without_worker,
+)
+from outrider.cli.commands.jobs_follow import follow_run
+from outrider.cli.commands.worker import ensure_worker_running
+from outrider.cli.output import Console, format_count, format_table
+from outrider.cli.parser import parse_duration
+from outrider.cli.setup import settings_from_arguments, user_folders
 from outrider.engine.archive import short_id
 from outrider.errors import ConfigurationError, OutriderError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from outrider.background.jobs import Jobs, Order, Place
+    from outrider.background.jobs import JobClient, JobOptions, QueuePlacement
     from outrider.background.records import Run
-    from outrider.background.reports import Report
+    from outrider.background.reports import JobReport
     from outrider.background.schedules import Schedule
     from outrider.config.settings import Settings
     from outrider.engine.archive import Approval
-    from outrider.project.sandbox import Worktree
+    from outrider.project.sandbox import RunWorktree
 
 
-def order_of(arguments: Namespace, settings: "Settings", *, place: "Place") -> "Order":
-    from outrider.background.records import Terms
+def build_job_options(arguments: Namespace, settings: "Settings", *, placement: "QueuePlacement") -> "JobOptions":
+    """Return the keyword arguments of a submitted or scheduled run. The worker reads the other settings itself."""
+    from outrider.background.records import JobOverrides
 
     return {
         "workspace": str(settings.workspace),
         "agent": arguments.agent or "",
         "mode": arguments.mode or "background",
         "limits": settings.limits,
-        "place": place,
+        "place": placement,
         "worktree": arguments.worktree,
         "webhook": arguments.webhook or "",
-        "terms": Terms(
+        "terms": JobOverrides(
             model=arguments.model or "",
             allow=tuple(arguments.allow),
             ask=tuple(arguments.ask),
@@ -51,308 +60,351 @@ def order_of(arguments: Namespace, settings: "Settings", *, place: "Place") -> "
     }
 
 
-async def place_of(arguments: Namespace, jobs: "Jobs") -> "Place":
-    from outrider.background.jobs import Place
+async def choose_placement(arguments: Namespace, jobs: "JobClient") -> "QueuePlacement":
+    """Return the queue placement of a run. `--after` is either a time or the id of a run to wait for."""
+    from outrider.background.jobs import QueuePlacement
 
-    place, after = Place(queue=arguments.queue, user=getuser(), priority=arguments.priority), arguments.after
+    placement, after = (
+        QueuePlacement(queue=arguments.queue, user=getuser(), priority=arguments.priority),
+        arguments.after,
+    )
     if not after:
-        return place
-    wait = None if await _is_run(jobs, after) else _wait(after, datetime.now().astimezone())
-    if wait is not None:
-        return msgspec.structs.replace(place, after=wait)
+        return placement
+    delay = None if await _is_run(jobs, after) else _delay_until(after, datetime.now().astimezone())
+    if delay is not None:
+        return msgspec.structs.replace(placement, after=delay)
     try:
-        return msgspec.structs.replace(place, after_run=(await named(jobs, after)).id)
+        return msgspec.structs.replace(placement, after_run=(await find_run(jobs, after)).id)
     except OutriderError as problem:
         hint = "--after takes a time (90s, 15m, 2h, 22:30, 2026-12-01T07:00) or the id of a run"
-        raise ConfigurationError(f"{hint}, and {problem}") from None
+        raise ConfigurationError(f"{hint}, but {problem}") from None
 
 
-async def _is_run(jobs: "Jobs", name: str) -> bool:
-    """An id as it is shown may look like a number of seconds."""
-    return len(name) >= 8 and any(run.id.endswith(name) for run in await jobs.list(limit=1000))
+async def _is_run(jobs: "JobClient", name: str) -> bool:
+    """Whether `name` is the end of a run id. Checked before times, since a short id may consist of digits only."""
+    return len(name) >= 8 and any(run.id.endswith(name) for run in await jobs.list_runs(limit=1000))
 
 
-def _wait(after: str, now: datetime) -> float | None:
-    """Seconds until then; None for what is no time, and so perhaps the id of a run."""
+def _delay_until(after: str, now: datetime) -> float | None:
+    """Return the seconds until the time `after`, or None if it is not a time (it may be a run id)."""
     with suppress(ArgumentTypeError):
-        return seconds(after)
+        return parse_duration(after)
     with suppress(ValueError):
         clock = datetime.strptime(after, "%H:%M").time()
         at = datetime.combine(now, clock, now.tzinfo)
         return ((at if at > now else at + timedelta(days=1)) - now).total_seconds()
     with suppress(ValueError):
         at = datetime.fromisoformat(after)
-        return max(at.timestamp() - now.timestamp(), 0.001)  # one without a zone is of this machine's
+        return max(at.timestamp() - now.timestamp(), 0.001)  # without a zone: local time
     return None
 
 
-def warn_of_what_is_missing(arguments: Namespace, settings: "Settings") -> None:
-    from outrider.background.worktrees import uncommitted
+def warn_about_uncommitted_changes(arguments: Namespace, settings: "Settings") -> None:
+    """Warn that a worktree does not contain uncommitted changes."""
+    from outrider.background.worktrees import count_uncommitted
 
-    if arguments.worktree and (changed := uncommitted(str(settings.workspace))):
-        Console().say(f"The run begins with the last commit, without {counted(changed, 'uncommitted change')}.")
+    if arguments.worktree and (changed := count_uncommitted(str(settings.workspace))):
+        Console().print_stderr(
+            f"The run starts from the last commit, without {format_count(changed, 'uncommitted change')}."
+        )
 
 
-def warn_of_questions(arguments: Namespace) -> None:
+def warn_about_ask_rules(arguments: Namespace) -> None:
+    """Warn that `--ask` rules deny calls in background mode."""
     if arguments.ask and (arguments.mode or "background") == "background":
-        Console().say("In background mode nobody is asked: what --ask names is refused. With --mode agent it is asked.")
+        Console().print_stderr(
+            "Background mode asks no questions: calls that match --ask are denied. To be asked, use --mode agent."
+        )
 
 
-def schedule(arguments: Namespace) -> int:
-    settings = settings_of(arguments)
+def schedule_run(arguments: Namespace) -> int:
+    """Create a schedule and print it."""
+    settings = settings_from_arguments(arguments)
 
-    async def work(jobs: "Jobs") -> "Schedule":
-        from outrider.background.jobs import Place
+    async def create_schedule(jobs: "JobClient") -> "Schedule":
+        from outrider.background.jobs import QueuePlacement
 
-        place = Place(queue=arguments.queue, user=getuser(), priority=arguments.priority)
-        order = order_of(arguments, settings, place=place)
-        return await jobs.schedule(arguments.cron, arguments.prompt, timezone=arguments.timezone, **order)
+        placement = QueuePlacement(queue=arguments.queue, user=getuser(), priority=arguments.priority)
+        options = build_job_options(arguments, settings, placement=placement)
+        return await jobs.add_schedule(arguments.cron, arguments.prompt, timezone=arguments.timezone, **options)
 
-    made = with_jobs(arguments, work)
-    warn_of_questions(arguments)
-    ensure(arguments, settings)
-    return _tell(arguments, [made])
-
-
-def schedules(arguments: Namespace) -> int:
-    return _tell(arguments, with_jobs(arguments, lambda jobs: jobs.schedules()))
+    schedule = run_with_jobs(arguments, create_schedule)
+    warn_about_ask_rules(arguments)
+    ensure_worker_running(arguments, settings)
+    return _print_schedules(arguments, [schedule])
 
 
-def pause(arguments: Namespace) -> int:
-    async def work(jobs: "Jobs") -> "Schedule":
-        return await jobs.pause_schedule((await _named(jobs, arguments.schedule)).id)
-
-    return _tell(arguments, [with_jobs(arguments, work)])
+def list_schedules(arguments: Namespace) -> int:
+    """Print all schedules."""
+    return _print_schedules(arguments, run_with_jobs(arguments, lambda jobs: jobs.list_schedules()))
 
 
-def resume(arguments: Namespace) -> int:
-    async def work(jobs: "Jobs") -> "Schedule":
-        return await jobs.resume_schedule((await _named(jobs, arguments.schedule)).id)
+def pause_schedule(arguments: Namespace) -> int:
+    async def pause_found(jobs: "JobClient") -> "Schedule":
+        return await jobs.pause_schedule((await _find_schedule(jobs, arguments.schedule)).id)
 
-    resumed = with_jobs(arguments, work)
-    ensure(arguments)
-    return _tell(arguments, [resumed])
+    return _print_schedules(arguments, [run_with_jobs(arguments, pause_found)])
 
 
-def unschedule(arguments: Namespace) -> int:
-    async def work(jobs: "Jobs") -> "Schedule":
-        found = await _named(jobs, arguments.schedule)
-        await jobs.unschedule(found.id)
+def resume_schedule(arguments: Namespace) -> int:
+    async def resume_found(jobs: "JobClient") -> "Schedule":
+        return await jobs.resume_schedule((await _find_schedule(jobs, arguments.schedule)).id)
+
+    schedule = run_with_jobs(arguments, resume_found)
+    ensure_worker_running(arguments)
+    return _print_schedules(arguments, [schedule])
+
+
+def delete_schedule(arguments: Namespace) -> int:
+    async def delete_found(jobs: "JobClient") -> "Schedule":
+        found = await _find_schedule(jobs, arguments.schedule)
+        await jobs.remove_schedule(found.id)
         return found
 
-    ended = with_jobs(arguments, work)
-    Console().say(f"{short_id(ended.id)} is no longer submitted.")
-    return exits.DONE
+    schedule = run_with_jobs(arguments, delete_found)
+    Console().print_stderr(f"{short_id(schedule.id)} is deleted.")
+    return exit_codes.SUCCESS
 
 
-async def _named(jobs: "Jobs", name: str) -> "Schedule":
-    found = [one for one in await jobs.schedules() if one.id.endswith(name)]
+async def _find_schedule(jobs: "JobClient", name: str) -> "Schedule":
+    """Return the schedule whose id ends with `name`. Raises OutriderError unless exactly one matches."""
+    found = [schedule for schedule in await jobs.list_schedules() if schedule.id.endswith(name)]
     if len(found) != 1:
-        raise OutriderError(f"{several(len(found), 'schedule')} an id that ends with {name!r}")
+        raise OutriderError(f"{match_count_text(len(found), 'schedule')} an id that ends with {name!r}")
     return found[0]
 
 
-def _tell(arguments: Namespace, found: "Sequence[Schedule]") -> int:
+def _print_schedules(arguments: Namespace, schedules: "Sequence[Schedule]") -> int:
     console = Console()
     if arguments.json:
-        for one in found:
-            console.print(msgspec.json.encode(one).decode())
-        return exits.DONE
-    if not found:
-        console.say(
-            "Nothing is scheduled. Schedule something: outrider jobs schedule '0 7 * * *' 'look for dead links'"
+        for schedule in schedules:
+            console.print(msgspec.json.encode(schedule).decode())
+        return exit_codes.SUCCESS
+    if not schedules:
+        console.print_stderr(
+            "There are no schedules. Create one: outrider jobs schedule '0 7 * * *' 'look for dead links'"
         )
-        return exits.DONE
-    rows = [(short_id(one.id), one.cron, _time(one), one.prompt) for one in found]
-    for line in table(("schedule", "cron", "next", "prompt"), rows, console.width):
+        return exit_codes.SUCCESS
+    rows = [
+        (short_id(schedule.id), schedule.cron, _format_next_time(schedule), schedule.prompt) for schedule in schedules
+    ]
+    for line in format_table(("schedule", "cron", "next", "prompt"), rows, console.width):
         console.print(line)
-    return exits.DONE
+    return exit_codes.SUCCESS
 
 
-def _time(one: "Schedule") -> str:
+def _format_next_time(schedule: "Schedule") -> str:
+    """Return the next time of a schedule in its time zone."""
     from zoneinfo import ZoneInfo
 
-    if one.paused:
+    if schedule.paused:
         return "paused"
-    return f"{datetime.fromtimestamp(one.due / 1000, ZoneInfo(one.timezone)):%Y-%m-%d %H:%M} {one.timezone}"
+    return (
+        f"{datetime.fromtimestamp(schedule.due / 1000, ZoneInfo(schedule.timezone)):%Y-%m-%d %H:%M} {schedule.timezone}"
+    )
 
 
-def submit(arguments: Namespace) -> int:
-    settings = settings_of(arguments)
+def submit_run(arguments: Namespace) -> int:
+    """Submit a run and print it, or follow it with `--wait`."""
+    settings = settings_from_arguments(arguments)
 
-    async def work(jobs: "Jobs") -> "Run":
-        order = order_of(arguments, settings, place=await place_of(arguments, jobs))
-        return await jobs.submit(arguments.prompt, **order)
+    async def submit_prompt(jobs: "JobClient") -> "Run":
+        options = build_job_options(arguments, settings, placement=await choose_placement(arguments, jobs))
+        return await jobs.submit_run(arguments.prompt, **options)
 
-    run = with_jobs(arguments, work)
-    warn_of_what_is_missing(arguments, settings)
-    warn_of_questions(arguments)
-    ensure(arguments, settings)
+    run = run_with_jobs(arguments, submit_prompt)
+    warn_about_uncommitted_changes(arguments, settings)
+    warn_about_ask_rules(arguments)
+    ensure_worker_running(arguments, settings)
     if arguments.wait:
-        return follow(Namespace(**{**vars(arguments), "run": run.id, "after": 0}))
-    code = tell(arguments, [run])
+        return follow_run(Namespace(**{**vars(arguments), "run": run.id, "after": 0}))
+    code = print_runs(arguments, [run])
     if not arguments.json:
-        Console().say(f"Watch it: outrider jobs follow {short_id(run.id)}")
+        Console().print_stderr(f"Follow it: outrider jobs follow {short_id(run.id)}")
     return code
 
 
 def list_runs(arguments: Namespace) -> int:
-    async def work(jobs: "Jobs") -> "Sequence[Run]":
-        runs = await jobs.list(limit=arguments.limit)
-        await warn_left_alone(jobs, runs)
+    """Print the newest runs, with a hint for runs that wait for approval."""
+
+    async def load_runs(jobs: "JobClient") -> "Sequence[Run]":
+        runs = await jobs.list_runs(limit=arguments.limit)
+        await warn_without_worker(jobs, runs)
         return runs
 
-    runs = with_jobs(arguments, work)
-    code = tell(arguments, runs)
+    runs = run_with_jobs(arguments, load_runs)
+    code = print_runs(arguments, runs)
     waiting = [short_id(run.id) for run in runs if run.state == "waiting"]
     if waiting and not arguments.json:
-        Console().say(f"Waiting for an answer: {', '.join(waiting)}. See `outrider jobs show {waiting[0]}`.")
+        Console().print_stderr(f"Waiting for an answer: {', '.join(waiting)}. See `outrider jobs show {waiting[0]}`.")
     return code
 
 
-def cancel(arguments: Namespace) -> int:
-    async def work(jobs: "Jobs") -> "tuple[Run, bool]":
-        run = await named(jobs, arguments.run)
+def cancel_run(arguments: Namespace) -> int:
+    """Cancel a run. If it has open calls, a worker is needed to end them."""
+
+    async def cancel_found(jobs: "JobClient") -> "tuple[Run, bool]":
+        run = await find_run(jobs, arguments.run)
         if run.is_over:
-            Console().say(f"It was {run.state} already.")
-        return await jobs.cancel(run.id), await jobs.is_left_open(run.id)
+            Console().print_stderr(f"The run is already {run.state}.")
+        return await jobs.cancel_run(run.id), await jobs.needs_cleanup(run.id)
 
-    run, left_open = with_jobs(arguments, work)
+    run, left_open = run_with_jobs(arguments, cancel_found)
     if left_open:
-        ensure(arguments)
-    return tell(arguments, [run])
+        ensure_worker_running(arguments)
+    return print_runs(arguments, [run])
 
 
-def retry(arguments: Namespace) -> int:
-    async def work(jobs: "Jobs") -> "Run":
-        return await jobs.retry((await named(jobs, arguments.run)).id)
+def retry_run(arguments: Namespace) -> int:
+    """Resume a failed or canceled run."""
 
-    run = with_jobs(arguments, work)
-    ensure(arguments)
-    return tell(arguments, [run])
+    async def retry_found(jobs: "JobClient") -> "Run":
+        return await jobs.retry_run((await find_run(jobs, arguments.run)).id)
 
-
-def approve(arguments: Namespace) -> int:
-    return _answered(arguments, allow=True)
+    run = run_with_jobs(arguments, retry_found)
+    ensure_worker_running(arguments)
+    return print_runs(arguments, [run])
 
 
-def deny(arguments: Namespace) -> int:
-    return _answered(arguments, allow=False)
+def approve_calls(arguments: Namespace) -> int:
+    return _answer_approvals(arguments, allow=True)
 
 
-def _answered(arguments: Namespace, *, allow: bool) -> int:
-    async def work(jobs: "Jobs") -> "Run":
-        run = await named(jobs, arguments.run)
-        questions = await jobs.approvals(run.id)
-        if not questions:
-            raise OutriderError(f"the run {short_id(run.id)} waits for no answer")
-        for question in questions:
-            Console().say(
-                f"{'yes' if allow else 'no'} to {question.tool} {msgspec.json.encode(question.input).decode()}"
+def deny_calls(arguments: Namespace) -> int:
+    return _answer_approvals(arguments, allow=False)
+
+
+def _answer_approvals(arguments: Namespace, *, allow: bool) -> int:
+    """Answer all open approvals of a run, and start a worker, since a waiting run has none."""
+
+    async def answer_open_approvals(jobs: "JobClient") -> "Run":
+        run = await find_run(jobs, arguments.run)
+        approvals = await jobs.open_approvals(run.id)
+        if not approvals:
+            raise OutriderError(f"run {short_id(run.id)} is not waiting for approval")
+        for approval in approvals:
+            Console().print_stderr(
+                f"{'approved' if allow else 'denied'}: {approval.tool} {msgspec.json.encode(approval.input).decode()}"
             )
-            await jobs.approve(question.id, allow=allow, by="the command line")
+            await jobs.answer_approval(approval.id, allow=allow, by="the command line")
         return run
 
-    run = with_jobs(arguments, work)
-    ensure(arguments)
+    run = run_with_jobs(arguments, answer_open_approvals)
+    ensure_worker_running(arguments)
     if arguments.json:
-        return tell(arguments, [run])
-    Console().say(f"It goes on. Watch it: outrider jobs follow {short_id(run.id)}")
-    return exits.DONE
+        return print_runs(arguments, [run])
+    Console().print_stderr(f"The run resumes. Follow it: outrider jobs follow {short_id(run.id)}")
+    return exit_codes.SUCCESS
 
 
-def show(arguments: Namespace) -> int:
-    async def work(jobs: "Jobs") -> "tuple[Run, Worktree | None, Report | None, Sequence[Approval], str]":
-        run = await named(jobs, arguments.run)
-        trace = (await jobs.trace(run.id)).format_tree() if arguments.trace else ""
-        await warn_left_alone(jobs, [run])
-        return run, await jobs.worktree(run.id), await jobs.report(run.id), await jobs.approvals(run.id), trace
+def show_run(arguments: Namespace) -> int:
+    """Print the state, approvals, result and worktree of a run; or its diff or trace."""
+
+    async def load_details(
+        jobs: "JobClient",
+    ) -> "tuple[Run, RunWorktree | None, JobReport | None, Sequence[Approval], str]":
+        run = await find_run(jobs, arguments.run)
+        trace = (await jobs.load_trace(run.id)).format_tree() if arguments.trace else ""
+        await warn_without_worker(jobs, [run])
+        return (
+            run,
+            await jobs.get_worktree(run.id),
+            await jobs.get_report(run.id),
+            await jobs.open_approvals(run.id),
+            trace,
+        )
 
     console = Console()
-    run, tree, report, questions, trace = with_jobs(arguments, work)
+    run, tree, report, questions, trace = run_with_jobs(arguments, load_details)
     diff = report.changes.diff if report and report.changes else ""
     if arguments.json:
-        console.print(_json(run, tree, report, {"trace": trace} if trace else {}))
+        console.print(_encode_details(run, tree, report, {"trace": trace} if trace else {}))
     elif arguments.diff or arguments.trace:
         console.write("\n".join(text.rstrip("\n") for text in (diff if arguments.diff else "", trace) if text) + "\n")
     else:
-        tell_rows(console, [run])
-        for line in [*_beginning(run), *_questions(run, questions), *_ending(run, report), *_place(run, tree)]:
+        print_run_table(console, [run])
+        for line in [
+            *_start_lines(run),
+            *_approval_lines(run, questions),
+            *_outcome_lines(run, report),
+            *_worktree_lines(run, tree),
+        ]:
             console.print(line)
-    return exits.DONE
+    return exit_codes.SUCCESS
 
 
-def clean(arguments: Namespace) -> int:
-    """What was committed stays on its branch, and everything is committed when a run ends."""
+def remove_worktree(arguments: Namespace) -> int:
+    """Remove the worktree of an ended run. Its branch keeps the changes: a run commits everything when it ends."""
 
-    async def work(jobs: "Jobs") -> "Worktree":
-        from outrider.background.worktrees import Worktrees
+    async def find_and_remove(jobs: "JobClient") -> "RunWorktree":
+        from outrider.background.worktrees import WorktreeManager
 
-        run = await named(jobs, arguments.run)
-        tree, worktrees = await jobs.worktree(run.id), Worktrees(folders())
+        run = await find_run(jobs, arguments.run)
+        tree, worktrees = await jobs.get_worktree(run.id), WorktreeManager(user_folders())
         if not run.is_over:
-            raise OutriderError(f"this run is {run.state}; cancel it first")
-        if tree is None or not worktrees.holds(tree):
-            raise OutriderError("this run has no worktree on this machine")
-        worktrees.remove(tree)
+            raise OutriderError(f"the run is {run.state}; cancel it first")
+        if tree is None or not worktrees.exists_here(tree):
+            raise OutriderError("the run has no worktree on this machine")
+        worktrees.remove_worktree(tree)
         return tree
 
-    tree = with_jobs(arguments, work)
-    Console().say(f"Removed {tree.path}. What the run did stays on the branch {tree.branch}.")
-    return exits.DONE
+    tree = run_with_jobs(arguments, find_and_remove)
+    Console().print_stderr(f"Removed {tree.path}. The changes are kept on the branch {tree.branch}.")
+    return exit_codes.SUCCESS
 
 
-def _ending(run: "Run", report: "Report | None") -> list[str]:
+def _outcome_lines(run: "Run", report: "JobReport | None") -> list[str]:
+    """Return the usage so far, or the result, error and changed files of an ended run."""
     outcome = report.outcome if report else run.outcome
     if outcome is None:
         return []
     if not run.is_over:
-        return ["", f"{used(outcome)} so far"]
-    lines = ["", f"{used(outcome)}, ended with: {outcome.reason}", outcome.error or outcome.output]
+        return ["", f"{format_usage(outcome)} so far"]
+    lines = ["", f"{format_usage(outcome)}, ended with: {outcome.reason}", outcome.error or outcome.output]
     if report and report.changes and report.changes.stat:
         lines += ["", report.changes.stat]
     return lines
 
 
-def _beginning(run: "Run") -> list[str]:
+def _start_lines(run: "Run") -> list[str]:
     if run.after_run:
-        return ["", f"It begins when the run {short_id(run.after_run)} is over."]
+        return ["", f"Starts when run {short_id(run.after_run)} ends."]
     if run.begins is not None:
-        return ["", f"It begins on {datetime.fromtimestamp(run.begins / 1000).astimezone():%Y-%m-%d at %H:%M}."]
+        return ["", f"Starts on {datetime.fromtimestamp(run.begins / 1000).astimezone():%Y-%m-%d at %H:%M}."]
     return []
 
 
-def _questions(run: "Run", questions: "Sequence[Approval]") -> list[str]:
-    """All that would run, and nothing shortened: whoever answers has to know."""
-    if not questions:
+def _approval_lines(run: "Run", approvals: "Sequence[Approval]") -> list[str]:
+    """List the open approvals with their complete input, since the user decides on exactly this."""
+    if not approvals:
         return []
-    asked = [f"  {one.tool} {msgspec.json.encode(one.input).decode()}" for one in questions]
+    calls = [f"  {approval.tool} {msgspec.json.encode(approval.input).decode()}" for approval in approvals]
     name = short_id(run.id)
     return [
         "",
-        "It waits for an answer:",
-        *asked,
+        "Waiting for approval:",
+        *calls,
         f"Answer: outrider jobs approve {name}, or: outrider jobs deny {name}",
     ]
 
 
-def _place(run: "Run", tree: "Worktree | None") -> list[str]:
+def _worktree_lines(run: "Run", tree: "RunWorktree | None") -> list[str]:
     if tree is None:
         return []
     is_here = Path(tree.path).exists()
-    lines = ["", f"Its worktree: {tree.path}" if is_here else f"Its worktree was {tree.path} on {tree.host}"]
-    lines.append(f"Its branch: {tree.branch}, begun at {tree.base[:12]}")
+    lines = ["", f"Worktree: {tree.path}" if is_here else f"Worktree: {tree.path} on {tree.host}, not on this machine"]
+    lines.append(f"Branch: {tree.branch}, from commit {tree.base[:12]}")
     if tree.uncommitted:
-        changes = counted(tree.uncommitted, "uncommitted change")
-        lines.append(f"Not in it: {changes} that {tree.repository} had then.")
+        changes = format_count(tree.uncommitted, "uncommitted change")
+        lines.append(f"Not included: {changes} in {tree.repository} when the run started.")
     if run.is_over:
-        lines.append(f"To have what it did: cd {tree.repository} && git merge {tree.branch}")
+        lines.append(f"To merge its changes: cd {tree.repository} && git merge {tree.branch}")
         if is_here:
             lines.append(f"To remove the worktree and keep the branch: outrider jobs clean {short_id(run.id)}")
     return lines
 
 
-def _json(run: "Run", tree: "Worktree | None", report: "Report | None", more: dict[str, Any]) -> str:
-    """Everything about the run in one object, its diff included."""
-    shown: dict[str, Any] = {**msgspec.to_builtins(run), "worktree": tree, "report": report, **more}
-    return msgspec.json.encode(shown).decode()
+def _encode_details(run: "Run", tree: "RunWorktree | None", report: "JobReport | None", extra: dict[str, Any]) -> str:
+    """Encode the run with its worktree and report (which contains the diff) as one JSON object."""
+    details: dict[str, Any] = {**msgspec.to_builtins(run), "worktree": tree, "report": report, **extra}
+    return msgspec.json.encode(details).decode()

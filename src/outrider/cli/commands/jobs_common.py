@@ -1,4 +1,4 @@
-"""How the commands about runs reach them, and how they tell of them."""
+"""Shared helpers of the job commands: opening the job store, finding a run by id, printing runs."""
 
 import asyncio
 from argparse import Namespace
@@ -8,75 +8,84 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from outrider.cli import registry as exits
-from outrider.cli.output import Console, ago, cost_text, counted, table, tokens_text
-from outrider.cli.setup import folders
+from outrider.cli import exit_codes
+from outrider.cli.output import Console, format_age, format_cost, format_count, format_table, format_tokens
+from outrider.cli.setup import user_folders
 from outrider.engine.archive import short_id
 from outrider.errors import ConfigurationError, OutriderError
 from outrider.types.ids import now_ms
 
 if TYPE_CHECKING:
-    from outrider.background.jobs import Jobs
-    from outrider.background.records import Outcome, Run
+    from outrider.background.jobs import JobClient
+    from outrider.background.records import Run, RunOutcome
 
 
 T = TypeVar("T")
-LEFT_ALONE = "No worker is at work. The next submit starts one, or start it here: outrider worker"
+NO_WORKER_MESSAGE = "No worker is running. The next submit starts one; to start one here: outrider worker"
 
 
-def with_jobs(arguments: Namespace, work: "Callable[[Jobs], Awaitable[T]]") -> T:
-    require()
+def run_with_jobs(arguments: Namespace, work: "Callable[[JobClient], Awaitable[T]]") -> T:
+    """Open the job store of this machine, or the database of `--database`, and return the result of `work` on it."""
+    require_background()
 
-    async def whole() -> T:
+    async def open_and_run() -> T:
         from outrider.background.factory import standard_jobs
 
-        async with standard_jobs(folders(), arguments.database) as jobs:
+        async with standard_jobs(user_folders(), arguments.database) as jobs:
             return await work(jobs)
 
-    return asyncio.run(whole())
+    return asyncio.run(open_and_run())
 
 
-async def named(jobs: "Jobs", name: str) -> "Run":
-    """By its id or the end of one, as it is shown."""
-    found = [run for run in await jobs.list(limit=1000) if run.id.endswith(name)]
+async def find_run(jobs: "JobClient", name: str) -> "Run":
+    """Return the run whose id ends with `name`. Raises OutriderError unless exactly one matches."""
+    found = [run for run in await jobs.list_runs(limit=1000) if run.id.endswith(name)]
     if len(found) != 1:
-        raise OutriderError(f"{several(len(found), 'run')} an id that ends with {name!r}")
+        raise OutriderError(f"{match_count_text(len(found), 'run')} an id that ends with {name!r}")
     return found[0]
 
 
-def several(count: int, name: str) -> str:
+def match_count_text(count: int, name: str) -> str:
+    """Return the start of an error message for a number of matches other than one."""
     return f"{count} {name}s have" if count else f"no {name} has"
 
 
-async def warn_left_alone(jobs: "Jobs", runs: "Sequence[Run]") -> None:
-    if await jobs.left_alone(runs):
-        Console().say(LEFT_ALONE, "yellow")
+async def warn_without_worker(jobs: "JobClient", runs: "Sequence[Run]") -> None:
+    """Warn if runs are queued and no worker is running."""
+    if await jobs.unattended_runs(runs):
+        Console().print_stderr(NO_WORKER_MESSAGE, "yellow")
 
 
-def used(outcome: "Outcome") -> str:
-    cost = "cost unknown" if outcome.cost is None else cost_text(outcome.cost)
-    return f"{counted(outcome.steps, 'step')}, {tokens_text(outcome.tokens.total)} tokens, {cost}"
+def format_usage(outcome: "RunOutcome") -> str:
+    """Format the steps, tokens and cost of an outcome."""
+    cost = "cost unknown" if outcome.cost is None else format_cost(outcome.cost)
+    return f"{format_count(outcome.steps, 'step')}, {format_tokens(outcome.tokens.total)} tokens, {cost}"
 
 
-def tell(arguments: Namespace, runs: "Sequence[Run]") -> int:
+def print_runs(arguments: Namespace, runs: "Sequence[Run]") -> int:
+    """Print runs as a table or JSON, and return the exit code."""
     console = Console()
     if arguments.json:
         for run in runs:
             console.print(msgspec.json.encode(run).decode())
     elif not runs:
-        console.say("There is no run yet. Submit one: outrider jobs submit 'look for dead links'")
+        console.print_stderr("There are no runs yet. Submit one: outrider jobs submit 'look for dead links'")
     else:
-        tell_rows(console, runs)
-    return exits.DONE
+        print_run_table(console, runs)
+    return exit_codes.SUCCESS
 
 
-def tell_rows(console: Console, runs: "Sequence[Run]") -> None:
+def print_run_table(console: Console, runs: "Sequence[Run]") -> None:
     now = now_ms()
-    rows = [(short_id(run.id), run.state, ago(run.created or now, now), str(run.attempts), run.prompt) for run in runs]
-    for line in table(("run", "state", "submitted", "attempts", "prompt"), rows, console.width):
+    rows = [
+        (short_id(run.id), run.state, format_age(run.created or now, now), str(run.attempts), run.prompt)
+        for run in runs
+    ]
+    for line in format_table(("run", "state", "submitted", "attempts", "prompt"), rows, console.width):
         console.print(line)
 
 
-def require() -> None:
+def require_background() -> None:
+    """Raise ConfigurationError if the optional dependency DBOS is not installed."""
     if find_spec("dbos") is None:
         raise ConfigurationError("background runs are not installed: pip install 'outrider[background]'")

@@ -1,4 +1,4 @@
-"""`outrider jobs logs` and `follow`: what a run and the agents that it calls have said and done, and what they do."""
+"""`outrider jobs logs` and `follow`: print the stored and live changes of a run and of the agents that it calls."""
 
 import asyncio
 import os
@@ -13,315 +13,331 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from outrider.cli import registry as exits
-from outrider.cli.commands.jobs_common import LEFT_ALONE, named, used, with_jobs
-from outrider.cli.commands.run_output import telling
-from outrider.cli.output import Console, cut
+from outrider.cli import exit_codes
+from outrider.cli.commands.jobs_common import NO_WORKER_MESSAGE, find_run, format_usage, run_with_jobs
+from outrider.cli.commands.run_output import summarize_input
+from outrider.cli.output import Console, truncate_text
 from outrider.engine.archive import short_id
-from outrider.permissions.redaction.terminal import for_terminal
+from outrider.permissions.redaction.terminal import sanitize_for_terminal
 from outrider.types.parts import TextPart, ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
 
 if TYPE_CHECKING:
-    from outrider.background.follow import Called, Change
-    from outrider.background.jobs import Jobs
+    from outrider.background.follow import Change, ChildChange
+    from outrider.background.jobs import JobClient
     from outrider.background.records import Run
 
 
-GAP = "…\n"
-_TAIL = 200  # characters by which the end of what was shown is found again
+GAP_MARK = "…\n"
+_OVERLAP_CHARS = 200  # characters of printed output that are searched for in the final result
 
 
-class RunningOutputs:
-    """Of each call what was shown of it, and the line that has no end yet."""
+class CallOutputTracker:
+    """Tracks the printed output of each running call, and its last line until that line is complete."""
 
     def __init__(self) -> None:
-        self._shown: dict[str, str] = {}
-        self._begun: dict[str, str] = {}
+        self._shown_outputs: dict[str, str] = {}
+        self._partial_lines: dict[str, str] = {}
 
-    def lines(self, call: ToolPart) -> list[str]:
-        """The lines that were finished since it was looked at last; once the call has ended, the rest of them."""
-        begun, shown = self._begun.get(call.id, ""), self._shown.get(call.id, "")
+    def new_lines(self, call: ToolPart) -> list[str]:
+        """Return the output lines completed since the last check; after the tool call ended, all remaining lines."""
+        partial, shown = self._partial_lines.get(call.id, ""), self._shown_outputs.get(call.id, "")
         match call.state:
             case ToolRunning(metadata={"output": str(written)}):
-                *whole, self._begun[call.id] = (begun + news(shown, written)).split("\n")
-                self._shown[call.id] = written
-                return whole
+                *complete, self._partial_lines[call.id] = (partial + appended_text(shown, written)).split("\n")
+                self._shown_outputs[call.id] = written
+                return complete
             case ToolCompleted(output=output) if shown:
-                rest = begun + _after(shown, output)
+                rest = partial + _text_after(shown, output)
             case _:
-                rest = begun
+                rest = partial
         return rest.strip("\n").split("\n") if rest.strip() else []
 
     def has_shown(self, call: ToolPart) -> bool:
-        return bool(self._shown.get(call.id))
+        return bool(self._shown_outputs.get(call.id))
 
 
-def news(before: str, now: str) -> str:
-    """What `now` has that `before` had not: both are ends of one text, and the later one may begin later."""
+def appended_text(before: str, now: str) -> str:
+    """Return the text that `now` has beyond `before`.
+
+    Both are tails of one growing output, and `now` may have lost its beginning. If the two do not overlap, output was
+    dropped in between, and the result starts with GAP_MARK.
+    """
     at = next((at for at in range(len(before)) if now.startswith(before[at:])), len(before))
-    lost = GAP if before and at == len(before) else ""
+    lost = GAP_MARK if before and at == len(before) else ""
     return lost + now[len(before) - at :]
 
 
-def _after(shown: str, output: str) -> str:
-    """A result may say more than the call wrote, and less if that was long: what cannot be found is left out."""
-    tail = shown.rstrip()[-_TAIL:]
+def _text_after(shown: str, output: str) -> str:
+    """Return the part of the final output after the printed text; empty if that text is not found in a shortened
+    output."""
+    tail = shown.rstrip()[-_OVERLAP_CHARS:]
     return output.rpartition(tail)[2] if tail and tail in output else ""
 
 
-class JsonPrinter:
-    """One object on each line; `seq` is what `--after` takes. What a called agent does is an object in one of the type
-    `called`, whose numbers are those of its own session."""
+class JobJsonPrinter:
+    """Prints one JSON object per line; `--after` takes a `seq` number. A change of a called agent is wrapped in an
+    object of type `called`, and its `seq` numbers belong to that agent's session."""
 
     def __init__(self) -> None:
         self._console = Console()
 
-    def run(self, run: "Run") -> None:
-        self._print({"type": "run", "run": run})
+    def print_run(self, run: "Run") -> None:
+        self._print_json({"type": "run", "run": run})
 
-    def change(self, change: "Change | Called") -> None:
-        self._print(change)
+    def print_change(self, change: "Change | ChildChange") -> None:
+        self._print_json(change)
 
-    def end(self) -> None:
+    def finish(self) -> None:
         pass
 
-    def _print(self, value: Any) -> None:
+    def _print_json(self, value: Any) -> None:
         self._console.write(msgspec.json.encode(value).decode() + "\n")
 
 
-class TextPrinter:
-    """Answers grow while they are written, and so does what calls write: of what was shown before, only what is new is
-    printed. Called agents are indented, and named whenever one of them goes on after somebody else."""
+class JobTextPrinter:
+    """Prints changes as text. Answers and call outputs grow with every change, so only the new part is printed. Called
+    agents are indented, and a heading is printed whenever the output switches to another agent."""
 
     def __init__(self) -> None:
         self._roles: dict[str, str] = {}
         self._shown: dict[str, str] = {}
-        self._outputs = RunningOutputs()
-        self._page = _Page()
+        self._outputs = CallOutputTracker()
+        self._output = _AgentOutput()
 
-    def run(self, run: "Run") -> None:
-        words = f"[{short_id(run.id)} is {run.state}]"
+    def print_run(self, run: "Run") -> None:
+        text = f"[{short_id(run.id)} is {run.state}]"
         if run.state == "waiting":
-            words += f" Answer: outrider jobs approve {short_id(run.id)}"
+            text += f" Answer: outrider jobs approve {short_id(run.id)}"
         elif run.outcome is not None:
-            words += f" {used(run.outcome)}" + (f": {run.outcome.error}" if run.outcome.error else "")
-        self._page.turn_to()
-        self._page.line(words, "dim")
+            text += f" {format_usage(run.outcome)}" + (f": {run.outcome.error}" if run.outcome.error else "")
+        self._output.select_agent()
+        self._output.print_line(text, "dim")
 
-    def change(self, change: "Change | Called") -> None:
-        from outrider.background.follow import Called
+    def print_change(self, change: "Change | ChildChange") -> None:
+        from outrider.background.follow import ChildChange
 
-        if isinstance(change, Called):
-            self._page.turn_to(f"▸ {change.agent} {short_id(change.session_id)}", change.depth)
-            self._change(change.change)
+        if isinstance(change, ChildChange):
+            self._output.select_agent(f"▸ {change.agent} {short_id(change.session_id)}", change.depth)
+            self._print_session_change(change.change)
         else:
-            self._page.turn_to()
-            self._change(change)
+            self._output.select_agent()
+            self._print_session_change(change)
 
-    def end(self) -> None:
-        """What is read to its end, ends with its line."""
-        self._page.end()
+    def finish(self) -> None:
+        """End an unfinished last line."""
+        self._output.end_line()
 
-    def _change(self, change: "Change") -> None:
+    def _print_session_change(self, change: "Change") -> None:
         from outrider.background.follow import ApprovalChange, MessageChange, PartChange
 
         match change:
             case MessageChange(message=message):
                 self._roles[message.id] = message.role
                 if message.error is not None:
-                    self._page.line(f"✗ {message.error.type}: {message.error.message}", "red")
+                    self._output.print_line(f"✗ {message.error.type}: {message.error.message}", "red")
             case PartChange(part=TextPart() as part, draft=draft):
-                self._text(part, draft=draft)
+                self._print_text(part, draft=draft)
             case PartChange(part=ToolPart() as part):
-                self._call(part)
-            case ApprovalChange(approval=asked):
-                if asked.answer == "open":
-                    self._page.line(f"? {asked.tool} {msgspec.json.encode(asked.input).decode()}", "yellow")
+                self._print_call(part)
+            case ApprovalChange(approval=approval):
+                if approval.answer == "open":
+                    self._output.print_line(
+                        f"? {approval.tool} {msgspec.json.encode(approval.input).decode()}", "yellow"
+                    )
             case _:
                 pass
 
-    def _text(self, part: TextPart, *, draft: bool) -> None:
+    def _print_text(self, part: TextPart, *, draft: bool) -> None:
+        """Print the new part of a text; the draft of a second streaming part is held back."""
         if self._roles.get(part.message_id) == "user":
-            self._page.line(f"> {part.text}", "cyan")
+            self._output.print_line(f"> {part.text}", "cyan")
             return
         before = self._shown.get(part.id, "")
-        if part.text == before or (draft and not self._page.is_free_for(part.id)):
-            return  # who writes at the same time as another is printed when that one is done
-        self._page.write(part.id, part.text.removeprefix(before))
+        if part.text == before or (draft and not self._output.is_free_for(part.id)):
+            return  # another part is streaming; this one is printed when it is complete
+        self._output.write(part.id, part.text.removeprefix(before))
         self._shown[part.id] = part.text
         if not draft:
-            self._page.free()
+            self._output.release()
 
-    def _call(self, part: ToolPart) -> None:
+    def _print_call(self, part: ToolPart) -> None:
+        """Print the start, new output lines and end of a call, each once."""
         is_new = self._shown.get(part.id) != part.state.status
         self._shown[part.id] = part.state.status
         if is_new and isinstance(part.state, ToolRunning):
-            self._page.line(f"· {part.tool} {_told(part)}")
-        for line in self._outputs.lines(part):
-            self._page.line(f"  {line}", "dim")
+            self._output.print_line(f"· {part.tool} {_call_subject(part)}")
+        for line in self._outputs.new_lines(part):
+            self._output.print_line(f"  {line}", "dim")
         if is_new:
-            self._ended(part)
+            self._print_call_end(part)
 
-    def _ended(self, part: ToolPart) -> None:
+    def _print_call_end(self, part: ToolPart) -> None:
         match part.state:
             case ToolCompleted(metadata={"exit_code": int(code)}) if code:
-                self._page.line(f"✗ {part.tool} {_told(part)}: exit code {code}", "red")
+                self._output.print_line(f"✗ {part.tool} {_call_subject(part)}: exit code {code}", "red")
             case ToolCompleted():
-                self._page.line(f"✓ {part.tool} {_told(part)}", "green")
-            case ToolError(error=words):
-                said = words.partition("\n\n")[0] if self._outputs.has_shown(part) else words  # the rest stands above
-                self._page.line(f"✗ {part.tool} {_told(part)}: {said}", "red")
+                self._output.print_line(f"✓ {part.tool} {_call_subject(part)}", "green")
+            case ToolError(error=error):
+                # The part after the blank line repeats the output, which has been printed already.
+                message = error.partition("\n\n")[0] if self._outputs.has_shown(part) else error
+                self._output.print_line(f"✗ {part.tool} {_call_subject(part)}: {message}", "red")
             case ToolPending() | ToolRunning():
                 pass
 
 
-class _Page:
-    """Lines of several speakers, of which one at a time has a line that has no end yet."""
+class _AgentOutput:
+    """Prints the interleaved output of several agents; at most one part has an unfinished line at a time."""
 
     def __init__(self) -> None:
         self._console = Console()
-        self._speaker = self._named = self._margin = ""
-        self._open = ""  # the part whose last line has no end yet
-        self._writing = ""  # the part that is still being written
+        self._heading = self._printed_heading = self._margin = ""
+        self._open_part = ""  # the part whose last line is not ended yet
+        self._writing_part = ""  # the part that is still streaming
 
-    def turn_to(self, speaker: str = "", depth: int = 0) -> None:
-        """Who speaks from now on; the name is printed with the first words."""
-        self._speaker, self._margin = speaker, "  " * depth
+    def select_agent(self, heading: str = "", depth: int = 0) -> None:
+        """Select the agent that the following output belongs to; its heading is printed with the first output."""
+        self._heading, self._margin = heading, "  " * depth
 
-    def line(self, text: str, style: str = "") -> None:
-        self._begin()
-        self._console.print(self._indented(text), style)
+    def print_line(self, text: str, style: str = "") -> None:
+        self._start_line()
+        self._console.print(self._indent(text), style)
         self._console.write("")
 
     def write(self, part_id: str, text: str) -> None:
-        """More of a text that may not be whole yet."""
-        if self._open != part_id:
-            self._begin()
+        """Print the next chunk of a streaming text."""
+        if self._open_part != part_id:
+            self._start_line()
             self._console.write(self._margin)
         self._console.write(text.replace("\n", f"\n{self._margin}"))
-        self._open = self._writing = part_id
+        self._open_part = self._writing_part = part_id
 
     def is_free_for(self, part_id: str) -> bool:
-        return self._writing in ("", part_id)
+        return self._writing_part in ("", part_id)
 
-    def free(self) -> None:
-        self._writing = ""
+    def release(self) -> None:
+        self._writing_part = ""
 
-    def end(self) -> None:
-        if self._open:
+    def end_line(self) -> None:
+        if self._open_part:
             self._console.write("\n")
-            self._open = ""
+            self._open_part = ""
 
-    def _begin(self) -> None:
-        self.end()
-        self.free()
-        if self._speaker and self._speaker != self._named:
-            self._console.print(self._indented(self._speaker), "dim")
-        self._named = self._speaker
+    def _start_line(self) -> None:
+        self.end_line()
+        self.release()
+        if self._heading and self._heading != self._printed_heading:
+            self._console.print(self._indent(self._heading), "dim")
+        self._printed_heading = self._heading
 
-    def _indented(self, text: str) -> str:
+    def _indent(self, text: str) -> str:
         return self._margin + text.replace("\n", f"\n{self._margin}")
 
 
-def _told(part: ToolPart) -> str:
-    return cut(telling(part.state.input), 100)
+def _call_subject(part: ToolPart) -> str:
+    return truncate_text(summarize_input(part.state.input), 100)
 
 
-_SECONDS = 5
-_APPLE = 'on run argv\ndisplay notification (item 1 of argv) with title "Outrider"\nend run'
+_NOTIFY_SECONDS = 5
+_APPLE_SCRIPT = 'on run argv\ndisplay notification (item 1 of argv) with title "Outrider"\nend run'
 
 
-def ring(words: str) -> None:
-    """Only at a terminal: a script hears of the end by the exit code."""
+def notify_run_end(text: str) -> None:
+    """Ring the bell and show a desktop notification; only at a terminal, since scripts use the exit code."""
     console = Console()
     if not console.err_is_terminal:
         return
     console.err.write("\a")
     console.err.flush()
-    if argv := desktop_notice(for_terminal(words, keep_lines=False), os.environ, sys.platform):
+    if argv := notification_command(sanitize_for_terminal(text, keep_lines=False), os.environ, sys.platform):
         with suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(argv, timeout=_SECONDS, check=False, capture_output=True, stdin=subprocess.DEVNULL)
+            subprocess.run(argv, timeout=_NOTIFY_SECONDS, check=False, capture_output=True, stdin=subprocess.DEVNULL)
 
 
-def desktop_notice(words: str, environ: Mapping[str, str], platform: str) -> Sequence[str]:
-    """The command that shows it; empty where there is no desktop, or nothing that shows notices on it."""
+def notification_command(text: str, environ: Mapping[str, str], platform: str) -> Sequence[str]:
+    """Return the command that shows a desktop notification; empty without a desktop or a notification program."""
     if platform == "darwin" and (program := shutil.which("osascript", path=environ.get("PATH"))):
-        return program, "-e", _APPLE, words
+        return program, "-e", _APPLE_SCRIPT, text
     has_desktop = environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY")
     if has_desktop and (program := shutil.which("notify-send", path=environ.get("PATH"))):
-        return program, "--app-name=outrider", "--", "Outrider", escape(words, quote=False)
+        return program, "--app-name=outrider", "--", "Outrider", escape(text, quote=False)
     return ()
 
 
-_CODES = {"done": exits.DONE, "canceled": exits.INTERRUPTED, "waiting": exits.NOT_APPROVED}
+_EXIT_CODES = {"done": exit_codes.SUCCESS, "canceled": exit_codes.INTERRUPTED, "waiting": exit_codes.NOT_APPROVED}
 
 
-def logs(arguments: Namespace) -> int:
-    async def work(jobs: "Jobs") -> int:
-        from outrider.background.follow import so_far
+def show_logs(arguments: Namespace) -> int:
+    """Print the stored changes of a run, and return the exit code."""
 
-        run = await named(jobs, arguments.run)
-        printer = _printer(arguments)
-        async with aclosing(so_far(jobs, run.id, after=arguments.after)) as changes:
+    async def print_stored_changes(jobs: "JobClient") -> int:
+        from outrider.background.follow import stored_changes
+
+        run = await find_run(jobs, arguments.run)
+        printer = _create_printer(arguments)
+        async with aclosing(stored_changes(jobs, run.id, after=arguments.after)) as changes:
             async for change in changes:
-                printer.change(change)
-        printer.end()
-        return exits.DONE
+                printer.print_change(change)
+        printer.finish()
+        return exit_codes.SUCCESS
 
-    return with_jobs(arguments, work)
+    return run_with_jobs(arguments, print_stored_changes)
 
 
-def follow(arguments: Namespace) -> int:
-    async def work(jobs: "Jobs") -> int:
-        return await follow_run(arguments, jobs, (await named(jobs, arguments.run)).id)
+def follow_run(arguments: Namespace) -> int:
+    """Follow a run until it ends; Ctrl+C stops following and returns INTERRUPTED."""
+
+    async def follow_found(jobs: "JobClient") -> int:
+        return await follow_until_end(arguments, jobs, (await find_run(jobs, arguments.run)).id)
 
     try:
-        return with_jobs(arguments, work)
+        return run_with_jobs(arguments, follow_found)
     except KeyboardInterrupt:
-        Console().say("\nThe run goes on; this was only a look at it.")
-        return exits.INTERRUPTED
+        Console().print_stderr("\nStopped following; the run continues.")
+        return exit_codes.INTERRUPTED
 
 
-async def follow_run(arguments: Namespace, jobs: "Jobs", run_id: str) -> int:
-    """Until the run is over; its exit code is what the run came to."""
-    from outrider.background.follow import follow as followed
+async def follow_until_end(arguments: Namespace, jobs: "JobClient", run_id: str) -> int:
+    """Print changes until the run ends, and return the exit code for its final state."""
+    from outrider.background.follow import follow_run as followed
     from outrider.background.records import Run
 
-    printer, run = _printer(arguments), None
-    news = aclosing(followed(jobs, run_id, after=getattr(arguments, "after", 0), called=True))
-    async with _told_if_left_alone(jobs, run_id), news as changes:
-        async for new in changes:
-            if not isinstance(new, Run):
-                printer.change(new)
-            elif not (run := new).is_over:
-                printer.run(run)
+    printer, run = _create_printer(arguments), None
+    change_stream = aclosing(followed(jobs, run_id, after=getattr(arguments, "after", 0), called=True))
+    async with _missing_worker_warning(jobs, run_id), change_stream as changes:
+        async for item in changes:
+            if not isinstance(item, Run):
+                printer.print_change(item)
+            elif not (run := item).is_over:
+                printer.print_run(run)
     if run is None:
-        return exits.FAILED
-    printer.run(run)  # the last word, after what was kept until then
-    ring(f"{run.state}: {run.prompt}")
-    return _CODES.get(run.state, _failed(run))
+        return exit_codes.FAILURE
+    printer.print_run(run)  # after all stored changes, so that the final state is the last line
+    notify_run_end(f"{run.state}: {run.prompt}")
+    return _EXIT_CODES.get(run.state, _failure_code(run))
 
 
 @asynccontextmanager
-async def _told_if_left_alone(jobs: "Jobs", run_id: str) -> AsyncGenerator[None]:
-    from outrider.background.follow import until_left_alone
+async def _missing_worker_warning(jobs: "JobClient", run_id: str) -> AsyncGenerator[None]:
+    """Print a warning in a background task if no worker handles the run; the task is cancelled on exit."""
+    from outrider.background.follow import wait_until_unattended
 
-    async def tell() -> None:
-        await until_left_alone(jobs, run_id)
-        Console().say(LEFT_ALONE, "yellow")
+    async def warn_when_idle() -> None:
+        await wait_until_unattended(jobs, run_id)
+        Console().print_stderr(NO_WORKER_MESSAGE, "yellow")
 
-    telling = asyncio.create_task(tell())
+    warning = asyncio.create_task(warn_when_idle())
     try:
         yield
     finally:
-        telling.cancel()
-        await asyncio.wait([telling])
+        warning.cancel()
+        await asyncio.wait([warning])
 
 
-def _failed(run: "Run") -> int:
-    return exits.LIMIT if run.outcome and run.outcome.reason == "limit" else exits.FAILED
+def _failure_code(run: "Run") -> int:
+    """Return the exit code of a failed run."""
+    return exit_codes.LIMIT_REACHED if run.outcome and run.outcome.reason == "limit" else exit_codes.FAILURE
 
 
-def _printer(arguments: Namespace) -> JsonPrinter | TextPrinter:
-    return JsonPrinter() if arguments.json else TextPrinter()
+def _create_printer(arguments: Namespace) -> JobJsonPrinter | JobTextPrinter:
+    return JobJsonPrinter() if arguments.json else JobTextPrinter()

@@ -1,13 +1,13 @@
-"""The models that can be asked, as a table."""
+"""`outrider models`: lists models and local servers; downloads and removes local models."""
 
 import sys
 from argparse import Namespace
 
 import msgspec
 
-from outrider.cli import registry as exits
-from outrider.cli.output import Console, table, tokens_text
-from outrider.cli.setup import folders
+from outrider.cli import exit_codes
+from outrider.cli.output import Console, format_table, format_tokens
+from outrider.cli.setup import user_folders
 from outrider.config.settings import read_settings
 from outrider.engine.diagnostics import KnownModel, known_models
 from outrider.errors import ConfigurationError
@@ -17,63 +17,69 @@ from outrider.models.local.weights import list_weights, remove_weights
 
 
 def list_models(arguments: Namespace) -> int:
+    """Print local models and the models of the configured providers, or of one provider."""
     console, settings = Console(), read_settings()
     if arguments.provider in (None, "local"):
         _list_local(console, as_json=arguments.json)
     if arguments.provider == "local" or not settings.providers:
-        return exits.DONE
-    chosen = [one for one in settings.providers if arguments.provider in (None, one.name)]
+        return exit_codes.SUCCESS
+    chosen = [provider for provider in settings.providers if arguments.provider in (None, provider.name)]
     if not chosen:
-        names = ", ".join(one.name for one in settings.providers)
-        raise ConfigurationError(f"there is no provider {arguments.provider!r} set up; there are: {names}")
+        names = ", ".join(provider.name for provider in settings.providers)
+        raise ConfigurationError(f"provider {arguments.provider!r} is not configured; configured providers: {names}")
     found = list(known_models(chosen, settings.models))
     if arguments.json:
         for model in found:
             console.print(msgspec.json.encode(model).decode())
-        return exits.DONE
+        return exit_codes.SUCCESS
     heads = ("model", "context", "output", "$ in", "$ out", "takes")
-    for line in table(heads, [_row(model) for model in found], console.width, right=(1, 2, 3, 4)) if found else ():
+    for line in (
+        format_table(heads, [_model_row(model) for model in found], console.width, right=(1, 2, 3, 4)) if found else ()
+    ):
         console.print(line)
     listed = {model.name.partition("/")[0] for model in found}
     for provider in chosen:
         if provider.name not in listed and provider.kind != "local":
-            console.say(f"{provider.name}: its models are not listed; name one as {provider.name}/MODEL")
-    return exits.DONE
+            console.print_stderr(f"{provider.name}: the list of models is unknown; select one as {provider.name}/MODEL")
+    return exit_codes.SUCCESS
 
 
-def servers(arguments: Namespace) -> int:
+def list_servers(arguments: Namespace) -> int:
+    """Print the models of servers found on this machine."""
     console, found = Console(), find_servers()
     for server in found:
         for model in server.models:
             console.print(f"{server.provider.name}/{model}")
     if not found:
-        console.say("no program on this machine serves models at a usual port")
-    return exits.DONE
+        console.print_stderr("no model server found at the default ports on this machine")
+    return exit_codes.SUCCESS
 
 
-def pull(arguments: Namespace) -> int:
-    Console().print(str(pull_weights(arguments.model, folders().data, ProgressLine(sys.stderr))))
-    return exits.DONE
+def pull_model(arguments: Namespace) -> int:
+    """Download a local model with a progress line, and print its path."""
+    Console().print(str(pull_weights(arguments.model, user_folders().data, ProgressLine(sys.stderr))))
+    return exit_codes.SUCCESS
 
 
-def remove(arguments: Namespace) -> int:
-    Console().say(f"{remove_weights(arguments.model, folders().data):,} bytes were given back")
-    return exits.DONE
+def remove_model(arguments: Namespace) -> int:
+    """Delete a downloaded model."""
+    Console().print_stderr(f"{remove_weights(arguments.model, user_folders().data):,} bytes freed")
+    return exit_codes.SUCCESS
 
 
 def _list_local(console: Console, *, as_json: bool) -> None:
-    for one in list_weights(folders().data):
+    for weights in list_weights(user_folders().data):
         if as_json:
-            fact = {"name": f"local/{one.name}", "bytes": one.bytes, "here": one.path is not None}
-            console.print(msgspec.json.encode(fact).decode())
+            entry = {"name": f"local/{weights.name}", "bytes": weights.bytes, "here": weights.path is not None}
+            console.print(msgspec.json.encode(entry).decode())
             continue
-        fetched = f"{one.partial / 1e6:,.0f} MB of it fetched" if one.partial else "not fetched"
-        state = "on this machine" if one.path else f"{fetched}: outrider models pull {one.name}"
-        console.print(f"local/{one.name}  {one.title}, {one.bytes / 1e9:.1f} GB, {state}")
+        fetched = f"{weights.partial / 1e6:,.0f} MB downloaded" if weights.partial else "not downloaded"
+        state = "on this machine" if weights.path else f"{fetched}: outrider models pull {weights.name}"
+        console.print(f"local/{weights.name}  {weights.title}, {weights.bytes / 1e9:.1f} GB, {state}")
 
 
-def _row(model: KnownModel) -> tuple[str, ...]:
-    able = [word for word in ("tools", "images", "reasoning") if getattr(model, word)]
-    limits = [tokens_text(limit) if limit else "?" for limit in (model.context_limit, model.output_limit)]
+def _model_row(model: KnownModel) -> tuple[str, ...]:
+    abilities = [ability for ability in ("tools", "images", "reasoning") if getattr(model, ability)]
+    limits = [format_tokens(limit) if limit else "?" for limit in (model.context_limit, model.output_limit)]
     prices = [f"{price:.2f}" if price is not None else "?" for price in (model.input_price, model.output_price)]
-    return (model.name, *limits, *prices, " ".join(able))
+    return (model.name, *limits, *prices, " ".join(abilities))

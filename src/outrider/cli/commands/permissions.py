@@ -1,112 +1,121 @@
-"""Rules and answers: shown, explained, taken back, tried on what was done."""
+"""`outrider permissions`: lists rules and stored approvals, explains decisions, revokes approvals, backtests rules."""
 
 from argparse import Namespace
 from collections.abc import Sequence
 
 import msgspec
 
-from outrider.cli import registry as exits
-from outrider.cli.output import Console, cut, table
-from outrider.cli.setup import with_archive
-from outrider.config.settings import Flags, Settings, read_settings
-from outrider.engine.archive import Approval, Archive, Transcript, short_id
-from outrider.engine.diagnostics import Policy, Verdict, explained, judged_again, summary
+from outrider.cli import exit_codes
+from outrider.cli.output import Console, format_table, truncate_text
+from outrider.cli.setup import run_with_archive
+from outrider.config.settings import CommandFlags, Settings, read_settings
+from outrider.engine.archive import Approval, SessionArchive, SessionTranscript, short_id
+from outrider.engine.diagnostics import BacktestResult, PermissionRules, count_changes, explain_call, recheck_session
 from outrider.errors import ConfigurationError
 
 
-def list_rights(arguments: Namespace) -> int:
+def list_permissions(arguments: Namespace) -> int:
+    """Print the rules of the settings and the stored approvals."""
     console, settings = Console(), read_settings(cwd=arguments.cwd)
-    answers = with_archive(Archive.answers)
+    answers = run_with_archive(SessionArchive.lasting_approvals)
     rows = [(effect, rule) for effect in ("deny", "ask", "allow") for rule in getattr(settings.rules, effect)]
     if rows:
-        console.print("Rules of your settings", "bold")
-    for line in table(("effect", "rule"), rows, console.width) if rows else ():
+        console.print("Rules in your settings", "bold")
+    for line in format_table(("effect", "rule"), rows, console.width) if rows else ():
         console.print(line)
     if answers:
-        console.print("\n" * bool(rows) + "Answers that still hold", "bold")
+        console.print("\n" * bool(rows) + "Stored approvals", "bold")
         heads = ("id", "for", "rules")
-        for line in table(heads, [_row(one) for one in answers], console.width):
+        for line in format_table(heads, [_answer_row(approval) for approval in answers], console.width):
             console.print(line)
     if not rows and not answers:
-        console.say(f"There are no rules and no answers; {settings.mode} mode decides alone.")
-    return exits.DONE
+        console.print_stderr(f"There are no rules and no stored approvals; {settings.mode} mode decides.")
+    return exit_codes.SUCCESS
 
 
-def explain(arguments: Namespace) -> int:
-    settings = _settings(arguments)
-    tool, subject = _call(arguments.tool, arguments.subject)
-    found = explained(
+def explain_decision(arguments: Namespace) -> int:
+    """Print the decision about one call, with the rule or mode that causes it."""
+    settings = _settings_with_flags(arguments)
+    tool, subject = _parse_call(arguments.tool, arguments.subject)
+    explanation = explain_call(
         tool,
         subject,
-        _policy(settings),
+        _policy_from_settings(settings),
         mode=settings.mode,
         workspace=str(settings.workspace),
         sandbox=True,
     )
     console = Console()
-    console.print(found.format())
-    return exits.DONE
+    console.print(explanation.format())
+    return exit_codes.SUCCESS
 
 
-def revoke(arguments: Namespace) -> int:
-    async def work(archive: Archive) -> Sequence[Approval]:
-        known = await archive.answers()
-        chosen = [one for one in known if arguments.answer == "all" or one.id.endswith(arguments.answer)]
+def revoke_answers(arguments: Namespace) -> int:
+    """Revoke one stored approval by id, or all of them."""
+
+    async def revoke_chosen(archive: SessionArchive) -> Sequence[Approval]:
+        approvals = await archive.lasting_approvals()
+        chosen = [
+            approval for approval in approvals if arguments.answer == "all" or approval.id.endswith(arguments.answer)
+        ]
         if len(chosen) != 1 and arguments.answer != "all":
             raise ConfigurationError(
-                f"{arguments.answer!r} names {len(chosen)} answers; see `outrider permissions list`"
+                f"{arguments.answer!r} matches {len(chosen)} stored approvals; see `outrider permissions list`"
             )
-        return [await archive.revoke(one.id) for one in chosen]
+        return [await archive.revoke_approval(approval.id) for approval in chosen]
 
-    for one in with_archive(work):
-        Console().say(f"revoked: {one.tool} {msgspec.json.encode(one.input).decode()}")
-    return exits.DONE
+    for approval in run_with_archive(revoke_chosen):
+        Console().print_stderr(f"revoked: {approval.tool} {msgspec.json.encode(approval.input).decode()}")
+    return exit_codes.SUCCESS
 
 
-def backtest(arguments: Namespace) -> int:
-    settings = _settings(arguments)
-    before = _policy(read_settings(cwd=arguments.cwd))
+def backtest_rules(arguments: Namespace) -> int:
+    """Decide the calls of a stored session again under other rules, and print the changed decisions."""
+    settings = _settings_with_flags(arguments)
+    before = _policy_from_settings(read_settings(cwd=arguments.cwd))
 
-    async def work(archive: Archive) -> Transcript:
-        return await archive.load((await archive.find(arguments.session)).id)
+    async def load_transcript(archive: SessionArchive) -> SessionTranscript:
+        return await archive.load((await archive.find_session(arguments.session)).id)
 
-    verdicts = judged_again(with_archive(work), before, _policy(settings), settings.mode, sandbox=True)
+    verdicts = recheck_session(
+        run_with_archive(load_transcript), before, _policy_from_settings(settings), settings.mode, sandbox=True
+    )
     console = Console()
     for verdict in verdicts:
         if verdict.changed:
-            console.print(cut(_change(verdict), console.width))
-    for what, count in sorted(summary(verdicts).items()):
+            console.print(truncate_text(_format_change(verdict), console.width))
+    for what, count in sorted(count_changes(verdicts).items()):
         console.print(f"{count:>6}  {what}")
-    return exits.DONE
+    return exit_codes.SUCCESS
 
 
-def _call(tool: str, subject: str | None) -> tuple[str, str]:
-    """`shell 'git push'` or `'shell(git push)'`."""
+def _parse_call(tool: str, subject: str | None) -> tuple[str, str]:
+    """Return tool and subject, given as `shell 'git push'` or as `'shell(git push)'`."""
     if subject is not None:
         return tool, subject
     name, _, rest = tool.partition("(")
     if not rest.endswith(")"):
-        wanted = f"shell '{tool}'" if " " in tool else f"{tool} SUBJECT"
-        raise ConfigurationError(f"which tool, and called with what? Write: outrider permissions explain {wanted}")
+        example = f"shell '{tool}'" if " " in tool else f"{tool} SUBJECT"
+        raise ConfigurationError(f"a tool and its subject are required: outrider permissions explain {example}")
     return name, rest[:-1]
 
 
-def _settings(arguments: Namespace) -> Settings:
-    flags = Flags(
+def _settings_with_flags(arguments: Namespace) -> Settings:
+    flags = CommandFlags(
         mode=arguments.mode, allow=tuple(arguments.allow), ask=tuple(arguments.ask), deny=tuple(arguments.deny)
     )
     return read_settings(cwd=arguments.cwd, flags=flags)
 
 
-def _policy(settings: Settings) -> Policy:
-    return Policy(settings.rules.allow, settings.rules.ask, settings.rules.deny)
+def _policy_from_settings(settings: Settings) -> PermissionRules:
+    return PermissionRules(settings.rules.allow, settings.rules.ask, settings.rules.deny)
 
 
-def _row(answer: Approval) -> tuple[str, ...]:
+def _answer_row(answer: Approval) -> tuple[str, ...]:
     return short_id(answer.id), answer.scope, ", ".join(answer.offers)
 
 
-def _change(verdict: Verdict) -> str:
-    moved = f"{verdict.before.effect} -> {verdict.after.effect}"
-    given = msgspec.json.encode(verdict.call.arguments).decode()
-    return f"{moved:<14} {verdict.call.tool} {given}  ({verdict.after.reason})"
+def _format_change(verdict: BacktestResult) -> str:
+    transition = f"{verdict.before.effect} -> {verdict.after.effect}"
+    tool_input = msgspec.json.encode(verdict.call.arguments).decode()
+    return f"{transition:<14} {verdict.call.tool} {tool_input}  ({verdict.after.reason})"

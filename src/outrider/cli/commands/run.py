@@ -1,4 +1,4 @@
-"""One prompt, from the command line to the exit code."""
+"""`outrider run`: reads the prompt, runs one turn without the terminal application, and returns its exit code."""
 
 import asyncio
 import atexit
@@ -16,19 +16,19 @@ from typing import NamedTuple
 
 import msgspec
 
-from outrider.cli import registry as exits
+from outrider.cli import exit_codes
 from outrider.cli.commands.run_output import (
-    Printer,
-    Progress,
-    Result,
+    HeadlessResult,
+    ProgressPrinter,
     RunInfo,
+    RunPrinter,
     RunStats,
     RunTarget,
-    printer_of,
-    telling,
+    create_printer,
+    summarize_input,
 )
-from outrider.cli.output import Console, cost_text, tokens_text
-from outrider.cli.setup import folders, settings_of
+from outrider.cli.output import Console, format_cost, format_tokens
+from outrider.cli.setup import settings_from_arguments, user_folders
 from outrider.config.settings import Settings
 from outrider.engine.archive import TurnEnd, short_id
 from outrider.engine.engine import Engine
@@ -36,79 +36,83 @@ from outrider.engine.factory import standard_engine
 from outrider.errors import ConfigurationError, OutriderError
 from outrider.types.parts import FilePart, PartBase, TextPart
 
-LARGEST = 32 * 1024 * 1024
-STDIN = "-"
+MAX_INPUT_BYTES = 32 * 1024 * 1024
+STDIN_WORD = "-"
 
 
-def prompt_parts(words: Sequence[str], files: Sequence[str]) -> list[TextPart | FilePart]:
-    """Raises ConfigurationError where there is nothing to ask, or a file cannot be read."""
-    text = prompt_text(words)
+def prompt_parts(arguments: Sequence[str], files: Sequence[str]) -> list[TextPart | FilePart]:
+    """Build the message parts. Raises ConfigurationError if the prompt is empty or a file cannot be read."""
+    text = prompt_text(arguments)
     if not text.strip():
-        raise ConfigurationError("there is no prompt. Write one: outrider run 'say hello', or give it on stdin")
-    return [TextPart(text), *(attached(file) for file in files)]
+        raise ConfigurationError("the prompt is empty. Pass one: outrider run 'say hello', or send it on stdin")
+    return [TextPart(text), *(attach_file(file) for file in files)]
 
 
-def prompt_text(words: Sequence[str]) -> str:
-    """Plain words are joined as they stand; stdin and files stand on their own. Without any word stdin is the prompt,
-    unless it is a terminal: a person would not know that they are waited for."""
-    if not words:
-        return "" if sys.stdin is None or sys.stdin.isatty() else _stdin()
-    if all(not _is_read(word) for word in words):
-        return " ".join(map(whole, words))
-    return "\n\n".join(_said(word) for word in words)
+def prompt_text(arguments: Sequence[str]) -> str:
+    """Join the arguments to a prompt: plain words with spaces, contents of stdin and files with blank lines.
+
+    Without arguments the prompt is read from stdin, unless stdin is a terminal: the program would seem to hang.
+    """
+    if not arguments:
+        return "" if sys.stdin is None or sys.stdin.isatty() else _read_stdin()
+    if all(not _names_source(argument) for argument in arguments):
+        return " ".join(map(decode_argument, arguments))
+    return "\n\n".join(_read_word(argument) for argument in arguments)
 
 
-def said(text: str) -> str:
-    """The text itself, or what the file holds that it names as @FILE."""
-    return _said(text) if text.startswith("@") else whole(text)
+def read_text_argument(text: str) -> str:
+    """Return the text, or for `@FILE` the content of that file."""
+    return _read_word(text) if text.startswith("@") else decode_argument(text)
 
 
-def whole(word: str) -> str:
-    """Bytes of the command line that were no text where the locale takes less than UTF-8: they are read as UTF-8."""
-    return word.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+def decode_argument(argument: str) -> str:
+    """Decode bytes that the locale could not decode (kept as surrogate escapes) as UTF-8."""
+    return argument.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def attached(file: str) -> FilePart:
+def attach_file(file: str) -> FilePart:
+    """Return a file as a message part with a data URL."""
     path = Path(file).expanduser()
-    content = _read(path)
-    mime = _mime_of(path, content)
+    content = _read_file(path)
+    mime = _detect_mime(path, content)
     return FilePart(mime, f"data:{mime};base64,{b64encode(content).decode()}", path.name)
 
 
-def _said(word: str) -> str:
-    if word == STDIN:
-        return _stdin()
-    if not _is_read(word):
-        return whole(word)
-    return _read(Path(word[1:]).expanduser()).decode("utf-8", "replace")
+def _read_word(argument: str) -> str:
+    if argument == STDIN_WORD:
+        return _read_stdin()
+    if not _names_source(argument):
+        return decode_argument(argument)
+    return _read_file(Path(argument[1:]).expanduser()).decode("utf-8", "replace")
 
 
-def _is_read(word: str) -> bool:
-    """`@` names a file; a sentence that merely begins with it is a sentence."""
-    if word == STDIN:
+def _names_source(argument: str) -> bool:
+    """Whether an argument names stdin or a file. A sentence that starts with `@` is text, unless such a file exists."""
+    if argument == STDIN_WORD:
         return True
-    return word.startswith("@") and len(word) > 1 and (" " not in word or Path(word[1:]).is_file())
+    return argument.startswith("@") and len(argument) > 1 and (" " not in argument or Path(argument[1:]).is_file())
 
 
-def _stdin() -> str:
-    content = sys.stdin.buffer.read(LARGEST + 1)
-    if len(content) > LARGEST:
-        raise ConfigurationError(f"stdin holds more than {LARGEST:,} bytes; that is no prompt")
+def _read_stdin() -> str:
+    content = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
+    if len(content) > MAX_INPUT_BYTES:
+        raise ConfigurationError(f"stdin has more than {MAX_INPUT_BYTES:,} bytes, the maximum for a prompt")
     return content.decode("utf-8", "replace")
 
 
-def _read(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
+    """Return the content of a file. Raises ConfigurationError if it is too large or cannot be read."""
     try:
-        if path.stat().st_size > LARGEST:
-            raise ConfigurationError(f"{path} is larger than {LARGEST:,} bytes")
+        if path.stat().st_size > MAX_INPUT_BYTES:
+            raise ConfigurationError(f"{path} is larger than {MAX_INPUT_BYTES:,} bytes")
         return path.read_bytes()
     except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise ConfigurationError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _mime_of(path: Path, content: bytes) -> str:
-    """By name, else by content: what is text is sent as text, whatever it is the text of."""
-    from mimetypes import guess_type  # with the first attachment: it reads the system's tables
+def _detect_mime(path: Path, content: bytes) -> str:
+    """Return the MIME type: by name for media and PDF, else text/plain for anything that decodes as UTF-8."""
+    from mimetypes import guess_type  # imported late: it reads the system's MIME tables
 
     mime = guess_type(path.name)[0] or ""
     if mime.startswith(("image/", "audio/", "video/", "application/pdf")):
@@ -120,144 +124,161 @@ def _mime_of(path: Path, content: bytes) -> str:
     return "text/plain" if b"\0" not in content else mime or "application/octet-stream"
 
 
-class Resumed(NamedTuple):
+class ResumedSession(NamedTuple):
+    """The id and folder of a stored session to continue."""
+
     id: str
     workspace: str
 
-    def folder(self, wanted: Path | None) -> Path:
-        """Where the session works; nothing else can be said about it now."""
-        own = Path(self.workspace) if self.workspace else wanted or Path.cwd()
-        if wanted is not None and wanted != own:
-            raise ConfigurationError(f"session {short_id(self.id)} works in {own}; leave --cwd out")
+    def choose_folder(self, requested: Path | None) -> Path:
+        """Return the session's folder. Raises ConfigurationError if `--cwd` names another one."""
+        own = Path(self.workspace) if self.workspace else requested or Path.cwd()
+        if requested is not None and requested != own:
+            raise ConfigurationError(f"session {short_id(self.id)} belongs to {own}; omit --cwd")
         return own
 
 
-async def resumed_session(arguments: Namespace) -> Resumed | None:
+async def find_resumed_session(arguments: Namespace) -> ResumedSession | None:
+    """Return the session of `--session` or `--continue`, or None for a new session."""
     if not (arguments.session or arguments.resume):
         return None
-    from outrider.engine.archive import open_archive  # a new session needs none of it
+    from outrider.engine.archive import open_archive  # imported late: a new session does not need the archive
 
-    async with open_archive(folders().store) as archive:
+    async with open_archive(user_folders().store_file) as archive:
         if arguments.session:
-            found = await archive.find(arguments.session)
+            found = await archive.find_session(arguments.session)
         else:
-            found = await archive.newest(arguments.cwd or Path.cwd())
-        return Resumed(found.id, found.workspace_directory)
+            found = await archive.find_newest(arguments.cwd or Path.cwd())
+        return ResumedSession(found.id, found.workspace_directory)
 
 
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
-class Interrupts:
-    """`exit_code` is what programs end with that such a signal ended."""
+class InterruptState:
+    """Whether the user requested an interrupt, and the exit code for the received signal (128 + its number)."""
 
     def __init__(self) -> None:
-        self.wanted = asyncio.Event()
-        self.exit_code = exits.INTERRUPTED
+        self.requested = asyncio.Event()
+        self.exit_code = exit_codes.INTERRUPTED
 
-    def hear(self, number: int) -> None:
-        """Whoever asks twice does not want to wait: what is kept is kept, and guards end what still runs."""
+    def on_signal(self, number: int) -> None:
+        """Request an interrupt; exit immediately on the second signal. Exiting is safe: changes are already stored, and
+        the process supervisor kills child processes."""
         self.exit_code = 128 + number
-        if self.wanted.is_set():
+        if self.requested.is_set():
             os._exit(self.exit_code)
-        self.wanted.set()
-        for known in _known():
-            signal.signal(known, _end_at_once)  # what hangs may be the loop itself
+        self.requested.set()
+        for known in _available_signals():
+            signal.signal(known, _exit_now)  # works even if the event loop hangs
 
 
 @contextmanager
-def interrupts() -> Generator[Interrupts, None, None]:
-    heard, loop = Interrupts(), asyncio.get_running_loop()
-    for number in _known():
+def handle_interrupts() -> Generator[InterruptState, None, None]:
+    """Install signal handlers on the event loop; restores the default handling on exit."""
+    interrupts, loop = InterruptState(), asyncio.get_running_loop()
+    for number in _available_signals():
         with suppress(NotImplementedError, RuntimeError):
-            loop.add_signal_handler(number, heard.hear, number)
+            loop.add_signal_handler(number, interrupts.on_signal, number)
     try:
-        yield heard
+        yield interrupts
     finally:
-        for number in _known():
+        for number in _available_signals():
             with suppress(NotImplementedError, RuntimeError):
                 loop.remove_signal_handler(number)
-            if heard.wanted.is_set():
-                _listen_to_the_end(number)
+            if interrupts.requested.is_set():
+                _exit_on_later_signal(number)
 
 
-def _known() -> list[int]:
+def _available_signals() -> list[int]:
     return [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
 
 
-def _end_at_once(number: int, _frame: object) -> None:
+def _exit_now(number: int, _frame: object) -> None:
     os._exit(128 + number)
 
 
-def _listen_to_the_end(number: int) -> None:
-    """For what is left after an interrupt: last words, and an interpreter that forgets its handlers while it ends."""
-    signal.signal(number, _end_at_once)
+def _exit_on_later_signal(number: int) -> None:
+    """After an interrupt, let a further signal exit immediately while the result is printed. At interpreter shutdown
+    ignore signals: Python removes its handlers then, and a late signal would change the exit code."""
+    signal.signal(number, _exit_now)
     atexit.register(signal.signal, number, signal.SIG_IGN)
 
 
-def execute(arguments: Namespace) -> int:
+def run_prompt(arguments: Namespace) -> int:
+    """Run the command, and return its exit code."""
     parts = prompt_parts(arguments.prompt, arguments.file)
-    return asyncio.run(RunCommand(arguments, Console()).done(parts))
+    return asyncio.run(RunCommand(arguments, Console()).run(parts))
 
 
 class RunCommand:
+    """Runs one prompt in a local or remote session, prints events as they arrive, and returns the exit code."""
+
     def __init__(self, arguments: Namespace, console: Console) -> None:
         self._arguments = arguments
         self._console = console
-        self._tally = RunStats()
+        self._stats = RunStats()
 
-    async def done(self, parts: Sequence[PartBase]) -> int:
-        opening = await self._opening()
-        printer = printer_of(self._arguments.output_format, self._console, quiet=self._arguments.quiet)
-        with interrupts() as heard:
-            async with opening as opened:
-                self._listen(opened, printer)
-                printer.begin(opened.begun)
+    async def run(self, parts: Sequence[PartBase]) -> int:
+        opening_target = await self._select_target()
+        printer = create_printer(self._arguments.output_format, self._console, quiet=self._arguments.quiet)
+        with handle_interrupts() as interrupts:
+            async with opening_target as target:
+                self._subscribe_listeners(target, printer)
+                printer.start(target.info)
                 started = monotonic()
-                end = await _turn(opened, parts, heard)
-                took = round((monotonic() - started) * 1000)
-        result = Result(opened.begun, end, self._tally, took, heard.exit_code)
-        printer.end(result)
-        self._last_words(result)
-        if self._console.lost is not None:
-            raise self._console.lost
+                end = await _run_turn(target, parts, interrupts)
+                duration_ms = round((monotonic() - started) * 1000)
+        result = HeadlessResult(target.info, end, self._stats, duration_ms, interrupts.exit_code)
+        printer.finish(result)
+        self._print_summary(result)
+        if self._console.write_error is not None:
+            raise self._console.write_error
         return result.exit_code
 
-    async def _opening(self) -> AbstractAsyncContextManager[RunTarget]:
+    async def _select_target(self) -> AbstractAsyncContextManager[RunTarget]:
         if self._arguments.attach:
-            from outrider.cli.commands.run_attached import opened  # a run of this process needs none of it
+            from outrider.cli.commands.run_attached import (
+                open_remote_target,  # imported late: a local run does not need the remote client
+            )
 
-            return opened(self._arguments)
-        resumed = await resumed_session(self._arguments)
-        return self._here(self._settings(resumed), resumed)
+            return open_remote_target(self._arguments)
+        resumed = await find_resumed_session(self._arguments)
+        return self._open_local_target(self._load_settings(resumed), resumed)
 
     @asynccontextmanager
-    async def _here(self, settings: Settings, resumed: Resumed | None) -> AsyncGenerator[RunTarget, None]:
+    async def _open_local_target(
+        self, settings: Settings, resumed: ResumedSession | None
+    ) -> AsyncGenerator[RunTarget, None]:
         async with standard_engine(settings, workspace=settings.workspace, attended=False) as engine:
-            begun = await self._begin(engine, settings, resumed)
-            at = begun.session_id
-            yield RunTarget(begun, engine.bus.subscribe_all, partial(engine.prompt, at), partial(engine.abort, at))
+            info = await self._open_session(engine, settings, resumed)
+            session_id = info.session_id
+            yield RunTarget(
+                info, engine.bus.subscribe_all, partial(engine.prompt, session_id), partial(engine.abort, session_id)
+            )
 
-    def _listen(self, opened: RunTarget, printer: Printer) -> None:
-        opened.subscribe(self._tally.hear)
-        opened.subscribe(printer.hear)
+    def _subscribe_listeners(self, target: RunTarget, printer: RunPrinter) -> None:
+        target.subscribe(self._stats.on_event)
+        target.subscribe(printer.on_event)
         if self._arguments.verbose or (self._console.err_is_terminal and not self._arguments.quiet):
-            opened.subscribe(Progress(self._console, verbose=self._arguments.verbose).hear)
+            target.subscribe(ProgressPrinter(self._console, verbose=self._arguments.verbose).on_event)
 
-    def _settings(self, resumed: Resumed | None) -> Settings:
+    def _load_settings(self, resumed: ResumedSession | None) -> Settings:
+        """Return the settings; a resumed session determines the folder, `--system` replaces the instructions."""
         arguments = self._arguments
         if resumed is not None:
-            arguments.cwd = resumed.folder(arguments.cwd)
-        settings = settings_of(arguments)
+            arguments.cwd = resumed.choose_folder(arguments.cwd)
+        settings = settings_from_arguments(arguments)
         if not arguments.quiet:
             for notice in settings.notices:
-                self._console.say(f"outrider: {notice}", "yellow")
+                self._console.print_stderr(f"outrider: {notice}", "yellow")
         if arguments.system is None:
             return settings
-        first = msgspec.structs.replace(settings.agents[0], instructions=said(arguments.system))
+        first = msgspec.structs.replace(settings.agents[0], instructions=read_text_argument(arguments.system))
         return msgspec.structs.replace(settings, agents=(first, *settings.agents[1:]))
 
-    async def _begin(self, engine: Engine, settings: Settings, resumed: Resumed | None) -> RunInfo:
+    async def _open_session(self, engine: Engine, settings: Settings, resumed: ResumedSession | None) -> RunInfo:
+        """Create or open the session, and apply `--mode` and `--agent`."""
         first = settings.agents[0]
         if resumed is None:
             session_id, mode = await engine.create(mode=settings.mode, workspace=settings.workspace), settings.mode
@@ -272,50 +293,50 @@ class RunCommand:
         return RunInfo(session_id, first.name, settings.model, mode, str(settings.workspace))
 
     @property
-    def _attached(self) -> str:
+    def _attach_option(self) -> str:
         return f" --attach {self._arguments.attach.partition('?')[0]}" if self._arguments.attach else ""
 
-    def _last_words(self, result: Result) -> None:
+    def _print_summary(self, result: HeadlessResult) -> None:
+        """Print errors, denied calls and usage to stderr."""
         console, quiet = self._console, self._arguments.quiet
         if result.end.error is not None:
-            console.say(f"outrider: {result.end.error}", "red")
+            console.print_stderr(f"outrider: {result.end.error}", "red")
         elif result.end.reason != "completed":
-            console.say(f"outrider: the turn ended early: {result.end.reason.replace('_', ' ')}", "yellow")
-        wanting = [call for call in self._tally.refused if call.for_want_of_approval]
-        for call in wanting if not quiet else ():
-            console.say(
-                f"outrider: refused, since nobody could approve it: {call.tool} {telling(call.input)}", "yellow"
+            console.print_stderr(f"outrider: the turn stopped early: {result.end.reason.replace('_', ' ')}", "yellow")
+        unapproved = [call for call in self._stats.refused if call.needed_approval]
+        for call in unapproved if not quiet else ():
+            console.print_stderr(
+                f"outrider: denied, because approval is needed: {call.tool} {summarize_input(call.input)}", "yellow"
             )
-        if wanting and not quiet:
-            there = "let somebody answer with --wait-for-approval, or begin the server with --allow and what may run"
-            here = "say with --allow what may run, or try --mode background"
-            console.say(f"outrider: {there if self._arguments.attach else here}")
+        if unapproved and not quiet:
+            remote = "use --wait-for-approval to let another user answer, or start the server with --allow RULE"
+            local = "allow calls with --allow RULE, or use --mode background"
+            console.print_stderr(f"outrider: {remote if self._arguments.attach else local}")
         if console.err_is_terminal and not quiet:
-            usage = self._tally.usage
-            out = tokens_text(usage.tokens.output + usage.tokens.reasoning)
-            facts = f"{tokens_text(usage.tokens.prompt)} tokens in, {out} out, cost {cost_text(usage.total_cost)}"
-            console.say(
-                f"{facts}; go on with: outrider run{self._attached} --session {short_id(result.begun.session_id)} …",
-                "dim",
-            )
+            usage = self._stats.usage
+            out = format_tokens(usage.tokens.output + usage.tokens.reasoning)
+            facts = f"{format_tokens(usage.tokens.prompt)} tokens in, {out} out, cost {format_cost(usage.total_cost)}"
+            resume = f"outrider run{self._attach_option} --session {short_id(result.info.session_id)} …"
+            console.print_stderr(f"{facts}; continue with: {resume}", "dim")
 
 
-async def _turn(opened: RunTarget, parts: Sequence[PartBase], heard: Interrupts) -> TurnEnd:
+async def _run_turn(target: RunTarget, parts: Sequence[PartBase], interrupts: InterruptState) -> TurnEnd:
+    """Run the turn until it ends or is interrupted. After an abort, wait a second for its end, then cancel it."""
     async with asyncio.TaskGroup() as tasks:
-        turn = tasks.create_task(_ended(opened, parts))
-        stop = tasks.create_task(heard.wanted.wait())
+        turn = tasks.create_task(_prompt_or_error(target, parts))
+        stop = tasks.create_task(interrupts.requested.wait())
         await asyncio.wait((turn, stop), return_when=asyncio.FIRST_COMPLETED)
         if not turn.done():
-            await opened.abort()
+            await target.abort()
             await asyncio.wait((turn,), timeout=1)
             turn.cancel()
         stop.cancel()
     return TurnEnd("aborted") if turn.cancelled() else turn.result()
 
 
-async def _ended(opened: RunTarget, parts: Sequence[PartBase]) -> TurnEnd:
-    """What is refused before there is a turn is how it ended, too."""
+async def _prompt_or_error(target: RunTarget, parts: Sequence[PartBase]) -> TurnEnd:
+    """Run the turn; convert an error raised before the turn starts into a turn end."""
     try:
-        return await opened.prompt(parts)
+        return await target.prompt(parts)
     except OutriderError as error:
         return TurnEnd("error", error=error)

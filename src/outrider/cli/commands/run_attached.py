@@ -1,4 +1,4 @@
-"""A prompt for a session of a server: `outrider run --attach`."""
+"""`--attach`: runs a prompt, or the terminal application, in a session of a remote server."""
 
 import asyncio
 import os
@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 
 from outrider.cli.commands.run_output import RunInfo, RunTarget
-from outrider.cli.main import version
-from outrider.cli.setup import settings_of
+from outrider.cli.main import program_version
+from outrider.cli.setup import settings_from_arguments
 from outrider.config.settings import Settings
-from outrider.engine.approval_gate import NOBODY_THERE
+from outrider.engine.approval_gate import UNATTENDED_DENIAL
 from outrider.engine.archive import TurnEnd
 from outrider.errors import ConfigurationError, OutriderError, ServerAwayError
-from outrider.remote.client import Place, place_of
-from outrider.remote.connect import RemoteBridge, attached
+from outrider.remote.client import ServerAddress, resolve_server
+from outrider.remote.connect import RemoteBridge, connect_engine
 from outrider.remote.engine import RemoteArchive, RemoteEngine
 from outrider.types.events import Event, LoopStartedEvent, SessionUpdatedEvent, ToolApprovalRequestedEvent
 from outrider.types.ids import new_id
@@ -25,41 +25,43 @@ from outrider.types.messages import Message
 from outrider.types.parts import ModelRef, PartBase
 
 ABORT_SECONDS = 5.0
-PAUSE = 0.5  # seconds between attempts to answer a server that went away
-_SERVERS_OWN = ("allow", "ask", "deny", "max_turns", "max_cost", "max_time", "system")
+RETRY_SECONDS = 0.5  # seconds between attempts to reach a server that is away
+_SERVER_OPTIONS = ("allow", "ask", "deny", "max_turns", "max_cost", "max_time", "system")
 
 
 @asynccontextmanager
-async def opened(arguments: Namespace) -> AsyncGenerator[RunTarget, None]:
-    check(arguments)
-    place = place_of(arguments.attach, token=arguments.token, environ=os.environ)
-    async with attached(place, version()) as engine:
-        session_id = await _session(engine, arguments)
+async def open_remote_target(arguments: Namespace) -> AsyncGenerator[RunTarget, None]:
+    """Connect to the server of `--attach`, and open a session there."""
+    reject_server_options(arguments)
+    address = resolve_server(arguments.attach, token=arguments.token, environ=os.environ)
+    async with connect_engine(address, program_version()) as engine:
+        session_id = await _open_session(engine, arguments)
         live = engine.live[session_id]
         model = f"{live.agent.provider}/{live.agent.model}"
         session = live.session
-        begun = RunInfo(session_id, session.agent, model, session.mode, session.workspace_directory)
-        turn = OwnTurn(engine, session_id, refuses=not arguments.wait_for_approval)
-        yield RunTarget(begun, turn.listeners.append, turn.prompt, turn.abort)
+        info = RunInfo(session_id, session.agent, model, session.mode, session.workspace_directory)
+        turn = RemoteTurn(engine, session_id, deny_approvals=not arguments.wait_for_approval)
+        yield RunTarget(info, turn.listeners.append, turn.prompt, turn.abort)
 
 
-def check(arguments: Namespace) -> None:
-    """What may run and what it may cost is the server's to say: to its users, not to whoever attaches."""
-    given = [f"--{name.replace('_', '-')}" for name in _SERVERS_OWN if getattr(arguments, name, None)]
-    if given:
+def reject_server_options(arguments: Namespace) -> None:
+    """Raise ConfigurationError for permission, limit and system options: only the server's own command line sets
+    them, so that a client cannot extend its rights."""
+    options = [f"--{name.replace('_', '-')}" for name in _SERVER_OPTIONS if getattr(arguments, name, None)]
+    if options:
         raise ConfigurationError(
-            f"{', '.join(given)} cannot be said to a server that runs already: say it to `outrider serve`"
+            f"{', '.join(options)} cannot be used with --attach; pass it to `outrider serve` instead"
         )
 
 
-async def _session(engine: RemoteEngine, arguments: Namespace) -> str:
-    """The one that is named, the server's last one, or a new one in the server's folder."""
-    found = await _found(engine, arguments)
-    if found is None:
-        named = {"mode": arguments.mode, "agent": arguments.agent, "workspace": arguments.cwd}
-        session_id = await engine.create(**named)
+async def _open_session(engine: RemoteEngine, arguments: Namespace) -> str:
+    """Open the requested or last session of the server, else create one in the server's folder; return its id."""
+    existing = await _find_session(engine, arguments)
+    if existing is None:
+        options = {"mode": arguments.mode, "agent": arguments.agent, "workspace": arguments.cwd}
+        session_id = await engine.create(**options)
     else:
-        session_id = found
+        session_id = existing
         await engine.open(session_id)
         if arguments.mode:
             await engine.set_mode(session_id, arguments.mode)
@@ -71,31 +73,35 @@ async def _session(engine: RemoteEngine, arguments: Namespace) -> str:
     return session_id
 
 
-async def _found(engine: RemoteEngine, arguments: Namespace) -> str | None:
+async def _find_session(engine: RemoteEngine, arguments: Namespace) -> str | None:
+    """Return the id of the requested or last session, or None for a new one."""
     archive = RemoteArchive(engine.client)
     if arguments.session:
-        return (await archive.find(arguments.session)).id
+        return (await archive.find_session(arguments.session)).id
     folder: Path | None = arguments.cwd
-    return (await archive.newest(folder)).id if arguments.resume else None
+    return (await archive.find_newest(folder)).id if arguments.resume else None
 
 
-class OwnTurn:
-    """The turn of this prompt, among all that others do in the session. Nobody is there to ask, as in any run without a
-    screen: with `refuses` a call that needs an approval is refused; else it waits for another front end's answer."""
+class RemoteTurn:
+    """The turn of this prompt in a session that other clients may use at the same time.
 
-    def __init__(self, engine: RemoteEngine, session_id: str, *, refuses: bool) -> None:
+    Listeners receive events only from the start of this turn on. With `deny_approvals`, a call that needs approval is
+    denied, as in any headless run; otherwise it waits for the answer of another front end.
+    """
+
+    def __init__(self, engine: RemoteEngine, session_id: str, *, deny_approvals: bool) -> None:
         self.listeners: list[Callable[[Event], None]] = []
         self._engine = engine
         self._session_id = session_id
         self._input_id = new_id()
         self._text = ""
-        self._begun = False
-        engine.bus.subscribe_all(self._hear)
-        if refuses:
-            engine.bus.subscribe(ToolApprovalRequestedEvent, self._refuse)
+        self._started = False
+        engine.bus.subscribe_all(self._forward_event)
+        if deny_approvals:
+            engine.bus.subscribe(ToolApprovalRequestedEvent, self._deny_approval)
 
     async def prompt(self, parts: Sequence[PartBase]) -> TurnEnd:
-        copies = [msgspec.structs.replace(part) for part in parts]  # a message makes its parts its own
+        copies = [msgspec.structs.replace(part) for part in parts]  # Message takes ownership of its parts
         self._text = Message("user", copies).get_text_content()
         return await self._engine.prompt(self._session_id, parts, input_id=self._input_id)
 
@@ -104,14 +110,15 @@ class OwnTurn:
             async with asyncio.timeout(ABORT_SECONDS):
                 await self._engine.abort(self._session_id)
 
-    def _hear(self, event: Event) -> None:
-        self._begun = self._begun or self._begins(event)
-        if self._begun:
+    def _forward_event(self, event: Event) -> None:
+        self._started = self._started or self._is_turn_start(event)
+        if self._started:
             for listener in self.listeners:
                 listener(event)
 
-    def _begins(self, event: Event) -> bool:
-        """Its beginning is told at once, and kept a moment later: whichever is heard."""
+    def _is_turn_start(self, event: Event) -> bool:
+        """Whether the event starts this turn. Both the live event and the stored one are accepted, since a reconnect
+        may miss the first."""
         match event:
             case LoopStartedEvent(session_id=self._session_id):
                 return event.user_message == self._text
@@ -120,39 +127,42 @@ class OwnTurn:
             case _:
                 return False
 
-    async def _refuse(self, asked: ToolApprovalRequestedEvent) -> None:
-        while self._begun:
+    async def _deny_approval(self, request: ToolApprovalRequestedEvent) -> None:
+        """Deny an approval request; retry while the server cannot be reached."""
+        while self._started:
             try:
-                await self._engine.answer(asked.approval_id, allow=False, by="run", words=NOBODY_THERE)
+                await self._engine.answer(request.approval_id, allow=False, by="run", words=UNATTENDED_DENIAL)
             except ServerAwayError:
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(RETRY_SECONDS)
             else:
                 return
 
 
-_NOTICE = "Attached to {url}: sessions, files and commands are those of its machine, and its configuration counts."
+_NOTICE = "Attached to {url}: sessions, files, commands and configuration are those of the server's machine."
 
 
-def open_screen(arguments: Namespace, run_tui: Callable[..., int]) -> int:
-    """What is wrong with the server is said before the screen changes."""
-    check(arguments)
-    place = place_of(arguments.attach, token=arguments.token, environ=os.environ)
-    asyncio.run(_look(place))
+def run_attached_tui(arguments: Namespace, run_tui: Callable[..., int]) -> int:
+    """Run the terminal application against a server; check the connection first, so that errors are printed before
+    the screen changes."""
+    reject_server_options(arguments)
+    address = resolve_server(arguments.attach, token=arguments.token, environ=os.environ)
+    asyncio.run(_check_connection(address))
 
     @asynccontextmanager
-    async def attach(settings: Settings) -> AsyncGenerator[RemoteBridge, None]:
-        async with attached(place, version(), patience=None) as engine:
+    async def attach_bridge(settings: Settings) -> AsyncGenerator[RemoteBridge, None]:
+        async with connect_engine(address, program_version(), reconnect_seconds=None) as engine:
             yield RemoteBridge(engine, settings, arguments.cwd)
 
-    def settings() -> Settings:
-        """Of this machine only what the screen needs: its folders, and where files that go along are."""
-        notices = (_NOTICE.format(url=place.url),)
-        return msgspec.structs.replace(settings_of(arguments), missing="", providers=(), notices=notices)
+    def local_settings() -> Settings:
+        """Return this machine's settings without providers: the application needs only its folders."""
+        notices = (_NOTICE.format(url=address.url),)
+        return msgspec.structs.replace(settings_from_arguments(arguments), missing="", providers=(), notices=notices)
 
     chosen = {"session": arguments.session or "", "resume": arguments.resume}
-    return run_tui(settings, **chosen, attach=attach, place=place.url)
+    return run_tui(local_settings, **chosen, attach=attach_bridge, server_url=address.url)
 
 
-async def _look(place: Place) -> None:
-    async with attached(place, version()):
+async def _check_connection(address: ServerAddress) -> None:
+    """Connect once to report errors early."""
+    async with connect_engine(address, program_version()):
         pass

@@ -1,4 +1,4 @@
-"""Starts the server."""
+"""`outrider serve`, `acp` and `mcp`: start the HTTP server, the editor agent and the MCP server."""
 
 import asyncio
 import sys
@@ -7,62 +7,65 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from outrider.cli import registry as exits
-from outrider.cli.main import version
-from outrider.cli.parser import named
-from outrider.cli.setup import settings_of
+from outrider.cli import exit_codes
+from outrider.cli.main import program_version
+from outrider.cli.parser import import_object
+from outrider.cli.setup import settings_from_arguments
 from outrider.errors import ConfigurationError
 
 
-def execute(arguments: Namespace) -> int:
+def start_server(arguments: Namespace) -> int:
+    """Run the HTTP server until it is stopped. Raises ConfigurationError if an optional dependency is missing."""
     if find_spec("uvicorn") is None or find_spec("starlette") is None:
         raise ConfigurationError("the server is not installed: pip install 'outrider[server]'")
     if arguments.mcp and find_spec("mcp") is None:
         raise ConfigurationError("the Model Context Protocol is not installed: pip install 'outrider[mcp]'")
-    options = named("outrider.server.server:ServeOptions")(
+    options = import_object("outrider.server.server:ServeOptions")(
         host=arguments.host,
         port=arguments.port,
-        socket=_path(arguments.socket),
+        socket=_absolute_path(arguments.socket),
         names=tuple(arguments.name),
         expose=arguments.expose,
-        certificate=_path(arguments.tls_cert),
-        key=_path(arguments.tls_key),
+        certificate=_absolute_path(arguments.tls_cert),
+        key=_absolute_path(arguments.tls_key),
         mcp=arguments.mcp,
         database=arguments.database,
     )
-    serve = named("outrider.server.server:serve")
+    serve = import_object("outrider.server.server:run_server")
     try:
-        asyncio.run(serve(settings_of(arguments), options, version(), _tell))
+        asyncio.run(serve(settings_from_arguments(arguments), options, program_version(), _print_status))
     except KeyboardInterrupt:
-        return exits.DONE  # that is how a server is ended
+        return exit_codes.SUCCESS  # Ctrl+C is the normal way to stop a server
     except OSError as error:
-        raise ConfigurationError(f"the server cannot listen there: {error}") from error
-    return exits.DONE
+        raise ConfigurationError(f"the server cannot listen on this address: {error}") from error
+    return exit_codes.SUCCESS
 
 
-def _path(given: str | None) -> Path | None:
-    return Path(given).expanduser().absolute() if given else None
+def _absolute_path(path: str | None) -> Path | None:
+    return Path(path).expanduser().absolute() if path else None
 
 
-def _tell(words: str) -> None:
-    sys.stderr.write(f"{words}\n")
+def _print_status(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
-def execute_acp(arguments: Namespace) -> int:
+def serve_acp(arguments: Namespace) -> int:
+    """Run the Agent Client Protocol agent on stdin and stdout until the editor closes the connection."""
     if find_spec("acp") is None:
-        raise ConfigurationError("the protocol of editors is not installed: pip install 'outrider[acp]'")
+        raise ConfigurationError("the Agent Client Protocol is not installed: pip install 'outrider[acp]'")
     if sys.stdin.isatty():
-        sys.stderr.write("outrider acp waits for an editor on stdin. To talk to the agent yourself: outrider\n")
-    # By name: the two front ends do not know each other, and only one of them is loaded.
-    serve_editor = named("outrider.acp.agent:serve_editor")
-    serve_editor(partial(settings_of, arguments), version())
-    return exits.DONE
+        sys.stderr.write("outrider acp waits for an editor on stdin. To use the agent yourself: outrider\n")
+    # Imported by name: front ends must not import each other, and only the one in use is loaded.
+    serve_editor = import_object("outrider.acp.agent:serve_editor")
+    serve_editor(partial(settings_from_arguments, arguments), program_version())
+    return exit_codes.SUCCESS
 
 
-def execute_mcp(arguments: Namespace) -> int:
+def serve_mcp(arguments: Namespace) -> int:
+    """Run the MCP server on stdin and stdout until the client closes the connection."""
     if find_spec("mcp") is None:
         raise ConfigurationError("the Model Context Protocol is not installed: pip install 'outrider[mcp]'")
-    serve_agents = named("outrider.server.mcp:serve_agents")
-    asyncio.run(serve_agents(settings_of(arguments), version()))
-    return exits.DONE
+    serve_agents = import_object("outrider.server.mcp:serve_mcp_stdio")
+    asyncio.run(serve_agents(settings_from_arguments(arguments), program_version()))
+    return exit_codes.SUCCESS

@@ -1,4 +1,4 @@
-"""Changes to sessions as a whole: fork, rename, delete."""
+"""`outrider sessions`: lists, shows, searches, forks, renames, exports, imports, shares and deletes sessions."""
 
 import sys
 from argparse import Namespace
@@ -9,10 +9,18 @@ from typing import Any
 
 import msgspec
 
-from outrider.cli import registry as exits
-from outrider.cli.output import Console, ago, cost_text, cut, table, tokens_text
-from outrider.cli.setup import with_archive
-from outrider.engine.archive import Archive, Imported, SearchHit, StoredSession, Transcript, shared_page, short_id
+from outrider.cli import exit_codes
+from outrider.cli.output import Console, format_age, format_cost, format_table, format_tokens, truncate_text
+from outrider.cli.setup import run_with_archive
+from outrider.engine.archive import (
+    ImportResult,
+    SearchHit,
+    SessionArchive,
+    SessionTranscript,
+    StoredSession,
+    render_shared_page,
+    short_id,
+)
 from outrider.errors import ConfigurationError
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message
@@ -31,209 +39,225 @@ from outrider.types.tool_state import ToolError
 from outrider.types.usage import Usage
 
 
-def fork(arguments: Namespace) -> int:
-    async def work(archive: Archive) -> str:
-        found = await archive.find(arguments.session)
+def fork_session(arguments: Namespace) -> int:
+    """Copy a session, and print the new id."""
+
+    async def fork_found(archive: SessionArchive) -> str:
+        found = await archive.find_session(arguments.session)
         return (await archive.fork(found.id, at=arguments.at, title=arguments.title)).id
 
-    Console().print(with_archive(work))
-    return exits.DONE
+    Console().print(run_with_archive(fork_found))
+    return exit_codes.SUCCESS
 
 
-def rename(arguments: Namespace) -> int:
-    async def work(archive: Archive) -> None:
-        await archive.rename((await archive.find(arguments.session)).id, arguments.title)
+def rename_session(arguments: Namespace) -> int:
+    async def rename_found(archive: SessionArchive) -> None:
+        await archive.rename((await archive.find_session(arguments.session)).id, arguments.title)
 
-    with_archive(work)
-    return exits.DONE
+    run_with_archive(rename_found)
+    return exit_codes.SUCCESS
 
 
-def delete(arguments: Namespace) -> int:
-    async def work(archive: Archive) -> int:
-        found = await archive.find(arguments.session)
-        if not sure(f"Delete {short_id(found.id)} {found.title!r}? It cannot be brought back.", yes=arguments.yes):
-            return exits.FAILED
+def delete_session(arguments: Namespace) -> int:
+    """Delete a session after confirmation."""
+
+    async def delete_confirmed(archive: SessionArchive) -> int:
+        found = await archive.find_session(arguments.session)
+        if not confirm_action(
+            f"Delete {short_id(found.id)} {found.title!r}? This cannot be undone.", yes=arguments.yes
+        ):
+            return exit_codes.FAILURE
         await archive.delete(found.id)
-        return exits.DONE
+        return exit_codes.SUCCESS
 
-    return with_archive(work)
-
-
-def clear(arguments: Namespace) -> int:
-    if not sure("Delete every session that is not in use? They cannot be brought back.", yes=arguments.yes):
-        return exits.FAILED
-    count = with_archive(Archive.clear)
-    Console().say(f"{count} deleted")
-    return exits.DONE
+    return run_with_archive(delete_confirmed)
 
 
-def sure(question: str, *, yes: bool) -> bool:
-    """Asked only where somebody can answer; elsewhere the flag must say it."""
+def clear_sessions(arguments: Namespace) -> int:
+    """Delete every session without a lease after confirmation."""
+    if not confirm_action("Delete every session that is not in use? This cannot be undone.", yes=arguments.yes):
+        return exit_codes.FAILURE
+    count = run_with_archive(SessionArchive.delete_all)
+    Console().print_stderr(f"{count} deleted")
+    return exit_codes.SUCCESS
+
+
+def confirm_action(question: str, *, yes: bool) -> bool:
+    """Ask for confirmation on the terminal. Raises ConfigurationError without a terminal, where --yes is required."""
     if yes:
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise ConfigurationError(f"{question} Nobody can be asked here; say it with --yes")
+        raise ConfigurationError(f"{question} There is no terminal to ask on; confirm with --yes")
     Console().err.write(f"{question} [y/N] ")
     Console().err.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def list_sessions(arguments: Namespace) -> int:
-    async def work(archive: Archive) -> list[StoredSession]:
-        workspace = Path.cwd() if arguments.here else None
-        return list(await archive.sessions(arguments.limit, workspace=workspace, children=arguments.children))
+    """Print the most recently used sessions, as a table or JSON."""
 
-    console, found = Console(), with_archive(work)
+    async def load_sessions(archive: SessionArchive) -> list[StoredSession]:
+        workspace = Path.cwd() if arguments.here else None
+        return list(await archive.list_sessions(arguments.limit, workspace=workspace, children=arguments.children))
+
+    console, found = Console(), run_with_archive(load_sessions)
     if arguments.json:
         for session in found:
             console.print(msgspec.json.encode(session).decode())
     elif not found:
-        console.say("There is no session yet. Begin one: outrider run 'say hello', or just: outrider")
+        console.print_stderr("There are no sessions yet. Start one: outrider run 'say hello', or just: outrider")
     else:
-        heads, rows = ("id", "used", "mode", "folder", "title"), [_row(one) for one in found]
-        for line in table(heads, rows, console.width, narrow=(0, 1, 4)):
+        heads, rows = ("id", "used", "mode", "folder", "title"), [_session_row(session) for session in found]
+        for line in format_table(heads, rows, console.width, narrow=(0, 1, 4)):
             console.print(line)
-    return exits.DONE
+    return exit_codes.SUCCESS
 
 
-def search(arguments: Namespace) -> int:
-    words = " ".join(arguments.words)
+def search_sessions(arguments: Namespace) -> int:
+    """Print search results; the exit code is FAILURE if there are none."""
+    query = " ".join(arguments.words)
 
-    async def work(archive: Archive) -> list[SearchHit]:
-        return list(await archive.search(words, limit=arguments.limit))
+    async def search_archive(archive: SessionArchive) -> list[SearchHit]:
+        return list(await archive.search(query, limit=arguments.limit))
 
-    console, hits = Console(), with_archive(work)
+    console, hits = Console(), run_with_archive(search_archive)
     if arguments.json:
         for hit in hits:
             console.print(msgspec.json.encode(hit).decode())
-        return exits.DONE if hits else exits.FAILED
+        return exit_codes.SUCCESS if hits else exit_codes.FAILURE
     for hit in hits:
-        console.print(cut(f"{short_id(hit.session_id)}  {hit.title or '(no title)'}", console.width), "bold")
-        console.print(f"  {hit.kind}: {cut(hit.snippet, console.width - len(hit.kind) - 4)}")
+        console.print(truncate_text(f"{short_id(hit.session_id)}  {hit.title or '(no title)'}", console.width), "bold")
+        console.print(f"  {hit.kind}: {truncate_text(hit.snippet, console.width - len(hit.kind) - 4)}")
     if not hits:
-        console.say(f"{words!r} was not found.")
-    return exits.DONE if hits else exits.FAILED
+        console.print_stderr(f"No matches for {query!r}.")
+    return exit_codes.SUCCESS if hits else exit_codes.FAILURE
 
 
-def _row(session: StoredSession) -> tuple[str, ...]:
-    used = ago(session.time.updated, now_ms()) if session.time else ""
+def _session_row(session: StoredSession) -> tuple[str, ...]:
+    used = format_age(session.time.updated, now_ms()) if session.time else ""
     home, folder = str(Path.home()), session.workspace_directory
     shown = f"~{folder.removeprefix(home)}" if folder == home or folder.startswith(f"{home}/") else folder
     return short_id(session.id), used, session.mode, shown, session.title or "(no title)"
 
 
-def export(arguments: Namespace) -> int:
-    async def work(archive: Archive) -> bytes:
-        return await archive.export((await archive.find(arguments.session)).id)
+def export_session(arguments: Namespace) -> int:
+    async def export_found(archive: SessionArchive) -> bytes:
+        return await archive.export_document((await archive.find_session(arguments.session)).id)
 
-    return written(with_archive(work), arguments.output)
-
-
-def share(arguments: Namespace) -> int:
-    async def work(archive: Archive) -> str:
-        return await shared_page(archive, (await archive.find(arguments.session)).id)
-
-    return written(with_archive(work).encode(), arguments.output)
+    return write_output(run_with_archive(export_found), arguments.output)
 
 
-def bring(arguments: Namespace) -> int:
-    document = _read(arguments.file)
+def share_session(arguments: Namespace) -> int:
+    async def render_page(archive: SessionArchive) -> str:
+        return await render_shared_page(archive, (await archive.find_session(arguments.session)).id)
 
-    async def work(archive: Archive) -> Imported:
-        return await archive.bring(document, as_copy=arguments.copy)
+    return write_output(run_with_archive(render_page).encode(), arguments.output)
 
-    console, done = Console(), with_archive(work, make=True)
-    for session in done.sessions:
+
+def import_sessions(arguments: Namespace) -> int:
+    """Import an exported document, print the ids, and report skipped items."""
+    document = _read_document(arguments.file)
+
+    async def import_document(archive: SessionArchive) -> ImportResult:
+        return await archive.import_document(document, as_copy=arguments.copy)
+
+    console, imported = Console(), run_with_archive(import_document, create=True)
+    for session in imported.sessions:
         console.print(session.id)
-    for what in done.left_out:
-        console.say(f"left out, since it is damaged: {what}", "yellow")
-    return exits.DONE
+    for item in imported.left_out:
+        console.print_stderr(f"skipped, because it is damaged: {item}", "yellow")
+    return exit_codes.SUCCESS
 
 
-def written(content: bytes, output: str | None) -> int:
-    """To a file, or as it is to stdout."""
+def write_output(content: bytes, output: str | None) -> int:
+    """Write the bytes to the file `output`, or to stdout for None or `-`."""
     if output is None or output == "-":
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
-        return exits.DONE
+        return exit_codes.SUCCESS
     try:
         Path(output).write_bytes(content)
     except OSError as error:
-        raise ConfigurationError(f"{output} cannot be written: {error.strerror}") from error
-    Console().say(f"written: {output}")
-    return exits.DONE
+        raise ConfigurationError(f"cannot write {output}: {error.strerror}") from error
+    Console().print_stderr(f"written: {output}")
+    return exit_codes.SUCCESS
 
 
-def _read(file: str) -> bytes:
+def _read_document(file: str) -> bytes:
     try:
         return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
-        raise ConfigurationError(f"{file} cannot be read: {error.strerror}") from error
+        raise ConfigurationError(f"cannot read {file}: {error.strerror}") from error
 
 
-Line = tuple[str, str]
-"""A line and its style."""
+StyledLine = tuple[str, str]
+"""A line of text and the name of its style."""
 
-OUTPUT_LINES = 12
+MAX_OUTPUT_LINES = 12
 
 
-def show(arguments: Namespace) -> int:
-    async def work(archive: Archive) -> Transcript:
-        return await archive.load((await archive.find(arguments.session)).id, last=arguments.last)
+def show_session(arguments: Namespace) -> int:
+    """Print the transcript of a session, as text or JSON."""
 
-    console, transcript = Console(), with_archive(work)
+    async def load_transcript(archive: SessionArchive) -> SessionTranscript:
+        return await archive.load((await archive.find_session(arguments.session)).id, last=arguments.last)
+
+    console, transcript = Console(), run_with_archive(load_transcript)
     if arguments.json:
         for message in transcript.messages:
             console.print(msgspec.json.encode(message.to_dict()).decode())
-        return exits.DONE
-    for text, style in _lines(transcript, console.width, full=arguments.full):
+        return exit_codes.SUCCESS
+    for text, style in _transcript_lines(transcript, console.width, full=arguments.full):
         console.print(text, style)
-    return exits.DONE
+    return exit_codes.SUCCESS
 
 
-def _lines(transcript: Transcript, width: int, *, full: bool) -> Iterator[Line]:
+def _transcript_lines(transcript: SessionTranscript, width: int, *, full: bool) -> Iterator[StyledLine]:
+    """Yield the lines of a transcript: title, messages, damaged rows and usage."""
     session = transcript.session
-    yield cut(session.title or "(no title)", width), "bold"
+    yield truncate_text(session.title or "(no title)", width), "bold"
     yield f"{session.id}  {session.mode} mode  {session.workspace_directory}", "dim"
     if not transcript.first:
-        yield "(earlier messages are left out)", "dim"
+        yield "(earlier messages are not shown)", "dim"
     usage = Usage()
     for message in transcript.messages:
         usage = usage.plus(message.tokens, message.cost) if message.role == "assistant" else usage
         yield "", ""
-        yield _heading(message), "cyan" if message.role == "user" else "green"
+        yield _message_heading(message), "cyan" if message.role == "user" else "green"
         for part in message.parts:
-            yield from _part(part, width, full=full)
+            yield from _part_lines(part, width, full=full)
         if message.error is not None:
-            yield f"ended early: {message.error.type}: {message.error.message}", "red"
+            yield f"stopped early: {message.error.type}: {message.error.message}", "red"
     for row in transcript.damaged:
-        yield f"a damaged {row.kind} is left out: {row.error}", "yellow"
+        yield f"a damaged {row.kind} is skipped: {row.error}", "yellow"
     yield "", ""
     tokens = usage.tokens
     yield (
         (
-            f"{tokens_text(tokens.prompt)} tokens in, {tokens_text(tokens.output + tokens.reasoning)} out, "
-            f"cost {cost_text(usage.total_cost)}; go on with: outrider --session {short_id(session.id)}"
+            f"{format_tokens(tokens.prompt)} tokens in, {format_tokens(tokens.output + tokens.reasoning)} out, "
+            f"cost {format_cost(usage.total_cost)}; continue with: outrider --session {short_id(session.id)}"
         ),
         "dim",
     )
 
 
-def _heading(message: Message) -> str:
+def _message_heading(message: Message) -> str:
+    """Return the heading of a message: role or agent, time and model."""
     who = "You" if message.role == "user" else message.agent or "Assistant"
     model = f"  {message.model.provider}/{message.model.model}" if message.model else ""
     at = datetime.fromtimestamp(message.time.created / 1000).strftime("%Y-%m-%d %H:%M") if message.time else ""
     return f"{who}  {at}{model}"
 
 
-def _part(part: Any, width: int, *, full: bool) -> Iterator[Line]:
+def _part_lines(part: Any, width: int, *, full: bool) -> Iterator[StyledLine]:
+    """Yield the lines of one message part; part types without visible content yield nothing."""
     match part:
         case TextPart() if not part.ignored:
             yield part.text, "dim" if part.synthetic else ""
         case ReasoningPart():
-            yield part.text if full else cut(f"(thought: {part.text})", width), "dim"
+            yield part.text if full else truncate_text(f"(thought: {part.text})", width), "dim"
         case ToolPart():
-            yield from _call(part, width, full=full)
+            yield from _call_lines(part, width, full=full)
         case FilePart():
             yield f"[file {part.filename or part.url[:60]} {part.mime}]", "blue"
         case PatchPart():
@@ -243,20 +267,21 @@ def _part(part: Any, width: int, *, full: bool) -> Iterator[Line]:
         case RetryPart():
             yield f"[attempt {part.attempt} failed]", "yellow"
         case CompactionPart():
-            yield f"[the conversation so far was summed up: {part.tokens_before} → {part.tokens_after} tokens]", "blue"
+            yield f"[earlier messages were compacted: {part.tokens_before} → {part.tokens_after} tokens]", "blue"
         case _:
             pass
 
 
-def _call(call: ToolPart, width: int, *, full: bool) -> Iterator[Line]:
-    given = msgspec.json.encode(call.state.input).decode()
-    yield (f"▸ {call.tool} {given}" if full else cut(f"▸ {call.tool} {given}", width)), "bold"
+def _call_lines(call: ToolPart, width: int, *, full: bool) -> Iterator[StyledLine]:
+    """Yield the input and output of a call; without `full`, both are shortened."""
+    tool_input = msgspec.json.encode(call.state.input).decode()
+    yield (f"▸ {call.tool} {tool_input}" if full else truncate_text(f"▸ {call.tool} {tool_input}", width)), "bold"
     result = tool_result(call)
     lines = result.content.splitlines() if result else [f"({call.display_status})"]
     if isinstance(call.state, ToolError):
         lines = [f"✗ {call.state.reason}", *lines]
     style = "red" if result and result.is_error else "dim"
-    for line in lines if full else lines[:OUTPUT_LINES]:
+    for line in lines if full else lines[:MAX_OUTPUT_LINES]:
         yield f"  {line}", style
-    if not full and len(lines) > OUTPUT_LINES:
-        yield f"  … {len(lines) - OUTPUT_LINES} more lines (--full)", "dim"
+    if not full and len(lines) > MAX_OUTPUT_LINES:
+        yield f"  … {len(lines) - MAX_OUTPUT_LINES} more lines (--full)", "dim"

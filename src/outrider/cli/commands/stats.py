@@ -1,92 +1,93 @@
-"""Usage as tables, with a small plot for each."""
+"""`outrider stats`: prints usage tables by day, model, agent and tool, with a bar per row."""
 
 from argparse import Namespace
 from collections.abc import Sequence
 
 import msgspec
 
-from outrider.cli import registry as exits
-from outrider.cli.output import NARROW_TABLES as NARROW
-from outrider.cli.output import Console, bar, cost_text, table, tokens_text
-from outrider.cli.setup import with_archive
-from outrider.engine.archive import Archive, Grouping, UsageRow
+from outrider.cli import exit_codes
+from outrider.cli.output import NARROW_TABLE_WIDTH as NARROW
+from outrider.cli.output import Console, draw_bar, format_cost, format_table, format_tokens
+from outrider.cli.setup import run_with_archive
+from outrider.engine.archive import Grouping, SessionArchive, UsageRow
 from outrider.types.ids import now_ms
 
-DAY = 86_400_000
-BAR, SHORT_BAR = 20, 6
-_ALL: tuple[Grouping, ...] = ("day", "model", "agent", "tool")
+DAY_MS = 86_400_000
+BAR_WIDTH, SHORT_BAR_WIDTH = 20, 6
+_ALL_GROUPINGS: tuple[Grouping, ...] = ("day", "model", "agent", "tool")
 
 
-def execute(arguments: Namespace) -> int:
-    wanted: Sequence[Grouping] = (arguments.by,) if arguments.by else _ALL
-    since = None if arguments.session else now_ms() - arguments.days * DAY
+def show_stats(arguments: Namespace) -> int:
+    """Print usage tables, or one JSON object with all of them."""
+    groupings: Sequence[Grouping] = (arguments.by,) if arguments.by else _ALL_GROUPINGS
+    since = None if arguments.session else now_ms() - arguments.days * DAY_MS
 
-    async def work(archive: Archive) -> dict[str, Sequence[UsageRow]]:
-        session = (await archive.find(arguments.session)).id if arguments.session else None
-        return {by: await archive.usage(by, since=since, session_id=session) for by in wanted}
+    async def load_usage(archive: SessionArchive) -> dict[str, Sequence[UsageRow]]:
+        session = (await archive.find_session(arguments.session)).id if arguments.session else None
+        return {by: await archive.usage_statistics(by, since=since, session_id=session) for by in groupings}
 
-    console, found = Console(), with_archive(work)
+    console, found = Console(), run_with_archive(load_usage)
     if arguments.json:
         console.print(msgspec.json.encode(found).decode())
-        return exits.DONE
+        return exit_codes.SUCCESS
     if not any(found.values()):
-        console.say("Nothing was used" + ("." if arguments.session else f" in the last {arguments.days} days."))
-        return exits.DONE
+        console.print_stderr("No usage" + ("." if arguments.session else f" in the last {arguments.days} days."))
+        return exit_codes.SUCCESS
     for number, (by, rows) in enumerate(found.items()):
         if rows:
             console.print("\n" * bool(number) + f"By {by}", "bold")
-            for line in _calls(rows, console.width) if by == "tool" else _usage(by, rows, console.width):
+            for line in _call_table(rows, console.width) if by == "tool" else _usage_table(by, rows, console.width):
                 console.print(line)
-    return exits.DONE
+    return exit_codes.SUCCESS
 
 
-def _usage(by: str, rows: Sequence[UsageRow], width: int) -> list[str]:
-    """The bar is the cost; of models without a price, the tokens."""
-    most, of = max((row.cost for row in rows), default=0), "cost"
-    if not most:
-        most, of = max(row.tokens.total for row in rows), "tokens"
+def _usage_table(by: str, rows: Sequence[UsageRow], width: int) -> list[str]:
+    """Return the usage table. The bar shows the cost, or the tokens if no row has a known price."""
+    maximum, measure = max((row.cost for row in rows), default=0), "cost"
+    if not maximum:
+        maximum, measure = max(row.tokens.total for row in rows), "tokens"
     cells = [
         (
             row.key or "(unknown)",
             f"{row.messages:,}",
-            tokens_text(row.tokens.prompt),
-            tokens_text(row.tokens.cache.read),
-            tokens_text(row.tokens.output + row.tokens.reasoning),
-            _cost(row),
-            bar(float(row.cost if of == "cost" else row.tokens.total), float(most), _bar_width(width)),
+            format_tokens(row.tokens.prompt),
+            format_tokens(row.tokens.cache.read),
+            format_tokens(row.tokens.output + row.tokens.reasoning),
+            _format_row_cost(row),
+            draw_bar(float(row.cost if measure == "cost" else row.tokens.total), float(maximum), _bar_width(width)),
         )
         for row in rows
     ]
-    heads = (by, "answers", "in", "of it cached", "out", "cost", of)
-    return table(heads, cells, width, right=(1, 2, 3, 4, 5), narrow=(0, 2, 4, 5, 6))
+    heads = (by, "answers", "in", "of it cached", "out", "cost", measure)
+    return format_table(heads, cells, width, right=(1, 2, 3, 4, 5), narrow=(0, 2, 4, 5, 6))
 
 
-def _calls(rows: Sequence[UsageRow], width: int) -> list[str]:
-    most = max(row.calls for row in rows)
+def _call_table(rows: Sequence[UsageRow], width: int) -> list[str]:
+    maximum = max(row.calls for row in rows)
     cells = [
         (
             row.key,
             f"{row.calls:,}",
             f"{row.errors:,}",
-            _time(row.duration_ms / max(1, row.calls)),
-            bar(row.calls, most, _bar_width(width)),
+            _format_duration(row.duration_ms / max(1, row.calls)),
+            draw_bar(row.calls, maximum, _bar_width(width)),
         )
         for row in rows
     ]
     heads = ("tool", "calls", "errors", "time each", "")
-    return table(heads, cells, width, right=(1, 2, 3), narrow=(0, 1, 3, 4))
+    return format_table(heads, cells, width, right=(1, 2, 3), narrow=(0, 1, 3, 4))
 
 
 def _bar_width(width: int) -> int:
-    return BAR if width >= NARROW else SHORT_BAR
+    return BAR_WIDTH if width >= NARROW else SHORT_BAR_WIDTH
 
 
-def _time(milliseconds: float) -> str:
+def _format_duration(milliseconds: float) -> str:
     return f"{milliseconds:.0f} ms" if milliseconds < 1000 else f"{milliseconds / 1000:,.1f} s"
 
 
-def _cost(row: UsageRow) -> str:
-    """What has no price is not free, and so it is said."""
+def _format_row_cost(row: UsageRow) -> str:
+    """Format the cost; `≥` or "unknown" marks responses without a known price."""
     if not row.unpriced:
-        return cost_text(row.cost)
-    return f"≥{cost_text(row.cost)}" if row.cost else "unknown"
+        return format_cost(row.cost)
+    return f"≥{format_cost(row.cost)}" if row.cost else "unknown"

@@ -1,25 +1,26 @@
-"""A session's trace, as a tree in the terminal or as a page."""
+"""`outrider trace`: prints the trace of a session as a tree, or writes it as an HTML page."""
 
 from argparse import Namespace
 
-from outrider.cli import registry as exits
-from outrider.cli.commands.sessions import written
+from outrider.cli import exit_codes
+from outrider.cli.commands.sessions import write_output
 from outrider.cli.output import Console
-from outrider.cli.setup import with_archive
-from outrider.engine.archive import Archive
+from outrider.cli.setup import run_with_archive
+from outrider.engine.archive import SessionArchive
 from outrider.engine.session_trace import stored_trace
 
 
-def execute(arguments: Namespace) -> int:
+def show_trace(arguments: Namespace) -> int:
+    """Print the trace as a tree for the terminal width, or write it as an HTML page."""
     console = Console()
 
-    async def work(archive: Archive) -> str:
-        found = await archive.find(arguments.session)
+    async def render_trace(archive: SessionArchive) -> str:
+        found = await archive.find_session(arguments.session)
         trace = await stored_trace(archive, found.id)
         return trace.to_html(found.title) if arguments.html else trace.format_tree(console.width)
 
-    text = with_archive(work)
+    text = run_with_archive(render_trace)
     if arguments.html:
-        return written(text.encode(), arguments.html)
+        return write_output(text.encode(), arguments.html)
     console.print(text)
-    return exits.DONE
+    return exit_codes.SUCCESS

@@ -1,58 +1,63 @@
-"""What a turn did to files: looked at, taken back, done again."""
+"""`outrider undo` and `redo`: preview, revert or reapply the file changes of a turn."""
 
 import asyncio
 from argparse import Namespace
 from pathlib import Path
 
-from outrider.cli import registry as exits
+from outrider.cli import exit_codes
 from outrider.cli.output import Console
-from outrider.cli.setup import folders, modelless
+from outrider.cli.setup import user_folders, without_models
 from outrider.config.settings import read_settings
 from outrider.engine.archive import open_archive
 from outrider.engine.factory import standard_engine
-from outrider.engine.undo_history import Restored
+from outrider.engine.undo_history import RestoreResult
 
-_WORDS = {
-    "create": ("would be made again", "made again"),
-    "change": ("would be changed back", "changed back"),
+_ACTION_TEXTS = {
+    "create": ("would be created again", "created again"),
+    "change": ("would be restored", "restored"),
     "delete": ("would be deleted", "deleted"),
-    "conflict": ("was changed by somebody else since, and would be left alone", "changed by somebody else, left alone"),
-    "doubtful": ("was perhaps not changed by an agent, and would be left alone", "perhaps not an agent's, left alone"),
+    "conflict": ("was changed outside the session since, and would be skipped", "changed outside the session, skipped"),
+    "doubtful": (
+        "may not have been changed by an agent, and would be skipped",
+        "may not be an agent's change, skipped",
+    ),
 }
 
 
-def undo(arguments: Namespace) -> int:
-    return _tell(asyncio.run(_restored(arguments, "undo")), preview=arguments.preview)
+def undo_turn(arguments: Namespace) -> int:
+    return _print_actions(asyncio.run(_restore_files(arguments, "undo")), preview=arguments.preview)
 
 
-def redo(arguments: Namespace) -> int:
-    return _tell(asyncio.run(_restored(arguments, "redo")), preview=arguments.preview)
+def redo_turn(arguments: Namespace) -> int:
+    return _print_actions(asyncio.run(_restore_files(arguments, "redo")), preview=arguments.preview)
 
 
-async def _restored(arguments: Namespace, direction: str) -> Restored:
-    async with open_archive(folders().store) as archive:
-        place = arguments.cwd or Path.cwd()
-        found = await (archive.find(arguments.session) if arguments.session else archive.newest(place))
-    workspace = Path(found.workspace_directory or place)
-    settings = modelless(read_settings(cwd=workspace))
+async def _restore_files(arguments: Namespace, direction: str) -> RestoreResult:
+    """Open the session with an engine without models, and preview or perform the undo or redo."""
+    async with open_archive(user_folders().store_file) as archive:
+        folder = arguments.cwd or Path.cwd()
+        session = await (archive.find_session(arguments.session) if arguments.session else archive.find_newest(folder))
+    workspace = Path(session.workspace_directory or folder)
+    settings = without_models(read_settings(cwd=workspace))
     async with standard_engine(settings, workspace=workspace, attended=False) as engine:
-        changes = engine.file_changes(found.id)
+        changes = engine.file_changes(session.id)
         if arguments.preview:
             return await changes.preview("undo" if direction == "undo" else "redo")
         return await (changes.undo() if direction == "undo" else changes.redo())
 
 
-def _tell(restored: Restored, *, preview: bool) -> int:
+def _print_actions(restored: RestoreResult, *, preview: bool) -> int:
+    """Print the action for each file; the exit code is FAILURE if every file was skipped."""
     console = Console()
     if restored.off:
-        console.say(f"outrider: {restored.off}")
-        return exits.FAILED
-    for one in restored.actions:
-        if one.action in _WORDS:
-            console.print(f"{one.path}: {_WORDS[one.action][0 if preview else 1]}")
-            if preview and one.diff:
-                console.print(one.diff.rstrip("\n"), "dim")
+        console.print_stderr(f"outrider: {restored.off}")
+        return exit_codes.FAILURE
+    for action in restored.actions:
+        if action.action in _ACTION_TEXTS:
+            console.print(f"{action.path}: {_ACTION_TEXTS[action.action][0 if preview else 1]}")
+            if preview and action.diff:
+                console.print(action.diff.rstrip("\n"), "dim")
     for path in restored.uncovered:
-        console.say(f"{path}: may have been changed too, and was not kept", "yellow")
+        console.print_stderr(f"{path}: may have been changed too, but has no backup", "yellow")
     left = restored.conflicts or restored.doubtful
-    return exits.FAILED if left and not restored.changed else exits.DONE
+    return exit_codes.FAILURE if left and not restored.changed else exit_codes.SUCCESS

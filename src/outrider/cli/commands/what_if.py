@@ -1,14 +1,14 @@
-"""A session that runs on from one of its steps with something otherwise, beside what it was."""
+"""`outrider what-if`: reruns a copy of a session from one of its steps with a change, and compares the results."""
 
 import asyncio
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from outrider.cli import registry as exits
-from outrider.cli.commands.run import said
+from outrider.cli import exit_codes
+from outrider.cli.commands.run import read_text_argument
 from outrider.cli.output import Console
-from outrider.cli.setup import folders
+from outrider.cli.setup import user_folders
 from outrider.config.settings import read_settings
 from outrider.engine.archive import open_archive
 from outrider.engine.factory import standard_engine
@@ -16,35 +16,37 @@ from outrider.errors import ConfigurationError
 from outrider.session_replay.what_if import WhatIf, what_if
 
 
-def execute(arguments: Namespace) -> int:
-    found = asyncio.run(_done(arguments))
+def run_what_if(arguments: Namespace) -> int:
+    """Rerun the session, and print the comparison."""
+    result = asyncio.run(_run_variant(arguments))
     console = Console()
-    console.print(found.text())
-    console.say(f"the other course is kept as session {found.session.id}")
-    return exits.DONE if found.end.reason == "completed" else exits.FAILED
+    console.print(result.text())
+    console.print_stderr(f"the variant is stored as session {result.session.id}")
+    return exit_codes.SUCCESS if result.end.reason == "completed" else exit_codes.FAILURE
 
 
-async def _done(arguments: Namespace) -> WhatIf:
-    async with open_archive(folders().store) as archive:
-        session = await archive.find(arguments.session)
+async def _run_variant(arguments: Namespace) -> WhatIf:
+    async with open_archive(user_folders().store_file) as archive:
+        session = await archive.find_session(arguments.session)
     workspace = Path(session.workspace_directory or arguments.cwd or Path.cwd())
     async with standard_engine(read_settings(cwd=workspace), workspace=workspace, attended=False) as engine:
-        return await what_if(engine, session.id, at_step=arguments.at_step, **_changes(arguments))
+        return await what_if(engine, session.id, at_step=arguments.at_step, **_parse_changes(arguments))
 
 
-def _changes(arguments: Namespace) -> dict[str, Any]:
+def _parse_changes(arguments: Namespace) -> dict[str, Any]:
+    """Return the keyword arguments of `what_if` from the options that were given."""
     changes: dict[str, Any] = {}
     for name in ("model", "agent"):
         if getattr(arguments, name):
             changes[name] = getattr(arguments, name)
     if arguments.instructions:
-        changes["instructions"] = said(arguments.instructions)
-    results = dict(_result(text) for text in arguments.result)
+        changes["instructions"] = read_text_argument(arguments.instructions)
+    results = dict(_parse_result(text) for text in arguments.result)
     return changes | ({"results": results} if results else {})
 
 
-def _result(text: str) -> tuple[str, str]:
+def _parse_result(text: str) -> tuple[str, str]:
     call_id, mark, result = text.partition("=")
     if not mark or not call_id:
-        raise ConfigurationError(f"{text!r} names no call; write --result CALL_ID='what it gave'")
+        raise ConfigurationError(f"{text!r} has no call id; pass --result CALL_ID='the new result'")
     return call_id, result

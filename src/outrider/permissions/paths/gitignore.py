@@ -1,4 +1,4 @@
-"""Which files do not count: the rules of `.gitignore` and `.ignore`, as git reads them."""
+"""Matches paths against `.gitignore` and `.ignore` files with git's semantics."""
 
 import os
 import re
@@ -9,69 +9,70 @@ import msgspec
 from msgspec.structs import force_setattr
 
 IGNORE_FILES = (".gitignore", ".ignore")
-# Never looked into, whatever the ignore files say.
-REPOSITORIES = frozenset({".git", ".hg", ".svn", ".jj", ".bzr"})
-# What a tool of ours writes beside a file, whose place it takes a moment later; see `unfinished`.
-UNFINISHED = re.compile(r"\..{1,60}\.[0-9a-f]{12}\.tmp", re.DOTALL)
+# Always skipped, even if an ignore file negates them.
+VCS_FOLDERS = frozenset({".git", ".hg", ".svn", ".jj", ".bzr"})
+# Temporary files of the edit tools, which replace their target by rename; see `temporary_name`.
+TEMPORARY_NAME = re.compile(r"\..{1,60}\.[0-9a-f]{12}\.tmp", re.DOTALL)
 
 
-def unfinished(name: str) -> str:
-    """A new name for what will take the place of a file, beside it."""
+def temporary_name(name: str) -> str:
+    """Returns a random name for a temporary file next to the file that it will replace."""
     return f".{name[:60]}.{os.urandom(6).hex()}.tmp"
 
 
-class Rule(msgspec.Struct, frozen=True):
-    """`pattern` is matched against the path below the folder of the rule's file."""
+class IgnoreRule(msgspec.Struct, frozen=True):
+    """One line of an ignore file; `pattern` is a regular expression for the path relative to that file's folder."""
 
     pattern: str
     negated: bool
     folders_only: bool
 
 
-class Rules(msgspec.Struct, frozen=True):
-    """The rules of one folder's files, with those of the folders above."""
+class IgnoreRules(msgspec.Struct, frozen=True):
+    """The rules of one folder, linked to those of its parent folders; `combined` matches if any rule may match."""
 
     folder: str
-    rules: tuple[Rule, ...]
-    above: "Rules | None" = None
-    any: re.Pattern[str] | None = None
+    rules: tuple[IgnoreRule, ...]
+    parent: "IgnoreRules | None" = None
+    combined: re.Pattern[str] | None = None
 
     def __post_init__(self) -> None:
-        force_setattr(self, "any", _compiled("|".join(rule.pattern for rule in self.rules)) if self.rules else None)
+        alternatives = "|".join(rule.pattern for rule in self.rules)
+        force_setattr(self, "combined", _compile_pattern(alternatives) if self.rules else None)
 
     def ignores(self, path: str, *, is_folder: bool) -> bool:
-        """The last rule that matches decides; rules that stand nearer come later."""
-        rules: Rules | None = self
+        """Returns the verdict of the last matching rule; rules of nearer folders override those of their parents."""
+        rules: IgnoreRules | None = self
         while rules is not None:
             below = path[len(rules.folder) :]
-            spoken_of = rules.any is not None and rules.any.fullmatch(below)
-            for rule in reversed(rules.rules) if spoken_of else ():
-                if (is_folder or not rule.folders_only) and _compiled(rule.pattern).fullmatch(below):
+            may_match = rules.combined is not None and rules.combined.fullmatch(below)
+            for rule in reversed(rules.rules) if may_match else ():
+                if (is_folder or not rule.folders_only) and _compile_pattern(rule.pattern).fullmatch(below):
                     return not rule.negated
-            rules = rules.above
+            rules = rules.parent
         return False
 
 
 def is_ignored(path: str, lines_of: Callable[[str], Sequence[str]]) -> bool:
-    """Whether a file is left out, or a folder above it; `lines_of` gives what a folder's own files say."""
-    rules: Rules | None = None
-    above = ""
+    """Returns whether a file or one of its parent folders is ignored; `lines_of` returns a folder's ignore lines."""
+    rules: IgnoreRules | None = None
+    folder = ""
     names = path.split("/")
     for depth, name in enumerate(names):
-        if lines := lines_of(above):
-            rules = Rules(above, parse(lines), rules)
+        if lines := lines_of(folder):
+            rules = IgnoreRules(folder, parse_ignore_lines(lines), rules)
         is_folder = depth + 1 < len(names)
-        if name in REPOSITORIES or (rules is not None and rules.ignores(above + name, is_folder=is_folder)):
+        if name in VCS_FOLDERS or (rules is not None and rules.ignores(folder + name, is_folder=is_folder)):
             return True
-        above += f"{name}/"
+        folder += f"{name}/"
     return False
 
 
-def parse(lines: Sequence[str]) -> tuple[Rule, ...]:
-    return tuple(rule for line in lines if (rule := _rule(line)) is not None)
+def parse_ignore_lines(lines: Sequence[str]) -> tuple[IgnoreRule, ...]:
+    return tuple(rule for line in lines if (rule := _parse_ignore_line(line)) is not None)
 
 
-def _rule(line: str) -> Rule | None:
+def _parse_ignore_line(line: str) -> IgnoreRule | None:
     line = line.rstrip("\r\n")
     line = re.sub(r"(?<!\\)[ \t]+$", "", line)
     if not line or line.startswith("#"):
@@ -84,36 +85,36 @@ def _rule(line: str) -> Rule | None:
     text = text.removeprefix("/")
     if not text:
         return None
-    pattern = _expression(text if anchored else f"**/{text}")
+    pattern = _translate_glob(text if anchored else f"**/{text}")
     try:
-        _compiled(pattern)
+        _compile_pattern(pattern)
     except re.error:
         return None
-    return Rule(pattern, negated, folders_only)
+    return IgnoreRule(pattern, negated, folders_only)
 
 
 @lru_cache(maxsize=4096)
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.DOTALL)
 
 
-_PIECES = re.compile(r"/\*\*/|^\*\*/|/\*\*$|\*+|\?|\[!?\]?[^\]]*\]|\\.|.", re.DOTALL)
+_GLOB_TOKENS = re.compile(r"/\*\*/|^\*\*/|/\*\*$|\*+|\?|\[!?\]?[^\]]*\]|\\.|.", re.DOTALL)
 
 
-_RANGE = re.compile(r"(.)-(.)", re.DOTALL)
+_CHAR_RANGE = re.compile(r"(.)-(.)", re.DOTALL)
 
 
-def _forward(range: re.Match[str]) -> str:
-    """A range that runs backwards is its first character, to git."""
-    return range[0] if range[1] <= range[2] else re.escape(range[1])
+def _fix_reversed_range(match: re.Match[str]) -> str:
+    """Returns a reversed range as its first character, as git does; Python's re would raise an error."""
+    return match[0] if match[1] <= match[2] else re.escape(match[1])
 
 
-def _expression(pattern: str) -> str:
-    return "".join(map(_piece, _PIECES.findall(pattern)))
+def _translate_glob(pattern: str) -> str:
+    return "".join(map(_translate_token, _GLOB_TOKENS.findall(pattern)))
 
 
-def _piece(piece: str) -> str:
-    match piece:
+def _translate_token(token: str) -> str:
+    match token:
         case "/**/":
             return "/(?:.*/)?"
         case "**/":
@@ -122,10 +123,10 @@ def _piece(piece: str) -> str:
             return "/.*"
         case "?":
             return "[^/]"
-        case _ if piece.startswith("*"):
+        case _ if token.startswith("*"):
             return "[^/]*"
-        case _ if piece.startswith("[") and len(piece) > 2:
-            body = _RANGE.sub(_forward, piece[1:-1].replace("\\", "\\\\"))
+        case _ if token.startswith("[") and len(token) > 2:
+            body = _CHAR_RANGE.sub(_fix_reversed_range, token[1:-1].replace("\\", "\\\\"))
             return f"[^{body[1:]}/]" if body.startswith("!") else f"[{body}]"
         case _:
-            return re.escape(piece[1:] if piece.startswith("\\") and len(piece) > 1 else piece)
+            return re.escape(token[1:] if token.startswith("\\") and len(token) > 1 else token)

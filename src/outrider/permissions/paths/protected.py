@@ -1,4 +1,7 @@
-"""Names of files that steer agents, editors and shells or hold secrets, wherever they lie in a workspace."""
+"""Protected file names: configuration that agents, editors, shells or CI execute, and files that contain secrets.
+
+A protected name applies at any depth of the workspace. Secret files need approval to read, both kinds to write.
+"""
 
 import re
 import unicodedata
@@ -8,25 +11,25 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
-from outrider.permissions.redaction.secret_patterns import names
+from outrider.permissions.redaction.secret_patterns import split_names
 
 Access = Literal["read", "write"]
 
-# Whole folders: nothing in them is written unasked.
-_FOLDERS = names(
+# Everything below these folders is protected against writes.
+_CONFIG_FOLDERS = split_names(
     """.git .hg .svn .jj .bzr .vscode .vscode-server .idea .fleet .zed .cursor .windsurf .kiro .roo .cline .continue
     .claude .codex .gemini .agent .agents .outrider .opencode .aider .amp .qwen .crush .goose .vs .nova .helix .trae
     .junie .kilocode .devcontainer .husky .githooks .lefthook .circleci .buildkite .gitea .forgejo .woodpecker
     .direnv .ssh .gnupg .aws .azure .kube .docker .gcloud .password-store"""
 )
-_FOLDER_PAIRS = frozenset(
+_CONFIG_PAIRS = frozenset(
     {(".github", "workflows"), (".github", "actions"), (".github", "hooks"), (".cargo", "config"),
      (".cargo", "config.toml"), (".cargo", "credentials"), (".cargo", "credentials.toml"), (".config", "git"),
      (".yarn", "releases"), (".yarn", "plugins"), (".bundle", "config"), (".github", "instructions"),
      (".github", "prompts"), (".github", "agents"), (".github", "skills"),
      (".config", "gcloud"), (".config", "fish"), (".config", "autostart"), (".config", "systemd")}
 )  # fmt: skip
-_FILES = names(
+_CONFIG_FILES = split_names(
     """.mcp.json mcp.json agents.md claude.md gemini.md agent.md copilot-instructions.md .cursorrules claude.local.md
     agents.local.md agents.override.md .windsurfrules .clinerules .roorules .goosehints outrider.toml .outrider.toml
     opencode.json opencode.jsonc .envrc .env .gitattributes .gitmodules .gitconfig .git-credentials .npmrc .yarnrc
@@ -39,7 +42,7 @@ _FILES = names(
     rust-toolchain rust-toolchain.toml .tool-versions .mise.toml mise.toml .justfile .aider.conf.yml .pgpass .my.cnf
     .htpasswd .vault-token .terraformrc .s3cfg .boto .dockercfg"""
 )
-_SECRETS = names(
+_SECRET_FILES = split_names(
     """.env .envrc .netrc _netrc .pypirc .npmrc .git-credentials .pgpass .my.cnf .htpasswd .vault-token .s3cfg
     .boto .dockercfg id_rsa id_dsa id_ecdsa id_ed25519 id_ecdsa_sk id_ed25519_sk identity credentials.json
     client_secret.json service-account.json service_account.json secrets.yml secrets.yaml secrets.json
@@ -47,37 +50,37 @@ _SECRETS = names(
 )
 _SECRET_FOLDERS = frozenset({".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".gcloud", ".password-store"})
 _SECRET_PAIRS = frozenset({(".config", "gcloud"), (".cargo", "credentials"), (".cargo", "credentials.toml")})
-_SECRET_ENDS = (".pem", ".key", ".p12", ".pfx", ".jks", ".keystore", ".kdbx", ".ppk", ".ovpn", ".p8")
-_STEERING_ENDS = (".code-workspace", ".sublime-project")
-# Copies and variants are as secret as the file itself.
-_VARIANTS = re.compile(r"^(?:.+\.env|(?:\.env|id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?)(?:[._~-].*)?)$")
+_SECRET_SUFFIXES = (".pem", ".key", ".p12", ".pfx", ".jks", ".keystore", ".kdbx", ".ppk", ".ovpn", ".p8")
+_CONFIG_SUFFIXES = (".code-workspace", ".sublime-project")
+# Copies and variants such as `.env.local` or `id_rsa.old` contain the same secrets.
+_SECRET_VARIANTS = re.compile(r"^(?:.+\.env|(?:\.env|id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?)(?:[._~-].*)?)$")
 _EXAMPLE = "(?:example|sample|template|dist|defaults?)"
-_EXAMPLES = re.compile(rf"^(?:\.env[._-]{_EXAMPLE}(?:\.[a-z]+)?|{_EXAMPLE}\.env)$")
-# How Windows shortens a long name, or one that begins with a dot.
-_SHORTENED = re.compile(r"^(?P<stem>[^.~]{1,6})~[0-9]+(?:\.[^.]{0,3})?$")
-_PUBLIC_ENDS = (".pub", ".pub.pem")
+_EXAMPLE_FILES = re.compile(rf"^(?:\.env[._-]{_EXAMPLE}(?:\.[a-z]+)?|{_EXAMPLE}\.env)$")
+# The 8.3 short names of Windows, which also replace names with a leading dot.
+_DOS_SHORT_NAME = re.compile(r"^(?P<stem>[^.~]{1,6})~[0-9]+(?:\.[^.]{0,3})?$")
+_PUBLIC_SUFFIXES = (".pub", ".pub.pem")
 
 
-def protecting(parts: Sequence[str], access: Access) -> str | None:
-    """The name that protects a path, given by its components below the workspace."""
-    names = [folded(part) for part in parts]
+def find_protected_name(parts: Sequence[str], access: Access) -> str | None:
+    """Returns the component that makes a path protected, or None; `parts` are its components below the workspace."""
+    names = [fold_name(part) for part in parts]
     for part, pair in zip(parts, pairwise([*names, ""]), strict=True):
-        if _holds_secrets(pair) or (access == "write" and _steers(pair)):
+        if _holds_secrets(pair) or (access == "write" and _is_configuration(pair)):
             return part
     return None
 
 
-def matches_secret(pattern: str) -> bool:
-    """Whether a pattern for file names picks out secrets, other than by taking every file."""
-    wanted = folded(pattern)
+def pattern_matches_secret(pattern: str) -> bool:
+    """Returns whether a file name pattern selects secret files specifically; a pattern for all files does not."""
+    wanted = fold_name(pattern)
     if fnmatchcase("readme.md", wanted):
         return False
-    examples = (*_SECRETS, ".env.local", "prod.env", "id_rsa.old", "server.pem", "server.key")
-    return protecting([pattern], "read") is not None or any(fnmatchcase(name, wanted) for name in examples)
+    examples = (*_SECRET_FILES, ".env.local", "prod.env", "id_rsa.old", "server.pem", "server.key")
+    return find_protected_name([pattern], "read") is not None or any(fnmatchcase(name, wanted) for name in examples)
 
 
-def folded(name: str) -> str:
-    """A name as careless file systems compare it: any case, any composition, invisible characters left out."""
+def fold_name(name: str) -> str:
+    """Folds a name as case-insensitive and normalizing file systems compare it; drops invisible characters."""
     if not name.isascii():
         visible = "".join(char for char in name if unicodedata.category(char) not in {"Cf", "Mn"})
         name = unicodedata.normalize("NFKC", visible)
@@ -85,37 +88,37 @@ def folded(name: str) -> str:
 
 
 def _holds_secrets(pair: tuple[str, str]) -> bool:
-    """A name, and the one below it."""
+    """Returns whether a component contains secrets; the pair is the component and its child."""
     name = pair[0]
-    if name in _SECRETS or name in _SECRET_FOLDERS or pair in _SECRET_PAIRS or _shortens(name, secret=True):
+    if name in _SECRET_FILES or name in _SECRET_FOLDERS or pair in _SECRET_PAIRS or _is_short_name(name, secret=True):
         return True
-    if _EXAMPLES.match(name) or name.endswith(_PUBLIC_ENDS):
+    if _EXAMPLE_FILES.match(name) or name.endswith(_PUBLIC_SUFFIXES):
         return False
-    return _VARIANTS.match(name) is not None or name.endswith(_SECRET_ENDS)
+    return _SECRET_VARIANTS.match(name) is not None or name.endswith(_SECRET_SUFFIXES)
 
 
-def _steers(pair: tuple[str, str]) -> bool:
+def _is_configuration(pair: tuple[str, str]) -> bool:
     name = pair[0]
-    if name in _FOLDERS or name in _FILES or pair in _FOLDER_PAIRS:
+    if name in _CONFIG_FOLDERS or name in _CONFIG_FILES or pair in _CONFIG_PAIRS:
         return True
-    return name.endswith(_STEERING_ENDS) or _shortens(name, secret=False)
+    return name.endswith(_CONFIG_SUFFIXES) or _is_short_name(name, secret=False)
 
 
-def _shortens(name: str, *, secret: bool) -> bool:
-    found = _SHORTENED.match(name)
-    return found is not None and found["stem"] in (_SECRET_STEMS if secret else _STEMS)
+def _is_short_name(name: str, *, secret: bool) -> bool:
+    found = _DOS_SHORT_NAME.match(name)
+    return found is not None and found["stem"] in (_SECRET_STEMS if secret else _CONFIG_STEMS)
 
 
-def _stems(names: Iterable[str]) -> frozenset[str]:
+def _short_name_stems(names: Iterable[str]) -> frozenset[str]:
     return frozenset(name.lstrip(".").partition(".")[0][:6] for name in names)
 
 
-_SECRET_STEMS = _stems((*_SECRETS, *_SECRET_FOLDERS))
-_STEMS = _stems((*_FILES, *_FOLDERS))
+_SECRET_STEMS = _short_name_stems((*_SECRET_FILES, *_SECRET_FOLDERS))
+_CONFIG_STEMS = _short_name_stems((*_CONFIG_FILES, *_CONFIG_FOLDERS))
 
 
-def plants_repository(path: Path) -> bool:
-    """Whether writing here helps to turn a plain folder into a bare repository, whose configuration git obeys."""
+def may_create_bare_repository(path: Path) -> bool:
+    """Returns whether a write may turn a plain folder into a bare repository, whose hooks and config git would run."""
     if path.name == "HEAD":
         return True
     for folder, name in ((path.parent, path.name), (path.parent.parent, path.parent.name)):
@@ -124,8 +127,8 @@ def plants_repository(path: Path) -> bool:
     return False
 
 
-def linked_git_folder(root: Path) -> Path | None:
-    """The folder that a `.git` file of the workspace points to."""
+def find_linked_git_folder(root: Path) -> Path | None:
+    """Returns the git directory that a `.git` file of a linked worktree or submodule points to, or None."""
     marker = root / ".git"
     try:
         if not marker.is_file():

@@ -1,4 +1,7 @@
-"""Opens files of the workspace so that a link swapped in after the decision cannot lead outside."""
+"""Opens workspace files without a race: a symlink swapped in after the containment check makes the open fail.
+
+It uses openat2 with RESOLVE_BENEATH on Linux, and elsewhere opens each path component with O_NOFOLLOW.
+"""
 
 import contextlib
 import errno
@@ -11,14 +14,14 @@ from collections.abc import Generator
 from outrider.permissions.paths.containment import Containment, contain
 
 _OPENAT2 = 437
-_RESOLVE = 0x08 | 0x04 | 0x02  # beneath the folder, through no link, through no door of /proc
-_AT_ONCE = os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
-_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | _NO_LINK
+_RESOLVE_FLAGS = 0x08 | 0x04 | 0x02  # RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
+_OPEN_FLAGS = os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | _NO_FOLLOW
 
 
 class PathRefused(PermissionError):
-    """The path may not be opened; `containment` says why."""
+    """Raised if the path may not be opened; `containment` has the classification and the reason."""
 
     def __init__(self, containment: Containment) -> None:
         super().__init__(errno.EACCES, containment.reason or containment.kind)
@@ -26,32 +29,32 @@ class PathRefused(PermissionError):
 
 
 def open_to_read(path: str, *, root: str, cwd: str, allow_protected: bool = False) -> int:
-    """A descriptor of a regular file inside the workspace."""
-    home, parts = _decided(path, root, cwd, "read", allow_protected)
-    descriptor = _open(home, parts, os.O_RDONLY)
-    return _regular(descriptor)
+    """Opens a regular file inside the workspace for reading and returns its descriptor. Raises PathRefused."""
+    root_path, parts = _locate_target(path, root, cwd, "read", allow_protected)
+    descriptor = _open_beneath(root_path, parts, os.O_RDONLY)
+    return _require_regular_file(descriptor)
 
 
 def open_to_write(path: str, *, root: str, cwd: str, allow_protected: bool = False) -> int:
-    """A descriptor of a regular file, made with its folders where missing; nothing is truncated.
+    """Opens a regular file for writing and returns its descriptor; creates it and its folders, does not truncate.
 
-    A file with a second name is refused: the other name may lie outside.
+    Raises PathRefused, also for a file with several hard links: another link may be outside the workspace.
     """
-    home, parts = _decided(path, root, cwd, "write", allow_protected)
-    with _parent(home, parts[:-1], make=True) as folder:
-        descriptor = os.open(parts[-1], os.O_RDWR | os.O_CREAT | _AT_ONCE | _NO_LINK, 0o666, dir_fd=folder)
-    return _regular(descriptor, links=1)
+    root_path, parts = _locate_target(path, root, cwd, "write", allow_protected)
+    with _open_parent(root_path, parts[:-1], make=True) as folder:
+        descriptor = os.open(parts[-1], os.O_RDWR | os.O_CREAT | _OPEN_FLAGS | _NO_FOLLOW, 0o666, dir_fd=folder)
+    return _require_regular_file(descriptor, links=1)
 
 
-def write_at_once(path: str, content: bytes, *, root: str, cwd: str, allow_protected: bool = False) -> None:
-    """The file holds either the old or the new content, whatever happens; its mode stays."""
-    home, parts = _decided(path, root, cwd, "write", allow_protected)
-    with _parent(home, parts[:-1], make=True) as folder:
+def write_atomically(path: str, content: bytes, *, root: str, cwd: str, allow_protected: bool = False) -> None:
+    """Replaces a file by rename, so that a crash leaves either the old or the new content. Preserves the file mode."""
+    root_path, parts = _locate_target(path, root, cwd, "write", allow_protected)
+    with _open_parent(root_path, parts[:-1], make=True) as folder:
         temporary = f".{parts[-1][:100]}.{os.urandom(8).hex()}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | _NO_LINK
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | _NO_FOLLOW
         descriptor = os.open(temporary, flags, 0o666, dir_fd=folder)
         try:
-            _fill(descriptor, content, folder, parts[-1])
+            _write_content(descriptor, content, folder, parts[-1])
             os.rename(temporary, parts[-1], src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
@@ -59,7 +62,7 @@ def write_at_once(path: str, content: bytes, *, root: str, cwd: str, allow_prote
             raise
 
 
-def _fill(descriptor: int, content: bytes, folder: int, name: str) -> None:
+def _write_content(descriptor: int, content: bytes, folder: int, name: str) -> None:
     with os.fdopen(descriptor, "wb") as file:
         with contextlib.suppress(FileNotFoundError):
             before = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -70,37 +73,37 @@ def _fill(descriptor: int, content: bytes, folder: int, name: str) -> None:
         os.fsync(descriptor)
 
 
-def _decided(path: str, root: str, cwd: str, op: str, allow_protected: bool) -> tuple[str, list[str]]:  # noqa: FBT001
+def _locate_target(path: str, root: str, cwd: str, op: str, allow_protected: bool) -> tuple[str, list[str]]:  # noqa: FBT001
     found = contain(path, root=root, cwd=cwd, op=op)
     if found.real_path is None or not (found.ok or (found.kind == "protected" and allow_protected)):
         raise PathRefused(found)
-    home = os.path.realpath(root)
-    parts = found.real_path[len(home) :].strip("/").split("/")
+    root_path = os.path.realpath(root)
+    parts = found.real_path[len(root_path) :].strip("/").split("/")
     if parts == [""]:
         raise PathRefused(Containment("reject", found.real_path, "it is a folder"))
-    return home, parts
+    return root_path, parts
 
 
-def _open(home: str, parts: list[str], flags: int) -> int:
-    """Opens what was decided on, through no link at all: the decision has followed them already."""
-    top = os.open(home, _FOLDER)
+def _open_beneath(root_path: str, parts: list[str], flags: int) -> int:
+    """Opens the resolved path without following any symlink; `contain` has already resolved them."""
+    top = os.open(root_path, _FOLDER_FLAGS)
     try:
-        descriptor = _openat2(top, "/".join(parts), flags | _AT_ONCE)
+        descriptor = _call_openat2(top, "/".join(parts), flags | _OPEN_FLAGS)
         if descriptor is not None:
             return descriptor
     finally:
         os.close(top)
-    with _parent(home, parts[:-1], make=False) as folder:
-        return os.open(parts[-1], flags | _AT_ONCE | _NO_LINK, dir_fd=folder)
+    with _open_parent(root_path, parts[:-1], make=False) as folder:
+        return os.open(parts[-1], flags | _OPEN_FLAGS | _NO_FOLLOW, dir_fd=folder)
 
 
-def _openat2(folder: int, path: str, flags: int) -> int | None:
-    """None where the kernel has no such call."""
+def _call_openat2(folder: int, path: str, flags: int) -> int | None:
+    """Calls openat2 and returns the descriptor, or None if the kernel or a seccomp filter does not support it."""
     if sys.platform != "linux":
         return None
-    import ctypes  # by those who open a file: a short run opens none
+    import ctypes  # lazy: a run that opens no file does not load it
 
-    how = struct.pack("=QQQ", flags, 0, _RESOLVE)
+    how = struct.pack("=QQQ", flags, 0, _RESOLVE_FLAGS)
     call = ctypes.CDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long
     result = call(_OPENAT2, folder, os.fsencode(path), how, len(how))
@@ -113,31 +116,31 @@ def _openat2(folder: int, path: str, flags: int) -> int | None:
 
 
 @contextlib.contextmanager
-def _parent(home: str, parts: list[str], *, make: bool) -> Generator[int]:
-    """The folder below `home`, walked name by name without following a link."""
-    folder = os.open(home, _FOLDER)
+def _open_parent(root_path: str, parts: list[str], *, make: bool) -> Generator[int]:
+    """Opens the folder below `root_path` component by component with O_NOFOLLOW; closes it on exit."""
+    folder = os.open(root_path, _FOLDER_FLAGS)
     try:
         for part in parts:
-            deeper = _enter(folder, part, make=make)
+            subfolder = _open_subfolder(folder, part, make=make)
             os.close(folder)
-            folder = deeper
+            folder = subfolder
         yield folder
     finally:
         os.close(folder)
 
 
-def _enter(folder: int, part: str, *, make: bool) -> int:
+def _open_subfolder(folder: int, part: str, *, make: bool) -> int:
     if make:
         with contextlib.suppress(FileExistsError):
             os.mkdir(part, dir_fd=folder)
-    return os.open(part, _FOLDER, dir_fd=folder)
+    return os.open(part, _FOLDER_FLAGS, dir_fd=folder)
 
 
-def _regular(descriptor: int, links: int | None = None) -> int:
+def _require_regular_file(descriptor: int, links: int | None = None) -> int:
     found = os.fstat(descriptor)
     if stat.S_ISREG(found.st_mode) and (links is None or found.st_nlink <= links):
         os.set_blocking(descriptor, True)
         return descriptor
     os.close(descriptor)
-    reason = "it has a second name" if stat.S_ISREG(found.st_mode) else "it is not a regular file"
+    reason = "it has several hard links" if stat.S_ISREG(found.st_mode) else "it is not a regular file"
     raise PathRefused(Containment("reject", None, reason))

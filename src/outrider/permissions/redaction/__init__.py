@@ -1,1 +1,1 @@
-"""Secrets are hidden before anything is stored or shown."""
+"""Redacts secrets before values are stored, published, logged or shown."""

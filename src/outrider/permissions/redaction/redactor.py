@@ -1,4 +1,4 @@
-"""Hides secrets in text, at one place: what looks like a key, and the values that somebody said are secret."""
+"""Redacts secrets in text and nested values: known secret values and everything that matches a secret format."""
 
 import json
 import re
@@ -13,150 +13,166 @@ from urllib.parse import quote, quote_plus
 
 import msgspec
 
-from outrider.permissions.redaction.secret_patterns import CERTAIN, FORMATS, SHORTEST, Spans, marked_in, names, spans_in
+from outrider.permissions.redaction.secret_patterns import (
+    MIN_SECRET_LENGTH,
+    Spans,
+    contains_key_mark,
+    find_marked_formats,
+    find_open_value,
+    find_secret_spans,
+    split_names,
+)
 from outrider.types.codec import UnknownPart
 from outrider.types.parts import PartBase
 
-HIDDEN = "[hidden secret]"
-# Fields that hold a secret whatever it looks like; others that sound like it hold names of keys and counts of tokens.
+HIDDEN_SECRET = "[hidden secret]"
+# Fields whose value is always a secret. Similar names are excluded: they hold the name of a key or a token count.
 _SECRET_FIELD = re.compile(
     r"^(?:.*[_-])?(?:passw(?:or)?d|passphrase|(?:client_?)?secret|api_?key|access_?(?:key|token)|refresh_?token|private_?key|"
     r"authorization)$",
     re.IGNORECASE,
 )
-# A name that others point at, or bytes that a provider gets back as they were.
-_KEPT_FIELDS = names("id session_id message_id call_id parent_call_id parent_id part_id provider_state type")
-_BULKY = 4096
-_BULK = re.compile(r"(?:data:[^,\s]{0,200},)?[A-Za-z0-9+/=]{4096,}")  # a picture or the like, in letters
-_SHORT = 200
-_MOST_REMEMBERED = 1024
-_TEXTLESS = frozenset({int, float, bool, NoneType, Decimal})
-_NOTHING_TO_HIDE = (None, "")
+# Identifiers that other records refer to, and opaque provider state that must be sent back unchanged.
+_UNREDACTED_FIELDS = split_names(
+    "id session_id message_id call_id parent_call_id parent_id part_id provider_state type"
+)
+_BULK_LENGTH = 4096
+_BULK = re.compile(r"(?:data:[^,\s]{0,200},)?[A-Za-z0-9+/=]{4096,}")  # base64 data such as an image
+_MAX_CACHED_LENGTH = 200
+_MAX_CACHED_TEXTS = 1024
+_TEXTLESS_TYPES = frozenset({int, float, bool, NoneType, Decimal})
+_ALWAYS_CLEAN = (None, "")
 
 
 class CleanTextCache:
-    """What becomes of texts. Names of agents, tools and models, words of states, and what a call gave back come again
-    and again: short ones in which nothing has to be hidden are remembered."""
+    """Redacts texts and caches short ones without a secret.
 
-    def __init__(self, hidden: Callable[[str], str]) -> None:
-        self._hidden = hidden
-        self._clean: set[object] = set(_NOTHING_TO_HIDE)
+    Agent, tool and model names, state names and tool results recur in many events, so most lookups hit the cache.
+    """
+
+    def __init__(self, redact_text: Callable[[str], str]) -> None:
+        self._redact_text = redact_text
+        self._clean: set[object] = set(_ALWAYS_CLEAN)
         self.are_clean = self._clean.issuperset
-        """Whether all of these are remembered; raises TypeError where one of them cannot be a text."""
+        """Returns whether all given texts are cached as clean; raises TypeError if one is unhashable, so not a text."""
 
-    def hide(self, text: str) -> str:
-        """The very text where nothing in it has to be hidden."""
-        if text in self._clean or (len(text) > _BULKY and _BULK.fullmatch(text)):
+    def redact(self, text: str) -> str:
+        """Returns the redacted text; the same object if it contains no secret."""
+        if text in self._clean or (len(text) > _BULK_LENGTH and _BULK.fullmatch(text)):
             return text
-        hidden = self._hidden(text)
-        if hidden != text:
-            return hidden
-        self.remember(text)
+        redacted = self._redact_text(text)
+        if redacted != text:
+            return redacted
+        self.add_clean(text)
         return text
 
-    def remember(self, clean: str) -> None:
-        if len(clean) > _SHORT:
+    def add_clean(self, clean: str) -> None:
+        if len(clean) > _MAX_CACHED_LENGTH:
             return
-        if len(self._clean) >= _MOST_REMEMBERED:
+        if len(self._clean) >= _MAX_CACHED_TEXTS:
             self._clean.clear()
-            self._clean.update(_NOTHING_TO_HIDE)
+            self._clean.update(_ALWAYS_CLEAN)
         self._clean.add(clean)
 
 
 Walker = Callable[[Any, CleanTextCache], Any]
 
 
-def walked(value: Any, words: CleanTextCache) -> Any:
-    """The very value where nothing in it has to be hidden."""
-    return _walker(value.__class__)(value, words)
+def redact_nested(value: Any, texts: CleanTextCache) -> Any:
+    """Returns the value with every text in it redacted; the same object if it contains no secret."""
+    return _find_walker(value.__class__)(value, texts)
 
 
 @cache
-def _walker(kind: type[Any]) -> Walker:
+def _find_walker(kind: type[Any]) -> Walker:
     if issubclass(kind, msgspec.Struct):
         return _struct_walker(kind)
-    known: dict[type[Any], Walker] = {str: _text, dict: _mapping, list: _items, tuple: _items}
+    known: dict[type[Any], Walker] = {str: _walk_text, dict: _walk_mapping, list: _walk_sequence, tuple: _walk_sequence}
     for base in kind.__mro__:
         if base in known:
             return known[base]
-    if kind is UnknownPart or (hasattr(kind, "to_dict") and hasattr(kind, "from_dict")):  # or a part of the user's own
-        return _made
-    return _as_it_is
+    if kind is UnknownPart or (hasattr(kind, "to_dict") and hasattr(kind, "from_dict")):  # or a custom part
+        return _walk_custom_part
+    return _walk_opaque
 
 
-def _as_it_is(value: Any, _: CleanTextCache) -> Any:
+def _walk_opaque(value: Any, _: CleanTextCache) -> Any:
     return value
 
 
-def _text(value: str, words: CleanTextCache) -> str:
-    return words.hide(value)
+def _walk_text(value: str, texts: CleanTextCache) -> str:
+    return texts.redact(value)
 
 
-def _items(value: list[Any] | tuple[Any, ...], words: CleanTextCache) -> Any:
-    clean = [walked(item, words) for item in value]
+def _walk_sequence(value: list[Any] | tuple[Any, ...], texts: CleanTextCache) -> Any:
+    clean = [redact_nested(item, texts) for item in value]
     if len(clean) == len(value) and all(map(is_, clean, value)):
         return value
     return tuple(clean) if isinstance(value, tuple) else clean
 
 
-def _mapping(value: dict[Any, Any], words: CleanTextCache) -> dict[Any, Any]:
-    if words.are_clean(value) and _TEXTLESS.issuperset(map(type, value.values())):
+def _walk_mapping(value: dict[Any, Any], texts: CleanTextCache) -> dict[Any, Any]:
+    if texts.are_clean(value) and _TEXTLESS_TYPES.issuperset(map(type, value.values())):
         return value
     clean: dict[Any, Any] = {}
     same = True
     for key, item in value.items():
-        name = words.hide(key) if isinstance(key, str) else key
-        clean[name] = held = _field(key, item, words)
-        same = same and name is key and held is item
+        name = texts.redact(key) if isinstance(key, str) else key
+        clean[name] = field_value = _walk_field(key, item, texts)
+        same = same and name is key and field_value is item
     return value if same else clean
 
 
-def _field(name: Any, value: Any, words: CleanTextCache) -> Any:
+def _walk_field(name: Any, value: Any, texts: CleanTextCache) -> Any:
     if isinstance(name, str) and isinstance(value, str) and value and _SECRET_FIELD.match(name):
-        return HIDDEN
-    return walked(value, words)
+        return HIDDEN_SECRET
+    return redact_nested(value, texts)
 
 
-def _made(value: Any, words: CleanTextCache) -> Any:
+def _walk_custom_part(value: Any, texts: CleanTextCache) -> Any:
     raw = value.to_dict()
-    clean = walked(raw, words)
+    clean = redact_nested(raw, texts)
     if clean is raw:
         return value
     return UnknownPart(clean) if isinstance(value, UnknownPart) else value.from_dict(clean)
 
 
 def _struct_walker(kind: type[msgspec.Struct]) -> Walker:
-    told = _told_fields(kind)
-    texts = [name for name, held in told.items() if _is_text(held)]
-    others = [name for name in told if name not in texts]
-    found = attrgetter(*texts, texts[0]) if texts else _no_texts  # of two names or more it always makes a tuple
+    fields = _text_fields(kind)
+    texts = [name for name, field_value in fields.items() if _is_text(field_value)]
+    others = [name for name in fields if name not in texts]
+    found = attrgetter(*texts, texts[0]) if texts else _no_texts  # with two or more names it always returns a tuple
 
-    def walk(value: msgspec.Struct, words: CleanTextCache) -> msgspec.Struct:
+    def walk(value: msgspec.Struct, texts: CleanTextCache) -> msgspec.Struct:
         try:
-            left = others if words.are_clean(found(value)) else told
-        except TypeError:  # where a text should be, there is something that holds others
-            left = told
-        return _with_fields(value, left, words) if left else value
+            left = others if texts.are_clean(found(value)) else fields
+        except TypeError:  # a field annotated as text contains a list or a dict
+            left = fields
+        return _with_fields(value, left, texts) if left else value
 
     return walk
 
 
-def _with_fields(value: msgspec.Struct, names: Iterable[str], words: CleanTextCache) -> msgspec.Struct:
+def _with_fields(value: msgspec.Struct, names: Iterable[str], texts: CleanTextCache) -> msgspec.Struct:
     changed: dict[str, Any] = {}
     for name in names:
-        held = getattr(value, name)
-        if held and (clean := _walker(held.__class__)(held, words)) is not held:
+        field_value = getattr(value, name)
+        if field_value and (clean := _find_walker(field_value.__class__)(field_value, texts)) is not field_value:
             changed[name] = clean
     return msgspec.structs.replace(value, **changed) if changed else value
 
 
-def _told_fields(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """The fields that may hold text of anybody: not names of things, numbers, times, nor words of a fixed list."""
+def _text_fields(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """Returns the fields that may contain free text: no identifiers, numbers, timestamps or literals."""
     try:
-        held = {field.name: field.type for field in msgspec.structs.fields(kind)}
-    except NameError:  # a user's class that is annotated with names of elsewhere
-        held = dict.fromkeys(kind.__struct_fields__, Any)
-    return {name: held[name] for name in held if name not in _KEPT_FIELDS and not _is_textless(held[name])}
+        field_value = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    except NameError:  # a custom class with annotations that cannot be resolved
+        field_value = dict.fromkeys(kind.__struct_fields__, Any)
+    return {
+        name: field_value[name]
+        for name in field_value
+        if name not in _UNREDACTED_FIELDS and not _is_textless(field_value[name])
+    }
 
 
 def _no_texts(_: Any) -> tuple[Any, ...]:
@@ -174,37 +190,37 @@ def _is_textless(kind: Any, within: tuple[Any, ...] = ()) -> bool:
         return all(_is_textless(option, within) for option in get_args(kind))
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         fields = msgspec.structs.fields(kind) if kind not in within else ()
-        return all(field.name in _KEPT_FIELDS or _is_textless(field.type, (*within, kind)) for field in fields)
-    return kind in _TEXTLESS or get_origin(kind) is Literal
+        return all(field.name in _UNREDACTED_FIELDS or _is_textless(field.type, (*within, kind)) for field in fields)
+    return kind in _TEXTLESS_TYPES or get_origin(kind) is Literal
 
 
-LONGEST_HELD = 8_192
+MAX_HELD_CHARS = 8_192
 _PEM_BEGIN, _PEM_END = "-----BEGIN ", "-----END "
-_LONG_WORD = 20  # in a word of this length a key may begin without a mark
-_ALL_WORD = re.compile(rf"[\w.+/=:~%-]{{{_LONG_WORD}}}")
+_LONG_WORD_LENGTH = 20  # a word of this length may contain a key without a known prefix
+_LONG_WORD = re.compile(rf"[\w.+/=:~%-]{{{_LONG_WORD_LENGTH}}}")
 
 
-def open_at(text: str) -> int:
-    """From here on, more text could make a secret of it; the length of the text where nothing has begun."""
-    start = max(0, len(text) - LONGEST_HELD)
+def find_unfinished_secret(text: str) -> int:
+    """Returns where a secret may start that further text would complete; the length of the text if there is none."""
+    start = max(0, len(text) - MAX_HELD_CHARS)
     tail = text[start:]
     begun = tail.rfind(_PEM_BEGIN)
     if begun >= 0 and _PEM_END not in tail[begun:]:
         return start + begun
     word = _last_word(tail)
-    if is_long_word(tail) or _key().search(tail, word):
+    if ends_in_long_word(tail) or contains_key_mark(tail[word:]):
         return start + word
-    opened = _open_word().search(tail)
-    return len(text) if opened is None else start + opened.start("rest")
+    opened, value = _open_context_pattern().search(tail), find_open_value(tail)
+    return start + min(len(tail) if opened is None else opened.start("rest"), len(tail) if value is None else value)
 
 
-def is_long_word(text: str) -> bool:
-    """Whether the text ends in a word so long that it may be a key."""
-    return len(text) >= _LONG_WORD and _ALL_WORD.fullmatch(text, len(text) - _LONG_WORD) is not None
+def ends_in_long_word(text: str) -> bool:
+    """Returns whether the text ends in a word that is long enough to be a key."""
+    return len(text) >= _LONG_WORD_LENGTH and _LONG_WORD.fullmatch(text, len(text) - _LONG_WORD_LENGTH) is not None
 
 
 def _last_word(text: str) -> int:
-    """Where the letters and signs of which keys are made begin, at the end of a text."""
+    """Returns where the last run of characters that occur in keys starts."""
     at = len(text)
     while at and (text[at - 1].isalnum() or text[at - 1] in "_.+/=:~%-"):
         at -= 1
@@ -212,15 +228,8 @@ def _last_word(text: str) -> int:
 
 
 @cache
-def _key() -> Pattern[str]:
-    """Compiled with the first text that streams, not before the first request leaves."""
-    marks = {form.mark for form in FORMATS if not form.folded} - CERTAIN.keys() | {_PEM_BEGIN}
-    certain = [re.escape(mark) + rest for mark, rest in CERTAIN.items()]
-    return re.compile("|".join([*map(re.escape, sorted(marks)), *certain]))
-
-
-@cache
-def _open_word() -> Pattern[str]:
+def _open_context_pattern() -> Pattern[str]:
+    """Compiled with the first streamed text, to keep it out of the time to the first request."""
     return re.compile(
         r"(?:(?:bearer|basic|token|passw(?:or)?d)\s+|(?:authorization|cookie)\\?[\"']?\s*[:=]\s*\\?[\"']?(?:[a-z]+\s+)?|"
         r"(?:key|token|secret|passw(?:or)?d|passphrase|credentials?|string|pwd|dsn)[a-z0-9_]*\\?[\"']?\s*(?:=>?|:)\s*\\?[\"']?|"
@@ -230,137 +239,138 @@ def _open_word() -> Pattern[str]:
     )
 
 
-_SHORTEST_WORD = 16  # one of letters alone is a word of the language below this length
-_SHORTEST_BEGINNING = 4
+_MIN_ALPHABETIC_LENGTH = 16  # a shorter value of letters only is probably a normal word
+_KNOWN_PREFIX_LENGTH = 4
 _SECRET_NAME = re.compile(
     r"(?:^|[_-])(?:key|token|secret|password|passwd|pwd|auth|credentials?|cookie|signature|private|dsn|bearer)s?(?:$|[_-])|"
     r"apikey|api_?key|authorization|access_?key|connection_?string",
     re.IGNORECASE,
 )
 _HARMLESS_NAMES = re.compile(r"^(?:.*_)?(?:PUBLIC_KEY|KEYBOARD.*|TOKENIZERS.*|SSH_AUTH_SOCK|XAUTHORITY|MAX_TOKENS)$")
-_CLEAN_PARTS = 512
-# As `html.escape` does it, whose module brings the names of 2,000 characters along.
-_IN_PAGES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"})
+_MAX_CLEAN_PARTS = 512
+# The table of `html.escape`; importing `html` would also load its 2,000 entity names.
+_HTML_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"})
 _PATH = re.compile(r"^(?:~|\.{1,2})?(?:/[\w.@+-]{0,40})+$")
 
 
 @lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
-    """Whether a variable, header or field of this name holds something that nobody else may know."""
+    """Returns whether a variable, header or field of this name contains a secret."""
     return _SECRET_NAME.search(name) is not None and not _HARMLESS_NAMES.match(name.upper())
 
 
 def secret_values(named: Mapping[str, str]) -> list[str]:
-    """The secrets among variables or headers, longest first so that none leaves a rest of another."""
+    """Returns the secret values of variables or headers, longest first, so that no value leaves part of a longer
+    one."""
     found = {named[name].strip() for name in named if is_secret_name(name)}
-    return sorted(filter(_is_telling, found), key=len, reverse=True)
+    return sorted(filter(_is_worth_redacting, found), key=len, reverse=True)
 
 
-def _is_telling(value: str) -> bool:
-    """Whether hiding the value hides a secret rather than a word, a path or a switch."""
-    if len(value) < SHORTEST or _PATH.match(value):
+def _is_worth_redacting(value: str) -> bool:
+    """Returns whether a value is specific enough to redact: not a normal word, a path or a switch."""
+    if len(value) < MIN_SECRET_LENGTH or _PATH.match(value):
         return False
-    return len(value) >= _SHORTEST_WORD or not value.isalpha()
+    return len(value) >= _MIN_ALPHABETIC_LENGTH or not value.isalpha()
 
 
 class Redactor:
-    """Knows the secrets of one engine; give it every text before it is logged, traced, told or stored."""
+    """Redacts the known secrets of an engine and all secret formats before text is logged, published or stored."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        forms = {form for secret in secrets if len(secret) >= SHORTEST for form in _written(secret)}
-        self.known = sorted(forms, key=len, reverse=True)
-        self._beginnings = tuple({secret[:_SHORTEST_BEGINNING] for secret in self.known})
+        forms = {form for secret in secrets if len(secret) >= MIN_SECRET_LENGTH for form in _encoded_forms(secret)}
+        self.known_forms = sorted(forms, key=len, reverse=True)
+        self._known_prefixes = tuple({secret[:_KNOWN_PREFIX_LENGTH] for secret in self.known_forms})
         self._clean: dict[int, PartBase] = {}
-        self._secrets = _secrets(tuple(self.known))
-        self._words = self._secrets.words
+        self._scanner = _shared_scanner(tuple(self.known_forms))
+        self._clean_texts = self._scanner.clean_texts
 
     @classmethod
-    def of_environment(cls, environment: Mapping[str, str], more: Iterable[str] = ()) -> "Redactor":
+    def from_environment(cls, environment: Mapping[str, str], more: Iterable[str] = ()) -> "Redactor":
         return cls([*secret_values(environment), *more])
 
-    def spans(self, text: str) -> Spans:
-        """Where secrets stand: in order, and none touching another."""
-        return self._secrets.spans(text)
+    def find_spans(self, text: str) -> Spans:
+        """Returns the spans of all secrets, sorted and merged."""
+        return self._scanner.find_spans(text)
 
-    def spans_of_bytes(self, raw: bytes) -> Spans:
-        """Where secrets stand in output that may be any bytes."""
-        found = spans_in(raw.decode("latin-1"))
-        for secret in self.known:
+    def find_spans_in_bytes(self, raw: bytes) -> Spans:
+        """Returns the spans of all secrets in binary output; Latin-1 maps each byte to one character."""
+        found = find_secret_spans(raw.decode("latin-1"))
+        for secret in self.known_forms:
             at = raw.find(form := secret.encode(errors="replace"))
             while at >= 0:
                 found.append((at, at + len(form)))
                 at = raw.find(form, at + len(form))
-        return _merged(found)
+        return _merge_spans(found)
 
-    def text(self, text: str) -> str:
-        return self._words.hide(text)
+    def redact_text(self, text: str) -> str:
+        return self._clean_texts.redact(text)
 
-    def open_at(self, text: str) -> int:
-        """Where a secret may have begun that further text would complete."""
-        begun = open_at(text)
-        for secret in self.known:
-            at = text.find(secret[:_SHORTEST_BEGINNING], max(0, len(text) - len(secret)))
+    def find_unfinished_secret(self, text: str) -> int:
+        """As the module's function, and also finds the start of a known secret."""
+        begun = find_unfinished_secret(text)
+        for secret in self.known_forms:
+            at = text.find(secret[:_KNOWN_PREFIX_LENGTH], max(0, len(text) - len(secret)))
             while 0 <= at < begun:
                 if secret.startswith(text[at:]):
                     begun = at
-                at = text.find(secret[:_SHORTEST_BEGINNING], at + 1)
+                at = text.find(secret[:_KNOWN_PREFIX_LENGTH], at + 1)
         return begun
 
     def is_plain(self, text: str) -> bool:
-        """Whether nothing in the text is a secret, nor the beginning of one; quickly, for the many texts that are."""
-        if marked_in(text) or is_long_word(text):
+        """Returns whether the text contains neither a secret nor the start of one; a fast check for streamed chunks."""
+        if find_marked_formats(text) or ends_in_long_word(text) or find_open_value(text) is not None:
             return False
-        for beginning in self._beginnings:  # noqa: SIM110  a generator takes longer than what it would look for
-            if beginning in text:
+        for prefix in self._known_prefixes:  # noqa: SIM110  a generator costs more than the search
+            if prefix in text:
                 return False
         return True
 
-    def is_plain_beginning(self, text: str) -> bool:
-        """As `is_plain`, for the first piece of a text. Often it is all of it, and comes again as what is kept."""
+    def is_plain_start(self, text: str) -> bool:
+        """As `is_plain`, for the first chunk of a text; caches it, because it is often the complete stored text."""
         if not self.is_plain(text):
             return False
-        self._words.remember(text)
+        self._clean_texts.add_clean(text)
         return True
 
-    def so_far(self, text: str) -> str:
-        """For a text that goes on: what may be the beginning of a secret is left for later."""
-        return self.text(text[: self.open_at(text)])
+    def redact_complete(self, text: str) -> str:
+        """Redacts a text that is still growing; cuts off a tail that may be the start of a secret."""
+        return self.redact_text(text[: self.find_unfinished_secret(text)])
 
-    def value(self, value: Any) -> Any:
-        """The value with every text in it redacted: the same object where there was nothing to hide."""
-        return walked(value, self._words)
+    def redact_value(self, value: Any) -> Any:
+        """Returns the value with every text in it redacted; the same object if it contains no secret."""
+        return redact_nested(value, self._clean_texts)
 
-    def kept(self, value: Any) -> Any:
-        """As `value`, for what is told next: a part with nothing to hide is known to be clean for a while."""
-        clean = walked(value, self._words)
+    def redact_for_publish(self, value: Any) -> Any:
+        """As `redact_value`; also remembers a clean part, so that publishing the same part skips the search."""
+        clean = redact_nested(value, self._clean_texts)
         if clean is value and isinstance(value, PartBase):
             self._clean[id(value)] = value
-            while len(self._clean) > _CLEAN_PARTS:
+            while len(self._clean) > _MAX_CLEAN_PARTS:
                 self._clean.pop(next(iter(self._clean)), None)
         return clean
 
     def is_clean(self, part: object) -> bool:
-        """Whether this very part was lately `kept`, and found to have nothing to hide."""
+        """Returns whether `redact_for_publish` recently found this part object clean."""
         return self._clean.get(id(part)) is part
 
-    def draft(self, value: Any) -> Any:
-        return walked(value, CleanTextCache(self.so_far))
+    def redact_draft(self, value: Any) -> Any:
+        return redact_nested(value, CleanTextCache(self.redact_complete))
 
 
-def hide_patterns(text: str) -> str:
-    """Hides what looks like a secret or is called one, whoever's it is."""
-    return _hidden(text, _merged(spans_in(text)))
+def redact_patterns(text: str) -> str:
+    """Redacts everything that matches a secret format, without known secret values."""
+    return _replace_spans(text, _merge_spans(find_secret_spans(text)))
 
 
-def _hidden(text: str, spans: Spans) -> str:
+def _replace_spans(text: str, spans: Spans) -> str:
     pieces, at = list[str](), 0
     for start, end in spans:
-        pieces += (text[at:start], HIDDEN)
+        pieces += (text[at:start], HIDDEN_SECRET)
         at = end
     return "".join((*pieces, text[at:]))
 
 
-def _merged(spans: Spans) -> Spans:
+def _merge_spans(spans: Spans) -> Spans:
     merged: Spans = []
     for start, end in sorted(spans):
         if merged and start <= merged[-1][1]:
@@ -370,33 +380,34 @@ def _merged(spans: Spans) -> Spans:
     return merged
 
 
-def _written(secret: str) -> Iterable[str]:
-    """A secret as it stands in JSON, in addresses, in pages, and line by line where it has several."""
-    lines = [line for line in secret.splitlines() if len(line) >= _SHORTEST_WORD] if "\n" in secret else []
+def _encoded_forms(secret: str) -> Iterable[str]:
+    """Yields the secret as JSON, URL and HTML encode it, and each long line of a multi-line secret."""
+    lines = [line for line in secret.splitlines() if len(line) >= _MIN_ALPHABETIC_LENGTH] if "\n" in secret else []
     for form in (secret, *lines):
         yield from (form, json.dumps(form)[1:-1], json.dumps(form, ensure_ascii=False)[1:-1])
-        yield from (quote(form, safe=""), quote(form), quote_plus(form), form.translate(_IN_PAGES))
+        yield from (quote(form, safe=""), quote(form), quote_plus(form), form.translate(_HTML_ESCAPES))
 
 
-class _Secrets:
-    """Finds the secrets that are known, and all that look like one."""
+class _SecretScanner:
+    """Finds known secret values and all secret formats in a text."""
 
     def __init__(self, known: tuple[str, ...]) -> None:
         self._pattern = re.compile("|".join(map(re.escape, known))) if known else None
-        self.words = CleanTextCache(self._hidden)
+        self.clean_texts = CleanTextCache(self._redact)
 
-    def spans(self, text: str) -> Spans:
-        found = spans_in(text)
+    def find_spans(self, text: str) -> Spans:
+        found = find_secret_spans(text)
         if self._pattern is not None and self._pattern.search(text):
             found += (match.span() for match in self._pattern.finditer(text))
-        return _merged(found) if found else found
+        return _merge_spans(found) if found else found
 
-    def _hidden(self, text: str) -> str:
-        spans = self.spans(text)
-        return _hidden(text, spans) if spans else text
+    def _redact(self, text: str) -> str:
+        spans = self.find_spans(text)
+        return _replace_spans(text, spans) if spans else text
 
 
 @lru_cache(maxsize=4)
-def _secrets(known: tuple[str, ...]) -> _Secrets:
-    """Shared by all who know the same secrets: a program that runs agents again and again learns its words once."""
-    return _Secrets(known)
+def _shared_scanner(known: tuple[str, ...]) -> _SecretScanner:
+    """Shared by redactors with the same secrets, so that repeated runs in one process reuse the cache of clean
+    texts."""
+    return _SecretScanner(known)

@@ -1,41 +1,74 @@
-"""What secrets look like: keys by how they begin, passwords by the words that stand before them."""
+"""Secret formats: keys by their prefix, values by the name before them, and the rule data of gitleaks.
+
+A format has a mark, a literal that every match contains. A text without any mark is not searched further, so the common
+case costs a few substring tests.
+"""
 
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from re import Pattern
+from typing import Literal
 
 from msgspec import Struct
 
+from outrider.permissions.redaction.gitleaks_rules import GitleaksRule, load_rules
 
-def names(text: str) -> frozenset[str]:
+
+def split_names(text: str) -> frozenset[str]:
+    """Returns the whitespace-separated names of a multi-line literal as a set."""
     return frozenset(text.split())
 
 
 Spans = list[tuple[int, int]]
-SHORTEST = 8  # a shorter secret is part of too many words
+MIN_SECRET_LENGTH = 8  # shorter values occur inside ordinary words
+FormatKind = Literal["key", "context", "assigned", "search"]
 
 
-class Format(Struct, frozen=True):
-    """Where the mark stands in a text, the pattern is tried from there; its group `secret` is what is hidden. A mark
-    in small letters that is `folded` stands for capitals too."""
+class SecretFormat(Struct, frozen=True):
+    """One way to write a secret.
+
+    `mark` is a literal of the format. A `key` starts with its mark and a `context` is the text before a value: the
+    expression is matched at each occurrence of the mark. `assigned` is a vendor name before an assigned value. For
+    `search` the mark may be anywhere, so the whole text is searched. With `ignore_case` the mark is lowercase. The
+    group `secret` is redacted; for a gitleaks rule, the rule selects and checks the group."""
 
     mark: str
-    written: str
-    folded: bool = False
+    expression: str
+    ignore_case: bool = False
+    kind: FormatKind = "key"
+    rule: GitleaksRule | None = None
 
-    @property
-    def pattern(self) -> Pattern[str]:
-        return _compiled(self.written, folded=self.folded)
+    def find_spans(self, text: str, lowered: str) -> Iterator[tuple[int, int]]:
+        """Yields the spans of secrets in this format; `lowered` is the text in lowercase, of the same length."""
+        for match in self._find_matches(text, lowered):
+            span = match.span("secret") if self.rule is None else self.rule.secret_span(match)
+            if span is not None:
+                yield span
+
+    def _find_matches(self, text: str, lowered: str) -> Iterator[re.Match[str]]:
+        pattern = _compile_format(self.expression, ignore_case=self.ignore_case, is_rule=self.rule is not None)
+        if self.kind == "search":
+            yield from pattern.finditer(text)
+            return
+        searched = lowered if self.ignore_case else text
+        at = searched.find(self.mark)
+        while at >= 0:
+            match = pattern.match(text, at)
+            if match is not None:
+                yield match
+            at = searched.find(self.mark, at + 1 if match is None else match.end())
 
 
 @cache
-def _compiled(written: str, *, folded: bool) -> Pattern[str]:
-    """When its mark is first seen: there are a hundred of them, and most programs never meet any."""
-    return re.compile(written, re.IGNORECASE if folded else 0)
+def _compile_format(expression: str, *, ignore_case: bool, is_rule: bool) -> Pattern[str]:
+    """Compiled on first use: there are 300 formats, and most processes need few of them."""
+    if is_rule:
+        return re.compile(expression, re.ASCII)  # as RE2; a rule sets its own case flags
+    return re.compile(expression, re.IGNORECASE if ignore_case else 0)
 
 
-# A letter or digit before a key makes it part of another word; the n of an escaped line end does not.
+# A letter or digit before a key makes it part of a longer word, except the letter of an escape such as `\n`.
 _BEGIN = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrtbf]))"
 _WITH_DIGIT = r"(?=[A-Za-z_-]{0,64}[0-9])"
 _RANDOM = (
@@ -43,21 +76,20 @@ _RANDOM = (
     r"[^\s\"',;&()\[\]{}$<>`\\]{8,1000}+(?![^\s\"',;&}\\])"
 )
 _QUOTED = r"(?=[^\"'\\]{0,64}[^a-z_.\"'\\])[^\s\"'\\$<>{}()]{8,1000}+"
-_NAME_ENDS = r"[A-Za-z0-9_]{0,64}\\?[\"']?\s{0,20}(?:=>?|:)\s{0,20}"
-_SCHEMES = r"(?:bearer|basic|token)\s"
+_ASSIGNMENT = r"[A-Za-z0-9_]{0,64}\\?[\"']?\s{0,20}(?:=>?|:)\s{0,20}"
+_AUTH_SCHEMES = r"(?:bearer|basic|token)\s"
 
-# By mark: how a key goes on after it, where no word of any language does.
-CERTAIN = {
-    "xox": "[abeoprs]-", "shp": "(?:at|ss|ca|pa)_", "pscale_": "(?:tkn|pw|oauth)_", "sq0": "(?:atp|csp)-",
-    "gh": "[pousr]_", "gl": "(?:pat|dt|rt|cbt|ptt|ft|soat|imt|agent)-", "dp.": "[psc]t\\.", "hv": "[sb]\\.",
-}  # fmt: skip
-_CERTAIN_MARKS = names(
-    "github_pat_ xapp- dckr_pat_ whsec_ nvapi- AIza ya29. figd_ PMAK- rdme_ sntrys_ sbp_ NRAK- ntn_ glsa_ ATATT3 "
-    "AGE-SECRET-KEY-1 lin_api_ tvly- pplx- GOCSPX- EAACEdEose0cBA phc_ phx_ CFPAT- ops_eyJ"
+# Prefixes that no ordinary word contains.
+_KEY_MARKS = split_names(
+    """ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- gldt- glrt- glcbt- glptt- glft- glsoat- glimt- glagent-
+    xoxa- xoxb- xoxe- xoxo- xoxp- xoxr- xoxs- xapp- shpat_ shpss_ shpca_ shppa_ pscale_tkn_ pscale_pw_ pscale_oauth_
+    sq0atp- sq0csp- dp.pt. dp.st. dp.ct. hvs. hvb. dckr_pat_ whsec_ nvapi- AIza ya29. figd_ PMAK- rdme_ sntrys_ sbp_
+    NRAK- ntn_ glsa_ ATATT3 AGE-SECRET-KEY-1 lin_api_ tvly- pplx- GOCSPX- EAACEdEose0cBA phc_ phx_ CFPAT- ops_eyJ"""
 )
-_WORDLIKE = names("sk- gsk_ xai- hf_ r8_ fw_ npm_ pypi- sess- key- pat- secret_ pul- dapi")
-_OF_AMAZON = ("AKIA", "ASIA", "AROA", "AIDA", "ABIA", "ACCA")
-_NAMES = {
+# Prefixes that may also be part of an identifier: a key has at least 16 more characters, one of them a digit.
+_AMBIGUOUS_MARKS = split_names("sk- gsk_ xai- hf_ r8_ fw_ npm_ pypi- sess- key- pat- secret_ pul- dapi")
+_AWS_MARKS = ("AKIA", "ASIA", "AROA", "AIDA", "ABIA", "ACCA")
+_NAME_PATTERNS = {
     "key": r"(?:(?<=[_-])|(?<=api)|(?<=access)|(?<=private)|(?<=account)|(?<=secret)|(?-i:(?<![A-Za-z])(?=KEY)))key",
     "token": "token(?!s)",
     "secret": "secret",
@@ -69,122 +101,227 @@ _NAMES = {
     "_pwd": "_pwd",
     "_dsn": "_dsn",
 }
-_QUERY = ("signature=", "sig=", "key=", "code=", "auth=", "pwd=")
+_QUERY_MARKS = ("signature=", "sig=", "key=", "code=", "auth=", "pwd=")
 _BODY = r"[A-Za-z0-9_.+/=-]{10,}"
 
 
-def _keys(marks: Iterable[str], body: str) -> Iterator[Format]:
+def _key_formats(marks: Iterable[str], body: str) -> Iterator[SecretFormat]:
     for mark in marks:
-        yield Format(mark, rf"{_BEGIN}(?P<secret>{re.escape(mark)}{body})")
+        yield SecretFormat(mark, rf"{_BEGIN}(?P<secret>{re.escape(mark)}{body})")
 
 
-def _after(marks: str | Iterable[str], pattern: str) -> Iterator[Format]:
+def _context_formats(marks: str | Iterable[str], pattern: str) -> Iterator[SecretFormat]:
     for mark in [marks] if isinstance(marks, str) else marks:
-        yield Format(mark, pattern, folded=True)
+        yield SecretFormat(mark, pattern, ignore_case=True, kind="context")
 
 
-def _named() -> Iterator[Format]:
-    """After the name of a secret: what looks random, any quoted word that is no name, and all of a shell variable."""
+def _named_value_formats() -> Iterator[SecretFormat]:
+    """Values after the name of a secret: random-looking values, quoted ones, and any value of a shell variable."""
     variable = r"(?-i:[A-Z0-9_]{0,64})=(?P<secret>(?![$({<])[^\s\"'`;&|()<>\\]{8,}+)"
-    for mark, name in _NAMES.items():
-        yield from _after(mark, rf"{name}{_NAME_ENDS}[\"']?(?P<secret>{_RANDOM})")
-        yield from _after(mark, rf"{name}{_NAME_ENDS}(?P<quote>\\?[\"'])(?P<secret>{_QUOTED})(?P=quote)")
-        yield from _after(mark, rf"(?-i:(?=[A-Z])){name}{variable}")
+    for mark, name in _NAME_PATTERNS.items():
+        yield from _context_formats(mark, rf"{name}{_ASSIGNMENT}[\"']?(?P<secret>{_RANDOM})")
+        yield from _context_formats(mark, rf"{name}{_ASSIGNMENT}(?P<quote>\\?[\"'])(?P<secret>{_QUOTED})(?P=quote)")
+        yield from _context_formats(mark, rf"(?-i:(?=[A-Z])){name}{variable}")
 
 
-FORMATS: tuple[Format, ...] = (
-    *(form for mark, rest in CERTAIN.items() for form in _keys([mark], rest + _BODY)),
-    *_keys(_CERTAIN_MARKS, _BODY),
-    *_keys(["sk-"], rf"(?:ant|proj|or-v1|svcacct)-{_BODY}"),
-    *_keys(_WORDLIKE, rf"{_WITH_DIGIT}[A-Za-z0-9_-]{{16,}}"),
-    *_keys(_OF_AMAZON, r"[A-Z0-9]{12,}"),
-    *_keys(["SG."], r"[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"),
-    *_keys(["eyJ"], r"[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)*"),
-    *_keys(["SK"], r"[0-9a-f]{32}(?![0-9A-Za-z])"),
-    Format("k_live_", rf"(?<=[sr])(?P<secret>k_live_{_BODY})"),
-    Format("k_test_", rf"(?<=[sr])(?P<secret>k_test_{_BODY})"),
-    Format("_v1_", rf"(?<=do[por])(?P<secret>_v1_{_BODY})"),
-    Format(":AA", r"(?<=[0-9]):(?P<secret>AA[A-Za-z0-9_-]{32,})"),
-    Format("-us", r"(?P<secret>(?<=[0-9a-f]{32})-us[0-9]{1,2})"),
-    Format(
+FORMATS: tuple[SecretFormat, ...] = (
+    *_key_formats(_KEY_MARKS, _BODY),
+    *_key_formats(["sk-"], rf"(?:ant|proj|or-v1|svcacct)-{_BODY}"),
+    *_key_formats(_AMBIGUOUS_MARKS, rf"{_WITH_DIGIT}[A-Za-z0-9_-]{{16,}}"),
+    *_key_formats(_AWS_MARKS, r"[A-Z0-9]{12,}"),
+    *_key_formats(["SG."], r"[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"),
+    *_key_formats(["eyJ"], r"[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)*"),
+    *_key_formats(["SK"], r"[0-9a-f]{32}(?![0-9A-Za-z])"),
+    SecretFormat("k_live_", rf"(?<=[sr])(?P<secret>k_live_{_BODY})"),
+    SecretFormat("k_test_", rf"(?<=[sr])(?P<secret>k_test_{_BODY})"),
+    SecretFormat("_v1_", rf"(?<=do[por])(?P<secret>_v1_{_BODY})"),
+    SecretFormat(":AA", r"(?<=[0-9]):(?P<secret>AA[A-Za-z0-9_-]{32,})"),
+    SecretFormat("-us", r"(?P<secret>(?<=[0-9a-f]{32})-us[0-9]{1,2})"),
+    SecretFormat(
         "-----BEGIN ",
         r"(?P<secret>-----BEGIN (?P<kind>[A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?)-----[^\"'<>]*?"
         r"(?:-----END (?P=kind)-----|(?=[\"'<>])|\Z))",
     ),
-    *_after(
+    *_context_formats(
         ("bearer", "basic", "token"),
-        rf"(?<![a-z]){_SCHEMES}+(?P<secret>(?=[^\s]{{0,64}}[0-9=])[A-Za-z0-9._~+/=-]{{12,}}+)",
+        rf"(?<![a-z]){_AUTH_SCHEMES}+(?P<secret>(?=[^\s]{{0,64}}[0-9=])[A-Za-z0-9._~+/=-]{{12,}}+)",
     ),
-    *_after("bearer", r"bearer\s{1,20}(?P<secret>[A-Za-z0-9._~+/=-]{16,}+)"),
-    *_after(
+    *_context_formats("bearer", r"bearer\s{1,20}(?P<secret>[A-Za-z0-9._~+/=-]{16,}+)"),
+    *_context_formats(
         ("authorization", "cookie"),
-        rf"(?:authorization|cookie)\\?[\"']?\s*[:=](?!=)\s*\\?[\"']?(?P<secret>(?!{_SCHEMES})(?=[^\r\n\"']{{0,200}}[0-9])"
+        rf"(?:authorization|cookie)\\?[\"']?\s*[:=](?!=)\s*\\?[\"']?(?P<secret>(?!{_AUTH_SCHEMES})(?=[^\r\n\"']{{0,200}}[0-9])"
         r"[^\r\n\"'\\]{8,4000}+)",
     ),
-    *_after("://", r"(?<=[a-z0-9])://[^\s/:@\"']{0,200}:(?P<secret>[^\s/@\"']{1,1000}+)(?=@)"),
-    *_after("://", r"(?<=[a-z0-9])://(?P<secret>(?=[^\s/:@\"']{0,200}[0-9])[^\s/:@\"']{16,1000}+)(?=@)"),
-    *_after("hooks.", r"hooks\.[a-z.]{1,40}/(?:services|workflows)/(?P<secret>[A-Za-z0-9/_-]{16,})"),
-    *_after("/api/webhooks/", r"/api/webhooks/[0-9]+/(?P<secret>[\w-]{16,})"),
-    *_after(_QUERY, rf"(?<=[?&;_-])(?:signature|sig|key|code|auth|pwd)=(?P<secret>{_RANDOM})"),
-    *_after("passw", r"passw(?:or)?d\s+(?P<secret>(?=[^\s]{0,64}[0-9])(?=[^\s]{0,64}[a-z])[^\s\"',;()]{8,1000}+)"),
-    *_after((" -u", " --user"), r" (?:-u|--user)[ =][\"']?[^\s:\"']{1,200}:(?P<secret>[^\s\"']{4,1000}+)"),
-    *_named(),
+    *_context_formats("://", r"(?<=[a-z0-9])://[^\s/:@\"']{0,200}:(?P<secret>[^\s/@\"']{1,1000}+)(?=@)"),
+    *_context_formats("://", r"(?<=[a-z0-9])://(?P<secret>(?=[^\s/:@\"']{0,200}[0-9])[^\s/:@\"']{16,1000}+)(?=@)"),
+    *_context_formats("hooks.", r"hooks\.[a-z.]{1,40}/(?:services|workflows)/(?P<secret>[A-Za-z0-9/_-]{16,})"),
+    *_context_formats("/api/webhooks/", r"/api/webhooks/[0-9]+/(?P<secret>[\w-]{16,})"),
+    *_context_formats(_QUERY_MARKS, rf"(?<=[?&;_-])(?:signature|sig|key|code|auth|pwd)=(?P<secret>{_RANDOM})"),
+    *_context_formats(
+        "passw", r"passw(?:or)?d\s+(?P<secret>(?=[^\s]{0,64}[0-9])(?=[^\s]{0,64}[a-z])[^\s\"',;()]{8,1000}+)"
+    ),
+    *_context_formats((" -u", " --user"), r" (?:-u|--user)[ =][\"']?[^\s:\"']{1,200}:(?P<secret>[^\s\"']{4,1000}+)"),
+    *_named_value_formats(),
 )
-# Three random words between dots: nothing in it is a mark.
+# Three random words separated by dots, such as a Discord token: no part of it is a literal mark.
 _DOTTED_MARK = re.compile(r"\.[\w-]{6}\.[\w-]")
-_DOTTED = Format(".", r"(?<=[\w-]{23})(?P<secret>\.[\w-]{6}\.(?=[\w-]*[0-9])[\w-]{27,})")
+_DOTTED = SecretFormat(".", r"(?<=[\w-]{23})(?P<secret>\.[\w-]{6}\.(?=[\w-]*[0-9])[\w-]{27,})", kind="context")
+# A digit in a run of 14 or more key characters has at least six of them on one side.
+_DIGIT_RUN = re.compile(r"[0-9](?:[\w=.+/%:~|-]{6}|(?<=[\w=.+/%:~|-]{6}[0-9]))")
+# A value after an operator that has 14 or more characters and a digit.
+_ASSIGNED_VALUE = re.compile(
+    r"(?:[=>:,]|\|\|)[`'\"\s=]{0,5}(?=[A-Za-z_=.+/%:~|-]{0,64}[0-9])[\w=.+/%:~|-]{14}", re.ASCII
+)
+# A value at the end of a text, which may continue.
+_OPEN_VALUE = re.compile(r"(?:[=>:,]|\|\|)[`'\"\s=]{0,5}(?P<value>[\w.=+/%:~|-]*)\Z")
+_OPEN_VALUE_LENGTH = 400
+_VENDOR_NAME_LENGTH = 60  # the longest vendor name, up to 20 more characters and a quote
 
-# The rarest first: a text without a mark's sign need not be searched for the mark.
-_SIGNS = "=:/_-.A"
-
-
-def _by_sign() -> tuple[tuple[str, tuple[tuple[str, bool, list[Format]], ...]], ...]:
-    """Signs, the marks with each sign, and the formats with each mark."""
-    marks: dict[tuple[str, bool], list[Format]] = {}
-    for form in FORMATS:
-        marks.setdefault((form.mark, form.folded), []).append(form)
-    groups: dict[str, list[tuple[str, bool, list[Format]]]] = {}
-    for (mark, folded), forms in marks.items():
-        groups.setdefault(next((sign for sign in _SIGNS if sign in mark), ""), []).append((mark, folded, forms))
-    return tuple((sign, tuple(listed)) for sign, listed in groups.items())
+MarkedFormats = tuple[str, bool, list[SecretFormat]]  # mark, whether it is in lowercase, its formats
 
 
-_GROUPS = _by_sign()
+class _FormatIndex:
+    """All formats by mark, grouped by a cheap test that a text has to pass before its marks are searched.
+
+    `by_tail` has the marks with a separator, by the three characters before the separator: splitting a text at its
+    separators yields all such tails at once. `by_sign` has other marks by the characters of which a match needs one.
+    `numbered` has the rules without a separator, which need a `_DIGIT_RUN`. `vendors` is searched only before an
+    `_ASSIGNED_VALUE`: a value without a digit is not a key there (gitleaks' generic rule has the same exception).
+    """
+
+    def __init__(self) -> None:
+        self.by_tail: dict[str, list[MarkedFormats]] = {}
+        self.vendors: list[MarkedFormats] = []
+        self.numbered: list[MarkedFormats] = []
+        by_sign: dict[str, list[MarkedFormats]] = {}
+        for mark, ignore_case, forms in _group_by_mark(FORMATS):
+            if tail := _find_tail(mark):
+                self.by_tail.setdefault(tail, []).append((mark, ignore_case, forms))
+            else:
+                by_sign.setdefault(_find_signs(mark), []).append((mark, ignore_case, forms))
+        for mark, ignore_case, forms in _group_by_mark(_rule_formats()):
+            if tail := _find_tail(mark):
+                group = self.by_tail.setdefault(tail, [])
+            elif forms[0].kind == "assigned":
+                group = self.vendors
+            else:
+                sign = _find_signs(mark)
+                group = by_sign.setdefault(sign, []) if sign in {"-", "_", ".", "~"} else self.numbered
+            group.append((mark, ignore_case, forms))
+        self.by_sign = tuple((tuple(signs) or ("",), marks) for signs, marks in by_sign.items())
+        self.vendor_names = tuple(mark.lower() for mark, _, _ in self.vendors)
+        self.tails = frozenset(self.by_tail)
 
 
-def spans_in(text: str) -> Spans:
-    """Where secrets stand, in no order and perhaps overlapping."""
-    marked = marked_in(text)
-    return [span for form in marked for span in _spans_of(form, text)] if marked else []
+def _group_by_mark(formats: Iterable[SecretFormat]) -> Iterator[MarkedFormats]:
+    marks: dict[tuple[str, bool], list[SecretFormat]] = {}
+    for form in formats:
+        marks.setdefault((form.mark, form.ignore_case), []).append(form)
+    for (mark, ignore_case), forms in marks.items():
+        yield mark, ignore_case, forms
 
 
-def marked_in(text: str) -> list[Format]:
-    """The formats whose mark stands in the text: nothing else in it can be a secret by its look."""
-    small = folded(text)
-    found = [
-        form
-        for sign, marks in _GROUPS
-        if sign in text
-        for mark, in_small, forms in marks
-        if mark in (small if in_small else text)
-        for form in forms
-    ]
-    if "." in text and _DOTTED_MARK.search(text):
-        found.append(_DOTTED)
+def _find_tail(mark: str) -> str:
+    found = re.search(r"[^_.-]{3}(?=[_.-])", mark.lower())
+    return "" if found is None else found[0]
+
+
+def _find_signs(mark: str) -> str:
+    """Returns characters of which a match contains at least one; empty if no character is rare enough."""
+    if mark in {"bearer", "basic", "token", "passw"}:
+        return "=: \n\t\r\f\v"
+    if mark in _NAME_PATTERNS or mark in {"authorization", "cookie"}:
+        return "=:"
+    return next((sign for sign in "=:/~-._A" if sign in mark), "")
+
+
+@cache
+def _format_index() -> _FormatIndex:
+    """Built with the first text, because reading the rule data takes about a millisecond."""
+    return _FormatIndex()
+
+
+def _rule_formats() -> Iterator[SecretFormat]:
+    """Yields the gitleaks rules as formats, without those that a wider format of this module covers."""
+    covered = tuple(mark.lower() for mark in (*_KEY_MARKS, *_AWS_MARKS, "SK", "eyJ", "dapi"))
+    for rule in load_rules():
+        kind: FormatKind = "key" if rule.kind == "prefix" else rule.kind
+        for mark, ignore_case in rule.marks:
+            if kind != "key" or not mark.lower().startswith(covered):
+                yield SecretFormat(mark, rule.regex, ignore_case, kind, rule)
+
+
+def find_secret_spans(text: str) -> Spans:
+    """Returns the spans of all secrets, unsorted and possibly overlapping."""
+    marked = find_marked_formats(text)
+    if not marked:
+        return []
+    lowered = lowercase_same_length(text)
+    return [span for form in marked for span in form.find_spans(text, lowered)]
+
+
+def find_marked_formats(text: str) -> list[SecretFormat]:
+    """Returns the formats whose mark is in the text; no other format can match."""
+    index, lowered = _format_index(), text.lower()
+    if len(lowered) != len(text):
+        lowered = lowercase_same_length(text)
+    found: list[SecretFormat] = []
+    if "_" in text or "-" in text or "." in text:
+        _add_separated(found, index, text, lowered)
+    for signs, marks in index.by_sign:
+        for sign in signs:
+            if sign in text:
+                _add_marked(found, marks, text, lowered)
+                break
+    if _DIGIT_RUN.search(text):
+        _add_marked(found, index.numbered, text, lowered)
+        if names := _names_of_values(text, lowered):
+            _add_marked(found, index.vendors, names, names)
     return found
 
 
-def _spans_of(form: Format, text: str) -> Iterator[tuple[int, int]]:
-    place = folded(text) if form.folded else text
-    at = place.find(form.mark)
-    while at >= 0:
-        match = form.pattern.match(text, at)
-        if match is not None:
-            yield match.span("secret")
-        at = place.find(form.mark, at + 1 if match is None else match.end())
+def _add_separated(found: list[SecretFormat], index: _FormatIndex, text: str, lowered: str) -> None:
+    words = lowered.replace("-", "_").replace(".", "_").split("_")
+    words.pop()  # no separator follows it
+    for tail in index.tails & {word[-3:] for word in words}:
+        _add_marked(found, index.by_tail[tail], text, lowered)
+    if "." in text and _DOTTED_MARK.search(text):
+        found.append(_DOTTED)
 
 
-def folded(text: str) -> str:
-    """In small letters, and never longer or shorter."""
-    small = text.lower()
-    return small if len(small) == len(text) else "".join(char.lower() if char.isascii() else char for char in text)
+def _add_marked(found: list[SecretFormat], marks: list[MarkedFormats], text: str, lowered: str) -> None:
+    for mark, ignore_case, forms in marks:
+        if mark in (lowered if ignore_case else text):
+            found += forms
+
+
+def _names_of_values(text: str, lowered: str) -> str:
+    """Returns the text before each assigned value, which may contain the name of a vendor."""
+    starts = (match.start() for match in _ASSIGNED_VALUE.finditer(text))
+    return "\n".join([lowered[max(0, start - _VENDOR_NAME_LENGTH) : start] for start in starts])
+
+
+def contains_key_mark(word: str) -> bool:
+    """Returns whether a word may be the start of a key: it contains a mark with which keys start."""
+    return any(form.kind == "key" for form in find_marked_formats(word))
+
+
+def find_open_value(text: str) -> int | None:
+    """Returns where the last value starts if it is assigned to a vendor's variable and may continue, or None."""
+    start = max(0, len(text) - _OPEN_VALUE_LENGTH)
+    value = _OPEN_VALUE.search(text, start)
+    if value is None:
+        return None
+    name = text[max(0, value.start() - _VENDOR_NAME_LENGTH) : value.start()].lower()
+    for vendor in _format_index().vendor_names:
+        if vendor in name:
+            return value.start("value")
+    return None
+
+
+def lowercase_same_length(text: str) -> str:
+    """Returns the text in lowercase with unchanged length; a few characters have a longer lowercase form."""
+    lowered = text.lower()
+    if len(lowered) == len(text):
+        return lowered
+    return "".join(char.lower() if char.isascii() else char for char in text)

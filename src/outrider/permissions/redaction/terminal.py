@@ -1,42 +1,45 @@
-"""The one sanitiser for text that reaches a terminal: nothing in it can move, hide, colour, ring, type or reorder."""
+"""Sanitizes text for terminals: removes escape sequences, control characters and bidirectional overrides."""
 
 import re
 import unicodedata
 
-# Whole sequences go first, so that no harmless-looking rest of them stays.
-_SEQUENCES = re.compile(
-    r"(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c|(?=\x1b)|\Z)"  # titles, links, clipboard
-    r"|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x9c]*(?:\x1b\\|\x9c|(?=\x1b)|\Z)"  # device control and other strings
-    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"  # control sequences: cursor, colour, modes
+# Complete sequences are removed first, so that no printable remainder of one stays in the text.
+_ESCAPE_SEQUENCES = re.compile(
+    r"(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c|(?=\x1b)|\Z)"  # OSC: titles, links, clipboard
+    r"|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x9c]*(?:\x1b\\|\x9c|(?=\x1b)|\Z)"  # DCS, SOS, PM and APC strings
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"  # CSI: cursor, colour, modes
     r"|\x1b[ -/]*[0-~]?"  # all other escapes
 )
-_KEPT = frozenset("\n\t")
+_ALLOWED_CONTROLS = frozenset("\n\t")
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-_JOINERS = frozenset("\u200d\u200c")  # part of emoji and of some scripts; alone they are invisible, not harmful
-_MOST_MARKS = 8  # combining marks on one letter; more of them climb over other lines
+_JOINERS = frozenset("\u200d\u200c")  # emoji and some scripts need them; they are invisible but harmless
+_MAX_COMBINING_MARKS = 8  # per letter; more of them overlap other lines
 
 
-def for_terminal(text: str, *, keep_lines: bool = True) -> str:
-    """The text without anything a terminal would act on; what is dropped visibly becomes the replacement character."""
-    text = _SEQUENCES.sub("", text).replace("\r\n", "\n")
-    clean = "".join(_seen(char) for char in text) if not _plain(text) else text
-    clean = _without_towers(clean)
+def sanitize_for_terminal(text: str, *, keep_lines: bool = True) -> str:
+    """Returns the text without escape sequences; other unsafe characters become U+FFFD.
+
+    With `keep_lines=False` line breaks become a visible sign, so the result stays on one line.
+    """
+    text = _ESCAPE_SEQUENCES.sub("", text).replace("\r\n", "\n")
+    clean = "".join(_visible_char(char) for char in text) if not _is_plain_ascii(text) else text
+    clean = _limit_combining_marks(clean)
     return clean if keep_lines else clean.replace("\n", "⏎").replace("\t", " ")
 
 
-def spelled_out(text: str) -> str:
-    """The same for a line of a log: what a terminal would act on is written as its number, so ESC becomes `\\x1b`."""
+def escape_control_characters(text: str) -> str:
+    """Returns a log line with every unsafe character as an escape, so ESC becomes `\\x1b`."""
     if text.isascii() and text.isprintable():
         return text
-    return _without_towers("".join(char if _is_safe(char) else _number(char) for char in text))
+    return _limit_combining_marks("".join(char if _is_safe(char) else _escape_char(char) for char in text))
 
 
-def _plain(text: str) -> bool:
+def _is_plain_ascii(text: str) -> bool:
     return text.isascii() and text.replace("\n", "").replace("\t", "").isprintable()
 
 
-def _seen(char: str) -> str:
-    if char in _KEPT or _is_safe(char):
+def _visible_char(char: str) -> str:
+    if char in _ALLOWED_CONTROLS or _is_safe(char):
         return char
     return "" if char in {"\x07", "\x08", "\x00"} else "\ufffd"
 
@@ -45,26 +48,26 @@ def _is_safe(char: str) -> bool:
     return char.isprintable() or char in _JOINERS or unicodedata.category(char) not in _UNSAFE
 
 
-def _number(char: str) -> str:
+def _escape_char(char: str) -> str:
     code = ord(char)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def _without_towers(text: str) -> str:
+def _limit_combining_marks(text: str) -> str:
     if text.isascii():
         return text
-    kept: list[str] = []
+    limited: list[str] = []
     marks = 0
     for char in text:
         marks = marks + 1 if unicodedata.combining(char) else 0
-        if marks <= _MOST_MARKS:
-            kept.append(char)
-    return "".join(kept)
+        if marks <= _MAX_COMBINING_MARKS:
+            limited.append(char)
+    return "".join(limited)
 
 
-def shows_everything(text: str) -> bool:
-    """Whether people see exactly what the text holds; only then may something be approved for longer than once."""
-    return for_terminal(text) == text and "\u200d" not in text and "\u200c" not in text
+def is_fully_visible(text: str) -> bool:
+    """Returns whether a terminal shows the text exactly as it is; only such calls may be approved permanently."""
+    return sanitize_for_terminal(text) == text and "\u200d" not in text and "\u200c" not in text
 
 
-__all__ = ["for_terminal", "shows_everything"]
+__all__ = ["escape_control_characters", "is_fully_visible", "sanitize_for_terminal"]

@@ -1,1 +1,1 @@
-"""What a command line really does: parsed with a real grammar, walked to every command in it."""
+"""Static analysis of shell command lines: parse with tree-sitter, expand words, and prove that commands only read."""

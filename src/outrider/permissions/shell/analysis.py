@@ -1,205 +1,239 @@
-"""The walk through a syntax tree: every list, pipeline, loop, function and substitution, down to simple commands."""
+"""Walks the syntax tree of a command line and analyses every simple command in it.
+
+The walk follows lists, pipelines, loops, functions and substitutions. It tracks the possible working folders and
+variable values. Every construct that it does not model raises NotProvenSafe, so an unknown construct needs approval.
+"""
 
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from outrider.permissions.programs.registry import Found
-from outrider.permissions.shell.command import Script
-from outrider.permissions.shell.control_flow import KEYWORDS, SEPARATORS, Flow, join, with_background
-from outrider.permissions.shell.expansion import Arg, Known, Scope, expand
-from outrider.permissions.shell.parser import Reader, Source, Substitution, Text, Unclear, Word, read_simple, read_words
-from outrider.permissions.shell.simple_command import SimpleCommandAnalyzer
+from outrider.permissions.shell.command import ScriptAnalysis
+from outrider.permissions.shell.control_flow import (
+    KEYWORDS,
+    SEPARATORS,
+    ControlFlowAnalyzer,
+    mark_background,
+    merge_states,
+)
+from outrider.permissions.shell.expansion import ExpandedArg, PossibleValues, ShellState, expand_word
+from outrider.permissions.shell.parser import (
+    CommandSubstitution,
+    LiteralText,
+    NotProvenSafe,
+    ShellSource,
+    Word,
+    WordReader,
+    parse_simple_command,
+    parse_words,
+)
+from outrider.permissions.shell.programs.registry import PrintedNames
+from outrider.permissions.shell.simple_command import SimpleCommandAnalyzer, check_double_bracket
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
 
-_CONSTANT = re.compile(
+_CAT_HERE_DOCUMENT = re.compile(
     r"^\$\(\s*cat\s*<<\s*(['\"])(?P<name>[A-Za-z0-9_]+)\1\n(?P<body>.*?)\n?(?P=name)\n\s*\)$", re.DOTALL
 )
-MOST_COMMANDS = 300
+MAX_COMMANDS = 300
 _GAP = re.compile(r"(?:[ \t\n]|\\\n)*")
-_LOOSE = frozenset({"&&", "||", "|", "|&", "!"})
+_LIST_OPERATORS = frozenset({"&&", "||", "|", "|&", "!"})
 
 
 class ScriptAnalyzer:
-    """One source, walked once."""
+    """Walks one parsed source and passes its simple commands to a SimpleCommandAnalyzer."""
 
-    def __init__(self, source: Source, judge: SimpleCommandAnalyzer, scope: Scope) -> None:
-        self.source, self.judge, self.scope = source, judge, scope
-        self.flow = Flow(self)
-        self.is_known = judge.is_known
+    def __init__(self, source: ShellSource, command_analyzer: SimpleCommandAnalyzer, state: ShellState) -> None:
+        self.source, self.command_analyzer, self.state = source, command_analyzer, state
+        self.control_flow = ControlFlowAnalyzer(self)
+        self.is_known_name = command_analyzer.is_known_name
 
     def run(self) -> None:
-        self.sequence(self.source.root, self.scope)
+        """Analyses the whole source. Raises NotProvenSafe at the first construct that is not understood."""
+        self.analyse_sequence(self.source.root, self.state)
 
-    def statement(self, node: "Node", scope: Scope) -> Found:
-        """Walks one statement; the answer says what its output consists of."""
-        if len(self.judge.commands) > MOST_COMMANDS:
-            raise Unclear("it holds too many commands")
-        scope.entered = None
+    def analyse_statement(self, node: "Node", state: ShellState) -> PrintedNames:
+        """Analyses one statement and returns which file names it prints, for a following `xargs`."""
+        if len(self.command_analyzer.commands) > MAX_COMMANDS:
+            raise NotProvenSafe(f"it contains more than {MAX_COMMANDS} commands, too many to check")
+        state.cwds_on_success = None
         match node.type:
             case "command" | "redirected_statement" | "test_command" | "declaration_command" | "unset_command":
-                return self.command(node, scope)
+                return self._analyse_redirected(node, state)
             case "variable_assignment" | "variable_assignments" | "file_redirect":
-                return self.simple(node, scope)
+                return self._analyse_simple_command(node, state)
             case "pipeline":
-                return self.pipeline(node, scope)
+                return self._analyse_pipeline(node, state)
             case "list":
-                self.chain(node, scope)
+                self._analyse_and_or_list(node, state)
             case _:
-                self.compound(node, scope)
-        return Found()
+                self._analyse_compound(node, state)
+        return PrintedNames()
 
-    def compound(self, node: "Node", scope: Scope) -> None:
+    def _analyse_compound(self, node: "Node", state: ShellState) -> None:
+        """Analyses a compound command; a subshell gets a copy of the state."""
         match node.type:
             case "negated_command" | "compound_statement":
-                self.sequence(node, scope)
+                self.analyse_sequence(node, state)
             case "subshell":
-                self.sequence(node, scope.copy())
+                self.analyse_sequence(node, state.copy())
             case "if_statement" | "case_statement":
-                self.flow.branches(node, scope)
+                self.control_flow.analyse_branches(node, state)
             case "while_statement" | "for_statement":
-                self.flow.loop(node, scope)
+                self.control_flow.analyse_loop(node, state)
             case "comment":
-                self.comment(node)
+                self._check_comment(node)
             case _:
-                raise Unclear(f"{node.type.replace('_', ' ')} is not followed")
+                raise NotProvenSafe(f"it uses a shell construct that is not analysed ({node.type.replace('_', ' ')})")
 
-    def sequence(self, node: "Node", scope: Scope, *, among: Sequence["Node"] | None = None) -> None:
-        children = self.tiled(node) if among is None else among
-        for child, alone in with_background(children):
+    def analyse_sequence(self, node: "Node", state: ShellState, *, among: Sequence["Node"] | None = None) -> None:
+        """Analyses statements in order; a background statement gets a copy of the state."""
+        children = self.check_complete_children(node) if among is None else among
+        for child, in_background in mark_background(children):
             if child.type == "function_definition":
-                self.flow.define(child, alone=alone)
+                self.control_flow.define_function(child, in_background=in_background)
             elif child.is_named:
-                self.statement(child, scope.copy() if alone else scope)
-            elif child.type not in SEPARATORS | _LOOSE | KEYWORDS:
-                raise Unclear(f"{child.type!r} is not expected there")
-        scope.entered = None
+                self.analyse_statement(child, state.copy() if in_background else state)
+            elif child.type not in SEPARATORS | _LIST_OPERATORS | KEYWORDS:
+                raise NotProvenSafe(f"its syntax is not understood at {child.type!r}")
+        state.cwds_on_success = None
 
-    def tiled(self, node: "Node") -> list["Node"]:
-        """The children, which must leave nothing of the text out."""
+    def check_complete_children(self, node: "Node") -> list["Node"]:
+        """Returns the children of a node. Raises NotProvenSafe if text between them is not covered by any child.
+
+        tree-sitter drops text that it cannot place; bash would still run that text.
+        """
         children, at = node.children, node.start_byte
         for child in children:
             if _GAP.fullmatch(self.source.text, at, max(at, child.start_byte)) is None:
-                raise Unclear("the grammar leaves a part of it out")
+                raise NotProvenSafe("the shell grammar does not cover all of its text")
             at = max(at, child.end_byte)
         if _GAP.fullmatch(self.source.text, at, max(at, node.end_byte)) is None:
-            raise Unclear("the grammar leaves a part of it out")
+            raise NotProvenSafe("the shell grammar does not cover all of its text")
         return children
 
-    def comment(self, node: "Node") -> None:
+    def _check_comment(self, node: "Node") -> None:
+        """Raises NotProvenSafe if bash might not parse the comment node as a comment."""
         text, start = self.source.text, node.start_byte
         whole = text[start : node.end_byte]
         if not whole.startswith("#") or "\n" in whole or (start and text[start - 1] not in " \t\n;&|()"):
-            raise Unclear("a comment that the shell may not take for one")
+            raise NotProvenSafe("it contains a # that bash may not treat as a comment")
         if text[node.end_byte : node.end_byte + 1] not in {"", "\n"}:
-            raise Unclear("a comment that ends before its line")
+            raise NotProvenSafe("it contains a comment that ends before the end of its line")
 
-    def chain(self, node: "Node", scope: Scope) -> None:
-        children = self.tiled(node)
+    def _analyse_and_or_list(self, node: "Node", state: ShellState) -> None:
+        """Analyses `a && b` or `a || b`; `b` may not run, so the states of both cases are merged."""
+        children = self.check_complete_children(node)
         if len(children) != 3 or children[1].type not in {"&&", "||"}:
-            raise Unclear("a list of an unusual form")
+            raise NotProvenSafe("it contains a list of commands in an unusual form")
         left, operator, right = children
-        self.statement(left, scope)
-        skipped = scope.copy()
-        if operator.type == "&&" and scope.entered is not None:
-            scope.cwds = scope.entered
-        self.statement(right, scope)
-        succeeded = scope.entered or scope.cwds
-        join(scope, skipped)
-        # Where `a && b` worked, both did; `a || b` says nothing about either.
-        scope.entered = succeeded if operator.type == "&&" else None
+        self.analyse_statement(left, state)
+        skipped = state.copy()
+        if operator.type == "&&" and state.cwds_on_success is not None:
+            state.cwds = state.cwds_on_success
+        self.analyse_statement(right, state)
+        succeeded = state.cwds_on_success or state.cwds
+        merge_states(state, skipped)
+        # If `a && b` succeeds, both commands succeeded. If `a || b` succeeds, either one may have failed.
+        state.cwds_on_success = succeeded if operator.type == "&&" else None
 
-    def pipeline(self, node: "Node", scope: Scope) -> Found:
-        found = Found()
-        for child in self.tiled(node):
+    def _analyse_pipeline(self, node: "Node", state: ShellState) -> PrintedNames:
+        """Analyses each command of a pipeline in its own subshell and passes on the printed file names."""
+        found = PrintedNames()
+        for child in self.check_complete_children(node):
             if child.is_named:
-                inner = scope.copy()
-                self.judge.stdin = found
-                found = self.statement(child, inner)
-                self.judge.stdin = Found()
+                inner = state.copy()
+                self.command_analyzer.stdin = found
+                found = self.analyse_statement(child, inner)
+                self.command_analyzer.stdin = PrintedNames()
             elif child.type not in {"|", "|&"}:
-                raise Unclear(f"{child.type!r} in a pipeline")
+                raise NotProvenSafe(f"its pipeline contains {child.type!r}, which is not understood")
         return found
 
-    def words(self, start: int, stop: int, scope: Scope) -> list[Known]:
-        """What each word between two places can be, after the commands inside it are walked."""
+    def expand_words(self, start: int, stop: int, state: ShellState) -> list[PossibleValues]:
+        """Returns the possible values of each word between two offsets, after analysing the substitutions inside."""
         return [
-            # A lone dash stays in the place of names that may begin with one.
-            (*arg.choices, "-") if arg.loose and arg.choices else arg.choices
-            for word, shown in read_words(self.source, start, stop)
-            for arg in expand(self.resolved(word, scope), scope, shown)
+            # "-" represents the file names that start with a dash: a glob may match such a file later.
+            (*arg.values, "-") if arg.from_glob and arg.values else arg.values
+            for word, source_text in parse_words(self.source, start, stop)
+            for arg in expand_word(self.resolve_substitutions(word, state), state, source_text)
         ]
 
-    def command(self, node: "Node", scope: Scope) -> Found:
-        """A command with its redirects; where they stand behind a compound, that is walked first."""
+    def _analyse_redirected(self, node: "Node", state: ShellState) -> PrintedNames:
+        """Analyses a command with its redirects. If they follow a compound command, that is analysed first."""
         if node.type == "test_command" and self.source.text.startswith("[[", node.start_byte):
-            return self.double_bracket(node, scope)
+            return self._analyse_double_bracket(node, state)
         if node.type != "redirected_statement":
-            return self.simple(node, scope)
+            return self._analyse_simple_command(node, state)
         first = node.children[0]
         if first.type in {"command", "declaration_command", "unset_command"} or "redirect" in first.type:
-            return self.simple(node, scope)
-        after = read_simple(self.source, first.end_byte, node.end_byte)
+            return self._analyse_simple_command(node, state)
+        after = parse_simple_command(self.source, first.end_byte, node.end_byte)
         if after.words or after.assignments:
-            raise Unclear("words after a compound command")
-        self.tiled(node)
-        # The grammar hangs a redirect on a whole list where the shell means its last command: it is judged for every
-        # folder and value that the list can leave behind.
-        found = self.statement(first, scope)
-        self.judge.redirected(after.redirects, self.resolved, scope)
+            raise NotProvenSafe("it has words after a compound command")
+        self.check_complete_children(node)
+        # The grammar attaches a redirect to the whole list, bash only to the last command of it. The check therefore
+        # uses every folder and every variable value that is possible after the list.
+        found = self.analyse_statement(first, state)
+        self.command_analyzer.check_redirects(after.redirects, self.resolve_substitutions, state)
         return found
 
-    def double_bracket(self, node: "Node", scope: Scope) -> Found:
-        """Its words are read one by one, since its operators are no operators of the shell."""
+    def _analyse_double_bracket(self, node: "Node", state: ShellState) -> PrintedNames:
+        """Reads the words of `[[ … ]]` one by one, because its operators are not operators of the shell grammar."""
         text = self.source.text
-        reader = Reader(self.source, node.start_byte + 2, node.end_byte - 2)
+        reader = WordReader(self.source, node.start_byte + 2, node.end_byte - 2)
         if text[reader.stop : node.end_byte] != "]]" or text[reader.at] not in " \t\n":
-            raise Unclear("a test of an unusual form")
-        args: list[Arg] = []
+            raise NotProvenSafe("it contains a [[ ]] test in an unusual form")
+        args: list[ExpandedArg] = []
         while reader.at < reader.stop:
             if reader.peek() in " \t\n" or text.startswith(("&&", "||"), reader.at):
                 reader.at += 1 if reader.peek() in " \t\n" else 2
                 continue
             start = reader.at
-            word = reader.word()
-            args += expand(self.resolved(word, scope), scope, text[start : reader.at])
-        self.judge.double_bracket(args)
-        return Found()
+            word = reader.read_word()
+            args += expand_word(self.resolve_substitutions(word, state), state, text[start : reader.at])
+        check_double_bracket(args)
+        return PrintedNames()
 
-    def simple(self, node: "Node", scope: Scope) -> Found:
-        simple = read_simple(self.source, node.start_byte, node.end_byte)
-        return self.judge.simple(simple, self, scope)
+    def _analyse_simple_command(self, node: "Node", state: ShellState) -> PrintedNames:
+        simple = parse_simple_command(self.source, node.start_byte, node.end_byte)
+        return self.command_analyzer.analyse_command(simple, self, state)
 
-    def resolved(self, word: Word, scope: Scope) -> Word:
-        """Walks every command inside a word; the few whose output is certain become text."""
-        return tuple(self.piece(piece, scope) if isinstance(piece, Substitution) else piece for piece in word)
+    def resolve_substitutions(self, word: Word, state: ShellState) -> Word:
+        """Analyses every command substitution in a word and replaces it with text if its output is certain."""
+        return tuple(
+            self._resolve_substitution(part, state) if isinstance(part, CommandSubstitution) else part for part in word
+        )
 
-    def piece(self, piece: Substitution, scope: Scope) -> Substitution | Text:
-        text = self.source.text[piece.node.start_byte : piece.node.end_byte]
-        self.sequence(piece.node, scope.copy())
-        if piece.kind == "file":
-            return Text("/dev/fd/63", quoted=True)
-        if text == "$(pwd)" and len(scope.cwds) == 1 and piece.quoted:
-            return Text(scope.cwds[0], quoted=True)
-        if piece.quoted and (found := _CONSTANT.match(text)):
-            return Text(found["body"].encode("latin-1").decode("utf-8", "replace").rstrip("\n"), quoted=True)
-        return piece
+    def _resolve_substitution(self, part: CommandSubstitution, state: ShellState) -> CommandSubstitution | LiteralText:
+        """Analyses a substitution; returns its output as literal text if the value is certain."""
+        text = self.source.text[part.node.start_byte : part.node.end_byte]
+        self.analyse_sequence(part.node, state.copy())
+        if part.kind == "file":
+            return LiteralText("/dev/fd/63", quoted=True)
+        if text == "$(pwd)" and len(state.cwds) == 1 and part.quoted:
+            return LiteralText(state.cwds[0], quoted=True)
+        if part.quoted and (found := _CAT_HERE_DOCUMENT.match(text)):
+            return LiteralText(found["body"].encode("latin-1").decode("utf-8", "replace").rstrip("\n"), quoted=True)
+        return part
 
 
-def analyse(command: str, *, root: str, cwd: str) -> Script:
-    """What a command line would do; it is never run for that."""
-    judge = SimpleCommandAnalyzer(root, cwd, _nested)
+def analyse_script(command: str, *, root: str, cwd: str) -> ScriptAnalysis:
+    """Analyses a command line without running it.
+
+    `root` is the workspace, `cwd` the folder in which the command line would start.
+    """
+    command_analyzer = SimpleCommandAnalyzer(root, cwd, _analyse_nested_script)
     try:
-        ScriptAnalyzer(Source(command), judge, Scope((cwd,), {})).run()
-    except Unclear as unclear:
-        judge.problems.append(str(unclear))
+        ScriptAnalyzer(ShellSource(command), command_analyzer, ShellState((cwd,), {})).run()
+    except NotProvenSafe as error:
+        command_analyzer.problems.append(str(error))
     except RecursionError:
-        judge.problems.append("it is nested too deeply")
-    return Script(tuple(judge.commands), tuple(dict.fromkeys(judge.problems)))
+        command_analyzer.problems.append("its commands are nested too deeply to check")
+    return ScriptAnalysis(tuple(command_analyzer.commands), tuple(dict.fromkeys(command_analyzer.problems)))
 
 
-def _nested(text: str, judge: SimpleCommandAnalyzer, scope: Scope) -> None:
-    ScriptAnalyzer(Source(text), judge, scope).run()
+def _analyse_nested_script(text: str, command_analyzer: SimpleCommandAnalyzer, state: ShellState) -> None:
+    ScriptAnalyzer(ShellSource(text), command_analyzer, state).run()

@@ -1,52 +1,68 @@
-"""What the walk finds: simple commands, each with a proof that it only reads or the reason why there is none."""
+"""Result types of the shell analysis, and the checks for variables and redirects of a simple command."""
 
 import re
 
 from msgspec import Struct
 
-from outrider.permissions.programs.table import Place
-from outrider.permissions.redaction.secret_patterns import names
-from outrider.permissions.shell.expansion import Arg
-from outrider.permissions.shell.parser import Redirect, Unclear
+from outrider.permissions.redaction.secret_patterns import split_names
+from outrider.permissions.shell.expansion import ExpandedArg
+from outrider.permissions.shell.parser import IoRedirect, NotProvenSafe
+from outrider.permissions.shell.programs.table import PathChecker
 
-# A rule for the inner command reaches through these: they change nothing but time, priority or buffering.
-TRANSPARENT = frozenset({"timeout", "nice", "ionice", "stdbuf", "nohup", "time", "command", "env"})
+# An allow rule for the inner command also applies behind these wrappers: they change only time, priority or buffering.
+TRANSPARENT_WRAPPERS = frozenset({"timeout", "nice", "ionice", "stdbuf", "nohup", "time", "command", "env"})
 
 
-class Command(Struct, frozen=True):
-    """One simple command, after wrappers are taken off."""
+class AnalysedCommand(Struct, frozen=True):
+    """One simple command after its wrappers (`timeout`, `env`, …) are removed.
 
-    argv: tuple[Arg, ...]
+    `cwds` lists every folder in which the command can run. `unproven_reason` is the reason why the analysis could not
+    prove that the command only reads, or None if it is proven. `barriers` lists redirects and variables that no
+    allow rule covers.
+    """
+
+    argv: tuple[ExpandedArg, ...]
     cwds: tuple[str, ...]
-    shown: str
+    source_text: str
     wrappers: tuple[str, ...] = ()
-    doubt: str | None = None  # why it is not proven to be harmless; None: it is
-    barriers: tuple[str, ...] = ()  # redirects and variables that no rule reaches across
+    unproven_reason: str | None = None
+    barriers: tuple[str, ...] = ()
 
 
-class Script(Struct, frozen=True):
-    """A whole command line: what it runs, and what about it is not understood."""
+class ScriptAnalysis(Struct, frozen=True):
+    """The analysis of a command line: its simple commands, and the problems that apply to the line as a whole."""
 
-    commands: tuple[Command, ...]
+    commands: tuple[AnalysedCommand, ...]
     problems: tuple[str, ...] = ()
 
     @property
-    def doubts(self) -> tuple[str, ...]:
-        """Why it is not proven to be harmless; empty: it is."""
-        own = [doubt for command in self.commands for doubt in (command.doubt, *command.barriers) if doubt]
-        return tuple(dict.fromkeys([*self.problems, *own]))
+    def unproven_reasons(self) -> tuple[str, ...]:
+        """Returns why the command line is not proven to only read, without duplicates; empty if it is proven."""
+        reasons = [
+            self._name_program(command, reason)
+            for command in self.commands
+            for reason in (command.unproven_reason, *command.barriers)
+            if reason
+        ]
+        return tuple(dict.fromkeys([*self.problems, *reasons]))
+
+    def _name_program(self, command: AnalysedCommand, reason: str) -> str:
+        """Adds the program's name to a reason that lacks it if the line has several commands."""
+        program = command.argv[0].source_text if command.argv else ""
+        is_named = any(name in reason for name in (program, *command.wrappers))
+        return reason if is_named or len(self.commands) == 1 else f"{program}: {reason}"
 
 
-# Given to a program, these change at most how its output looks.
-_HARMLESS = names(
+# Environment variables that change at most how a program formats its output.
+_HARMLESS_VARIABLES = split_names(
     """CI NO_COLOR FORCE_COLOR CLICOLOR CLICOLOR_FORCE COLUMNS LINES TZ LANG LANGUAGE LC_ALL LC_CTYPE LC_COLLATE
     LC_MESSAGES LC_NUMERIC LC_TIME TERM GIT_OPTIONAL_LOCKS GIT_TERMINAL_PROMPT PYTHONUNBUFFERED
     PYTHONDONTWRITEBYTECODE DEBUG VERBOSE NODE_ENV RUST_BACKTRACE DEBIAN_FRONTEND"""
 )
-_PAGERS = frozenset({"PAGER", "GIT_PAGER", "MANPAGER", "SYSTEMD_PAGER"})
+_PAGER_VARIABLES = frozenset({"PAGER", "GIT_PAGER", "MANPAGER", "SYSTEMD_PAGER"})
 _PLAIN_VALUE = re.compile(r"^[A-Za-z0-9_.:@%+, -]*$")
-# The shell or every program obeys these, exported or not.
-_SPECIAL = re.compile(
+# The shell, the dynamic loader or common programs read these variables, whether they are exported or not.
+_SPECIAL_VARIABLES = re.compile(
     r"^(?:PATH|IFS|ENV|CDPATH|PS[0-4]|HOME|PWD|OLDPWD|SHELL|SHELLOPTS|PROMPT_COMMAND|GLOBIGNORE|EXECIGNORE|FIGNORE|"
     r"FCEDIT|FUNCNEST|HIST.*|IGNOREEOF|INPUTRC|MAIL.*|OPT.*|POSIXLY_CORRECT|READLINE_.*|REPLY|TIMEFORMAT|TMOUT|TMPDIR|"
     r"BASH.*|COMP_.*|COMPREPLY|COPROC|DIRSTACK|EUID|UID|PPID|FUNCNAME|GROUPS|LINENO|MAPFILE|PIPESTATUS|RANDOM|SRANDOM|"
@@ -56,27 +72,27 @@ _SPECIAL = re.compile(
 )
 
 
-def refuse_special(name: str) -> None:
-    """A variable of the script itself: fine, unless the shell or its programs look at it."""
-    if _SPECIAL.match(name):
-        raise Unclear(f"it sets {name}")
+def check_script_variable(name: str) -> None:
+    """Raises NotProvenSafe if a script assigns a variable that the shell or its programs read."""
+    if _SPECIAL_VARIABLES.match(name):
+        raise NotProvenSafe(f"it sets {name}, which the shell or other programs read")
 
 
-def refuse_exported(name: str, value: Arg) -> None:
-    """A variable that a program is given."""
-    if name in _PAGERS and value.text in {"", "cat"}:
+def check_exported_variable(name: str, value: ExpandedArg) -> None:
+    """Raises NotProvenSafe if a variable in a program's environment can change what the program does."""
+    if name in _PAGER_VARIABLES and value.text in {"", "cat"}:
         return
-    if name not in _HARMLESS:
-        raise Unclear(f"it gives {name} to a program")
+    if name not in _HARMLESS_VARIABLES:
+        raise NotProvenSafe(f"it sets {name} in a program's environment, which can change what the program does")
     if value.text is None or not _PLAIN_VALUE.match(value.text):
-        raise Unclear(f"it gives {name} an unusual value")
+        raise NotProvenSafe(f"it sets {name} in a program's environment to a value that is not plain text")
 
 
-_NOWHERE = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr"})
+_HARMLESS_TARGETS = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr"})
 
 
-def refuse_redirect(redirect: Redirect, targets: list[Arg], place: Place) -> None:
-    """Raises Unclear for a redirect that could write, or read what may not be read unasked."""
+def check_redirect(redirect: IoRedirect, targets: list[ExpandedArg], paths: PathChecker) -> None:
+    """Raises NotProvenSafe if a redirect can write a file, or reads a file that needs approval."""
     operator = redirect.operator
     if operator in {"<<", "<<<"}:
         return
@@ -84,8 +100,9 @@ def refuse_redirect(redirect: Redirect, targets: list[Arg], place: Place) -> Non
     if operator in {"<&", ">&"} and target is not None and (target == "-" or target.rstrip("-").isdigit()):
         return
     if operator == "<" and target is not None:
-        place.check(targets[0])
+        paths.check_argument(targets[0])
         return
-    if operator in {">", ">>", ">|", "&>", "&>>", ">&"} and target in _NOWHERE:
+    if operator in {">", ">>", ">|", "&>", "&>>", ">&"} and target in _HARMLESS_TARGETS:
         return
-    raise Unclear(f"it redirects with {operator} {redirect.shown}")
+    effect = "reads from" if operator in {"<", "<&"} else "writes to"
+    raise NotProvenSafe(f"it {effect} {redirect.source_text} (redirect {operator})")

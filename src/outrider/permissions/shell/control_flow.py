@@ -1,145 +1,150 @@
-"""Branches, loops and functions: what holds whichever way a script goes."""
+"""Analyses branches, loops and functions: merges the shell states of all paths that a script can take."""
 
 import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from outrider.permissions.redaction.secret_patterns import names
-from outrider.permissions.shell.command import refuse_special
-from outrider.permissions.shell.expansion import Known, Scope
-from outrider.permissions.shell.parser import Source, Unclear
+from outrider.permissions.redaction.secret_patterns import split_names
+from outrider.permissions.shell.command import check_script_variable
+from outrider.permissions.shell.expansion import PossibleValues, ShellState
+from outrider.permissions.shell.parser import NotProvenSafe, ShellSource
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
 
 SEPARATORS = frozenset({";", "\n", "&", ";;"})
-KEYWORDS = names("if then elif else fi for in do done while until case esac function { } ( ) [ ] [[ ]] $( ` <(")
-_PATTERNS = re.compile(r"^[\w*?./|\-+:@%,= \"'\[\]\\]*$")
+KEYWORDS = split_names("if then elif else fi for in do done while until case esac function { } ( ) [ ] [[ ]] $( ` <(")
+_CASE_PATTERNS = re.compile(r"^[\w*?./|\-+:@%,= \"'\[\]\\]*$")
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 
 
-class Walker(Protocol):
-    """What flow needs from the walk."""
+class ScriptVisitor(Protocol):
+    """The part of ScriptAnalyzer that ControlFlowAnalyzer calls back."""
 
-    source: Source
+    source: ShellSource
 
-    def statement(self, node: "Node", scope: Scope) -> object: ...
-    def sequence(self, node: "Node", scope: Scope, *, among: Sequence["Node"] | None = None) -> None: ...
-    def tiled(self, node: "Node") -> list["Node"]: ...
-    def words(self, start: int, stop: int, scope: Scope) -> list[Known]: ...
-    def is_known(self, name: str) -> bool: ...
+    def analyse_statement(self, node: "Node", state: ShellState) -> object: ...
+    def analyse_sequence(self, node: "Node", state: ShellState, *, among: Sequence["Node"] | None = None) -> None: ...
+    def check_complete_children(self, node: "Node") -> list["Node"]: ...
+    def expand_words(self, start: int, stop: int, state: ShellState) -> list[PossibleValues]: ...
+    def is_known_name(self, name: str) -> bool: ...
 
 
-class Flow:
-    def __init__(self, walk: Walker) -> None:
-        self.walk = walk
+class ControlFlowAnalyzer:
+    """Analyses compound commands and stores the functions that a script defines."""
+
+    def __init__(self, visitor: ScriptVisitor) -> None:
+        self.visitor = visitor
         self.functions: dict[str, Node] = {}
-        self.active: list[str] = []
+        self.active_calls: list[str] = []
 
-    def branches(self, node: "Node", scope: Scope) -> None:
-        """Every branch may have run, or none."""
-        before = scope.copy()
-        for child in self.walk.tiled(node):
+    def analyse_branches(self, node: "Node", state: ShellState) -> None:
+        """Analyses `if` and `case`; afterwards any branch, or none, may have run."""
+        before = state.copy()
+        for child in self.visitor.check_complete_children(node):
             if child.type in {"elif_clause", "else_clause", "case_item"}:
-                # A branch comes after every condition before it, and may come after none of the other branches.
-                join(scope, before)
-                branch = scope.copy()
-                self.clause(child, branch)
-                join(scope, branch)
+                # A branch runs after all conditions before it, and after none of the other branches.
+                merge_states(state, before)
+                branch = state.copy()
+                self._analyse_clause(child, branch)
+                merge_states(state, branch)
             elif child.is_named and node.type == "if_statement":
-                self.walk.statement(child, scope)
+                self.visitor.analyse_statement(child, state)
             elif child.is_named:
-                self.walk.words(child.start_byte, child.end_byte, scope)
+                self.visitor.expand_words(child.start_byte, child.end_byte, state)
             elif child.type not in SEPARATORS | KEYWORDS:
-                raise Unclear(f"{child.type!r} is not expected there")
-        join(scope, before)
+                raise NotProvenSafe(f"its syntax is not understood at {child.type!r}")
+        merge_states(state, before)
 
-    def clause(self, node: "Node", scope: Scope) -> None:
-        children = self.walk.tiled(node)
+    def _analyse_clause(self, node: "Node", state: ShellState) -> None:
+        children = self.visitor.check_complete_children(node)
         if node.type == "case_item":
             children = children[self._after_patterns(node, children) :]
-        self.walk.sequence(node, scope, among=children)
+        self.visitor.analyse_sequence(node, state, among=children)
 
     def _after_patterns(self, node: "Node", children: list["Node"]) -> int:
+        """Returns the index of the first child after the patterns of a `case` branch."""
         close = next((place for place, child in enumerate(children) if child.type == ")"), None)
         if close is None:
-            raise Unclear("a case without a pattern")
-        if not _PATTERNS.match(self.walk.source.text[node.start_byte : children[close].start_byte]):
-            raise Unclear("a pattern of case that is unusual")
+            raise NotProvenSafe("it contains a case branch without a pattern")
+        if not _CASE_PATTERNS.match(self.visitor.source.text[node.start_byte : children[close].start_byte]):
+            raise NotProvenSafe("it contains a case pattern in an unusual form")
         return close + 1
 
-    def loop(self, node: "Node", scope: Scope) -> None:
-        """The body is judged once, for every value that it can see in any round."""
-        before = scope.copy()
-        changing = assigned(self.walk.source, node)
+    def analyse_loop(self, node: "Node", state: ShellState) -> None:
+        """Analyses a loop body once, with every value that a variable can have in any iteration."""
+        before = state.copy()
+        changing = assigned_names(self.visitor.source, node)
         for name in changing:
-            scope.variables[name] = None
-        for child in self.walk.tiled(node):
+            state.variables[name] = None
+        for child in self.visitor.check_complete_children(node):
             if child.type == "do_group":
-                self.body(node, child, scope)
+                self._analyse_loop_body(node, child, state)
             elif child.is_named and node.type == "while_statement":
-                self.walk.statement(child, scope)
+                self.visitor.analyse_statement(child, state)
             elif not child.is_named and child.type not in SEPARATORS | KEYWORDS:
-                raise Unclear(f"{child.type!r} is not expected there")
-        if scope.cwds != before.cwds:
-            raise Unclear("a loop that changes the folder")
-        # A loop can be left in its middle, so nothing is certain about what it assigns.
+                raise NotProvenSafe(f"its syntax is not understood at {child.type!r}")
+        if state.cwds != before.cwds:
+            raise NotProvenSafe("it changes the working folder inside a loop")
+        # `break` can leave the loop at any point, so the values of assigned variables are unknown afterwards.
         for name in changing:
-            scope.variables[name] = None
+            state.variables[name] = None
 
-    def body(self, node: "Node", group: "Node", scope: Scope) -> None:
+    def _analyse_loop_body(self, node: "Node", group: "Node", state: ShellState) -> None:
         if node.type == "for_statement":
-            name, values = self.loop_values(node, scope)
-            scope.variables[name] = values
-        self.walk.sequence(group, scope)
+            name, values = self._loop_variable_values(node, state)
+            state.variables[name] = values
+        self.visitor.analyse_sequence(group, state)
 
-    def loop_values(self, node: "Node", scope: Scope) -> tuple[str, Known]:
+    def _loop_variable_values(self, node: "Node", state: ShellState) -> tuple[str, PossibleValues]:
+        """Returns the name of a `for` variable and its possible values."""
         children = node.children
-        name = self.walk.source.text[children[1].start_byte : children[1].end_byte]
-        refuse_special(name)
+        name = self.visitor.source.text[children[1].start_byte : children[1].end_byte]
+        check_script_variable(name)
         if children[0].type != "for" or not _NAME.match(name):
-            raise Unclear("a loop of an unusual kind")
+            raise NotProvenSafe("it contains a loop in an unusual form")
         words = [child for child in children[2:] if child.is_named and child.type not in {"do_group", "comment"}]
         if children[2].type != "in" or not words:
             return name, None
         values: list[str] = []
-        for arg in self.walk.words(words[0].start_byte, words[-1].end_byte, scope):
+        for arg in self.visitor.expand_words(words[0].start_byte, words[-1].end_byte, state):
             if arg is None:
                 return name, None
             values += arg
         return name, tuple(values)
 
-    def define(self, node: "Node", *, alone: bool) -> None:
-        children = self.walk.tiled(node)
-        if alone or node.parent is None or node.parent.type != "program":
-            raise Unclear("a function that may not be there when its name is used")
-        named = [child for child in children if child.is_named]
-        if len(named) != 2 or named[1].type != "compound_statement":
-            raise Unclear("a function of an unusual form")
-        name = self.walk.source.text[named[0].start_byte : named[0].end_byte]
-        if not _NAME.match(name) or self.walk.is_known(name) or name in self.functions:
-            raise Unclear(f"a function that takes the name {name}")
-        self.functions[name] = named[1]
+    def define_function(self, node: "Node", *, in_background: bool) -> None:
+        """Stores a function. Only a definition at the top level is certain to exist when it is called."""
+        children = self.visitor.check_complete_children(node)
+        if in_background or node.parent is None or node.parent.type != "program":
+            raise NotProvenSafe("it defines a function that may not exist when its name is used")
+        named_children = [child for child in children if child.is_named]
+        if len(named_children) != 2 or named_children[1].type != "compound_statement":
+            raise NotProvenSafe("it defines a function in an unusual form")
+        name = self.visitor.source.text[named_children[0].start_byte : named_children[0].end_byte]
+        if not _NAME.match(name) or self.visitor.is_known_name(name) or name in self.functions:
+            raise NotProvenSafe(f"it defines a function named {name}, which replaces a known command or function")
+        self.functions[name] = named_children[1]
 
-    def call(self, name: str, args: Sequence[Known], scope: Scope) -> None:
-        """A function is judged where it is called, with what it is called with."""
-        if name in self.active:
-            raise Unclear("a function that calls itself")
-        inner = scope.copy()
+    def call_function(self, name: str, args: Sequence[PossibleValues], state: ShellState) -> None:
+        """Analyses the body of a function at a call, with the call's arguments as positional parameters."""
+        if name in self.active_calls:
+            raise NotProvenSafe("it defines a function that calls itself")
+        inner = state.copy()
         for number in range(10):
             inner.variables[str(number)] = args[number - 1] if 0 < number <= len(args) else None
-        self.active.append(name)
-        self.walk.sequence(self.functions[name], inner)
-        self.active.pop()
-        if inner.cwds != scope.cwds:
-            raise Unclear("a function that changes the folder")
-        for changed in assigned(self.walk.source, self.functions[name]):
-            scope.variables[changed] = None
+        self.active_calls.append(name)
+        self.visitor.analyse_sequence(self.functions[name], inner)
+        self.active_calls.pop()
+        if inner.cwds != state.cwds:
+            raise NotProvenSafe("it changes the working folder inside a function")
+        for changed in assigned_names(self.visitor.source, self.functions[name]):
+            state.variables[changed] = None
 
 
-def with_background(children: Sequence["Node"]) -> Iterator[tuple["Node", bool]]:
-    """Each with whether an `&` after it sends it to the background; comments may stand in between."""
+def mark_background(children: Sequence["Node"]) -> Iterator[tuple["Node", bool]]:
+    """Yields each child with whether a following `&` runs it in the background; comments in between are skipped."""
     following = ""
     marked: list[tuple[Node, bool]] = []
     for child in reversed(children):
@@ -149,21 +154,21 @@ def with_background(children: Sequence["Node"]) -> Iterator[tuple["Node", bool]]
     return reversed(marked)
 
 
-def assigned(source: Source, node: "Node") -> set[str]:
-    """Names that change somewhere below."""
+def assigned_names(source: ShellSource, node: "Node") -> set[str]:
+    """Returns the names of variables that are assigned anywhere below a node."""
     found: set[str] = set()
     for child in node.children:
         if child.type == "variable_name":
             found.add(source.text[child.start_byte : child.end_byte])
         elif child.type == "word":
             found.add(source.text[child.start_byte : child.end_byte].partition("=")[0])
-        found |= assigned(source, child)
+        found |= assigned_names(source, child)
     return found
 
 
-def join(scope: Scope, other: Scope) -> None:
-    """What holds whichever way was taken."""
-    scope.cwds = tuple(dict.fromkeys((*scope.cwds, *other.cwds)))
-    for name in {*scope.variables, *other.variables}:
-        mine, theirs = scope.variables.get(name), other.variables.get(name)
-        scope.variables[name] = None if mine is None or theirs is None else tuple(dict.fromkeys((*mine, *theirs)))
+def merge_states(state: ShellState, other: ShellState) -> None:
+    """Merges another path's state into `state`: the union of folders and values, unknown if either is unknown."""
+    state.cwds = tuple(dict.fromkeys((*state.cwds, *other.cwds)))
+    for name in {*state.variables, *other.variables}:
+        mine, theirs = state.variables.get(name), other.variables.get(name)
+        state.variables[name] = None if mine is None or theirs is None else tuple(dict.fromkeys((*mine, *theirs)))

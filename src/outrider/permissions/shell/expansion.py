@@ -1,4 +1,4 @@
-"""What a word can become when the shell expands it: the possible texts, or anything."""
+"""Expands shell words to the set of values they can have: braces, variables, arithmetic and globs."""
 
 import glob
 import itertools
@@ -10,262 +10,294 @@ from fnmatch import fnmatchcase
 from msgspec import Struct, field
 
 from outrider.permissions.shell.parser import (
-    Arithmetic,
-    Home,
-    Piece,
-    Substitution,
-    Text,
-    Unclear,
-    Variable,
-    Wildcard,
+    ArithmeticExpansion,
+    CommandSubstitution,
+    GlobCharacter,
+    LiteralText,
+    NotProvenSafe,
+    TildeExpansion,
+    VariableExpansion,
     Word,
+    WordPart,
 )
 
-MOST = 300  # possible texts of one word
-MOST_BRACES = 4
-LONGEST = 20_000  # characters of all possible texts of one word together
-MOST_SEEN = 20_000  # names of files that are looked at for all patterns of one command line
+MAX_VALUES = 300  # possible values of one word
+MAX_BRACES = 4
+MAX_VALUES_LENGTH = 20_000  # total characters of all possible values of one word
+MAX_GLOB_ENTRIES = 20_000  # directory entries read for all globs of one command line
 _BRACES = re.compile(r"^(?P<before>[^{}]*)\{(?P<inside>[^{}]*)\}(?P<after>.*)$", re.DOTALL)
 _NUMBERS = re.compile(r"^-?[0-9]+$")
 _ASSIGNS = re.compile(r"\+\+|--|(?<![=!<>])=(?!=)|<<=|>>=")
 _RANGE = re.compile(r"^(-?[0-9]{1,4})\.\.(-?[0-9]{1,4})$")
 
-Known = tuple[str, ...] | None
-"""Every text that a variable can hold; None: anything."""
+PossibleValues = tuple[str, ...] | None
+"""Every value that a word or variable can have; None means that the value is unknown."""
 
 
-class Arg(Struct, frozen=True):
-    """One word of a command after expansion."""
+class ExpandedArg(Struct, frozen=True):
+    """One word of a command after expansion, with every value that it can have."""
 
-    choices: Known
-    many: bool = False  # can become several words, or none
-    loose: bool = False  # comes from file names that may begin with a dash
-    paths: bool = False  # each is the name of a file below the working folder
-    lead: str = ""  # how it begins, where the rest is unknown
-    shown: str = ""
+    values: PossibleValues
+    multiple: bool = False  # can expand to several words or to none
+    from_glob: bool = False  # matches file names that may start with a dash
+    found_paths: bool = False  # each value is a path that `find` printed, below a checked folder
+    prefix: str = ""  # the literal start of a value whose rest is unknown
+    source_text: str = ""
 
     @property
     def text(self) -> str | None:
-        """The one text that it certainly is."""
-        return self.choices[0] if self.choices and len(self.choices) == 1 and not self.many else None
+        """Returns the value if there is exactly one, else None."""
+        return self.values[0] if self.values and len(self.values) == 1 and not self.multiple else None
 
     def can_be_option(self) -> bool:
-        if self.loose or self.paths:
+        """Returns whether a value of the argument may start with a dash."""
+        if self.from_glob or self.found_paths:
             return True
-        if self.choices is None:
-            return not self.lead or self.lead.startswith("-")
-        return any(choice.startswith("-") for choice in self.choices)
+        if self.values is None:
+            return not self.prefix or self.prefix.startswith("-")
+        return any(choice.startswith("-") for choice in self.values)
 
 
-def literal(text: str) -> Arg:
-    return Arg((text,), shown=text)
+def literal_arg(text: str) -> ExpandedArg:
+    """Returns an argument with exactly one value."""
+    return ExpandedArg((text,), source_text=text)
 
 
-class Scope(Struct):
-    """What is known while a script is walked. A copy is a subshell."""
+class ShellState(Struct):
+    """The shell state that the analysis tracks: possible working folders and variable values. A copy is a subshell."""
 
     cwds: tuple[str, ...]
-    variables: dict[str, Known]
-    entered: tuple[str, ...] | None = None  # the folders after a `cd` that worked
-    unseen: list[int] = field(default_factory=lambda: [MOST_SEEN])  # shared by all scopes of one command line
+    variables: dict[str, PossibleValues]
+    cwds_on_success: tuple[str, ...] | None = None  # possible folders if the last `cd` succeeded
+    glob_budget: list[int] = field(
+        default_factory=lambda: [MAX_GLOB_ENTRIES]
+    )  # shared by all states of one command line
 
-    def copy(self) -> "Scope":
-        return Scope(self.cwds, dict(self.variables), self.entered, self.unseen)
-
-
-def expand(word: Word, scope: Scope, shown: str = "") -> list[Arg]:
-    """The arguments that a word becomes."""
-    if _has_braces(word):
-        written = "".join(piece.text for piece in word if isinstance(piece, Text | Wildcard))
-        if written.count("{") > MOST_BRACES:
-            raise Unclear("too many braces")
-        # An alternative that is empty leaves no word behind.
-        return [arg for text in _braces(written) if text for arg in _plain(_unquoted_word(text), scope, text)]
-    return _plain(word, scope, shown)
+    def copy(self) -> "ShellState":
+        """Returns the state of a subshell: a separate list of variables and folders, and the same glob budget."""
+        return ShellState(self.cwds, dict(self.variables), self.cwds_on_success, self.glob_budget)
 
 
-def _plain(word: Word, scope: Scope, shown: str) -> list[Arg]:
-    if any(isinstance(piece, Wildcard) for piece in word):
-        return [_matching(word, scope, shown)]
-    if len(word) == 1 and isinstance(piece := word[0], Variable) and not piece.quoted:
-        return _split(piece, scope, shown)
-    known = [_known(piece, scope) for piece in word]
+def expand_word(word: Word, state: ShellState, source_text: str = "") -> list[ExpandedArg]:
+    """Returns the arguments that a word expands to."""
+    if _needs_brace_expansion(word):
+        written = "".join(part.text for part in word if isinstance(part, LiteralText | GlobCharacter))
+        if written.count("{") > MAX_BRACES:
+            raise NotProvenSafe(f"it contains a word with more than {MAX_BRACES} brace expansions")
+        # An empty alternative produces no word.
+        return [
+            arg
+            for text in _expand_braces(written)
+            if text
+            for arg in _expand_without_braces(_unquoted_word(text), state, text)
+        ]
+    return _expand_without_braces(word, state, source_text)
+
+
+def _expand_without_braces(word: Word, state: ShellState, source_text: str) -> list[ExpandedArg]:
+    """Expands a word without brace expansion to its possible values."""
+    if any(isinstance(part, GlobCharacter) for part in word):
+        return [_expand_glob(word, state, source_text)]
+    if len(word) == 1 and isinstance(part := word[0], VariableExpansion) and not part.quoted:
+        return _split_variable(part, state, source_text)
+    known = [_possible_values(part, state) for part in word]
     if any(value is None for value in known):
-        many = any(_unquoted(piece) or (isinstance(piece, Variable) and piece.spreads) for piece in word)
-        return [Arg(None, many=many, lead=_lead(word), shown=shown)]
-    choices = tuple(dict.fromkeys("".join(parts) for parts in _product(value for value in known if value is not None)))
-    if any(_splits(piece, scope) for piece in word):
-        return [Arg(None, many=True, shown=shown)]
-    return [Arg(choices, shown=shown)]
+        multiple = any(
+            _is_unquoted_expansion(part) or (isinstance(part, VariableExpansion) and part.splits_in_quotes)
+            for part in word
+        )
+        return [ExpandedArg(None, multiple=multiple, prefix=_literal_prefix(word), source_text=source_text)]
+    values = tuple(
+        dict.fromkeys("".join(parts) for parts in _combine_values(value for value in known if value is not None))
+    )
+    if any(_may_split(part, state) for part in word):
+        return [ExpandedArg(None, multiple=True, source_text=source_text)]
+    return [ExpandedArg(values, source_text=source_text)]
 
 
-def _has_braces(word: Word) -> bool:
-    """Whether braces are expanded; only where the whole word is plain text is that followed."""
-    plain = "".join(piece.text for piece in word if isinstance(piece, Text) and not piece.quoted)
+def _needs_brace_expansion(word: Word) -> bool:
+    """Returns whether bash expands braces in the word. Raises NotProvenSafe unless the whole word is unquoted text."""
+    plain = "".join(part.text for part in word if isinstance(part, LiteralText) and not part.quoted)
     if "{" not in plain or not ("," in plain or ".." in plain):
         return False
-    if not all(isinstance(piece, Wildcard) or (isinstance(piece, Text) and not piece.quoted) for piece in word):
-        raise Unclear("braces together with quotes or expansions")
+    if not all(isinstance(part, GlobCharacter) or (isinstance(part, LiteralText) and not part.quoted) for part in word):
+        raise NotProvenSafe("it combines a brace expansion with quotes or variables")
     return True
 
 
 def _unquoted_word(text: str) -> Word:
     parts = re.split(r"([*?\[])", text)
-    return tuple(Wildcard(part) if part in {"*", "?", "["} else Text(part) for part in parts if part)
+    return tuple(GlobCharacter(part) if part in {"*", "?", "["} else LiteralText(part) for part in parts if part)
 
 
-def _braces(text: str) -> list[str]:
-    found = _BRACES.match(text)
-    if not found:
+def _expand_braces(text: str) -> list[str]:
+    """Returns the strings that a brace expression generates, in bash's order."""
+    match = _BRACES.match(text)
+    if not match:
         if "{" in text or "}" in text:
-            raise Unclear("nested braces")
+            raise NotProvenSafe("it contains nested or unbalanced braces")
         return [text]
     return [
-        found["before"] + inside + after
-        for inside in _alternatives(found["inside"])
-        for after in _braces(found["after"])
+        match["before"] + inside + after
+        for inside in _brace_alternatives(match["inside"])
+        for after in _expand_braces(match["after"])
     ]
 
 
-def _alternatives(inside: str) -> list[str]:
+def _brace_alternatives(inside: str) -> list[str]:
     if "," in inside:
-        return _few(inside.split(","))
+        return _check_alternatives(inside.split(","))
     if bounds := _RANGE.match(inside):
         low, high = int(bounds[1]), int(bounds[2])
         step = 1 if high >= low else -1
-        return _few([str(number) for number in range(low, high + step, step)])
+        return _check_alternatives([str(number) for number in range(low, high + step, step)])
     if ".." in inside:
-        raise Unclear("a range of letters or steps")
+        raise NotProvenSafe("it contains a brace range of letters or with a step")
     return ["{" + inside + "}"]
 
 
-def _few(alternatives: list[str]) -> list[str]:
-    if len(alternatives) > MOST // 10:
-        raise Unclear("too many alternatives in braces")
+def _check_alternatives(alternatives: list[str]) -> list[str]:
+    if len(alternatives) > MAX_VALUES // 10:
+        raise NotProvenSafe("it contains a brace expansion with too many alternatives to check")
     return alternatives
 
 
-def _known(piece: Piece, scope: Scope) -> Known:
-    match piece:
-        case Text(text):
+def _possible_values(part: WordPart, state: ShellState) -> PossibleValues:
+    """Returns the possible values of one part of a word, or None if they are unknown."""
+    match part:
+        case LiteralText(text):
             return (text,)
-        case Variable(name, _, changed):
-            return None if changed else scope.variables.get(name)
-        case Arithmetic(text):
-            return _sum(text, scope)
-        case Home() | Substitution() | Wildcard():
+        case VariableExpansion(name, _, changed):
+            return None if changed else state.variables.get(name)
+        case ArithmeticExpansion(text):
+            return _check_arithmetic(text, state)
+        case TildeExpansion() | CommandSubstitution() | GlobCharacter():
             return None
 
 
-def _sum(text: str, scope: Scope) -> Known:
-    """Arithmetic runs what a name holds, so every name must hold nothing but a number."""
+def _check_arithmetic(text: str, state: ShellState) -> PossibleValues:
+    """Checks an arithmetic expression; its value stays unknown.
+
+    bash evaluates the value of a variable as an expression again, and an array index in it can run a command. So every
+    variable must be known to contain a plain number.
+    """
     if _ASSIGNS.search(text):
-        raise Unclear("arithmetic that assigns")
+        raise NotProvenSafe("it assigns a variable inside an arithmetic expression")
     for name in re.findall(r"[A-Za-z_][A-Za-z0-9_]*", text):
-        values = scope.variables.get(name)
+        values = state.variables.get(name)
         if values is None or not all(_NUMBERS.match(value) for value in values):
-            raise Unclear(f"arithmetic with {name}, whose value is unknown")
+            raise NotProvenSafe(f"it calculates with {name}, whose unknown value could run a command")
     return None
 
 
-def _unquoted(piece: Piece) -> bool:
-    return isinstance(piece, Variable | Substitution | Arithmetic) and not piece.quoted
+def _is_unquoted_expansion(part: WordPart) -> bool:
+    return isinstance(part, VariableExpansion | CommandSubstitution | ArithmeticExpansion) and not part.quoted
 
 
-def _splits(piece: Piece, scope: Scope) -> bool:
-    if not isinstance(piece, Variable) or piece.quoted:
+def _may_split(part: WordPart, state: ShellState) -> bool:
+    """Returns whether bash splits the value of an unquoted variable, or expands a glob in it."""
+    if not isinstance(part, VariableExpansion) or part.quoted:
         return False
-    values = scope.variables.get(piece.name) or ()
+    values = state.variables.get(part.name) or ()
     return any(not value or set(value) & set(" \t\n*?[\\") for value in values)
 
 
-def _split(piece: Variable, scope: Scope, shown: str) -> list[Arg]:
-    """An unquoted variable on its own is split at blanks; the separators are never changed, since IFS is refused."""
-    values = None if piece.changed else scope.variables.get(piece.name)
+def _split_variable(part: VariableExpansion, state: ShellState, source_text: str) -> list[ExpandedArg]:
+    """Splits the value of an unquoted variable at blanks. IFS has its default value: assigning it is rejected."""
+    values = None if part.is_modified else state.variables.get(part.name)
     if values is None or any(set(value) & set("*?[\\") for value in values):
-        return [Arg(None, many=True, shown=shown)]
+        return [ExpandedArg(None, multiple=True, source_text=source_text)]
     if len(values) == 1:
-        return [Arg((part,), shown=part) for part in values[0].split()]
+        return [ExpandedArg((part,), source_text=part) for part in values[0].split()]
     if any(len(value.split()) != 1 for value in values):
-        return [Arg(None, many=True, shown=shown)]
-    return [Arg(tuple(value.strip() for value in values), shown=shown)]
+        return [ExpandedArg(None, multiple=True, source_text=source_text)]
+    return [ExpandedArg(tuple(value.strip() for value in values), source_text=source_text)]
 
 
-def _lead(word: Word) -> str:
+def _literal_prefix(word: Word) -> str:
     first = word[0] if word else None
-    return first.text if isinstance(first, Text) else ""
+    return first.text if isinstance(first, LiteralText) else ""
 
 
-def _product(values: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
-    listed = list(values)
+def _combine_values(values: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """Returns all combinations of the possible values. Raises NotProvenSafe if there are too many."""
+    factors = list(values)
     size = 1
-    for value in listed:
+    for value in factors:
         size *= len(value)
-    longest = sum(max(map(len, value), default=0) for value in listed)
-    if size > MOST or size * longest > LONGEST:
-        raise Unclear("a word with too many possible values, or too long ones")
-    return itertools.product(*listed)
+    longest = sum(max(map(len, value), default=0) for value in factors)
+    if size > MAX_VALUES or size * longest > MAX_VALUES_LENGTH:
+        raise NotProvenSafe("it contains a word with too many possible values to check")
+    return itertools.product(*factors)
 
 
-def _matching(word: Word, scope: Scope, shown: str) -> Arg:
-    """File names as they are now; whether they may begin with a dash does not depend on what is there now."""
-    lead = _lead(word)
-    parts = _pattern(word, scope)
+def _expand_glob(word: Word, state: ShellState, source_text: str) -> ExpandedArg:
+    """Expands a glob with the files that exist now.
+
+    Files can appear between the check and the run, so `from_glob` does not depend on the present files.
+    """
+    prefix = _literal_prefix(word)
+    parts = _glob_parts(word, state)
     pattern = "" if parts is None else "".join(escaped for escaped, _ in parts)
     if parts is None or any(mark in pattern for mark in ("[[:", "[[.", "[[=")):
-        return Arg(None, many=True, lead=lead, shown=shown)
+        return ExpandedArg(None, multiple=True, prefix=prefix, source_text=source_text)
     unmatched = "".join(plain for _, plain in parts)
-    if not any(isinstance(piece, Wildcard) and piece.text in "*?" for piece in word) and "]" not in unmatched:
-        return Arg((unmatched,), shown=shown)
-    found = _names(pattern, scope.cwds, scope.unseen)
-    if found == [] and lead.startswith("-"):
-        return Arg((unmatched,), shown=shown)  # an option with a pattern as its value, which nothing matches
-    if found is None:
-        return Arg(None, many=True, lead=lead, shown=shown)
-    return Arg(tuple(dict.fromkeys((unmatched, *found))), many=True, loose=not lead, shown=shown)
+    if not any(isinstance(part, GlobCharacter) and part.text in "*?" for part in word) and "]" not in unmatched:
+        return ExpandedArg((unmatched,), source_text=source_text)
+    match = _match_files(pattern, state.cwds, state.glob_budget)
+    if match == [] and prefix.startswith("-"):
+        return ExpandedArg(
+            (unmatched,), source_text=source_text
+        )  # an option with a glob as its value; no file matches, so bash passes it unchanged
+    if match is None:
+        return ExpandedArg(None, multiple=True, prefix=prefix, source_text=source_text)
+    return ExpandedArg(
+        tuple(dict.fromkeys((unmatched, *match))), multiple=True, from_glob=not prefix, source_text=source_text
+    )
 
 
-def _names(pattern: str, cwds: Iterable[str], budget: list[int]) -> list[str] | None:
-    """What the pattern matches now; None: too much to look at."""
-    # The shell takes `[^…]` for `[!…]`.
+def _match_files(pattern: str, cwds: Iterable[str], budget: list[int]) -> list[str] | None:
+    """Returns the paths that match a glob now, or None if there are too many to check."""
+    # bash accepts `[^…]` for `[!…]`; fnmatch does not.
     parts = pattern.replace("[^", "[!").split("/")
     start = "/" if pattern.startswith("/") else ""
-    found: list[str] = []
+    match: list[str] = []
     for cwd in cwds:
-        for name in _below(start or cwd, start, parts, budget):
-            found.append(name)
-            if len(found) > MOST:
+        for name in _match_below(start or cwd, start, parts, budget):
+            match.append(name)
+            if len(match) > MAX_VALUES:
                 return None
-    return found if budget[0] > 0 else None
+    return match if budget[0] > 0 else None
 
 
-def _below(folder: str, written: str, parts: list[str], budget: list[int]) -> Iterator[str]:
-    """Names below a folder, as they are written in the pattern's place."""
+def _match_below(folder: str, written: str, parts: list[str], budget: list[int]) -> Iterator[str]:
+    """Yields the matching paths below a folder, as bash writes them in place of the glob."""
     part, rest = parts[0], parts[1:]
     if not any(mark in part for mark in "*?["):
         path = os.path.join(folder, part) if part else folder  # noqa: PTH118
         if not rest:
             yield from [written + part] if os.path.lexists(path) else []
         elif budget[0] > 0:
-            yield from _below(path, f"{written}{part}/" if part or not written else written, rest, budget)
+            yield from _match_below(path, f"{written}{part}/" if part or not written else written, rest, budget)
         return
-    for name in (*_entries(folder, budget), ".", ".."):  # older shells match the folder and the one above it too
-        if not _matches(name, part) or (name.startswith(".") and not part.startswith(".")):
+    for name in (*_list_folder(folder, budget), ".", ".."):  # older shells match these too
+        if not _matches_segment(name, part) or (name.startswith(".") and not part.startswith(".")):
             continue
         if not rest:
             yield written + name
         elif rest == [""]:
             yield f"{written}{name}/"
         else:
-            yield from _below(os.path.join(folder, name), f"{written}{name}/", rest, budget)  # noqa: PTH118
+            yield from _match_below(os.path.join(folder, name), f"{written}{name}/", rest, budget)  # noqa: PTH118
 
 
-def _matches(name: str, part: str) -> bool:
-    """In some languages a range of letters takes in capitals and small ones alike."""
+def _matches_segment(name: str, part: str) -> bool:
+    """Matches one path segment; in some locales a range such as [a-z] also matches capitals."""
     return fnmatchcase(name, part) or ("[" in part and fnmatchcase(name.casefold(), part.casefold()))
 
 
-def _entries(folder: str, budget: list[int]) -> list[str]:
+def _list_folder(folder: str, budget: list[int]) -> list[str]:
+    """Lists a folder and charges its entries to the budget; returns an empty list on an error."""
     if budget[0] <= 0:
         return []
     try:
@@ -276,16 +308,16 @@ def _entries(folder: str, budget: list[int]) -> list[str]:
     return names
 
 
-def _pattern(word: Word, scope: Scope) -> list[tuple[str, str]] | None:
-    """Each piece as it stands in a pattern, and as it stands where nothing matches."""
+def _glob_parts(word: Word, state: ShellState) -> list[tuple[str, str]] | None:
+    """Returns each part of a word as glob syntax and as plain text, or None if a part has no single value."""
     parts: list[tuple[str, str]] = []
-    for piece in word:
-        if isinstance(piece, Wildcard):
-            parts.append((piece.text, piece.text))
+    for part in word:
+        if isinstance(part, GlobCharacter):
+            parts.append((part.text, part.text))
             continue
-        known = _known(piece, scope)
-        if known is None or len(known) != 1 or _splits(piece, scope):
+        known = _possible_values(part, state)
+        if known is None or len(known) != 1 or _may_split(part, state):
             return None
-        plain = isinstance(piece, Text) and not piece.quoted
+        plain = isinstance(part, LiteralText) and not part.quoted
         parts.append((known[0] if plain else glob.escape(known[0]), known[0]))
     return parts

@@ -1,4 +1,8 @@
-"""The text of a command line and its syntax tree, refused where either could mislead."""
+"""Parses a command line: the tree-sitter syntax tree, and a lexer for words, assignments and redirects.
+
+The lexer reads words itself and compares their boundaries with the syntax tree. Where the two disagree, or where the
+text contains characters that mislead a reader, parsing raises NotProvenSafe.
+"""
 
 import re
 import unicodedata
@@ -12,76 +16,79 @@ if TYPE_CHECKING:
     from tree_sitter import Node, Parser
 
 
-LONGEST = 10_000  # characters; nobody reads more than that before saying yes
-DEEPEST = 60  # levels of the syntax tree
+MAX_COMMAND_LENGTH = 10_000  # characters; a person does not read more than that before approving
+MAX_TREE_DEPTH = 60  # levels of the syntax tree
 _PLAIN_CONTROLS = frozenset("\n\t")
 _INVISIBLE_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180e\u2800\u3164\uffa0")
-_MISLEADING = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"})
-_SUBSTITUTIONS = frozenset({"command_substitution", "process_substitution", "heredoc_redirect"})
+_MISLEADING_CATEGORIES = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"})
+_NESTED_NODE_TYPES = frozenset({"command_substitution", "process_substitution", "heredoc_redirect"})
 
 
-class Unclear(Exception):
-    """The text is not understood well enough to say what it does; its message says why."""
+class NotProvenSafe(Exception):
+    """The analysis cannot prove that a command only reads. The message is the approval reason that a person reads."""
 
 
-def misleading(char: str) -> bool:
-    """Whether a character is invisible, moves the cursor or reorders what stands around it."""
+def is_misleading_character(char: str) -> bool:
+    """Returns whether a character is invisible, moves the cursor or reorders the text around it."""
     if char == " " or char in _PLAIN_CONTROLS:
         return False
-    return unicodedata.category(char) in _MISLEADING or char in _INVISIBLE_LETTERS
+    return unicodedata.category(char) in _MISLEADING_CATEGORIES or char in _INVISIBLE_LETTERS
 
 
-class Source:
-    """A parsed command line. `text` holds one character per byte, so that offsets of the tree are indices."""
+class ShellSource:
+    """A parsed command line. `text` has one character per byte, so that tree-sitter's byte offsets are its indices."""
 
     def __init__(self, command: str) -> None:
-        _refuse_misleading(command)
+        _check_characters(command)
         encoded = command.encode()
         self.text = encoded.decode("latin-1")
-        self.root = _parser().parse(encoded).root_node
-        self.nested: dict[int, Node] = {}
-        self.starts: set[int] = set()
-        self.ends: set[int] = set()
-        self._index(self.root, 0)
+        self.root = _load_parser().parse(encoded).root_node
+        self.nested_nodes: dict[int, Node] = {}
+        self.node_starts: set[int] = set()
+        self.node_ends: set[int] = set()
+        self._index_nodes(self.root, 0)
 
-    def _index(self, node: "Node", depth: int) -> None:
+    def _index_nodes(self, node: "Node", depth: int) -> None:
+        """Stores node boundaries and nested nodes. Raises NotProvenSafe for error nodes and deep nesting."""
         if node.is_error or node.is_missing:
-            raise Unclear("the shell grammar does not understand it")
-        if depth > DEEPEST:
-            raise Unclear("it is nested too deeply")
-        self.starts.add(node.start_byte)
-        self.ends.add(node.end_byte)
-        if node.type in _SUBSTITUTIONS:
-            self.nested[node.start_byte] = node
+            raise NotProvenSafe("its syntax is not understood")
+        if depth > MAX_TREE_DEPTH:
+            raise NotProvenSafe("its commands are nested too deeply to check")
+        self.node_starts.add(node.start_byte)
+        self.node_ends.add(node.end_byte)
+        if node.type in _NESTED_NODE_TYPES:
+            self.nested_nodes[node.start_byte] = node
         for child in node.children:
-            self._index(child, depth + 1)
+            self._index_nodes(child, depth + 1)
 
 
-def _refuse_misleading(command: str) -> None:
-    if len(command) > LONGEST:
-        raise Unclear(f"it is longer than {LONGEST} characters")
+def _check_characters(command: str) -> None:
+    """Raises NotProvenSafe for text that is too long or contains misleading characters."""
+    if len(command) > MAX_COMMAND_LENGTH:
+        raise NotProvenSafe(f"it is longer than {MAX_COMMAND_LENGTH} characters, too long to check")
     if not command.isascii() or not command.isprintable():
         for char in command:
-            if misleading(char):
-                raise Unclear(f"it holds the character U+{ord(char):04X}, which is not shown as it is")
+            if is_misleading_character(char):
+                raise NotProvenSafe(f"it contains the invisible or misleading character U+{ord(char):04X}")
 
 
 @cache
-def _parser() -> "Parser":
+def _load_parser() -> "Parser":
+    """Returns a cached parser. The import is late because most commands of the CLI need no parser."""
     import tree_sitter_bash
     from tree_sitter import Language, Parser
 
     return Parser(Language(tree_sitter_bash.language()))
 
 
-def decoded(text: str) -> str:
-    """Bytes held as characters, as the text that they encode."""
+def decode_bytes(text: str) -> str:
+    """Decodes text that has one character per byte from UTF-8."""
     return text.encode("latin-1").decode("utf-8", "surrogateescape")
 
 
 METACHARACTERS = frozenset(" \t\n|&;()<>")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]")
-# Every form of ${…} that can run nothing: no nested expansion, no indirection, no arithmetic but plain numbers.
+# The forms of ${…} that cannot run a command: no nested expansion, no indirection, no arithmetic except plain numbers.
 _BRACED = re.compile(
     r"\{(?P<length>#?)(?P<name>[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?])(?P<index>\[(?:[@*]|[0-9]+)\])?"
     r"(?P<change>:?[-+?][^$`\"'\\{}\n]*|(?:##?|%%?|//?|\^\^?|,,?)[^$`\"'\\{}\n]*|: ?-?[0-9]+(?::-?[0-9]+)?)?\}"
@@ -90,59 +97,64 @@ _ARITHMETIC = re.compile(r"\(\((?P<sum>[0-9A-Za-z_+\-*/%()<>=!&|^~?: \t]*?)\)\)"
 _ANSI_ESCAPE = re.compile(
     r"\\(?:x(?P<hex>[0-9a-fA-F]{1,2})|u(?P<short>[0-9a-fA-F]{4})|(?P<octal>[0-7]{1,3})|(?P<one>[ntrabefv\\'\"?]))"
 )
-_ONE = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"', "?": "?"}
+_SINGLE_ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"', "?": "?"}
 
 
-class Text(Struct, frozen=True):
-    """Characters that stay what they are."""
+class LiteralText(Struct, frozen=True):
+    """Literal characters of a word."""
 
     text: str
     quoted: bool = False
 
 
-class Wildcard(Struct, frozen=True):
-    """An unquoted character that file names are matched with."""
+class GlobCharacter(Struct, frozen=True):
+    """An unquoted `*`, `?` or `[`, which bash expands to matching file names."""
 
     text: str
 
 
-class Variable(Struct, frozen=True):
+class VariableExpansion(Struct, frozen=True):
+    """A variable such as `$name` or `${name%suffix}`."""
+
     name: str
     quoted: bool
-    changed: bool = False  # cut, replaced, defaulted or measured: its value is no longer that of the variable
-    spreads: bool = False  # becomes any number of words, even in quotes
+    is_modified: bool = False  # ${x%…}, ${x:-…}, ${#x}: the result differs from the variable's value
+    splits_in_quotes: bool = False  # "$@" expands to any number of words
 
 
-class Substitution(Struct, frozen=True):
-    """A command inside the word; the walk judges it, the word only knows that its text is unknown."""
+class CommandSubstitution(Struct, frozen=True):
+    """A command or process substitution. The script analysis checks its commands; its output is unknown."""
 
     node: "Node"
     kind: Literal["output", "file"]
     quoted: bool
 
 
-class Arithmetic(Struct, frozen=True):
+class ArithmeticExpansion(Struct, frozen=True):
+    """An arithmetic expression `$(( … ))`."""
+
     text: str
     quoted: bool
 
 
-class Home(Struct, frozen=True):
-    """An unquoted `~` at the start."""
+class TildeExpansion(Struct, frozen=True):
+    """An unquoted `~` at the start of a word."""
 
 
-Piece = Text | Wildcard | Variable | Substitution | Arithmetic | Home
-Word = tuple[Piece, ...]
+WordPart = LiteralText | GlobCharacter | VariableExpansion | CommandSubstitution | ArithmeticExpansion | TildeExpansion
+Word = tuple[WordPart, ...]
 
 
-class Reader:
-    """Reads words from one place of a source onwards."""
+class WordReader:
+    """Reads words of a source between two offsets."""
 
-    def __init__(self, source: Source, start: int, stop: int) -> None:
+    def __init__(self, source: ShellSource, start: int, stop: int) -> None:
         self.source, self.text, self.at, self.stop = source, source.text, start, stop
 
     def peek(self, ahead: int = 0) -> str:
-        place = self.at + ahead
-        return self.text[place] if place < self.stop else ""
+        """Returns the character at the offset, or an empty string at the end."""
+        index = self.at + ahead
+        return self.text[index] if index < self.stop else ""
 
     def skip_blanks(self) -> None:
         while self.at < self.stop:
@@ -153,236 +165,247 @@ class Reader:
             else:
                 return
 
-    def word(self) -> Word:
-        """The word that starts here; afterwards `at` stands behind it."""
+    def read_word(self) -> Word:
+        """Reads the word at the current offset and moves the offset to its end."""
         start = self.at
-        pieces = list(self._pieces(start))
+        parts = list(self._read_parts(start))
         if self.at == start:
-            raise Unclear(f"{self.peek()!r} is not expected there")
-        return tuple(_joined(pieces))
+            raise NotProvenSafe(f"its syntax is not understood at {self.peek()!r}")
+        return tuple(_join_literals(parts))
 
-    def _pieces(self, start: int) -> Iterator[Piece]:
+    def _read_parts(self, start: int) -> Iterator[WordPart]:
         while self.at < self.stop:
             char = self.peek()
             if char in "<>" and self.peek(1) == "(" and self.at == start:
-                yield self._nested("file", quoted=False)
+                yield self._read_substitution("file", quoted=False)
             elif char in METACHARACTERS:
                 if char == "(":
-                    raise Unclear("a parenthesis inside a word")
+                    raise NotProvenSafe("it contains a parenthesis inside a word")
                 return
             elif char == "#" and self.at == start:
-                raise Unclear("a comment where a word is expected")
+                raise NotProvenSafe("it contains a # where a word is expected")
             else:
-                yield from self._unquoted(char, start)
+                yield from self._read_unquoted(char, start)
 
-    def _unquoted(self, char: str, start: int) -> Iterator[Piece]:
+    def _read_unquoted(self, char: str, start: int) -> Iterator[WordPart]:
         match char:
             case "\\":
-                yield from self._escape()
+                yield from self._read_escape()
             case "'":
-                yield self._single()
+                yield self._read_single_quoted()
             case '"':
-                yield from self._double()
+                yield from self._read_double_quoted()
             case "$" | "`":
-                yield self._dollar(quoted=False)
+                yield self._read_expansion(quoted=False)
             case "*" | "?" | "[":
                 self.at += 1
-                yield Wildcard(char)
+                yield GlobCharacter(char)
             case "~" if self.at == start:
-                yield self._tilde()
+                yield self._read_tilde()
             case _:
                 self.at += 1
-                yield Text(char)
+                yield LiteralText(char)
 
-    def _escape(self) -> Iterator[Piece]:
+    def _read_escape(self) -> Iterator[WordPart]:
         char = self.peek(1)
         if not char:
-            raise Unclear("a backslash at the end")
+            raise NotProvenSafe("it ends with a backslash")
         self.at += 2
         if char != "\n":
-            yield Text(char, quoted=True)
+            yield LiteralText(char, quoted=True)
 
-    def _single(self) -> Text:
+    def _read_single_quoted(self) -> LiteralText:
         end = self.text.find("'", self.at + 1, self.stop)
         if end < 0:
-            raise Unclear("a quote is not closed")
-        found = Text(self.text[self.at + 1 : end], quoted=True)
+            raise NotProvenSafe("it contains a quote that is not closed")
+        match = LiteralText(self.text[self.at + 1 : end], quoted=True)
         self.at = end + 1
-        return found
+        return match
 
-    def _double(self) -> Iterator[Piece]:
+    def _read_double_quoted(self) -> Iterator[WordPart]:
         self.at += 1
-        yield Text("", quoted=True)
+        yield LiteralText("", quoted=True)
         while (char := self.peek()) != '"':
             if not char:
-                raise Unclear("a quote is not closed")
-            yield from self._inside_double(char)
+                raise NotProvenSafe("it contains a quote that is not closed")
+            yield from self._read_inside_double(char)
         self.at += 1
 
-    def _inside_double(self, char: str, escapable: str = '$`"\\') -> Iterator[Piece]:
+    def _read_inside_double(self, char: str, escapable: str = '$`"\\') -> Iterator[WordPart]:
         following = self.peek(1)
         if char == "\\" and following and following in escapable + "\n":
             self.at += 2
             if following != "\n":
-                yield Text(following, quoted=True)
+                yield LiteralText(following, quoted=True)
         elif char in "$`":
-            yield self._dollar(quoted=True)
+            yield self._read_expansion(quoted=True)
         else:
             self.at += 1
-            yield Text(char, quoted=True)
+            yield LiteralText(char, quoted=True)
 
-    def here_text(self) -> Word:
-        """Everything up to the end as the body of a here-document, where only `$`, backquote and backslash count."""
-        pieces: list[Piece] = []
+    def read_here_document(self) -> Word:
+        """Reads the rest as the body of a here-document, in which only `$`, backquote and backslash are special."""
+        parts: list[WordPart] = []
         while char := self.peek():
-            pieces += self._inside_double(char, escapable="$`\\")
-        return tuple(_joined(pieces))
+            parts += self._read_inside_double(char, escapable="$`\\")
+        return tuple(_join_literals(parts))
 
-    def _tilde(self) -> Piece:
+    def _read_tilde(self) -> WordPart:
+        """Reads `~`. Raises NotProvenSafe for `~user`, whose value is not known here."""
         self.at += 1
         if self.peek() and self.peek() not in "/ \t\n|&;<>":
-            raise Unclear("the home of somebody else")
-        return Home()
+            raise NotProvenSafe("it names another user's home folder (~user)")
+        return TildeExpansion()
 
-    def _dollar(self, *, quoted: bool) -> Piece:
+    def _read_expansion(self, *, quoted: bool) -> WordPart:
+        """Reads what follows a `$` or backquote: a substitution, arithmetic, a variable or a quoted string."""
         if self.peek() == "`" or (self.peek(1) == "(" and self.peek(2) != "("):
-            return self._nested("output", quoted=quoted)
+            return self._read_substitution("output", quoted=quoted)
         self.at += 1
         match self.peek():
             case "(":
-                return self._arithmetic(quoted=quoted)
+                return self._read_arithmetic(quoted=quoted)
             case "{":
-                return self._braced(quoted=quoted)
+                return self._read_braced_variable(quoted=quoted)
             case "'" if not quoted:
-                return self._ansi()
+                return self._read_ansi_quoted()
             case '"' if not quoted:
-                raise Unclear("a translated string")
+                raise NotProvenSafe('it contains a translated string ($"…")')
             case "[":
-                raise Unclear("old arithmetic")
+                raise NotProvenSafe("it contains an arithmetic expression in the old form ($[…])")
             case _:
-                found = _NAME.match(self.text, self.at, self.stop)
-                if not found:
-                    return Text("$", quoted=True)
-                self.at = found.end()
-                return Variable(found[0], quoted, spreads=found[0] == "@")
+                match = _NAME.match(self.text, self.at, self.stop)
+                if not match:
+                    return LiteralText("$", quoted=True)
+                self.at = match.end()
+                return VariableExpansion(match[0], quoted, splits_in_quotes=match[0] == "@")
 
-    def _nested(self, kind: Literal["output", "file"], *, quoted: bool) -> Substitution:
-        node = self.source.nested.get(self.at)
+    def _read_substitution(self, kind: Literal["output", "file"], *, quoted: bool) -> CommandSubstitution:
+        node = self.source.nested_nodes.get(self.at)
         if node is None or node.type == "heredoc_redirect" or node.end_byte > self.stop:
-            raise Unclear("the grammar sees no substitution there")
+            raise NotProvenSafe("its command substitution is not understood")
         inside = self.text[self.at : node.end_byte]
         if inside[0] == ">" or (inside[0] == "`" and "\\" in inside):
-            raise Unclear("a substitution of an unusual kind")
+            raise NotProvenSafe("it contains a command substitution in an unusual form")
         self.at = node.end_byte
-        return Substitution(node, kind, quoted)
+        return CommandSubstitution(node, kind, quoted)
 
-    def _arithmetic(self, *, quoted: bool) -> Arithmetic:
-        found = _ARITHMETIC.match(self.text, self.at, self.stop)
-        if not found or found["sum"].count("(") != found["sum"].count(")"):
-            raise Unclear("arithmetic beyond names and numbers")
-        self.at = found.end()
-        return Arithmetic(found["sum"], quoted)
+    def _read_arithmetic(self, *, quoted: bool) -> ArithmeticExpansion:
+        match = _ARITHMETIC.match(self.text, self.at, self.stop)
+        if not match or match["sum"].count("(") != match["sum"].count(")"):
+            raise NotProvenSafe("it contains an arithmetic expression that could run a command")
+        self.at = match.end()
+        return ArithmeticExpansion(match["sum"], quoted)
 
-    def _braced(self, *, quoted: bool) -> Variable:
-        found = _BRACED.match(self.text, self.at, self.stop)
-        if not found:
-            raise Unclear("an expansion that could run something")
-        self.at = found.end()
-        changed = bool(found["length"] or found["index"] or found["change"])
-        return Variable(found["name"], quoted, changed, found["name"] == "@" or found["index"] == "[@]")
+    def _read_braced_variable(self, *, quoted: bool) -> VariableExpansion:
+        match = _BRACED.match(self.text, self.at, self.stop)
+        if not match:
+            raise NotProvenSafe("it contains a ${…} expansion that could run a command")
+        self.at = match.end()
+        changed = bool(match["length"] or match["index"] or match["change"])
+        return VariableExpansion(match["name"], quoted, changed, match["name"] == "@" or match["index"] == "[@]")
 
-    def _ansi(self) -> Text:
+    def _read_ansi_quoted(self) -> LiteralText:
         end = self.at + 1
         while end < self.stop and self.text[end] != "'":
             end += 2 if self.text[end] == "\\" else 1
         if end >= self.stop:
-            raise Unclear("a quote is not closed")
-        found = Text(_ansi_text(self.text[self.at + 1 : end]), quoted=True)
+            raise NotProvenSafe("it contains a quote that is not closed")
+        match = LiteralText(_decode_ansi_text(self.text[self.at + 1 : end]), quoted=True)
         self.at = end + 1
-        return found
+        return match
 
 
-def _ansi_text(body: str) -> str:
+def _decode_ansi_text(body: str) -> str:
+    """Decodes the escapes of a `$'…'` string."""
     if "\\" in _ANSI_ESCAPE.sub("", body):
-        raise Unclear("an unknown escape")
-    plain = _ANSI_ESCAPE.sub(_ansi_char, body)
-    if any(misleading(char) for char in decoded(plain)):
-        raise Unclear("an escape for a character that is not shown as it is")
+        raise NotProvenSafe("it contains an unknown escape in $'…'")
+    plain = _ANSI_ESCAPE.sub(_decode_ansi_escape, body)
+    if any(is_misleading_character(char) for char in decode_bytes(plain)):
+        raise NotProvenSafe("it contains an escape for an invisible or misleading character")
     return plain
 
 
-def _ansi_char(found: re.Match[str]) -> str:
-    if one := found["one"]:
-        return _ONE.get(one, "\x00")
-    code = int(found["hex"] or found["short"], 16) if found["octal"] is None else int(found["octal"], 8)
-    return chr(code).encode().decode("latin-1") if found["short"] else chr(code & 0xFF)
+def _decode_ansi_escape(match: re.Match[str]) -> str:
+    if one := match["one"]:
+        return _SINGLE_ESCAPES.get(one, "\x00")
+    code = int(match["hex"] or match["short"], 16) if match["octal"] is None else int(match["octal"], 8)
+    return chr(code).encode().decode("latin-1") if match["short"] else chr(code & 0xFF)
 
 
-def _joined(pieces: list[Piece]) -> Iterator[Piece]:
-    """Neighbouring texts as one, with their bytes decoded."""
-    run: list[Text] = []
-    for piece in pieces:
-        if run and not (isinstance(piece, Text) and piece.quoted == run[0].quoted):
-            yield _merged(run)
+def _join_literals(parts: list[WordPart]) -> Iterator[WordPart]:
+    """Joins adjacent literals and decodes their bytes."""
+    run: list[LiteralText] = []
+    for part in parts:
+        if run and not (isinstance(part, LiteralText) and part.quoted == run[0].quoted):
+            yield _merge_literals(run)
             run = []
-        if isinstance(piece, Text):
-            run.append(piece)
+        if isinstance(part, LiteralText):
+            run.append(part)
         else:
-            yield piece
+            yield part
     if run:
-        yield _merged(run)
+        yield _merge_literals(run)
 
 
-def _merged(run: list[Text]) -> Text:
-    return Text(decoded("".join(text.text for text in run)), run[0].quoted)
+def _merge_literals(run: list[LiteralText]) -> LiteralText:
+    return LiteralText(decode_bytes("".join(text.text for text in run)), run[0].quoted)
 
 
 _REDIRECT = re.compile(r"(?P<fd>[0-9]{0,4})(?P<op><<<|<<-|<<|<>|<&|>>|>&|>\||<|>)|(?P<both>&>>|&>)")
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<op>\+?=)")
-_ELEMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\[[^\]]*\]\+?=")
+_ARRAY_ELEMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\[[^\]]*\]\+?=")
 _NAMED_DESCRIPTOR = re.compile(r"\{[A-Za-z_][A-Za-z0-9_]*\}[<>]")
 _DELIMITER = re.compile(r"(?P<quote>['\"]?)(?P<name>[A-Za-z0-9_]+)(?P=quote)")
 
 
-class Assignment(Struct, frozen=True):
+class VariableAssignment(Struct, frozen=True):
+    """An assignment `name=value`, or `name+=value` if `appends` is true."""
+
     name: str
-    adds: bool
+    appends: bool
     value: Word
 
 
-class Redirect(Struct, frozen=True):
+class IoRedirect(Struct, frozen=True):
+    """A redirect with its operator and target; for a here-document the target is its body."""
+
     operator: str
     target: Word
-    shown: str = ""
+    source_text: str = ""
 
 
-class Simple(Struct, frozen=True):
-    assignments: tuple[Assignment, ...]
+class ParsedCommand(Struct, frozen=True):
+    """A parsed simple command. Each word has its parts and its source string."""
+
+    assignments: tuple[VariableAssignment, ...]
     words: tuple[tuple[Word, str], ...]
-    redirects: tuple[Redirect, ...]
+    redirects: tuple[IoRedirect, ...]
 
 
-def read_simple(source: Source, start: int, stop: int) -> Simple:
-    """The command between two places, which must hold nothing but one."""
-    lexing = _Lexing(source, start, stop)
-    lexing.run()
-    return Simple(tuple(lexing.assignments), tuple(lexing.words), tuple(lexing.redirects))
+def parse_simple_command(source: ShellSource, start: int, stop: int) -> ParsedCommand:
+    """Parses the text between two offsets as exactly one simple command."""
+    lexer = _CommandLexer(source, start, stop)
+    lexer.run()
+    return ParsedCommand(tuple(lexer.assignments), tuple(lexer.words), tuple(lexer.redirects))
 
 
-def read_words(source: Source, start: int, stop: int) -> tuple[tuple[Word, str], ...]:
-    """Words alone, such as those that a loop goes through."""
-    simple = read_simple(source, start, stop)
+def parse_words(source: ShellSource, start: int, stop: int) -> tuple[tuple[Word, str], ...]:
+    """Parses the text between two offsets as words only, such as the values of a `for` loop."""
+    simple = parse_simple_command(source, start, stop)
     if simple.assignments or simple.redirects:
-        raise Unclear("words are expected there")
+        raise NotProvenSafe("it contains an assignment or redirect where words are expected")
     return simple.words
 
 
-class _Lexing:
-    def __init__(self, source: Source, start: int, stop: int) -> None:
-        self.source, self.reader = source, Reader(source, start, stop)
-        self.assignments: list[Assignment] = []
+class _CommandLexer:
+    """Splits the text of a simple command into assignments, words and redirects."""
+
+    def __init__(self, source: ShellSource, start: int, stop: int) -> None:
+        self.source, self.reader = source, WordReader(source, start, stop)
+        self.assignments: list[VariableAssignment] = []
         self.words: list[tuple[Word, str]] = []
-        self.redirects: list[Redirect] = []
+        self.redirects: list[IoRedirect] = []
 
     def run(self) -> None:
         reader = self.reader
@@ -391,71 +414,75 @@ class _Lexing:
             text, at = reader.text, reader.at
             redirect = _REDIRECT.match(text, at, reader.stop)
             if redirect and text[redirect.end() : redirect.end() + 1] != "(":
-                self._redirect(redirect)
-            elif not self.words and (found := _ASSIGNMENT.match(text, at, reader.stop)):
-                self._assign(found)
+                self._read_redirect(redirect)
+            elif not self.words and (match := _ASSIGNMENT.match(text, at, reader.stop)):
+                self._read_assignment(match)
             else:
-                self._word()
+                self._read_word()
             reader.skip_blanks()
 
-    def _word(self) -> None:
+    def _read_word(self) -> None:
         reader, start = self.reader, self.reader.at
-        if _NAMED_DESCRIPTOR.match(reader.text, start) or (not self.words and _ELEMENT.match(reader.text, start)):
-            raise Unclear("a descriptor or an array by name")
-        word = reader.word()
-        if start not in self.source.starts or reader.at not in self.source.ends:
-            raise Unclear("the grammar sees other words there")
-        self.words.append((word, decoded(reader.text[start : reader.at])))
+        if _NAMED_DESCRIPTOR.match(reader.text, start) or (not self.words and _ARRAY_ELEMENT.match(reader.text, start)):
+            raise NotProvenSafe("it uses a named file descriptor or an array element")
+        word = reader.read_word()
+        if start not in self.source.node_starts or reader.at not in self.source.node_ends:
+            raise NotProvenSafe("its words are not understood: two parsers disagree about them")
+        self.words.append((word, decode_bytes(reader.text[start : reader.at])))
 
-    def _assign(self, found: re.Match[str]) -> None:
+    def _read_assignment(self, match: re.Match[str]) -> None:
         reader = self.reader
-        reader.at = found.end()
-        value: Word = (Text(""),)
+        reader.at = match.end()
+        value: Word = (LiteralText(""),)
         if reader.peek() == "(":
-            raise Unclear("an array")
+            raise NotProvenSafe("it assigns an array, which is not analysed")
         if reader.peek() and reader.peek() not in METACHARACTERS:
-            value = reader.word()
-        if ":~" in reader.text[found.end() : reader.at]:
-            raise Unclear("a home inside a value")
-        self.assignments.append(Assignment(found["name"], found["op"] == "+=", value))
+            value = reader.read_word()
+        if ":~" in reader.text[match.end() : reader.at]:
+            raise NotProvenSafe("it contains a ~ inside an assigned value")
+        self.assignments.append(VariableAssignment(match["name"], match["op"] == "+=", value))
 
-    def _redirect(self, found: re.Match[str]) -> None:
-        reader, operator = self.reader, found["op"] or found["both"]
-        reader.at = found.end()
+    def _read_redirect(self, match: re.Match[str]) -> None:
+        reader, operator = self.reader, match["op"] or match["both"]
+        reader.at = match.end()
         if operator in {"<<", "<<-"}:
-            self._here_document(found.start("op"), operator)
+            self._read_here_document(match.start("op"), operator)
             return
         reader.skip_blanks()
         start = reader.at
-        target = reader.word()
-        self.redirects.append(Redirect(operator, target, decoded(reader.text[start : reader.at])))
+        target = reader.read_word()
+        self.redirects.append(IoRedirect(operator, target, decode_bytes(reader.text[start : reader.at])))
 
-    def _here_document(self, at: int, operator: str) -> None:
-        """The grammar says where the body lies; the lines of the text must say the same."""
+    def _read_here_document(self, at: int, operator: str) -> None:
+        """Reads a here-document; the end in the syntax tree must agree with the delimiter line in the text."""
         reader, text = self.reader, self.source.text
         reader.skip_blanks()
-        node = self.source.nested.get(at) or self.source.nested.get(at - 1)
+        node = self.source.nested_nodes.get(at) or self.source.nested_nodes.get(at - 1)
         delimiter = _DELIMITER.match(text, reader.at)
         if node is None or operator == "<<-" or not delimiter:
-            raise Unclear("a here-document of an unusual kind")
+            raise NotProvenSafe("it contains a here-document in an unusual form")
         line_end = text.find("\n", delimiter.end())
         if line_end < 0 or text[delimiter.end() : line_end].strip(" \t"):
-            raise Unclear("something follows a here-document on its line")
-        body, end = _body(text, line_end + 1, delimiter["name"])
+            raise NotProvenSafe("it continues on the line that starts a here-document")
+        body, end = _split_here_document(text, line_end + 1, delimiter["name"])
         if node.end_byte not in {end, end - 1, end + 1}:
-            raise Unclear("the grammar sees another end of the here-document")
+            raise NotProvenSafe("the end of its here-document is not understood")
         if not delimiter["quote"] and "\\\n" in body:
-            raise Unclear("a here-document with joined lines, one of which could be its end")
-        word = (Text(decoded(body), quoted=True),) if delimiter["quote"] else self._expanded(line_end + 1, len(body))
-        self.redirects.append(Redirect(operator, word))
+            raise NotProvenSafe("its here-document joins lines with a backslash, which could hide the end")
+        word = (
+            (LiteralText(decode_bytes(body), quoted=True),)
+            if delimiter["quote"]
+            else self._expanded(line_end + 1, len(body))
+        )
+        self.redirects.append(IoRedirect(operator, word))
         reader.at = min(end, reader.stop)
 
     def _expanded(self, start: int, length: int) -> Word:
-        return Reader(self.source, start, start + length).here_text()
+        return WordReader(self.source, start, start + length).read_here_document()
 
 
-def _body(text: str, start: int, delimiter: str) -> tuple[str, int]:
-    """The body of a here-document and the place behind its closing line."""
+def _split_here_document(text: str, start: int, delimiter: str) -> tuple[str, int]:
+    """Returns the body of a here-document and the offset of the end of its delimiter line."""
     at = start
     while at < len(text):
         end = text.find("\n", at)
@@ -463,4 +490,4 @@ def _body(text: str, start: int, delimiter: str) -> tuple[str, int]:
         if text[at:end] == delimiter:
             return text[start:at], end
         at = end + 1
-    raise Unclear("a here-document without an end")
+    raise NotProvenSafe("it contains a here-document without an end")

@@ -1,190 +1,197 @@
-"""Judges one simple command: what it sets, what it redirects, what it wraps, and whether it only reads."""
+"""Analyses one simple command: its assignments and redirects, its wrappers, and whether it only reads."""
 
 import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from outrider.permissions.programs.find import FOUND, read_find, refuse_found
-from outrider.permissions.programs.registry import (
-    Found,
-    is_reader,
-    kept_names,
-    printed_names,
+from outrider.permissions.redaction.secret_patterns import split_names
+from outrider.permissions.shell.command import (
+    AnalysedCommand,
+    check_exported_variable,
+    check_redirect,
+    check_script_variable,
+)
+from outrider.permissions.shell.control_flow import ControlFlowAnalyzer
+from outrider.permissions.shell.expansion import ExpandedArg, PossibleValues, ShellState, expand_word, literal_arg
+from outrider.permissions.shell.parser import IoRedirect, NotProvenSafe, ParsedCommand, Word
+from outrider.permissions.shell.programs.find import FOUND_PATHS, check_found_files, parse_find
+from outrider.permissions.shell.programs.registry import (
+    PrintedNames,
+    is_known_reader,
+    names_after_filter,
+    names_printed_by,
     program_name,
     prove_program,
 )
-from outrider.permissions.programs.table import Place, program, read_use
-from outrider.permissions.redaction.secret_patterns import names
-from outrider.permissions.shell.command import Command, refuse_exported, refuse_redirect, refuse_special
-from outrider.permissions.shell.control_flow import Flow
-from outrider.permissions.shell.expansion import Arg, Known, Scope, expand, literal
-from outrider.permissions.shell.parser import Redirect, Simple, Unclear, Word
-from outrider.permissions.shell.wrappers import OPAQUE, SHELLS, WRAPPERS, shell_text, unwrap_xargs
+from outrider.permissions.shell.programs.table import PathChecker, parse_args, program_spec
+from outrider.permissions.shell.wrappers import OPAQUE_WRAPPERS, SHELLS, WRAPPERS, parse_shell_script, unwrap_xargs
 
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
-_UNARY = names("""-b -c -d -e -f -g -h -k -L -n -N -O -G -p -r -s -S -t -u -w -x -z -a""")
-_BINARY = names("""= == != < > -eq -ne -lt -le -gt -ge -nt -ot -ef""")
+_UNARY_TESTS = split_names("""-b -c -d -e -f -g -h -k -L -n -N -O -G -p -r -s -S -t -u -w -x -z -a""")
+_BINARY_TESTS = split_names("""= == != < > -eq -ne -lt -le -gt -ge -nt -ot -ef""")
 _INTEGER_TESTS = frozenset(["-eq", "-ne", "-lt", "-le", "-gt", "-ge"])
 _INTEGER = re.compile(r"^-?[0-9]+$")
-_SET = re.compile(r"^[-+][efuvx]*o?$")  # what -x prints before a command is PS4, which nobody may set
-_READ = program("-rs -d= -n= -N= -t= -u= -p=")
-_LIMITS = program("-HSacdfilmnpqrstuvx", "text")
+_SET_OPTION = re.compile(r"^[-+][efuvx]*o?$")  # -x prints PS4, and assigning PS4 is rejected
+_READ_SPEC = program_spec("-rs -d= -n= -N= -t= -u= -p=")
+_ULIMIT_SPEC = program_spec("-HSacdfilmnpqrstuvx", "text")
 
 
-def _nothing(_: Sequence[Arg], __: Scope) -> None:
+def _accept_any(_: Sequence[ExpandedArg], __: ShellState) -> None:
     return
 
 
-def _no_arguments(args: Sequence[Arg], _: Scope) -> None:
+def _check_no_arguments(args: Sequence[ExpandedArg], _: ShellState) -> None:
     if args:
-        raise Unclear(f"{args[0].shown} is not expected")
+        raise NotProvenSafe(f"{args[0].source_text} is an unexpected argument")
 
 
-def _number(args: Sequence[Arg], _: Scope) -> None:
-    if len(args) > 1 or any(arg.many or arg.text is None or not _INTEGER.match(arg.text) for arg in args):
-        raise Unclear("a number is expected")
+def _check_number(args: Sequence[ExpandedArg], _: ShellState) -> None:
+    if len(args) > 1 or any(arg.multiple or arg.text is None or not _INTEGER.match(arg.text) for arg in args):
+        raise NotProvenSafe("it has an argument that is not a plain number")
 
 
-def _shift(args: Sequence[Arg], scope: Scope) -> None:
-    _number(args, scope)
-    scope.variables.update({str(number): None for number in range(1, 10)})
+def _check_shift(args: Sequence[ExpandedArg], state: ShellState) -> None:
+    _check_number(args, state)
+    state.variables.update({str(number): None for number in range(1, 10)})
 
 
-def _printf(args: Sequence[Arg], _: Scope) -> None:
-    """`-v` assigns, and an array element as its target would run what stands in the index."""
+def _check_printf(args: Sequence[ExpandedArg], _: ShellState) -> None:
+    """Rejects `-v`: it assigns a variable, and bash runs commands in the index of an array element."""
     if args and args[0].text != "--" and args[0].can_be_option():
-        raise Unclear("printf could be told to assign")
+        raise NotProvenSafe("printf could assign a variable (-v)")
 
 
-def prove_test(args: Sequence[Arg], _: Scope) -> None:
-    """`-v` evaluates an index, so every operator must be certain."""
+def check_test(args: Sequence[ExpandedArg], _: ShellState) -> None:
+    """Checks that the operators of a test are certain, because `-v` evaluates an array index and can run a command."""
     words = list(args)
-    if any(arg.many for arg in words):
-        raise Unclear("an unquoted value in a test")
+    if any(arg.multiple for arg in words):
+        raise NotProvenSafe("it tests an unquoted value that could become several words")
     while words and words[0].text == "!":
         words.pop(0)
     match words:
         case [] | [_]:
             return
-        case [operator, _] if operator.text in _UNARY:
+        case [operator, _] if operator.text in _UNARY_TESTS:
             return
-        case [_, operator, _] if operator.text in _BINARY:
+        case [_, operator, _] if operator.text in _BINARY_TESTS:
             return
         case _ if all(arg.text is not None for arg in words) and not any(arg.text in {"-v", "-R"} for arg in words):
             return
         case _:
-            raise Unclear("a test whose operators are not certain")
+            raise NotProvenSafe("it contains a test whose operators are not known in advance")
 
 
-def _bracket(args: Sequence[Arg], scope: Scope) -> None:
+def _check_bracket(args: Sequence[ExpandedArg], state: ShellState) -> None:
     if not args or args[-1].text != "]":
-        raise Unclear("a test without its end")
-    prove_test(args[:-1], scope)
+        raise NotProvenSafe("it contains a [ test without the closing ]")
+    check_test(args[:-1], state)
 
 
-def prove_double_bracket(args: Sequence[Arg]) -> None:
-    """Numeric tests between double brackets are arithmetic, which runs what stands in an index."""
-    for place, arg in enumerate(args):
+def check_double_bracket(args: Sequence[ExpandedArg]) -> None:
+    """Checks `[[ … ]]`, whose numeric tests evaluate arithmetic and can run a command in an array index."""
+    for index, arg in enumerate(args):
         if arg.text in {"-v", "-R", "-o"}:
-            raise Unclear(f"the test {arg.text}")
+            raise NotProvenSafe(f"it uses the test {arg.text}, which could run a command")
         if arg.text in _INTEGER_TESTS:
-            _refuse_expressions((*args[max(place - 1, 0) : place], *args[place + 1 : place + 2]))
+            _check_integers((*args[max(index - 1, 0) : index], *args[index + 1 : index + 2]))
 
 
-def _refuse_expressions(sides: Sequence[Arg]) -> None:
-    if any(side.choices is None or not all(_INTEGER.match(choice) for choice in side.choices) for side in sides):
-        raise Unclear("arithmetic with an unknown value")
+def _check_integers(sides: Sequence[ExpandedArg]) -> None:
+    if any(side.values is None or not all(_INTEGER.match(choice) for choice in side.values) for side in sides):
+        raise NotProvenSafe("it calculates with an unknown value, which could run a command")
 
 
-def _ulimit(args: Sequence[Arg], _: Scope) -> None:
-    read_use(_LIMITS, args)
+def _check_ulimit(args: Sequence[ExpandedArg], _: ShellState) -> None:
+    parse_args(_ULIMIT_SPEC, args)
 
 
-def _set(args: Sequence[Arg], _: Scope) -> None:
+def _check_set(args: Sequence[ExpandedArg], _: ShellState) -> None:
+    """Allows options that only change error handling and tracing."""
     rest = list(args)
     while rest:
         text = rest.pop(0).text
-        if text is None or not _SET.match(text):
-            raise Unclear("it changes how the shell works")
+        if text is None or not _SET_OPTION.match(text):
+            raise NotProvenSafe("it changes the options or parameters of the shell (set)")
         if text.endswith("o") and (not rest or rest.pop(0).text not in {"pipefail", "errexit", "nounset", "noglob"}):
-            raise Unclear("it changes how the shell works")
+            raise NotProvenSafe("it changes the options or parameters of the shell (set)")
 
 
-def _read(args: Sequence[Arg], scope: Scope) -> None:
-    for name in read_use(_READ, args).operands:
+def _check_read(args: Sequence[ExpandedArg], state: ShellState) -> None:
+    """Marks the variables that `read` assigns as unknown."""
+    for name in parse_args(_READ_SPEC, args).operands:
         if name.text is None or not _NAME.match(name.text):
-            raise Unclear("read into something that is no plain name")
-        refuse_special(name.text)
-        scope.variables[name.text] = None
-    scope.variables["REPLY"] = None
+            raise NotProvenSafe("read could assign something that is not a plain variable")
+        check_script_variable(name.text)
+        state.variables[name.text] = None
+    state.variables["REPLY"] = None
 
 
-def _unset(args: Sequence[Arg], scope: Scope) -> None:
+def _check_unset(args: Sequence[ExpandedArg], state: ShellState) -> None:
     for arg in args:
         if arg.text is None or not _NAME.match(arg.text):
-            raise Unclear("unset of something that is no plain name")
-        refuse_special(arg.text)
-        scope.variables[arg.text] = None
+            raise NotProvenSafe("unset could remove something that is not a plain variable")
+        check_script_variable(arg.text)
+        state.variables[arg.text] = None
 
 
-def _declare(args: Sequence[Arg], scope: Scope) -> None:
-    for name, value in _declared(args):
-        refuse_special(name)
-        scope.variables[name] = value.choices
+def _check_declare(args: Sequence[ExpandedArg], state: ShellState) -> None:
+    for name, value in _parse_declarations(args):
+        check_script_variable(name)
+        state.variables[name] = value.values
 
 
-def _export(args: Sequence[Arg], scope: Scope) -> None:
-    for name, value in _declared(args):
-        refuse_exported(name, value)
-        scope.variables[name] = value.choices
+def _check_export(args: Sequence[ExpandedArg], state: ShellState) -> None:
+    for name, value in _parse_declarations(args):
+        check_exported_variable(name, value)
+        state.variables[name] = value.values
 
 
-def _declared(args: Sequence[Arg]) -> list[tuple[str, Arg]]:
-    """`name=value` words; the value may be unknown, the name may not."""
-    found: list[tuple[str, Arg]] = []
+def _parse_declarations(args: Sequence[ExpandedArg]) -> list[tuple[str, ExpandedArg]]:
+    """Parses `name=value` arguments. The value may be unknown, the name must be certain."""
+    found: list[tuple[str, ExpandedArg]] = []
     for arg in args:
-        start = arg.text if arg.text is not None else arg.lead
+        start = arg.text if arg.text is not None else arg.prefix
         name, given, value = start.partition("=")
-        if not given or not _NAME.match(name) or arg.many:
-            raise Unclear("a declaration that is no plain assignment")
-        found.append((name, literal(value) if arg.text is not None else Arg(None)))
+        if not given or not _NAME.match(name) or arg.multiple:
+            raise NotProvenSafe("it contains a declaration that is not a plain name=value")
+        found.append((name, literal_arg(value) if arg.text is not None else ExpandedArg(None)))
     return found
 
 
-BUILTINS: dict[str, Callable[[Sequence[Arg], Scope], None]] = {
-    ":": _nothing,
-    "echo": _nothing,
-    "printf": _printf,
-    "test": prove_test,
-    "[": _bracket,
-    "exit": _number,
-    "return": _number,
-    "break": _number,
-    "continue": _number,
-    "shift": _shift,
-    "wait": _no_arguments,
-    "jobs": _no_arguments,
-    "times": _no_arguments,
-    "type": _nothing,
-    "umask": _no_arguments,
-    "ulimit": _ulimit,
-    "set": _set,
-    "read": _read,
-    "unset": _unset,
-    "local": _declare,
-    "declare": _declare,
-    "typeset": _declare,
-    "export": _export,
+BUILTIN_CHECKS: dict[str, Callable[[Sequence[ExpandedArg], ShellState], None]] = {
+    ":": _accept_any,
+    "echo": _accept_any,
+    "printf": _check_printf,
+    "test": check_test,
+    "[": _check_bracket,
+    "exit": _check_number,
+    "return": _check_number,
+    "break": _check_number,
+    "continue": _check_number,
+    "shift": _check_shift,
+    "wait": _check_no_arguments,
+    "jobs": _check_no_arguments,
+    "times": _check_no_arguments,
+    "type": _accept_any,
+    "umask": _check_no_arguments,
+    "ulimit": _check_ulimit,
+    "set": _check_set,
+    "read": _check_read,
+    "unset": _check_unset,
+    "local": _check_declare,
+    "declare": _check_declare,
+    "typeset": _check_declare,
+    "export": _check_export,
 }
 
 
-DEEPEST_WRAPPING = 8
-MOST_FOLDERS = 12  # in which a command can be, after every `cd` that may or may not work
-MOST_WORDS = 500
-_PROGRAMS_TOO = frozenset({"echo", "printf", "test", "["})
-# Signs that a plain shell takes for something else, so that what was read is not what would run.
-_ONLY_BASH = (
+MAX_WRAPPERS = 8
+MAX_FOLDERS = 12  # possible working folders; each `cd` can succeed or fail
+MAX_WORDS = 500
+_BUILTINS_WITH_PROGRAM = frozenset({"echo", "printf", "test", "["})
+# Syntax that a POSIX shell parses differently from bash, so that the bash grammar does not show what would run.
+_BASH_ONLY_SYNTAX = (
     "&>",
     ">&",
     "$'",
@@ -202,236 +209,289 @@ _ONLY_BASH = (
     "$[",
     "coproc",
 )
-_DUPLICATE = re.compile(r"[0-9]>&[0-9]")
-_OF_THE_SHELL = frozenset({"command", "builtin", "time"})
+_DESCRIPTOR_DUPLICATE = re.compile(r"[0-9]>&[0-9]")
+_SHELL_PREFIXES = frozenset({"command", "builtin", "time"})
 
 
-class Walker(Protocol):
-    """What a judge needs from the walk."""
+class WordResolver(Protocol):
+    """The part of ScriptAnalyzer that SimpleCommandAnalyzer calls back."""
 
-    flow: Flow
+    control_flow: ControlFlowAnalyzer
 
-    def resolved(self, word: Word, scope: Scope) -> Word: ...
+    def resolve_substitutions(self, word: Word, state: ShellState) -> Word: ...
 
 
 class SimpleCommandAnalyzer:
-    """Collects the commands of one command line and what is not understood about it."""
+    """Collects the analysed commands of one command line and the problems of the line as a whole."""
 
-    def __init__(self, root: str, cwd: str, nested: Callable[[str, "SimpleCommandAnalyzer", Scope], None]) -> None:
-        self.place = Place(root, (cwd,), {})
-        self.nested = nested
-        self.commands: list[Command] = []
+    def __init__(self, root: str, cwd: str, nested: Callable[[str, "SimpleCommandAnalyzer", ShellState], None]) -> None:
+        self.paths = PathChecker(root, (cwd,), {})
+        self.analyse_nested = nested
+        self.commands: list[AnalysedCommand] = []
         self.problems: list[str] = []
-        self.stdin = Found()
+        self.stdin = PrintedNames()
 
-    def is_known(self, name: str) -> bool:
-        return is_reader(name) or name in BUILTINS or name in WRAPPERS or name in OPAQUE or name in SHELLS
+    def is_known_name(self, name: str) -> bool:
+        """Returns whether a function of this name would replace a known program, builtin or wrapper."""
+        return (
+            is_known_reader(name)
+            or name in BUILTIN_CHECKS
+            or name in WRAPPERS
+            or name in OPAQUE_WRAPPERS
+            or name in SHELLS
+        )
 
-    def double_bracket(self, args: Sequence[Arg]) -> None:
-        prove_double_bracket(args)
-
-    def redirected(self, redirects: Sequence[Redirect], resolved: Callable[[Word, Scope], Word], scope: Scope) -> None:
-        """A redirect that could write is a problem of the whole line: no rule reaches across it."""
+    def check_redirects(
+        self, redirects: Sequence[IoRedirect], resolve: Callable[[Word, ShellState], Word], state: ShellState
+    ) -> None:
+        """Records unsafe redirects as problems of the whole line, which no allow rule covers."""
         for redirect in redirects:
-            targets = expand(resolved(redirect.target, scope), scope, redirect.shown)
+            targets = expand_word(resolve(redirect.target, state), state, redirect.source_text)
             try:
-                refuse_redirect(redirect, targets, self.place.at(scope.cwds))
-            except Unclear as unclear:
-                self.problems.append(str(unclear))
+                check_redirect(redirect, targets, self.paths.with_cwds(state.cwds))
+            except NotProvenSafe as error:
+                self.problems.append(str(error))
 
-    def simple(self, simple: Simple, walk: Walker, scope: Scope) -> Found:
-        stdin, self.stdin = self.stdin, Found()
-        self.redirected(simple.redirects, walk.resolved, scope)
-        argv = [arg for word, shown in simple.words for arg in expand(walk.resolved(word, scope), scope, shown)]
-        barriers = self.assign(simple, walk, scope, exported=bool(argv))
+    def analyse_command(self, parsed: ParsedCommand, resolver: WordResolver, state: ShellState) -> PrintedNames:
+        """Analyses a parsed command and returns the file names that it prints."""
+        stdin, self.stdin = self.stdin, PrintedNames()
+        self.check_redirects(parsed.redirects, resolver.resolve_substitutions, state)
+        argv = [
+            arg
+            for word, source_text in parsed.words
+            for arg in expand_word(resolver.resolve_substitutions(word, state), state, source_text)
+        ]
+        barriers = self._apply_assignments(parsed, resolver, state, exported=bool(argv))
         if not argv:
-            return Found()
-        if len(argv) > MOST_WORDS:
-            raise Unclear("a command with too many words")
-        shown = " ".join(shown for _, shown in simple.words)
-        call = _Call(self, walk, scope, shown, stdin)
-        return call.run(tuple(argv), (), tuple(barriers))
+            return PrintedNames()
+        if len(argv) > MAX_WORDS:
+            raise NotProvenSafe(f"it contains a command with more than {MAX_WORDS} words, too many to check")
+        source_text = " ".join(source_text for _, source_text in parsed.words)
+        unwrapper = _CommandUnwrapper(self, resolver, state, source_text, stdin)
+        return unwrapper.analyse(tuple(argv), (), tuple(barriers))
 
-    def assign(self, simple: Simple, walk: Walker, scope: Scope, *, exported: bool) -> list[str]:
-        """Variables before a command go to that command; without one they change the script's own."""
+    def _apply_assignments(
+        self, parsed: ParsedCommand, resolver: WordResolver, state: ShellState, *, exported: bool
+    ) -> list[str]:
+        """Applies `name=value` prefixes: exported to the command if there is one, else assigned in the script.
+
+        Returns the reasons why an assignment is not safe.
+        """
         barriers: list[str] = []
-        for assignment in simple.assignments:
-            args = expand(walk.resolved(assignment.value, scope), scope)
-            value = args[0] if len(args) == 1 and not assignment.adds else Arg(None)
+        for assignment in parsed.assignments:
+            args = expand_word(resolver.resolve_substitutions(assignment.value, state), state)
+            value = args[0] if len(args) == 1 and not assignment.appends else ExpandedArg(None)
             try:
                 if exported:
-                    refuse_exported(assignment.name, value)
+                    check_exported_variable(assignment.name, value)
                 else:
-                    refuse_special(assignment.name)
-                    scope.variables[assignment.name] = None if value.many else value.choices
-            except Unclear as unclear:
-                barriers.append(str(unclear))
+                    check_script_variable(assignment.name)
+                    state.variables[assignment.name] = None if value.multiple else value.values
+            except NotProvenSafe as error:
+                barriers.append(str(error))
         if not exported:
             self.problems += barriers
         return barriers
 
 
-def _refuse_bash_only(text: str) -> None:
-    plain = _DUPLICATE.sub("", text)
-    if sign := next((sign for sign in _ONLY_BASH if sign in plain), None):
-        raise Unclear(f"a plain shell reads {sign} otherwise than bash")
+def _reject_bash_only_syntax(text: str) -> None:
+    plain = _DESCRIPTOR_DUPLICATE.sub("", text)
+    if syntax := next((syntax for syntax in _BASH_ONLY_SYNTAX if syntax in plain), None):
+        raise NotProvenSafe(f"it uses {syntax}, which sh and bash treat differently")
 
 
-def _positions(args: Sequence[Arg]) -> list[Known]:
-    """What `$1` and its followers hold; nothing is certain once a word may be several."""
-    return [] if any(arg.many for arg in args) else [arg.choices for arg in args]
+def _positional_parameters(args: Sequence[ExpandedArg]) -> list[PossibleValues]:
+    """Returns the values of `$1`, `$2`, …; all are unknown if an argument can expand to several."""
+    return [] if any(arg.multiple for arg in args) else [arg.values for arg in args]
 
 
-class _Call:
-    """One command while its wrappers are taken off."""
+class _CommandUnwrapper:
+    """Removes the wrappers of one command, analyses the inner command and records the result."""
 
-    def __init__(self, judge: SimpleCommandAnalyzer, walk: Walker, scope: Scope, shown: str, stdin: Found) -> None:
-        self.judge, self.walk, self.scope, self.shown, self.stdin = judge, walk, scope, shown, stdin
-        self.place = judge.place.at(scope.cwds)
+    def __init__(
+        self,
+        analyzer: SimpleCommandAnalyzer,
+        resolver: WordResolver,
+        state: ShellState,
+        source_text: str,
+        stdin: PrintedNames,
+    ) -> None:
+        self.analyzer, self.resolver, self.state = analyzer, resolver, state
+        self.source_text, self.stdin = source_text, stdin
+        self.paths = analyzer.paths.with_cwds(state.cwds)
 
-    def run(self, argv: tuple[Arg, ...], wrappers: tuple[str, ...], barriers: tuple[str, ...]) -> Found:
-        first = argv[0]
-        found, doubt = Found(), None
+    def analyse(
+        self, argv: tuple[ExpandedArg, ...], wrappers: tuple[str, ...], barriers: tuple[str, ...]
+    ) -> PrintedNames:
+        """Analyses an argv; records it as a command unless it is a wrapper around another one."""
+        printed, reason = PrintedNames(), None
         try:
-            name = self.named(first, wrappers)
-            inner = self.inside(name, argv[1:], wrappers, barriers)
+            name = self._check_program_name(argv[0], wrappers)
+            inner = self._analyse_inner_command(name, argv[1:], wrappers, barriers)
             if inner is not None:
                 return inner
-            found = self.prove(name, argv[1:], wrappers)
-        except Unclear as unclear:
-            doubt = str(unclear)
-        self.keep(argv, wrappers, barriers, doubt)
-        return found
+            printed = self._prove_read_only(name, argv[1:], wrappers)
+        except NotProvenSafe as error:
+            reason = str(error)
+        self._record(argv, wrappers, barriers, reason)
+        return printed
 
-    def named(self, first: Arg, wrappers: tuple[str, ...]) -> str:
-        if first.text is None or first.loose:
-            raise Unclear(f"which program {first.shown} is, is unknown")
-        if len(wrappers) > DEEPEST_WRAPPING:
-            raise Unclear("too many wrappers around each other")
+    def _check_program_name(self, first: ExpandedArg, wrappers: tuple[str, ...]) -> str:
+        """Returns the name of the program. Raises NotProvenSafe if it is not certain."""
+        if first.text is None or first.from_glob:
+            raise NotProvenSafe(f"which program {first.source_text} runs is not known in advance")
+        if len(wrappers) > MAX_WRAPPERS:
+            raise NotProvenSafe("it nests too many wrapper programs")
         return program_name(first.text)
 
-    def keep(
-        self, argv: tuple[Arg, ...], wrappers: tuple[str, ...], barriers: tuple[str, ...], doubt: str | None
+    def _record(
+        self, argv: tuple[ExpandedArg, ...], wrappers: tuple[str, ...], barriers: tuple[str, ...], reason: str | None
     ) -> None:
-        command = Command(argv, self.scope.cwds, self.shown, wrappers, doubt, barriers)
-        self.judge.commands.append(command)
+        command = AnalysedCommand(argv, self.state.cwds, self.source_text, wrappers, reason, barriers)
+        self.analyzer.commands.append(command)
 
-    def inside(
-        self, name: str, args: tuple[Arg, ...], wrappers: tuple[str, ...], barriers: tuple[str, ...]
-    ) -> Found | None:
-        """Follows a program that runs another; None: it is no such program."""
+    def _analyse_inner_command(
+        self, name: str, args: tuple[ExpandedArg, ...], wrappers: tuple[str, ...], barriers: tuple[str, ...]
+    ) -> PrintedNames | None:
+        """Analyses the command that a wrapper runs; returns None if the program is not a wrapper."""
         if name in WRAPPERS:
-            return self.unwrap(name, args, wrappers, barriers)
-        if name in OPAQUE:
-            self.look_behind(name, args, wrappers)
-            raise Unclear(f"{name} runs a program in a way that is not followed")
+            return self._unwrap(name, args, wrappers, barriers)
+        if name in OPAQUE_WRAPPERS:
+            reason = f"{name} runs another program, possibly with other rights"
+            self._record_opaque_arguments(name, args, wrappers, reason)
+            raise NotProvenSafe(reason)
         if name == "xargs":
-            return self.xargs(args, wrappers, barriers)
+            return self._analyse_xargs(args, wrappers, barriers)
         if name == "find":
-            return self.find(args, wrappers, barriers)
-        if name in SHELLS and (script := shell_text(args)) is not None:
-            return self.shell(name, script, wrappers, barriers)
+            return self._analyse_find(args, wrappers, barriers)
+        if name in SHELLS and (script := parse_shell_script(args)) is not None:
+            return self._analyse_nested_shell(name, script, wrappers, barriers)
         return None
 
-    def unwrap(
-        self, name: str, args: tuple[Arg, ...], wrappers: tuple[str, ...], barriers: tuple[str, ...]
-    ) -> Found | None:
+    def _unwrap(
+        self, name: str, args: tuple[ExpandedArg, ...], wrappers: tuple[str, ...], barriers: tuple[str, ...]
+    ) -> PrintedNames | None:
         wrapped = WRAPPERS[name](args)
         added = (wrapped.barrier,) if wrapped.barrier else ()
         if wrapped.argv:
-            return self.run(wrapped.argv, (*wrappers, name), (*barriers, *added))
-        self.keep((Arg((name,)),), wrappers, (*barriers, *added), None)
-        return Found()
+            return self.analyse(wrapped.argv, (*wrappers, name), (*barriers, *added))
+        self._record((ExpandedArg((name,)),), wrappers, (*barriers, *added), None)
+        return PrintedNames()
 
-    def look_behind(self, name: str, args: tuple[Arg, ...], wrappers: tuple[str, ...]) -> None:
-        """What stands behind an opaque wrapper is kept, so that a rule that forbids it finds it."""
+    def _record_opaque_arguments(
+        self, name: str, args: tuple[ExpandedArg, ...], wrappers: tuple[str, ...], reason: str
+    ) -> None:
+        """Records every tail of an opaque wrapper's arguments, so that deny and ask rules match the inner command."""
         try:
-            inner = OPAQUE[name](args).argv
-        except Unclear:
+            inner = OPAQUE_WRAPPERS[name](args).argv
+        except NotProvenSafe:
             inner = args
         for start in range(len(inner)):
-            self.keep(inner[start:], (*wrappers, name), (), f"it stands behind {name}")
+            self._record(inner[start:], (*wrappers, name), (), reason)
 
-    def xargs(self, args: tuple[Arg, ...], wrappers: tuple[str, ...], barriers: tuple[str, ...]) -> Found:
-        told, separator = unwrap_xargs(args)
-        contained = self.stdin.names is not None and separator == ("blank" if self.stdin.lines else "NUL")
-        if contained and self.stdin.lines:
-            self.place.refuse_unruly(self.stdin.below)
-        given = FOUND if contained else Arg(None, many=True, shown="what xargs reads")
-        argv = told(given)
-        found = self.run(argv, (*wrappers, "xargs"), barriers)
-        if self.stdin.names is not None:
-            refuse_found(argv[0].text or "", self.stdin.names, self.stdin.links_below, self.place)
-        return found
+    def _analyse_xargs(
+        self, args: tuple[ExpandedArg, ...], wrappers: tuple[str, ...], barriers: tuple[str, ...]
+    ) -> PrintedNames:
+        """Analyses the command of xargs with the file names of the previous pipeline command as arguments."""
+        build_argv, separator = unwrap_xargs(args)
+        contained = self.stdin.patterns is not None and separator == ("blank" if self.stdin.line_separated else "NUL")
+        if contained and self.stdin.line_separated:
+            self.paths.reject_ambiguous_names(self.stdin.search_folders)
+        # Names that the previous command is known to print are checked paths; any other input is an unknown argument.
+        stdin_arg = FOUND_PATHS if contained else ExpandedArg(None, multiple=True, source_text="the input of xargs")
+        argv = build_argv(stdin_arg)
+        printed = self.analyse(argv, (*wrappers, "xargs"), barriers)
+        if self.stdin.patterns is not None:
+            check_found_files(argv[0].text or "", self.stdin.patterns, self.stdin.link_folders, self.paths)
+        return printed
 
-    def find(self, args: tuple[Arg, ...], wrappers: tuple[str, ...], barriers: tuple[str, ...]) -> Found:
-        finding = read_find(args, self.place)
-        for argv in finding.runs:
+    def _analyse_find(
+        self, args: tuple[ExpandedArg, ...], wrappers: tuple[str, ...], barriers: tuple[str, ...]
+    ) -> PrintedNames:
+        """Analyses `find` and the commands of its `-exec` actions."""
+        expression = parse_find(args, self.paths)
+        for argv in expression.commands:
             if not argv:
-                raise Unclear("find is told to run nothing")
-            self.run(argv, (*wrappers, "find"), barriers)
-            if FOUND in argv[1:]:
-                refuse_found(argv[0].text or "", finding.names, finding.links_below, self.place)
-        self.keep((Arg(("find",), shown="find"), *args), wrappers, barriers, None)
-        if finding.runs or not finding.prints_names:
-            return Found()
-        return Found(finding.names, finding.links_below, finding.prints_names == "lines", finding.starts)
+                raise NotProvenSafe("find -exec has no command")
+            self.analyse(argv, (*wrappers, "find"), barriers)
+            if FOUND_PATHS in argv[1:]:
+                check_found_files(argv[0].text or "", expression.patterns, expression.link_folders, self.paths)
+        self._record((ExpandedArg(("find",), source_text="find"), *args), wrappers, barriers, None)
+        if expression.commands or not expression.prints_names:
+            return PrintedNames()
+        return PrintedNames(
+            expression.patterns, expression.link_folders, expression.prints_names == "lines", expression.search_folders
+        )
 
-    def shell(
-        self, name: str, script: tuple[str, tuple[Arg, ...]], wrappers: tuple[str, ...], barriers: tuple[str, ...]
-    ) -> Found:
-        """The text is a script of its own; its commands are kept behind a wrapper that no rule reaches through."""
+    def _analyse_nested_shell(
+        self,
+        name: str,
+        script: tuple[str, tuple[ExpandedArg, ...]],
+        wrappers: tuple[str, ...],
+        barriers: tuple[str, ...],
+    ) -> PrintedNames:
+        """Analyses the script of `sh -c`. Its commands get the shell as a wrapper, so no allow rule covers them."""
         text, args = script
         if name != "bash":
-            _refuse_bash_only(text)
-        given = {str(number): known for number, known in enumerate(_positions(args))}
-        scope = Scope(self.scope.cwds, given, unseen=self.scope.unseen)
-        start = len(self.judge.commands)
-        if len(wrappers) > DEEPEST_WRAPPING:
-            raise Unclear("shells inside shells")
-        self.judge.nested(text, self.judge, scope)
-        for place in range(start, len(self.judge.commands)):
-            kept = self.judge.commands[place]
-            self.judge.commands[place] = Command(
-                kept.argv,
-                kept.cwds,
-                kept.shown,
-                (*wrappers, name, *kept.wrappers),
-                kept.doubt,
-                (*barriers, *kept.barriers),
+            _reject_bash_only_syntax(text)
+        # After `-c script`, the first argument is `$0`.
+        parameters = {str(number): values for number, values in enumerate(_positional_parameters(args))}
+        state = ShellState(self.state.cwds, parameters, glob_budget=self.state.glob_budget)
+        start = len(self.analyzer.commands)
+        if len(wrappers) > MAX_WRAPPERS:
+            raise NotProvenSafe("it nests too many shells")
+        self.analyzer.analyse_nested(text, self.analyzer, state)
+        for index in range(start, len(self.analyzer.commands)):
+            command = self.analyzer.commands[index]
+            self.analyzer.commands[index] = AnalysedCommand(
+                command.argv,
+                command.cwds,
+                command.source_text,
+                (*wrappers, name, *command.wrappers),
+                command.unproven_reason,
+                (*barriers, *command.barriers),
             )
-        return Found()
+        return PrintedNames()
 
-    def prove(self, name: str, args: tuple[Arg, ...], wrappers: tuple[str, ...]) -> Found:
-        if (name == "cd" or name in BUILTINS) and name not in _PROGRAMS_TOO and not _OF_THE_SHELL.issuperset(wrappers):
-            raise Unclear(f"{name} belongs to the shell and is run as a program")
+    def _prove_read_only(self, name: str, args: tuple[ExpandedArg, ...], wrappers: tuple[str, ...]) -> PrintedNames:
+        """Checks a builtin, function or program; returns the file names that it prints. Raises NotProvenSafe."""
+        if (
+            (name == "cd" or name in BUILTIN_CHECKS)
+            and name not in _BUILTINS_WITH_PROGRAM
+            and not _SHELL_PREFIXES.issuperset(wrappers)
+        ):
+            raise NotProvenSafe(f"{name} is a shell builtin, but a wrapper runs it as a program")
         if name == "cd":
-            self.change_folder(args)
-            return Found()
-        self.scope.entered = None
-        if name in self.walk.flow.functions:
-            self.walk.flow.call(name, _positions(args), self.scope)
-            return Found()
-        if name in BUILTINS:
-            BUILTINS[name](args, self.scope)
-            return Found()
-        prove_program(name, args, self.place)
-        return kept_names(name, args, self.stdin) if self.stdin.names is not None else printed_names(name, args)
+            self._change_folder(args)
+            return PrintedNames()
+        self.state.cwds_on_success = None
+        if name in self.resolver.control_flow.functions:
+            self.resolver.control_flow.call_function(name, _positional_parameters(args), self.state)
+            return PrintedNames()
+        if name in BUILTIN_CHECKS:
+            BUILTIN_CHECKS[name](args, self.state)
+            return PrintedNames()
+        prove_program(name, args, self.paths)
+        return (
+            names_after_filter(name, args, self.stdin)
+            if self.stdin.patterns is not None
+            else names_printed_by(name, args)
+        )
 
-    def change_folder(self, args: tuple[Arg, ...]) -> None:
-        """Folders are followed as text, so a link on the way is refused: the shell and the kernel disagree there."""
+    def _change_folder(self, args: tuple[ExpandedArg, ...]) -> None:
+        """Applies `cd`. Rejects symbolic links: bash resolves `..` in the path's text, the kernel follows the link."""
         words = [arg for arg in args if arg.text != "--"]
         if len(words) != 1 or words[0].text is None or words[0].text.startswith("-") or not words[0].text:
-            raise Unclear("the folder that it changes to is unknown")
-        entered = [os.path.normpath(os.path.join(cwd, words[0].text)) for cwd in self.scope.cwds]  # noqa: PTH118
+            raise NotProvenSafe("cd changes to a folder that is not known in advance")
+        entered = [os.path.normpath(os.path.join(cwd, words[0].text)) for cwd in self.state.cwds]  # noqa: PTH118
         for folder in entered:
-            found = self.place.contain(folder, folder)
-            if found.kind != "inside":
-                raise Unclear(f"{words[0].text}: {found.reason}")
-            if found.real_path != folder and os.path.realpath(self.place.root) == self.place.root:
-                raise Unclear(f"{words[0].text} is reached through a link")
-        possible = tuple(dict.fromkeys((*self.scope.cwds, *entered)))
-        if len(possible) > MOST_FOLDERS:
-            raise Unclear("it can be in too many folders")
-        self.scope.entered = tuple(dict.fromkeys(entered))
-        self.scope.cwds = possible
+            containment = self.paths.contain(folder, folder)
+            if containment.kind != "inside":
+                raise NotProvenSafe(f"{words[0].text}: {containment.reason}")
+            if containment.real_path != folder and os.path.realpath(self.paths.root) == self.paths.root:
+                raise NotProvenSafe(f"cd changes to {words[0].text} through a symbolic link")
+        possible = tuple(dict.fromkeys((*self.state.cwds, *entered)))
+        if len(possible) > MAX_FOLDERS:
+            raise NotProvenSafe("it uses cd too often: too many working folders are possible")
+        self.state.cwds_on_success = tuple(dict.fromkeys(entered))
+        self.state.cwds = possible

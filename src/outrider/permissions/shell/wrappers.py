@@ -1,4 +1,4 @@
-"""Programs that run another program: what they run, and whether they themselves stay harmless."""
+"""Programs that run another program: how to find the inner command, and which options name a program or an output."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -7,263 +7,285 @@ from typing import Literal
 
 from msgspec import Struct
 
-from outrider.permissions.programs.table import Program, program, read_use
-from outrider.permissions.redaction.secret_patterns import names
-from outrider.permissions.rules import Rule
-from outrider.permissions.shell.command import refuse_exported
-from outrider.permissions.shell.expansion import Arg, literal
-from outrider.permissions.shell.parser import Unclear
+from outrider.permissions.redaction.secret_patterns import split_names
+from outrider.permissions.rules import PermissionRule
+from outrider.permissions.shell.command import check_exported_variable
+from outrider.permissions.shell.expansion import ExpandedArg, literal_arg
+from outrider.permissions.shell.parser import NotProvenSafe
+from outrider.permissions.shell.programs.table import ProgramSpec, parse_args, program_spec
 
-_NUMBER = re.compile(r"^[0-9]+(?:\.[0-9]+)?[smhd]?$")
+_DURATION = re.compile(r"^[0-9]+(?:\.[0-9]+)?[smhd]?$")
 _ASSIGNMENT = re.compile(r"^([A-Za-z_][A-Za-z0-9_]*)=(.*)$", re.DOTALL)
 
 
 Separator = Literal["NUL", "blank", "other"]
 
 
-class Wrapped(Struct, frozen=True):
-    """What a wrapper runs; `barrier` says why no rule may reach through it this time."""
+class WrappedCommand(Struct, frozen=True):
+    """The command that a wrapper runs; `barrier` is the reason why no allow rule may apply to it."""
 
-    argv: tuple[Arg, ...]
+    argv: tuple[ExpandedArg, ...]
     barrier: str | None = None
 
 
-def _split(spec: Program, args: Sequence[Arg]) -> tuple[Sequence[Arg], tuple[Arg, ...]]:
-    """Options up to the first operand, and the rest: wrappers stop there, since what follows belongs to another."""
+def _split_at_operand(
+    spec: ProgramSpec, args: Sequence[ExpandedArg]
+) -> tuple[Sequence[ExpandedArg], tuple[ExpandedArg, ...]]:
+    """Splits arguments into the wrapper's own options and the inner command, which starts at the first operand."""
     at = 0
     while at < len(args):
         text = args[at].text
         if text is None:
-            raise Unclear("what a wrapper runs is unknown")
+            raise NotProvenSafe("it runs a command that is not known in advance")
         if text == "--":
             return args[:at], tuple(args[at + 1 :])
         if not text.startswith("-") or text == "-":
             break
-        at += _width(spec, text)
+        at += _option_width(spec, text)
     return args[:at], tuple(args[at:])
 
 
-def _width(spec: Program, text: str) -> int:
-    """How many words an option takes."""
+def _option_width(spec: ProgramSpec, text: str) -> int:
+    """Returns how many arguments an option occupies, its value included."""
     if text.startswith("--"):
         return 2 if spec.options.get(text) == "value" else 1
-    if spec.numbers and text[1:].isdigit():
+    if spec.numeric_options and text[1:].isdigit():
         return 1
-    for place, letter in enumerate(text[1:]):
+    for index, letter in enumerate(text[1:]):
         if spec.options.get(f"-{letter}") == "value":
-            return 2 if place == len(text) - 2 else 1
+            return 2 if index == len(text) - 2 else 1
     return 1
 
 
-def _plain(spec: Program) -> Callable[[Sequence[Arg]], Wrapped]:
-    def unwrap(args: Sequence[Arg]) -> Wrapped:
-        options, rest = _split(spec, args)
-        read_use(spec, options)
-        return Wrapped(rest)
+def _make_unwrapper(spec: ProgramSpec) -> Callable[[Sequence[ExpandedArg]], WrappedCommand]:
+    """Returns an unwrap function for a wrapper whose arguments are options and then a command."""
+
+    def unwrap(args: Sequence[ExpandedArg]) -> WrappedCommand:
+        options, rest = _split_at_operand(spec, args)
+        parse_args(spec, options)
+        return WrappedCommand(rest)
 
     return unwrap
 
 
-_TIMEOUT = program("-s= -k= -v --signal= --kill-after= --preserve-status --foreground --verbose")
-_ENV = program("-i0 -u= --ignore-environment --unset= --null")
-_LOOKUP = program("-pvV", "text")
-_XARGS = program(
+_TIMEOUT_SPEC = program_spec("-s= -k= -v --signal= --kill-after= --preserve-status --foreground --verbose")
+_ENV_SPEC = program_spec("-i0 -u= --ignore-environment --unset= --null")
+_COMMAND_SPEC = program_spec("-pvV", "text")
+_XARGS_SPEC = program_spec(
     "-0rtx -I= -n= -P= -L= -s= -d= --null --no-run-if-empty --verbose --max-args= --max-procs= --max-lines= "
     "--delimiter= --exit"
 )
-_SHELL = program("-ceuf")
+_SHELL_SPEC = program_spec("-ceuf")
 
 
-def _timeout(args: Sequence[Arg]) -> Wrapped:
-    options, rest = _split(_TIMEOUT, args)
-    read_use(_TIMEOUT, options)
-    if not rest or rest[0].text is None or not _NUMBER.match(rest[0].text):
-        raise Unclear("how long timeout waits is unknown")
-    return Wrapped(rest[1:])
+def _unwrap_timeout(args: Sequence[ExpandedArg]) -> WrappedCommand:
+    options, rest = _split_at_operand(_TIMEOUT_SPEC, args)
+    parse_args(_TIMEOUT_SPEC, options)
+    if not rest or rest[0].text is None or not _DURATION.match(rest[0].text):
+        raise NotProvenSafe("timeout has a duration that is not known in advance")
+    return WrappedCommand(rest[1:])
 
 
-def _env(args: Sequence[Arg]) -> Wrapped:
-    options, rest = _split(_ENV, args)
-    read_use(_ENV, options)
+def _unwrap_env(args: Sequence[ExpandedArg]) -> WrappedCommand:
+    """Unwraps `env name=value command`; an unsafe variable becomes a barrier."""
+    options, rest = _split_at_operand(_ENV_SPEC, args)
+    parse_args(_ENV_SPEC, options)
     barrier = None
-    while rest and (text := rest[0].text) is not None and (found := _ASSIGNMENT.match(text)):
+    while rest and (text := rest[0].text) is not None and (match := _ASSIGNMENT.match(text)):
         try:
-            refuse_exported(found[1], literal(found[2]))
-        except Unclear as unclear:
-            barrier = str(unclear)
+            check_exported_variable(match[1], literal_arg(match[2]))
+        except NotProvenSafe as error:
+            barrier = str(error)
         rest = rest[1:]
-    return Wrapped(rest, barrier)
+    return WrappedCommand(rest, barrier)
 
 
-def _command(args: Sequence[Arg]) -> Wrapped:
-    options, rest = _split(_LOOKUP, args)
-    if read_use(_LOOKUP, options).has("-v", "-V"):
-        return Wrapped(())
-    return Wrapped(rest)
+def _unwrap_command(args: Sequence[ExpandedArg]) -> WrappedCommand:
+    """Unwraps `command`; `command -v name` only prints a path and runs nothing."""
+    options, rest = _split_at_operand(_COMMAND_SPEC, args)
+    if parse_args(_COMMAND_SPEC, options).has_option("-v", "-V"):
+        return WrappedCommand(())
+    return WrappedCommand(rest)
 
 
-WRAPPERS: dict[str, Callable[[Sequence[Arg]], Wrapped]] = {
-    "timeout": _timeout,
-    "env": _env,
-    "command": _command,
-    "nice": _plain(program("-n= --adjustment=", numbers=True)),
-    "ionice": _plain(program("-c= -n= -t --class= --classdata= --ignore")),
-    "nohup": _plain(program("")),
-    "stdbuf": _plain(program("-i= -o= -e= --input= --output= --error=")),
-    "time": _plain(program("-p")),
-    "builtin": _plain(program("")),
-    "exec": _plain(program("")),
+WRAPPERS: dict[str, Callable[[Sequence[ExpandedArg]], WrappedCommand]] = {
+    "timeout": _unwrap_timeout,
+    "env": _unwrap_env,
+    "command": _unwrap_command,
+    "nice": _make_unwrapper(program_spec("-n= --adjustment=", numeric_options=True)),
+    "ionice": _make_unwrapper(program_spec("-c= -n= -t --class= --classdata= --ignore")),
+    "nohup": _make_unwrapper(program_spec("")),
+    "stdbuf": _make_unwrapper(program_spec("-i= -o= -e= --input= --output= --error=")),
+    "time": _make_unwrapper(program_spec("-p")),
+    "builtin": _make_unwrapper(program_spec("")),
+    "exec": _make_unwrapper(program_spec("")),
 }
-# These run another program with other rights or elsewhere: followed only to find what is forbidden.
-OPAQUE: dict[str, Callable[[Sequence[Arg]], Wrapped]] = {
-    name: _plain(program("-nEHSbkPAisww -u= -g= -c= -o= -p= -w= -q"))
+# Wrappers that run a program with other rights or in another environment. They are never proven to only read; their
+# arguments are parsed only to match deny and ask rules.
+OPAQUE_WRAPPERS: dict[str, Callable[[Sequence[ExpandedArg]], WrappedCommand]] = {
+    name: _make_unwrapper(program_spec("-nEHSbkPAisww -u= -g= -c= -o= -p= -w= -q"))
     for name in ("sudo", "doas", "setsid", "chroot", "unshare", "strace", "watch", "flock", "su", "runuser", "nsenter",
                  "ltrace", "gdb", "script", "chrt", "taskset", "parallel", "proot", "fakeroot", "busybox", "toybox",
                  "run-parts", "systemd-run", "firejail", "bwrap", "eatmydata", "unbuffer", "catchsegv", "valgrind")
 }  # fmt: skip
 SHELLS = frozenset({"bash", "sh", "dash"})
 OTHER_SHELLS = frozenset({"zsh", "ksh", "mksh", "fish", "csh", "tcsh", "ash", "pwsh"})
-RUNNERS = frozenset({*WRAPPERS, *OPAQUE, *SHELLS, *OTHER_SHELLS, "xargs", "find", "eval", "trap"})
+COMMAND_RUNNERS = frozenset({*WRAPPERS, *OPAQUE_WRAPPERS, *SHELLS, *OTHER_SHELLS, "xargs", "find", "eval", "trap"})
 
 
-def unwrap_xargs(args: Sequence[Arg]) -> tuple[Callable[[Arg], tuple[Arg, ...]], Separator]:
-    """What xargs runs, given what it reads, and where it takes that apart."""
-    options, rest = _split(_XARGS, args)
-    use = read_use(_XARGS, options)
-    argv = rest or (literal("echo"),)
-    marks = use.values("-I")
-    separator = "NUL" if use.has("-0", "--null") else "blank"
-    if any(value.text != "\\n" for value in use.values("-d", "--delimiter")):
+def unwrap_xargs(args: Sequence[ExpandedArg]) -> tuple[Callable[[ExpandedArg], tuple[ExpandedArg, ...]], Separator]:
+    """Returns a function that builds the argv that xargs runs from its input, and the separator of that input."""
+    options, rest = _split_at_operand(_XARGS_SPEC, args)
+    use = parse_args(_XARGS_SPEC, options)
+    argv = rest or (literal_arg("echo"),)
+    marks = use.option_values("-I")
+    separator = "NUL" if use.has_option("-0", "--null") else "blank"
+    if any(value.text != "\\n" for value in use.option_values("-d", "--delimiter")):
         separator = "other"
     if not marks:
         return (lambda given: (*argv, given)), separator
     mark = marks[-1].text
     if not mark:
-        raise Unclear("what xargs replaces is unknown")
-    return (lambda given: tuple(_filled(arg, mark, given) for arg in argv)), separator
+        raise NotProvenSafe("xargs -I has a placeholder that is not known in advance")
+    return (lambda given: tuple(_replace_mark(arg, mark, given) for arg in argv)), separator
 
 
-def _filled(arg: Arg, mark: str, given: Arg) -> Arg:
+def _replace_mark(arg: ExpandedArg, mark: str, given: ExpandedArg) -> ExpandedArg:
     if arg.text is None or mark not in arg.text:
         return arg
-    return given if arg.text == mark else Arg(None, lead=arg.text.partition(mark)[0], shown=arg.shown)
+    return (
+        given
+        if arg.text == mark
+        else ExpandedArg(None, prefix=arg.text.partition(mark)[0], source_text=arg.source_text)
+    )
 
 
-def shell_text(args: Sequence[Arg]) -> tuple[str, tuple[Arg, ...]] | None:
-    """The script after `-c` and its arguments; None: this is no such call."""
+def parse_shell_script(args: Sequence[ExpandedArg]) -> tuple[str, tuple[ExpandedArg, ...]] | None:
+    """Returns the script of `sh -c` and its arguments, or None if the call has no `-c`."""
     if args and args[0].text in {"--version", "-n"}:
         return None
-    options, rest = _split(_SHELL, args)
-    if not read_use(_SHELL, options).has("-c"):
+    options, rest = _split_at_operand(_SHELL_SPEC, args)
+    if not parse_args(_SHELL_SPEC, options).has_option("-c"):
         return None
     if not rest or rest[0].text is None:
-        raise Unclear("the script for another shell is unknown")
+        raise NotProvenSafe("it runs a shell script that is not known in advance")
     return rest[0].text, rest[1:]
 
 
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 _LOCAL_URL = re.compile(r"^file:/*", re.IGNORECASE)
-_LETTERS = re.compile(r"^-[A-Za-z0-9]+")
+_SHORT_OPTIONS = re.compile(r"^-[A-Za-z0-9]+")
 _TRANSPORT = re.compile(r"^[A-Za-z0-9]+::")
-# Options by which all kinds of programs are told to run another one, or where to write.
-_TELLS = names(
+# Options of various programs that name a program to run or a file to write.
+_EXEC_OR_OUTPUT_OPTIONS = split_names(
     """--checkpoint-action --to-command --use-compress-program --rsh-command --exec --exec-path --pre
     --hostname-bin --upload-pack --receive-pack --open-files-in-pager --ext-diff --textconv --output
     --compress-program --html --pager --extcmd --config-env --toolexec --script-shell
     --eval --unzip-command --info-script --new-volume-script -exec -execdir -toolexec -vettool -ok -okdir -TT --plugin
     --require --import --loader --node-options --git-dir --work-tree --rsh --rsync-path --execute --use-askpass"""
 )
-_TELLS_IN_FULL = frozenset({"--rcfile", "--init-file"})  # bash takes no abbreviations
-# The letters that mean the same to one program.
-_LETTERS_THAT_TELL = {
+_UNABBREVIATED_OPTIONS = frozenset({"--rcfile", "--init-file"})  # bash accepts no abbreviations
+# Short options with that meaning, per program.
+_EXEC_OR_OUTPUT_LETTERS = {
     "tar": "IF", "rsync": "e", "ssh": "oF", "scp": "oSF", "sftp": "oSF", "man": "PH", "wget": "e", "tcpdump": "z",
     "git rebase": "x", "git difftool": "x",
 }  # fmt: skip
-_REACHING_OUT = frozenset({"fetch", "pull", "push", "clone", "ls-remote", "remote", "submodule"})
-# They run their words, or what they read, whichever words those are.
-_WORD_RUNNERS = RUNNERS | names(
+_GIT_REMOTE_VERBS = frozenset({"fetch", "pull", "push", "clone", "ls-remote", "remote", "submodule"})
+# Programs that run their arguments or their input as commands.
+_ARGUMENT_RUNNERS = COMMAND_RUNNERS | split_names(
     """ssh rsh mosh npx bunx pipx uvx screen expect at batch nix-shell alias coproc perf xvfb-run dbus-run-session
     faketime python python2 python3 perl ruby node php lua awk gawk mawk nawk osascript vim vi nvim ex emacs"""
 )
-_VERBS_THAT_RUN: dict[str, frozenset[str]] = {
-    "git": names("-c bisect submodule rebase filter-branch difftool"),
-    **dict.fromkeys(("docker", "podman", "nerdctl", "kubectl", "oc"), names("run exec debug compose")),
-    **dict.fromkeys(("uv", "poetry", "pipenv", "conda", "hatch", "pdm", "rye", "nix"), names("run shell develop")),
-    **dict.fromkeys(("npm", "yarn", "pnpm", "bun", "bundle", "deno"), names("exec x dlx")),
-    "tmux": names("new new-session new-window split-window run run-shell send-keys"),
+_RUNNING_VERBS: dict[str, frozenset[str]] = {
+    "git": split_names("-c bisect submodule rebase filter-branch difftool"),
+    **dict.fromkeys(("docker", "podman", "nerdctl", "kubectl", "oc"), split_names("run exec debug compose")),
+    **dict.fromkeys(
+        ("uv", "poetry", "pipenv", "conda", "hatch", "pdm", "rye", "nix"), split_names("run shell develop")
+    ),
+    **dict.fromkeys(("npm", "yarn", "pnpm", "bun", "bundle", "deno"), split_names("exec x dlx")),
+    "tmux": split_names("new new-session new-window split-window run run-shell send-keys"),
 }
 _SCHEDULERS = frozenset({"at", "batch"})
-_INTERPRETERS = SHELLS | OTHER_SHELLS | names("python python2 python3 perl ruby node php")
+_INTERPRETERS = SHELLS | OTHER_SHELLS | split_names("python python2 python3 perl ruby node php")
 
 
-def tells(name: str, words: Sequence[str], named: int) -> bool:
-    """Whether a word beyond the named ones tells the program to run another one, or where to write."""
+def has_exec_or_output_option(name: str, words: Sequence[str], named: int) -> bool:
+    """Returns whether a word after the first `named` ones names a program to run or a file to write."""
     verb = words[1] if name == "git" and len(words) > 1 else ""
-    letters = frozenset(_LETTERS_THAT_TELL.get(f"{name} {verb}".strip(), ""))
+    letters = frozenset(_EXEC_OR_OUTPUT_LETTERS.get(f"{name} {verb}".strip(), ""))
     further = words[named:]
-    if verb in _REACHING_OUT and any(_TRANSPORT.match(word) for word in further):
+    if verb in _GIT_REMOTE_VERBS and any(_TRANSPORT.match(word) for word in further):
         return True
-    return any(_is_telling(word) or not letters.isdisjoint(_letters(word)) for word in further)
+    return any(
+        _is_exec_or_output_option(word) or not letters.isdisjoint(_short_option_letters(word)) for word in further
+    )
 
 
-def _letters(word: str) -> str:
-    """The letters after one dash: options, the last of which may have the rest as its value."""
-    found = _LETTERS.match(word)
-    return found[0] if found else ""
+def _short_option_letters(word: str) -> str:
+    """Returns the letters after a single dash; the last option may take the rest of the word as its value."""
+    match = _SHORT_OPTIONS.match(word)
+    return match[0] if match else ""
 
 
-def _is_telling(word: str) -> bool:
-    """Whether a word is such an option, written out, abbreviated or with its value."""
+def _is_exec_or_output_option(word: str) -> bool:
+    """Returns whether a word is such an option: in full, abbreviated or with a value."""
     option = word.partition("=")[0]
     if not option.startswith("-") or len(option) < 3:
         return False
-    if option in _TELLS_IN_FULL:
+    if option in _UNABBREVIATED_OPTIONS:
         return True
-    return any(known == option or (len(option) > 4 and known.startswith(option)) for known in _TELLS)
+    return any(known == option or (len(option) > 4 and known.startswith(option)) for known in _EXEC_OR_OUTPUT_OPTIONS)
 
 
-def paths_in(word: str) -> Iterator[str]:
-    """What in a word may be a path: the word, what follows an equals sign, an at sign or an option's letters."""
+def candidate_paths(word: str) -> Iterator[str]:
+    """Yields the parts of a word that may be a path: the word, or the text after `=`, `@` or option letters."""
     if local := _LOCAL_URL.match(word):
         yield "/" + word[local.end() :]
     if _URL.match(word) or not word:
         return
     if not word.startswith("-"):
         yield word.removeprefix("@") or word
-    # How many of the letters are options, and where the value of the last one begins, only the program knows.
-    yield from (word[at:].removeprefix("@") for at in range(2, min(len(_letters(word)), 12) + 1) if word[at:])
+    # Only the program knows how many of the letters are options and where the value starts, so try every position.
+    yield from (
+        word[at:].removeprefix("@") for at in range(2, min(len(_short_option_letters(word)), 12) + 1) if word[at:]
+    )
     for piece in word.split(","):
         value = piece.partition("=")[2]
         if value and not _URL.match(value):
             yield value.lstrip("@<") or value
 
 
-def mentions(rule: Rule, text: str) -> bool:
-    """Whether a text holds the words of a rule, one after the other, as words."""
+def contains_rule_words(rule: PermissionRule, text: str) -> bool:
+    """Returns whether a string contains each word of a rule, in order and as a whole word."""
     at = 0
     for word in rule.words:
-        found = _as_word(word).search(text, at)
-        if not found:
+        match = _whole_word_pattern(word).search(text, at)
+        if not match:
             return False
-        at = found.end()
+        at = match.end()
     return True
 
 
 @lru_cache(maxsize=256)
-def _as_word(word: str) -> re.Pattern[str]:
+def _whole_word_pattern(word: str) -> re.Pattern[str]:
     return re.compile(rf"(?<![\w.-]){re.escape(word.rstrip('*') or word)}(?![\w.-])")
 
 
-def runs_its_words(name: str, words: Sequence[str]) -> bool:
-    """Whether what a program runs stands in its words, or may."""
-    verbs = _VERBS_THAT_RUN.get(name)
-    return name in _WORD_RUNNERS or (verbs is not None and not verbs.isdisjoint(words)) or tells(name, words, 1)
+def runs_its_arguments(name: str, words: Sequence[str]) -> bool:
+    """Returns whether a program runs, or may run, its arguments as a command."""
+    verbs = _RUNNING_VERBS.get(name)
+    return (
+        name in _ARGUMENT_RUNNERS
+        or (verbs is not None and not verbs.isdisjoint(words))
+        or has_exec_or_output_option(name, words, 1)
+    )
 
 
-def reads_commands(name: str, words: Sequence[str]) -> bool:
-    """Whether it is an interpreter that takes what it runs from its input."""
+def reads_commands_from_stdin(name: str, words: Sequence[str]) -> bool:
+    """Returns whether a call starts an interpreter that reads its script from standard input."""
     return name in _SCHEDULERS or (name in _INTERPRETERS and all(word.startswith("-") for word in words[1:]))
 
 
-def runs_anything(name: str) -> bool:
-    return name in SHELLS or name in OTHER_SHELLS or name in OPAQUE
+def runs_any_program(name: str) -> bool:
+    """Returns whether a program is a shell or an opaque wrapper."""
+    return name in SHELLS or name in OTHER_SHELLS or name in OPAQUE_WRAPPERS

@@ -1,1 +1,1 @@
-"""Sandboxes: the operating system's boundary around a command, built from a policy."""
+"""Sandboxes that confine a command with namespaces, Landlock and seccomp according to a policy."""

@@ -1,4 +1,4 @@
-"""bubblewrap: namespaces of one's own, a file system with holes where secrets are, and the warden inside."""
+"""The bubblewrap sandbox: new namespaces, a mount tree that hides secrets, and the sandbox init inside."""
 
 import os
 from collections.abc import Iterator
@@ -8,95 +8,104 @@ from typing import assert_never
 import msgspec
 
 from outrider.errors import ConfigurationError
-from outrider.processes.launch import Launch
+from outrider.processes.launch import LaunchRequest
 from outrider.processes.sandbox.init_args import (
-    DEVICES,
-    DOOR_PORT,
-    READING,
-    WRITING,
+    DEVICE_RIGHTS,
+    PROXY_PORT,
+    READ_RIGHTS,
+    WRITE_RIGHTS,
     Grants,
-    Locks,
+    KernelRestrictions,
+    build_init_argv,
+    build_ruleset,
+    landlock_version,
+    list_runtime_paths,
     outer_environment,
-    ruleset,
-    runtime,
-    version,
-    warden_argv,
 )
 from outrider.processes.sandbox.sandbox import (
     Access,
-    Hosts,
-    Policy,
-    Zones,
+    AccessZones,
+    ProxyNetwork,
+    SandboxPolicy,
     access_above,
     is_within,
     parent_of,
-    zones_of,
+    resolve_zones,
 )
-from outrider.processes.sandbox.seccomp import Freedom, filter_for, machine
+from outrider.processes.sandbox.seccomp import SyscallFilterOptions, build_filter, detect_architecture
 
-NAMESPACES = ("--unshare-user-try", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
-BEHAVIOUR = ("--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL")
-# New and empty for every command. What is in there outside belongs to other programs: sockets above all.
-FRESH = ("/tmp", "/var/tmp", "/run")
-# Parts of /run that programs are lost without: where names are asked for, and the whole system on NixOS.
-KEPT = ("/run/systemd/resolve/stub-resolv.conf", "/run/systemd/resolve/resolv.conf", "/run/current-system")
+NAMESPACE_OPTIONS = ("--unshare-user-try", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
+PROCESS_OPTIONS = ("--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL")
+# New and empty for every command: outside they contain files and sockets of other programs.
+FRESH_FOLDERS = ("/tmp", "/var/tmp", "/run")
+# Parts of /run that programs need: the DNS resolver configuration, and the whole system on NixOS.
+VISIBLE_RUN_PATHS = ("/run/systemd/resolve/stub-resolv.conf", "/run/systemd/resolve/resolv.conf", "/run/current-system")
 
 
-class Bubblewrap(msgspec.Struct, frozen=True):
-    """`starter` is what starts the program, see `detect.starter`."""
+class BubblewrapSandbox(msgspec.Struct, frozen=True):
+    """Runs commands under bubblewrap; `prefix` is the command that starts it, see `detect.bubblewrap_prefix`."""
 
     program: str
-    starter: tuple[str, ...] = ()
+    prefix: tuple[str, ...] = ()
     name: str = "bubblewrap"
     confines: bool = True
     gaps: tuple[str, ...] = ()
 
-    def wrap(self, launch: Launch, policy: Policy) -> Launch:
-        zones = zones_of(policy, (*runtime(), *filter(os.path.exists, KEPT)))
+    def wrap(self, launch: LaunchRequest, policy: SandboxPolicy) -> LaunchRequest:
+        """Returns a launch request for bubblewrap with mounts for the policy, and the sandbox init as its program."""
+        zones = resolve_zones(policy, (*list_runtime_paths(), *filter(os.path.exists, VISIBLE_RUN_PATHS)))
         if access_above(self.program, zones) == "writable":
-            raise ConfigurationError(f"{self.program} lies where commands may write; install bubblewrap elsewhere")
-        size = str(policy.bounds.temporary)
+            raise ConfigurationError(
+                f"sandboxed commands could change {self.program}; install bubblewrap in a system folder"
+            )
+        size = str(policy.limits.temporary)
         argv = (
-            *(*self.starter, self.program, *NAMESPACES, *BEHAVIOUR),
+            *(*self.prefix, self.program, *NAMESPACE_OPTIONS, *PROCESS_OPTIONS),
             *(() if policy.network == "on" else ("--unshare-net",)),
             *("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"),
             *("--size", size, "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
-            *_fresh_folders(policy, size),
-            *(word for mount in _mounts(zones) for word in mount),
+            *_fresh_folder_options(policy, size),
+            *(word for mount in _zone_mounts(zones) for word in mount),
             *("--chdir", str(launch.workdir), "--"),
-            *warden_argv(launch, policy.bounds, _locks(policy, zones), str(policy.workspace)),
+            *build_init_argv(launch, policy.limits, _build_restrictions(policy, zones), str(policy.workspace)),
         )
-        return Launch(argv, _environment(launch, policy), Path("/"), launch.limits)
+        return LaunchRequest(argv, _build_environment(launch, policy), Path("/"), launch.limits)
 
 
-def _fresh_folders(policy: Policy, size: str) -> Iterator[str]:
-    for folder in FRESH:
+def _fresh_folder_options(policy: SandboxPolicy, size: str) -> Iterator[str]:
+    for folder in FRESH_FOLDERS:
         if folder == "/tmp" and policy.temporary:
             yield from ("--bind", str(policy.temporary), folder)
         elif Path(folder).is_dir() and not Path(folder).is_symlink():
             yield from ("--size", size, "--perms", "1777", "--tmpfs", folder)
-    if isinstance(policy.network, Hosts):
-        yield from ("--ro-bind", str(policy.network.door), str(policy.network.door))
+    if isinstance(policy.network, ProxyNetwork):
+        yield from ("--ro-bind", str(policy.network.socket_path), str(policy.network.socket_path))
 
 
-def _mounts(zones: Zones) -> Iterator[tuple[str, ...]]:
-    pinned = _pinned(zones)
-    sockets: Zones = {path: "hidden" for path in _bound_sockets() if _access(path, zones) != "hidden"}
-    everything: Zones = {**pinned, **zones, **sockets}
+def _zone_mounts(zones: AccessZones) -> Iterator[tuple[str, ...]]:
+    """Yields bubblewrap options for each path whose access differs from that of its parent."""
+    pinned = _pinned_folders(zones)
+    sockets: AccessZones = {
+        path: "hidden" for path in _list_bound_sockets() if _inherited_access(path, zones) != "hidden"
+    }
+    everything: AccessZones = {**pinned, **zones, **sockets}
     for path in sorted(everything, key=lambda path: path.count("/")):
         access = everything[path]
-        above = _access(path, zones)
+        above = _inherited_access(path, zones)
         if access == above and path not in pinned:
             continue
-        yield _mount(path, access)
+        yield _mount_options(path, access)
 
 
-def _access(path: str, zones: Zones) -> Access:
-    """What holds for a path without a mount of its own."""
-    return access_above(path, zones) or ("hidden" if any(is_within(path, fresh) for fresh in FRESH) else "read-only")
+def _inherited_access(path: str, zones: AccessZones) -> Access:
+    """Returns the access of a path that has no mount itself."""
+    return access_above(path, zones) or (
+        "hidden" if any(is_within(path, folder) for folder in FRESH_FOLDERS) else "read-only"
+    )
 
 
-def _mount(path: str, access: Access) -> tuple[str, ...]:
+def _mount_options(path: str, access: Access) -> tuple[str, ...]:
+    """Returns the options that mount a path; a hidden folder becomes an empty read-only tmpfs."""
     match access:
         case "writable":
             return "--bind", path, path
@@ -110,9 +119,12 @@ def _mount(path: str, access: Access) -> tuple[str, ...]:
             assert_never(access)
 
 
-def _pinned(zones: Zones) -> Zones:
-    """Folders between a writable one and a stricter place in it: as mounts they cannot be renamed and replaced."""
-    pinned: Zones = {}
+def _pinned_folders(zones: AccessZones) -> AccessZones:
+    """Returns the folders between a writable zone and a stricter one inside it.
+
+    As mount points they cannot be renamed, so a command cannot replace the folder that contains a protected path.
+    """
+    pinned: AccessZones = {}
     for path, access in zones.items():
         if access != "writable" and access_above(path, zones) == "writable":
             folder = parent_of(path)
@@ -122,36 +134,38 @@ def _pinned(zones: Zones) -> Zones:
     return pinned
 
 
-def _bound_sockets() -> list[str]:
-    """Sockets in the file system that programs listen at now; a read-only mount keeps nobody from using one."""
+def _list_bound_sockets() -> list[str]:
+    """Returns the paths of listening Unix sockets. A read-only mount does not prevent connections to them."""
     try:
         with Path("/proc/net/unix").open(encoding="utf-8", errors="surrogateescape") as file:
             names = {line.split(maxsplit=7)[-1].rstrip("\n") for line in file}
     except OSError:
         return []
-    # What this user cannot even look at, its commands cannot reach either.
+    # A command cannot reach a socket that the user cannot see.
     return [os.path.realpath(name) for name in names if name.startswith("/") and os.path.exists(name)]  # noqa: PTH110
 
 
-def _locks(policy: Policy, zones: Zones) -> Locks:
-    architecture = machine()
+def _build_restrictions(policy: SandboxPolicy, zones: AccessZones) -> KernelRestrictions:
+    """Returns the seccomp filter and the Landlock ruleset, a second layer in addition to the mounts."""
+    architecture = detect_architecture()
     if architecture is None:
-        raise ConfigurationError("there is no filter of system calls for this machine yet")
-    grants: Grants = [(b"/", READING), (b"/dev", DEVICES)]
+        raise ConfigurationError("the sandbox supports only x86_64 and aarch64 machines")
+    grants: Grants = [(b"/", READ_RIGHTS), (b"/dev", DEVICE_RIGHTS)]
     writable = [path for path, access in zones.items() if access == "writable"]
-    grants += [(os.fsencode(path), WRITING) for path in (*writable, *FRESH, "/dev/shm")]
-    door = str(policy.network.door) if isinstance(policy.network, Hosts) else ""
-    return Locks(
-        seccomp=filter_for(architecture, Freedom()),
-        landlock=ruleset(grants, version(), network=True),
-        door=door,
+    grants += [(os.fsencode(path), WRITE_RIGHTS) for path in (*writable, *FRESH_FOLDERS, "/dev/shm")]
+    proxy_socket = str(policy.network.socket_path) if isinstance(policy.network, ProxyNetwork) else ""
+    return KernelRestrictions(
+        seccomp=build_filter(architecture, SyscallFilterOptions()),
+        landlock=build_ruleset(grants, landlock_version(), network=True),
+        proxy_socket=proxy_socket,
     )
 
 
-def _environment(launch: Launch, policy: Policy) -> dict[str, str]:
+def _build_environment(launch: LaunchRequest, policy: SandboxPolicy) -> dict[str, str]:
+    """Returns the environment of bubblewrap, with proxy variables if the network is a list of hosts."""
     environment = outer_environment(launch.environment) | {"TMPDIR": "/tmp"}
-    if isinstance(policy.network, Hosts):
-        address = f"http://127.0.0.1:{DOOR_PORT}"
+    if isinstance(policy.network, ProxyNetwork):
+        address = f"http://127.0.0.1:{PROXY_PORT}"
         names = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
         environment |= dict.fromkeys(names, address)
     return environment

@@ -1,14 +1,14 @@
-"""Where secrets and steering files usually lie, and the policy that follows from it."""
+"""The default sandbox policy: paths of secrets to hide, and workspace files to protect from changes."""
 
 import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from outrider.processes.sandbox.sandbox import Bounds, Network, Policy
+from outrider.processes.sandbox.sandbox import Network, SandboxLimits, SandboxPolicy
 
-# In the user's folder. Keys, tokens, cookies, mail, and the logins of agents.
-_SECRETS = """
+# In the home folder: keys, tokens, cookies, mail, and the credentials of other agents.
+_HOME_SECRETS = """
 .ssh .gnupg .pki .aws .azure .gcloud .config/gcloud .oci .aliyun .bluemix .config/doctl .config/hcloud .config/scw
 .kube .docker .config/containers .local/share/containers/auth.json .colima .lima .rd .minikube .terraform.d
 .terraformrc .vault-token .config/op .1password .password-store .local/share/keyrings .local/share/kwalletd
@@ -25,15 +25,15 @@ _SECRETS = """
 .authinfo.gpg
 """
 
-# Readable by the superuser even without any capability.
+# Root can read these files even without capabilities.
 _SYSTEM_SECRETS = """
 /etc/shadow /etc/shadow- /etc/gshadow /etc/gshadow- /etc/sudoers /etc/sudoers.d /etc/ssl/private /etc/krb5.keytab
 /etc/NetworkManager/system-connections /etc/wireguard /var/lib/docker /var/lib/containerd /var/lib/kubelet
 /var/spool/cron /var/mail /var/spool/mail /sys/kernel/debug /sys/kernel/tracing /sys/kernel/security /sys/fs/bpf
 """
 
-# In the workspace: what git, editors, agents and continuous integration obey.
-_STEERING = """
+# In the workspace: files that git, editors, agents and continuous integration read and execute.
+_PROTECTED_PATHS = """
 .git/config .git/config.worktree .git/hooks .git/modules .git/commondir .git/info .git/objects/info/alternates
 .gitmodules .gitattributes .githooks .husky .lefthook.yml lefthook.yml .pre-commit-config.yaml .vscode .idea .zed
 .fleet .devcontainer .cursor .cursorrules .windsurf .windsurfrules .kiro .roo .cline .clinerules .continue .claude
@@ -44,72 +44,74 @@ Jenkinsfile azure-pipelines.yml .envrc .direnv .mise.toml mise.toml .tool-versio
 """
 
 
-def secrets_of(home: Path) -> tuple[Path, ...]:
+def list_secret_paths(home: Path) -> tuple[Path, ...]:
+    """Returns the paths of secrets in the home folder and the system, which the default policy hides."""
     keys = tuple(Path("/etc/ssh").glob("ssh_host_*_key"))
-    return (*(home / name for name in _SECRETS.split()), *map(Path, _SYSTEM_SECRETS.split()), *keys)
+    return (*(home / name for name in _HOME_SECRETS.split()), *map(Path, _SYSTEM_SECRETS.split()), *keys)
 
 
-def steering_files(workspace: Path) -> tuple[Path, ...]:
-    """Also those that do not exist; whoever runs a command can ask afterwards whether it planted one."""
-    return tuple(workspace / name for name in _STEERING.split())
+def list_protected_paths(workspace: Path) -> tuple[Path, ...]:
+    """Returns the protected paths of a workspace, including missing ones, which a command must not create."""
+    return tuple(workspace / name for name in _PROTECTED_PATHS.split())
 
 
-def usual_policy(
+def default_policy(
     workspace: Path,
     *,
     writable: bool,
     home: Path,
     own_files: Iterable[Path] = (),
     network: Network = "off",
-    bounds: Bounds | None = None,
+    limits: SandboxLimits | None = None,
     temporary: Path | None = None,
-) -> Policy:
-    """`own_files` are Outrider's own data and configuration: they are hidden."""
-    return Policy(
+) -> SandboxPolicy:
+    """Builds the default policy; `own_files` (Outrider's data and configuration) are hidden."""
+    return SandboxPolicy(
         workspace=workspace,
         writable=writable,
-        read_only=steering_files(workspace),
-        hidden=(*secrets_of(home), *own_files),
+        read_only=list_protected_paths(workspace),
+        hidden=(*list_secret_paths(home), *own_files),
         temporary=temporary,
         network=network,
-        bounds=bounds or Bounds(),
+        limits=limits or SandboxLimits(),
     )
 
 
-def absent_places(policy: Policy) -> tuple[Path, ...]:
-    """Asked before a command starts: places that it must not change and that do not exist."""
+def find_absent_paths(policy: SandboxPolicy) -> tuple[Path, ...]:
+    """Returns the protected paths that do not exist before a command starts."""
     if not policy.writable:
         return ()
     return tuple(path for path in policy.read_only if not os.path.lexists(path))
 
 
-def remove_planted(absent: Iterable[Path], keep_in: Path) -> tuple[Path, ...]:
-    """Asked after it ended: which of them exist now. They are moved away, not deleted, so that nothing is lost."""
+def quarantine_planted(absent: Iterable[Path], quarantine: Path) -> tuple[Path, ...]:
+    """Moves protected paths that a command has created to the quarantine folder, and returns them."""
     planted = [path for path in absent if os.path.lexists(path)]
     for path in planted:
-        keep_in.mkdir(parents=True, exist_ok=True)
-        _move(path, keep_in)
+        quarantine.mkdir(parents=True, exist_ok=True)
+        _move_to_quarantine(path, quarantine)
     return tuple(planted)
 
 
-def _move(path: Path, keep_in: Path) -> None:
+def _move_to_quarantine(path: Path, quarantine: Path) -> None:
     try:
-        path.rename(_free_name(keep_in, path.name))
+        path.rename(_free_name(quarantine, path.name))
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        # On another disk it would have to be copied, whatever its size; under another name nobody obeys it.
+        # On another file system it would have to be copied. Renamed in place, no program reads it either.
         path.rename(_free_name(path.parent, f"{path.name}.planted"))
 
 
-def planted_words(planted: Iterable[Path], keep_in: Path) -> str:
-    """What is said of them to whoever ran the command."""
+def describe_planted(planted: Iterable[Path], quarantine: Path) -> str:
+    """Returns the note about quarantined files for the caller of the command."""
     names = ", ".join(str(path) for path in planted)
-    return f"not allowed here, and moved away (see {keep_in}): {names}" if names else ""
+    return f"the sandbox does not allow these files; moved away to {quarantine}: {names}" if names else ""
 
 
 def _free_name(folder: Path, name: str) -> Path:
-    count = 0
-    while os.path.lexists(place := folder / (f"{name}.{count}" if count else name)):
-        count += 1
-    return place
+    """Returns a path in the folder that does not exist yet; adds a number to the name if necessary."""
+    number = 0
+    while os.path.lexists(candidate := folder / (f"{name}.{number}" if number else name)):
+        number += 1
+    return candidate

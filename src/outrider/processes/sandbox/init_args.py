@@ -1,4 +1,4 @@
-"""What the warden is told: the command, its locks and its bounds, as one word of a command line."""
+"""Builds the command line of the sandbox init: the command, its restrictions and its limits in one encoded argument."""
 
 import ctypes
 import marshal
@@ -16,20 +16,22 @@ from typing import Any
 import msgspec
 
 from outrider.errors import ConfigurationError
-from outrider.processes.launch import Launch
-from outrider.processes.sandbox.sandbox import Bounds
+from outrider.processes.launch import LaunchRequest
+from outrider.processes.sandbox.sandbox import SandboxLimits
 
 Grants = list[tuple[bytes, int]]
 Ruleset = tuple[tuple[int, int, int], int, Grants]
 
 _CREATE_RULESET, _ASK_VERSION = 444, 1
-_FILE_RIGHTS_SINCE = {1: 13, 2: 14, 3: 15, 5: 16}  # version: how many rights to files it knows
+_FILE_RIGHTS_SINCE = {1: 13, 2: 14, 3: 15, 5: 16}  # Landlock version: number of file rights that it supports
 _TCP_SINCE = 4
-_BOTH = 0b11  # binding and connecting; abstract sockets and signals
+_BOTH_BITS = 0b11  # bind and connect; abstract sockets and signals
 SCOPES_SINCE = 6
 
 
-class Right(IntFlag):
+class LandlockRight(IntFlag):
+    """The access rights of Landlock to files (LANDLOCK_ACCESS_FS_*)."""
+
     EXECUTE = 1 << 0
     WRITE_FILE = 1 << 1
     READ_FILE = 1 << 2
@@ -46,104 +48,127 @@ class Right(IntFlag):
     DEVICE_CALLS = 1 << 15
 
 
-READING = int(Right.EXECUTE | Right.READ_FILE | Right.READ_DIR)
-WRITING = sum(right.value for right in Right if right is not Right.DEVICE_CALLS)  # to make devices has no name here
-DEVICES = int(Right.READ_FILE | Right.READ_DIR | Right.WRITE_FILE | Right.TRUNCATE | Right.DEVICE_CALLS)
+READ_RIGHTS = int(LandlockRight.EXECUTE | LandlockRight.READ_FILE | LandlockRight.READ_DIR)
+WRITE_RIGHTS = sum(
+    right.value for right in LandlockRight if right is not LandlockRight.DEVICE_CALLS
+)  # creating device files is not in LandlockRight
+DEVICE_RIGHTS = int(
+    LandlockRight.READ_FILE
+    | LandlockRight.READ_DIR
+    | LandlockRight.WRITE_FILE
+    | LandlockRight.TRUNCATE
+    | LandlockRight.DEVICE_CALLS
+)
 
 
 @cache
-def version() -> int:
-    """0 where there is no Landlock."""
+def landlock_version() -> int:
+    """Returns the Landlock version of the kernel, 0 if there is none."""
     if sys.platform != "linux":
         return 0
-    found = ctypes.CDLL(None, use_errno=True).syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _ASK_VERSION)
-    return max(0, found)
+    supported = ctypes.CDLL(None, use_errno=True).syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _ASK_VERSION)
+    return max(0, supported)
 
 
-def ruleset(grants: Grants, known: int, *, network: bool) -> Ruleset | None:
-    """As the warden takes it: what is handled, how long that is, what is granted. Without `network`, no TCP either."""
-    if known == 0:
+def build_ruleset(grants: Grants, supported_version: int, *, network: bool) -> Ruleset | None:
+    """Builds the ruleset for the init: handled rights, size of the attributes, and grants.
+
+    Without `network`, TCP is denied too.
+    """
+    if supported_version == 0:
         return None
-    rights = max(count for since, count in _FILE_RIGHTS_SINCE.items() if since <= known)
-    tcp = _BOTH if known >= _TCP_SINCE and not network else 0
-    scopes = _BOTH if known >= SCOPES_SINCE else 0
-    length = 8 * (1 + (known >= _TCP_SINCE) + (known >= SCOPES_SINCE))
+    rights = max(count for since, count in _FILE_RIGHTS_SINCE.items() if since <= supported_version)
+    tcp = _BOTH_BITS if supported_version >= _TCP_SINCE and not network else 0
+    scopes = _BOTH_BITS if supported_version >= SCOPES_SINCE else 0
+    length = 8 * (1 + (supported_version >= _TCP_SINCE) + (supported_version >= SCOPES_SINCE))
     return ((1 << rights) - 1, tcp, scopes), length, grants
 
 
-WARDEN = str(Path(__file__).with_name("init.py").resolve())
-DOOR_PORT = 8118
-# What steers the dynamic loader would steer bubblewrap and the warden too, which are not locked in yet.
-_LOADER = ("LD_", "GCONV_PATH", "GLIBC_TUNABLES", "MALLOC_")
-# Ways to programs outside: agents that hold keys, session buses, displays.
-_DOORS_OUTSIDE = """
+INIT_SCRIPT = str(Path(__file__).with_name("init.py").resolve())
+PROXY_PORT = 8118
+# Variables of the dynamic loader would also affect bubblewrap and the init, which run before the restrictions apply.
+_LOADER_PREFIXES = ("LD_", "GCONV_PATH", "GLIBC_TUNABLES", "MALLOC_")
+# Variables that point to programs outside the sandbox: key agents, session buses, displays.
+_OUTSIDE_SERVICE_VARIABLES = """
 SSH_AUTH_SOCK SSH_AGENT_PID GPG_AGENT_INFO DBUS_SESSION_BUS_ADDRESS DBUS_SYSTEM_BUS_ADDRESS XDG_RUNTIME_DIR
 DISPLAY WAYLAND_DISPLAY XAUTHORITY DOCKER_HOST CONTAINER_HOST TMUX STY
 """
 
 
-class Locks(msgspec.Struct, frozen=True, kw_only=True):
+class KernelRestrictions(msgspec.Struct, frozen=True, kw_only=True):
+    """The restrictions that the init applies to the command: a seccomp filter, a Landlock ruleset and capabilities."""
+
     seccomp: bytes
     landlock: Ruleset | None
     drop_capabilities: bool = False
-    door: str = ""
+    proxy_socket: str = ""
 
 
 @cache
-def interpreter() -> str:
-    """The plain interpreter, past any virtual environment."""
+def find_interpreter() -> str:
+    """Returns the real path of the interpreter, outside any virtual environment."""
     if not sys.executable:
-        raise ConfigurationError("a sandbox needs a Python interpreter, and this program does not know its own")
+        raise ConfigurationError("a sandbox needs a Python interpreter, but sys.executable is not set")
     return os.path.realpath(sys.executable)
 
 
 @cache
-def warden() -> str:
-    """Compiled, if it can be: to compile it anew for every command would take longer than all that it does."""
+def compile_init_script() -> str:
+    """Compiles the init script to bytecode if possible and returns its path. Compiling per command would be slow."""
     try:
-        compiled = Path(cache_from_source(WARDEN))
-        if not compiled.exists() or compiled.stat().st_mtime < Path(WARDEN).stat().st_mtime:
-            py_compile.compile(WARDEN, str(compiled), doraise=True)
+        compiled = Path(cache_from_source(INIT_SCRIPT))
+        if not compiled.exists() or compiled.stat().st_mtime < Path(INIT_SCRIPT).stat().st_mtime:
+            py_compile.compile(INIT_SCRIPT, str(compiled), doraise=True)
     except (OSError, NotImplementedError, py_compile.PyCompileError):
-        return WARDEN
+        return INIT_SCRIPT
     return str(compiled)
 
 
-def runtime() -> tuple[str, ...]:
-    """What the warden needs to see, and what the next engine will run: no command may change it."""
-    folders = (sys.base_prefix, sys.prefix, str(Path(WARDEN).parents[2]))
-    return tuple(dict.fromkeys((*map(os.path.realpath, folders), interpreter(), warden())))
+def list_runtime_paths() -> tuple[str, ...]:
+    """Returns the paths of the interpreter and of Outrider: visible in the sandbox, and never writable."""
+    folders = (sys.base_prefix, sys.prefix, str(Path(INIT_SCRIPT).parents[2]))
+    return tuple(dict.fromkeys((*map(os.path.realpath, folders), find_interpreter(), compile_init_script())))
 
 
-def warden_argv(launch: Launch, bounds: Bounds, locks: Locks, disk: str) -> tuple[str, ...]:
-    order: dict[str, Any] = {
-        "argv": [os.fsencode(word) for word in launch.argv],
-        "environment": {name: value for name, value in launch.environment.items() if name.startswith(_LOADER)},
-        "limits": _kernel_limits(bounds),
-        "bounds": msgspec.structs.asdict(bounds),
+def build_init_argv(
+    launch: LaunchRequest, limits: SandboxLimits, restrictions: KernelRestrictions, disk: str
+) -> tuple[str, ...]:
+    """Returns the command line of the init. The request is one base64 argument: the init reads no file or pipe."""
+    request: dict[str, Any] = {
+        "argv": [os.fsencode(argument) for argument in launch.argv],
+        "environment": {name: value for name, value in launch.environment.items() if name.startswith(_LOADER_PREFIXES)},
+        "limits": _kernel_limits(limits),
+        "sandbox_limits": msgspec.structs.asdict(limits),
         "disk": disk,
-        "seccomp": locks.seccomp,
-        "landlock": locks.landlock,
-        "drop_capabilities": locks.drop_capabilities,
-        "door": locks.door,
-        "port": DOOR_PORT,
+        "seccomp": restrictions.seccomp,
+        "landlock": restrictions.landlock,
+        "drop_capabilities": restrictions.drop_capabilities,
+        "proxy_socket": restrictions.proxy_socket,
+        "port": PROXY_PORT,
     }
-    return interpreter(), "-I", "-S", warden(), b2a_base64(marshal.dumps(order), newline=False).decode()
+    return (
+        find_interpreter(),
+        "-I",
+        "-S",
+        compile_init_script(),
+        b2a_base64(marshal.dumps(request), newline=False).decode(),
+    )
 
 
 def outer_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What is safe for the programs that build the sandbox; the rest reaches the command through the warden."""
-    dropped = _DOORS_OUTSIDE.split()
-    kept = (name for name in environment if not name.startswith(_LOADER) and name not in dropped)
-    return {name: environment[name] for name in kept}
+    """Returns the variables that are safe for bubblewrap and the init, which adds loader variables for the command."""
+    dropped = _OUTSIDE_SERVICE_VARIABLES.split()
+    passed = (name for name in environment if not name.startswith(_LOADER_PREFIXES) and name not in dropped)
+    return {name: environment[name] for name in passed}
 
 
-def _kernel_limits(bounds: Bounds) -> list[tuple[str, int]]:
+def _kernel_limits(limits: SandboxLimits) -> list[tuple[str, int]]:
+    """Returns the resource limits per process, as a list of RLIMIT name and value."""
     return [
-        # Not the address space: runtimes reserve far more of it than they ever use.
-        ("RLIMIT_DATA", bounds.memory),
-        ("RLIMIT_FSIZE", bounds.file_size),
-        ("RLIMIT_NOFILE", bounds.open_files),
-        ("RLIMIT_CPU", bounds.cpu_seconds),
+        # Not RLIMIT_AS: language runtimes reserve far more address space than they use.
+        ("RLIMIT_DATA", limits.memory),
+        ("RLIMIT_FSIZE", limits.file_size),
+        ("RLIMIT_NOFILE", limits.open_files),
+        ("RLIMIT_CPU", limits.cpu_seconds),
         ("RLIMIT_CORE", 0),
     ]

@@ -1,4 +1,4 @@
-"""Landlock: the kernel's list of what a process may open, as a second lock or, without bubblewrap, the only one."""
+"""The Landlock sandbox: the fallback if bubblewrap is not available."""
 
 import os
 from collections.abc import Iterator
@@ -7,77 +7,95 @@ from pathlib import Path
 import msgspec
 
 from outrider.errors import ConfigurationError
-from outrider.processes.launch import Launch
+from outrider.processes.launch import LaunchRequest
 from outrider.processes.sandbox.init_args import (
-    DEVICES,
-    READING,
-    WRITING,
-    Locks,
+    DEVICE_RIGHTS,
+    READ_RIGHTS,
+    WRITE_RIGHTS,
+    KernelRestrictions,
+    build_init_argv,
+    build_ruleset,
+    landlock_version,
+    list_runtime_paths,
     outer_environment,
-    ruleset,
-    runtime,
-    version,
-    warden_argv,
 )
-from outrider.processes.sandbox.sandbox import Access, Hosts, Policy, Zones, access_above, is_within, zones_of
-from outrider.processes.sandbox.seccomp import Freedom, filter_for, machine
+from outrider.processes.sandbox.sandbox import (
+    Access,
+    AccessZones,
+    ProxyNetwork,
+    SandboxPolicy,
+    access_above,
+    is_within,
+    resolve_zones,
+)
+from outrider.processes.sandbox.seccomp import SyscallFilterOptions, build_filter, detect_architecture
 
-_PLAIN_DEVICES = "null zero full random urandom tty ptmx pts"
-_NEVER_SHOWN: Zones = dict.fromkeys(("/dev", "/run", "/tmp", "/var/tmp"), "hidden")
-_RIGHTS: dict[Access, int] = {"read-only": READING, "writable": WRITING, "hidden": 0}
+_DEVICE_NAMES = "null zero full random urandom tty ptmx pts"
+_ALWAYS_HIDDEN: AccessZones = dict.fromkeys(("/dev", "/run", "/tmp", "/var/tmp"), "hidden")
+_RIGHTS: dict[Access, int] = {"read-only": READ_RIGHTS, "writable": WRITE_RIGHTS, "hidden": 0}
 
 
-class Landlock(msgspec.Struct, frozen=True):
-    """The fallback: without namespaces, /tmp and /run are those of all; they are refused, and `temporary` stands in."""
+class LandlockSandbox(msgspec.Struct, frozen=True):
+    """Confines commands with Landlock and seccomp, without namespaces.
+
+    /tmp and /run are shared with other programs here, so they are hidden; `temporary` replaces /tmp.
+    """
 
     temporary: Path
     name: str = "landlock"
     confines: bool = True
     gaps: tuple[str, ...] = (
-        "hidden and protected files inside a folder that is writable can be read and changed",
-        "with a writable workspace, modes and times of the user's other files can be changed",
-        "commands see the names of other processes",
-        "shared memory in /dev/shm is refused, and with it the locks of Python's multiprocessing",
-        "no sockets at all unless the network is on, and then also those of local programs",
+        "commands can read and change hidden and protected files inside a writable folder",
+        "with a writable workspace, commands can change modes and times of the user's other files",
+        "commands can list other processes",
+        "shared memory in /dev/shm is denied, which breaks the locks of Python's multiprocessing",
+        "sockets are denied unless the network is on; then commands can also connect to local programs",
     )
 
-    def wrap(self, launch: Launch, policy: Policy) -> Launch:
-        architecture = machine()
-        if isinstance(policy.network, Hosts) or architecture is None:
-            raise ConfigurationError("only bubblewrap can let single hosts through; allow the network or go without")
+    def wrap(self, launch: LaunchRequest, policy: SandboxPolicy) -> LaunchRequest:
+        """Returns a launch request for the sandbox init with a ruleset for the policy. Raises ConfigurationError."""
+        architecture = detect_architecture()
+        if isinstance(policy.network, ProxyNetwork) or architecture is None:
+            raise ConfigurationError(
+                "allowing single hosts needs bubblewrap; install it, or switch the network on or off completely"
+            )
         scratch = str((policy.temporary or self.temporary).resolve())
-        zones: Zones = {**_NEVER_SHOWN, **zones_of(policy, runtime()), scratch: "writable"}
-        grants = [(os.fsencode(path), _RIGHTS[access]) for path, access in granted("/", "read-only", zones)]
-        grants += [(os.fsencode(path), DEVICES) for path in map("/dev/{}".format, _PLAIN_DEVICES.split())]
-        online = policy.network == "on"
-        locks = Locks(
-            seccomp=filter_for(architecture, Freedom(namespaces=False, sockets=online, metadata=policy.writable)),
-            landlock=ruleset(grants, version(), network=online),
+        zones: AccessZones = {**_ALWAYS_HIDDEN, **resolve_zones(policy, list_runtime_paths()), scratch: "writable"}
+        grants = [(os.fsencode(path), _RIGHTS[access]) for path, access in list_grants("/", "read-only", zones)]
+        grants += [(os.fsencode(path), DEVICE_RIGHTS) for path in map("/dev/{}".format, _DEVICE_NAMES.split())]
+        network = policy.network == "on"
+        restrictions = KernelRestrictions(
+            seccomp=build_filter(
+                architecture, SyscallFilterOptions(namespaces=False, sockets=network, metadata=policy.writable)
+            ),
+            landlock=build_ruleset(grants, landlock_version(), network=network),
             drop_capabilities=True,
         )
         environment = outer_environment(launch.environment) | {"TMPDIR": scratch}
-        argv = warden_argv(launch, policy.bounds, locks, str(policy.workspace))
-        return Launch(argv, environment, launch.workdir, launch.limits)
+        argv = build_init_argv(launch, policy.limits, restrictions, str(policy.workspace))
+        return LaunchRequest(argv, environment, launch.workdir, launch.limits)
 
 
-def granted(folder: str, access: Access, zones: Zones) -> Iterator[tuple[str, Access]]:
-    """Rights only grow on the way down, so a folder with a stricter place in it is granted entry by entry."""
+def list_grants(folder: str, access: Access, zones: AccessZones) -> Iterator[tuple[str, Access]]:
+    """Yields the paths to grant. Landlock cannot revoke a right below a granted folder, so a folder with a hidden path
+    inside is granted entry by entry."""
     below = [path for path in zones if path != folder and is_within(path, folder)]
     if access == "hidden":
-        heads = [path for path in below if access_above(path, zones) in ("hidden", None)]
-        for path in heads:
-            yield from granted(path, zones[path], zones)
+        topmost = [path for path in below if access_above(path, zones) in ("hidden", None)]
+        for path in topmost:
+            yield from list_grants(path, zones[path], zones)
     elif access == "writable" or not any(zones[path] == "hidden" for path in below):
         yield folder, access
         for path in below:
             if zones[path] == "writable":
                 yield path, "writable"
     else:
-        for entry in _entries(folder):
-            yield from granted(entry, zones.get(entry, access), zones)
+        for entry in _list_entries(folder):
+            yield from list_grants(entry, zones.get(entry, access), zones)
 
 
-def _entries(folder: str) -> list[str]:
+def _list_entries(folder: str) -> list[str]:
+    """Returns the paths of the entries of a folder; an empty list on an error."""
     try:
         with os.scandir(folder) as found:
             return [entry.path for entry in found if not entry.is_symlink()]

@@ -1,9 +1,9 @@
-"""The doorman: the only way out of a sandbox whose network is a list of hosts, and it asks for names.
+"""The HTTP proxy of a sandbox whose network is limited to a list of hosts.
 
-A confined command has a network of its own with nothing in it but a listening socket, which the warden hands out to the
-doorman. To programs inside it is a proxy; they learn of it by the usual variables. Names are resolved out here,
-and what was judged is what is reached. It judges the name that is asked for: which site answers behind a shared
-address, and what is said there, it cannot see.
+The sandbox has its own network namespace with one listening socket, which the sandbox init sends to this proxy.
+Programs inside find the proxy through the usual variables (`http_proxy`, …). The proxy resolves names itself and
+connects to the address that it has checked. It checks only the requested host name: it cannot see which site answers
+behind a shared address, nor the content of a TLS connection.
 """
 
 import asyncio
@@ -16,39 +16,43 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from outrider.processes.sandbox.sandbox import Hosts
+from outrider.processes.sandbox.sandbox import ProxyNetwork
 
-PATIENCE = 30.0  # seconds for the request, and for the host to be reached
-LONGEST_HEAD = 65_536
-PIECE = 65_536
-_USUAL_PORTS = (80, 443)
+REQUEST_TIMEOUT = 30.0  # for reading the request, resolving the name and connecting
+MAX_HEAD_BYTES = 65_536
+CHUNK_BYTES = 65_536
+_DEFAULT_PORTS = (80, 443)
 
 
-class Refused(Exception):
-    """Its text goes to the program inside."""
+class ProxyRefusal(Exception):
+    """The proxy rejects a request; the message is sent to the program inside the sandbox."""
 
 
 class ProxyRequest(NamedTuple):
-    """`opening` is what the host must be told first."""
+    """A parsed proxy request; `head` is sent to the host first."""
 
     host: str
     port: int
-    opening: bytes
+    head: bytes
     tunnel: bool
 
 
-class Rules:
+class HostRules:
+    """Matches hosts and ports against an allow-list such as `example.org`, `*.example.org:8443`."""
+
     def __init__(self, hosts: Sequence[str]) -> None:
-        self._rules = [self._parse(host) for host in hosts]
+        self._rules = [self._parse_rule(host) for host in hosts]
 
     @staticmethod
-    def _parse(rule: str) -> tuple[str, tuple[int, ...]]:
+    def _parse_rule(rule: str) -> tuple[str, tuple[int, ...]]:
+        """Parses a rule into a host name and a list of ports."""
         name, colon, port = rule.lower().rpartition(":")
         if colon and port.isdecimal() and (":" not in name or name.endswith("]")):
             return name.strip("[]").rstrip("."), (int(port),)
-        return rule.lower().strip("[]").rstrip("."), _USUAL_PORTS
+        return rule.lower().strip("[]").rstrip("."), _DEFAULT_PORTS
 
-    def allow(self, host: str, port: int) -> bool:
+    def allows(self, host: str, port: int) -> bool:
+        """Returns whether a rule matches the host and port."""
         host = host.lower().strip("[]").rstrip(".")
         return any(
             port in ports and (host == name or (name.startswith("*.") and host.endswith(name[1:])))
@@ -56,43 +60,42 @@ class Rules:
         )
 
 
-class ProxyConnection:
-    def __init__(self, rules: Rules) -> None:
-        self._rules = rules
-
-    async def serve(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            reader, writer = await asyncio.open_connection(sock=connection, limit=LONGEST_HEAD)
-            try:
-                await self._serve(reader, writer)
-            except (Refused, TimeoutError, ValueError, EOFError, asyncio.LimitOverrunError) as error:
-                text = f"outrider: {error or 'no answer in time'}\n".encode()
-                writer.write(
-                    b"HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(text) + text
-                )
-            finally:
-                await _close(writer)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async with asyncio.timeout(PATIENCE):
-            wish = parse_wish(await reader.readuntil(b"\r\n\r\n"))
-            if not self._rules.allow(wish.host, wish.port):
-                raise Refused(f"the sandbox does not let {wish.host}:{wish.port} through")
-            address = await resolve(wish.host, wish.port)
-            there_reader, there = await asyncio.open_connection(address, wish.port)
+async def _serve_connection(connection: socket.socket, rules: HostRules) -> None:
+    """Serves one proxy connection; a rejected or invalid request gets a 403 response with the reason."""
+    with contextlib.suppress(OSError):
+        reader, writer = await asyncio.open_connection(sock=connection, limit=MAX_HEAD_BYTES)
         try:
-            if wish.tunnel:
-                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            there.write(wish.opening)
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(_pump(reader, there))
-                tasks.create_task(_pump(there_reader, writer))
+            await _forward(reader, writer, rules)
+        except (ProxyRefusal, TimeoutError, ValueError, EOFError, asyncio.LimitOverrunError) as error:
+            text = f"outrider: {error or 'the host did not answer in time'}\n".encode()
+            writer.write(
+                b"HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(text) + text
+            )
         finally:
-            await _close(there)
+            await _close_writer(writer)
 
 
-def parse_wish(head: bytes) -> ProxyRequest:
-    """CONNECT, or a request with the whole address; anything else raises."""
+async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rules: HostRules) -> None:
+    """Parses one request, connects to its host if a rule allows it, and copies both streams until they end."""
+    async with asyncio.timeout(REQUEST_TIMEOUT):
+        request = parse_proxy_request(await reader.readuntil(b"\r\n\r\n"))
+        if not rules.allows(request.host, request.port):
+            raise ProxyRefusal(f"the sandbox does not allow connections to {request.host}:{request.port}")
+        address = await resolve_host(request.host, request.port)
+        upstream_reader, upstream = await asyncio.open_connection(address, request.port)
+    try:
+        if request.tunnel:
+            writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        upstream.write(request.head)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(_copy_stream(reader, upstream))
+            tasks.create_task(_copy_stream(upstream_reader, writer))
+    finally:
+        await _close_writer(upstream)
+
+
+def parse_proxy_request(head: bytes) -> ProxyRequest:
+    """Parses a CONNECT request or a request with an absolute http:// URL; raises for anything else."""
     first, *lines = head.decode("latin-1").split("\r\n")
     method, target, version = first.split(" ")
     if method == "CONNECT":
@@ -100,32 +103,45 @@ def parse_wish(head: bytes) -> ProxyRequest:
         return ProxyRequest(host.strip("[]"), int(port), b"", tunnel=True)
     address = urlsplit(target)
     if address.scheme != "http" or not address.hostname:
-        raise Refused("ask with CONNECT or with a whole http:// address")
-    # The host is the one that was judged, whatever else the request says; and one request is all.
-    kept = [line for line in lines if line and line.partition(":")[0].lower() not in _REPLACED]
+        raise ProxyRefusal("the sandbox proxy accepts only CONNECT requests and absolute http:// URLs")
+    # Send the checked host, not the one in the request's headers, and close after one request: a second request on the
+    # same connection could name another host.
+    headers = [line for line in lines if line and line.partition(":")[0].lower() not in _REPLACED_HEADERS]
     path = (address.path or "/") + (f"?{address.query}" if address.query else "")
-    opening = [f"{method} {path} {version}", f"Host: {address.netloc.rpartition('@')[2]}", "Connection: close", *kept]
+    rewritten = [
+        f"{method} {path} {version}",
+        f"Host: {address.netloc.rpartition('@')[2]}",
+        "Connection: close",
+        *headers,
+    ]
     return ProxyRequest(
-        address.hostname, address.port or 80, "\r\n".join([*opening, "", ""]).encode("latin-1"), tunnel=False
+        address.hostname, address.port or 80, "\r\n".join([*rewritten, "", ""]).encode("latin-1"), tunnel=False
     )
 
 
-_REPLACED = {"host", "connection", "proxy-connection", "proxy-authorization", "keep-alive", "upgrade"}
+_REPLACED_HEADERS = {"host", "connection", "proxy-connection", "proxy-authorization", "keep-alive", "upgrade"}
 
 
-async def resolve(host: str, port: int) -> str:
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return choose(host, [str(address[0]) for _, _, _, _, address in found])
+async def resolve_host(host: str, port: int) -> str:
+    """Resolves a host name and returns an address that may be used."""
+    resolved = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return choose_address(host, [str(address[0]) for _, _, _, _, address in resolved])
 
 
-def choose(host: str, addresses: Sequence[str]) -> str:
-    """A name must not lead back to this machine or to its cloud's own services; an address may, if a rule names it."""
-    literal = host == "localhost" or _is_address(host)
+def choose_address(host: str, addresses: Sequence[str]) -> str:
+    """Returns an address to connect to.
+
+    A name must not resolve to this machine or to link-local services such as cloud metadata. A literal address may,
+    because a rule must name it.
+    """
+    is_literal = host == "localhost" or _is_address(host)
     for address in addresses:
-        seen = ipaddress.ip_address(address.partition("%")[0])
-        if literal or not (seen.is_loopback or seen.is_link_local or seen.is_multicast or seen.is_unspecified):
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+        if is_literal or not (
+            parsed.is_loopback or parsed.is_link_local or parsed.is_multicast or parsed.is_unspecified
+        ):
             return address
-    raise Refused(f"{host} leads back to this machine")
+    raise ProxyRefusal(f"{host} resolves to an address of this machine or its local network")
 
 
 def _is_address(host: str) -> bool:
@@ -136,98 +152,104 @@ def _is_address(host: str) -> bool:
     return True
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _copy_stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Copies a stream until its end and then closes the writing side."""
     with contextlib.suppress(OSError):
-        while piece := await reader.read(PIECE):
-            writer.write(piece)
+        while chunk := await reader.read(CHUNK_BYTES):
+            writer.write(chunk)
             await writer.drain()
         if writer.can_write_eof():
             writer.write_eof()
 
 
-async def _close(writer: asyncio.StreamWriter) -> None:
+async def _close_writer(writer: asyncio.StreamWriter) -> None:
     writer.close()
     with contextlib.suppress(OSError, asyncio.CancelledError):
         await writer.wait_closed()
 
 
-SANDBOXES = 256
-GUESTS = 256
-AGAIN = 0.1  # seconds
+MAX_SANDBOXES = 256
+MAX_CONNECTIONS = 256
+ACCEPT_RETRY_SECONDS = 0.1
 
 
 @contextlib.asynccontextmanager
-async def open_proxy(hosts: Sequence[str]) -> AsyncGenerator[Hosts]:
-    """A network for policies, for as long as commands run under them.
+async def open_proxy(hosts: Sequence[str]) -> AsyncGenerator[ProxyNetwork]:
+    """Runs a proxy for the given hosts and yields the network for a SandboxPolicy.
 
-    A host is a name, or `*.name` for all below it, with `:port` or without, which means 80 and 443."""
-    with tempfile.TemporaryDirectory(prefix="outrider-door-") as folder, socket.socket(socket.AF_UNIX) as door:
+    A host is a name or `*.name` for its subdomains, optionally with `:port`; the default ports are 80 and 443.
+    """
+    with tempfile.TemporaryDirectory(prefix="outrider-door-") as folder, socket.socket(socket.AF_UNIX) as listener:
         path = Path(folder, "door")
-        door.bind(str(path))
-        door.listen(SANDBOXES)
-        door.settimeout(0)
-        # No group: it would wrap what the caller raises.
-        serving = asyncio.create_task(_receive_sandboxes(door, Rules(hosts)))
+        listener.bind(str(path))
+        listener.listen(MAX_SANDBOXES)
+        listener.settimeout(0)
+        # Not a TaskGroup: it would wrap the caller's exceptions in an ExceptionGroup.
+        serving = asyncio.create_task(_accept_sandboxes(listener, HostRules(hosts)))
         try:
-            yield Hosts(path)
+            yield ProxyNetwork(path)
         finally:
             serving.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await serving
 
 
-async def _receive_sandboxes(door: socket.socket, rules: Rules) -> None:
-    room = asyncio.Semaphore(SANDBOXES)
+async def _accept_sandboxes(listener: socket.socket, rules: HostRules) -> None:
+    """Accepts connections of sandbox inits and serves each in a task, up to MAX_SANDBOXES."""
+    slots = asyncio.Semaphore(MAX_SANDBOXES)
     async with asyncio.TaskGroup() as tasks:
         while True:
-            await room.acquire()
-            line = await _accept(door)
-            if line is None:  # too many open files: it passes
-                room.release()
-                await asyncio.sleep(AGAIN)
+            await slots.acquire()
+            connection = await _accept_socket(listener)
+            if connection is None:  # too many open files: retry later
+                slots.release()
+                await asyncio.sleep(ACCEPT_RETRY_SECONDS)
                 continue
-            tasks.create_task(_serve_sandbox(line, rules)).add_done_callback(lambda _: room.release())
+            tasks.create_task(_serve_sandbox(connection, rules)).add_done_callback(lambda _: slots.release())
 
 
-async def _serve_sandbox(line: socket.socket, rules: Rules) -> None:
-    """Until the warden, and so the line to it, ends. What else the command sends here leads nowhere new."""
-    with line, contextlib.suppress(OSError, ValueError):
-        await _readable(line)
-        _, descriptors, _, _ = socket.recv_fds(line, 1, 1)
+async def _serve_sandbox(connection: socket.socket, rules: HostRules) -> None:
+    """Serves one sandbox until its init exits and the connection closes. Further messages are ignored."""
+    with connection, contextlib.suppress(OSError, ValueError):
+        await _wait_readable(connection)
+        _, descriptors, _, _ = socket.recv_fds(connection, 1, 1)
         if not descriptors:
             return
-        with socket.socket(fileno=descriptors[0]) as entrance:
-            entrance.settimeout(0)
-            line.send(b"+")
+        with socket.socket(fileno=descriptors[0]) as sandbox_listener:
+            sandbox_listener.settimeout(0)
+            connection.send(b"+")
             async with asyncio.TaskGroup() as tasks:
-                welcoming = tasks.create_task(_welcome(entrance, rules))
-                await _readable(line)
-                welcoming.cancel()
+                accepting = tasks.create_task(_accept_connections(sandbox_listener, rules))
+                await _wait_readable(connection)
+                accepting.cancel()
 
 
-async def _welcome(entrance: socket.socket, rules: Rules) -> None:
-    room = asyncio.Semaphore(GUESTS)
+async def _accept_connections(sandbox_listener: socket.socket, rules: HostRules) -> None:
+    """Accepts proxy connections from inside a sandbox, up to MAX_CONNECTIONS at a time."""
+    slots = asyncio.Semaphore(MAX_CONNECTIONS)
     async with asyncio.TaskGroup() as tasks:
         while True:
-            await room.acquire()
-            connection = await _accept(entrance)
+            await slots.acquire()
+            connection = await _accept_socket(sandbox_listener)
             if connection is None:
                 return
-            tasks.create_task(ProxyConnection(rules).serve(connection)).add_done_callback(lambda _: room.release())
+            tasks.create_task(_serve_connection(connection, rules)).add_done_callback(lambda _: slots.release())
 
 
-async def _accept(listening: socket.socket) -> socket.socket | None:
+async def _accept_socket(listening: socket.socket) -> socket.socket | None:
+    """Accepts a connection; returns None on an error."""
     try:
         return (await asyncio.get_running_loop().sock_accept(listening))[0]
     except OSError:
         return None
 
 
-async def _readable(line: socket.socket) -> None:
+async def _wait_readable(connection: socket.socket) -> None:
+    """Waits until a socket is readable or closed, without reading from it."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(line, lambda: ready.done() or ready.set_result(None))
+    loop.add_reader(connection, lambda: ready.done() or ready.set_result(None))
     try:
         await ready
     finally:
-        loop.remove_reader(line)
+        loop.remove_reader(connection)

@@ -1,4 +1,4 @@
-"""The contract of a sandbox: it turns a launch into one that the operating system confines."""
+"""The sandbox contract: a policy, and a protocol that wraps a launch request so that the command is confined."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -7,38 +7,39 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from outrider.processes.launch import Launch
+from outrider.processes.launch import LaunchRequest
 
 Access = Literal["writable", "read-only", "hidden"]
 GIB = 1 << 30
 
 
-class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What a command may use at most, with everything that it starts unless said otherwise. Sizes in bytes."""
+class SandboxLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Resource limits of a command and its descendants together, unless a comment says otherwise. Sizes in bytes."""
 
     memory: int = 8 * GIB
-    processes: int = 1024  # threads count as well
-    file_size: int = 8 * GIB  # one file
+    processes: int = 1024  # including threads
+    file_size: int = 8 * GIB  # per file
     disk: int = 16 * GIB  # growth of the workspace's file system while the command runs
-    temporary: int = 2 * GIB  # each of the folders that vanish with the command
-    open_files: int = 4096  # one process
-    cpu_seconds: int = 3600  # one process
+    temporary: int = 2 * GIB  # per temporary folder
+    open_files: int = 4096  # per process
+    cpu_seconds: int = 3600  # per process
     seconds: float = 24 * 3600
 
 
-class Hosts(msgspec.Struct, frozen=True):
-    """Only what the doorman lets through: it listens at `door`, a socket in the file system, and knows the names."""
+class ProxyNetwork(msgspec.Struct, frozen=True):
+    """Network access only through a filtering proxy, which listens on a Unix socket."""
 
-    door: Path
-
-
-Network = Literal["off", "on"] | Hosts
+    socket_path: Path
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """Of two paths, the deeper one counts; of two words about one path, the stricter.
+Network = Literal["off", "on"] | ProxyNetwork
 
-    What no path covers is readable; folders for temporary and run-time files are new, and the command's own.
+
+class SandboxPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Which paths a command can read and write, its network access and its limits.
+
+    The entry for the deepest path applies; of two entries for the same path, the stricter one. All other paths are
+    readable, except /tmp, /var/tmp and /run, which are new and empty for the command.
     """
 
     workspace: Path
@@ -46,11 +47,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     also_writable: tuple[Path, ...] = ()
     read_only: tuple[Path, ...] = ()
     hidden: tuple[Path, ...] = ()
-    temporary: Path | None = None  # shown as /tmp, and kept; without it /tmp is new for every command
+    temporary: Path | None = None  # mounted as /tmp and persistent; without it /tmp is new for every command
     network: Network = "off"
-    bounds: Bounds = Bounds()
+    limits: SandboxLimits = SandboxLimits()
 
-    def places(self) -> Iterator[tuple[Path, Access]]:
+    def path_access(self) -> Iterator[tuple[Path, Access]]:
+        """Yields each path of the policy with its access."""
         groups: tuple[tuple[Access, tuple[Path, ...]], ...] = (
             ("writable" if self.writable else "read-only", (self.workspace,)),
             ("writable", self.also_writable),
@@ -63,7 +65,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sandbox(Protocol):
-    """`gaps` says in plain words what this sandbox cannot hold back; `confines` is False for none at all."""
+    """Confines commands with the means of the operating system.
+
+    `gaps` describes what this sandbox cannot prevent; `confines` is False if there is no sandbox.
+    """
 
     @property
     def name(self) -> str: ...
@@ -74,13 +79,16 @@ class Sandbox(Protocol):
     @property
     def gaps(self) -> tuple[str, ...]: ...
 
-    def wrap(self, launch: Launch, policy: Policy) -> Launch:
-        """Raises ConfigurationError for a policy that this sandbox cannot keep."""
+    def wrap(self, launch: LaunchRequest, policy: SandboxPolicy) -> LaunchRequest:
+        """Returns a launch request that starts the command confined.
+
+        Raises ConfigurationError for a policy that this sandbox cannot enforce.
+        """
         ...
 
 
 class NoSandbox(msgspec.Struct, frozen=True):
-    """Modes in which nobody is asked must not run commands here."""
+    """Runs commands unconfined. Modes without approval prompts must not run commands with it."""
 
     reason: str
     remedy: str
@@ -91,40 +99,45 @@ class NoSandbox(msgspec.Struct, frozen=True):
     def gaps(self) -> tuple[str, ...]:
         return (f"nothing confines commands: {self.reason}. {self.remedy}",)
 
-    def wrap(self, launch: Launch, policy: Policy) -> Launch:
+    def wrap(self, launch: LaunchRequest, policy: SandboxPolicy) -> LaunchRequest:
         return launch
 
 
 _STRICTNESS: dict[Access, int] = {"writable": 0, "read-only": 1, "hidden": 2}
 
-Zones = dict[str, Access]
+AccessZones = dict[str, Access]
 
 
-def zones_of(policy: Policy, shown: Iterable[str] = ()) -> Zones:
-    """Only what exists and can be reached. `shown` is what the sandbox itself needs: never hidden, never writable."""
-    zones: Zones = {}
+def resolve_zones(policy: SandboxPolicy, runtime_paths: Iterable[str] = ()) -> AccessZones:
+    """Resolves the existing paths of a policy to their access, parents first.
+
+    `runtime_paths` are needed by the sandbox itself: they are never hidden and never writable.
+    """
+    zones: AccessZones = {}
     hidden = [real for path in policy.hidden if (real := real_path(path))]
     workspace = real_path(policy.workspace) or ""
-    for path, access in policy.places():
+    for path, access in policy.path_access():
         real = real_path(path)
-        if not real or (access == "read-only" and _leads_to_secrets(real, workspace, hidden)):
+        if not real or (access == "read-only" and _exposes_hidden(real, workspace, hidden)):
             continue
         if _STRICTNESS[access] >= _STRICTNESS.get(zones.get(real, "writable"), 0):
             zones[real] = access
-    for path in shown:
+    for path in runtime_paths:
         zones[path] = "read-only"
     return dict(sorted(zones.items(), key=lambda zone: zone[0].count("/") if zone[0] != "/" else 0))
 
 
-def _leads_to_secrets(real: str, workspace: str, hidden: Iterable[str]) -> bool:
-    """A file of the workspace that is to be kept from changes may be a link, and must not bring into view what is
-    hidden: the deeper one would count."""
+def _exposes_hidden(real: str, workspace: str, hidden: Iterable[str]) -> bool:
+    """Returns whether a read-only entry is a link from the workspace into a hidden folder.
+
+    Such an entry would make the hidden file readable, because the entry for the deeper path applies.
+    """
     return not is_within(real, workspace) and any(is_within(real, secret) for secret in hidden)
 
 
 def real_path(path: Path) -> str | None:
-    """None for what does not exist, or lies where the user cannot go and so no command can."""
-    if not os.access(path, os.F_OK):  # one call, where the walk below makes one for every folder on the way
+    """Resolves links; returns None if the path does not exist or the user cannot reach it."""
+    if not os.access(path, os.F_OK):  # one system call; realpath makes one per folder
         return None
     try:
         return os.path.realpath(path, strict=True)
@@ -132,8 +145,8 @@ def real_path(path: Path) -> str | None:
         return None
 
 
-def access_above(path: str, zones: Zones) -> Access | None:
-    """The access of the nearest zone that the path lies in, itself left out."""
+def access_above(path: str, zones: AccessZones) -> Access | None:
+    """Returns the access of the nearest zone above the path, or None."""
     parent = path
     while parent != "/":
         parent = parent_of(parent)
@@ -143,8 +156,10 @@ def access_above(path: str, zones: Zones) -> Access | None:
 
 
 def parent_of(path: str) -> str:
+    """Returns the parent folder of an absolute path string."""
     return path.rpartition("/")[0] or "/"
 
 
 def is_within(path: str, folder: str) -> bool:
+    """Returns whether a path is the folder itself or inside it; both are resolved strings."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")

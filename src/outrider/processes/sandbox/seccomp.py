@@ -1,7 +1,7 @@
-"""The filter of system calls that a confined command lives under, written as the kernel's own little programs.
+"""Builds the seccomp filter of a confined command as a BPF program.
 
-What it refuses reaches past namespaces and file rights: other processes' memory, key rings, mounts, new namespaces,
-modules, clocks, terminals. Everything else passes, so that compilers and tests run as usual.
+The filter denies system calls that bypass namespaces and file rights: memory of other processes, key rings, mounts, new
+namespaces, kernel modules, clocks, terminal input. It allows all others, so that compilers and tests run normally.
 """
 
 import errno
@@ -14,10 +14,10 @@ import msgspec
 
 Architecture = Literal["x86_64", "aarch64"]
 
-# The last one that was read and judged. Newer ones are answered like an older kernel would.
-NEWEST = 469
+# The newest system call that was reviewed. Newer ones fail with ENOSYS, as on an older kernel.
+NEWEST_SYSCALL = 469
 
-_FAR_REACHING = """
+_DENIED = """
     ptrace process_vm_readv process_vm_writev kcmp pidfd_getfd process_madvise move_pages migrate_pages keyctl add_key
     request_key bpf perf_event_open userfaultfd lookup_dcookie unshare setns mount umount2 pivot_root chroot
     move_mount open_tree open_tree_attr fsopen fsconfig fsmount fspick mount_setattr open_by_handle_at fanotify_init
@@ -26,13 +26,13 @@ _FAR_REACHING = """
     modify_ldt uselib io_uring_setup io_uring_enter io_uring_register
 """
 
-# What namespaces keep apart has to be refused where there are none.
-_UNSHARED = """
+# Calls on resources that namespaces isolate; denied if there are no namespaces.
+_SHARED_RESOURCES = """
     shmget shmat shmctl semget semop semctl semtimedop msgget msgsnd msgrcv msgctl mq_open mq_unlink setpriority
     ioprio_set
 """
 
-# Landlock does not look at these. Where it stands alone, they are refused unless there is something to write.
+# Landlock does not check these calls. Without bubblewrap they are denied unless the workspace is writable.
 _METADATA = """
     chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat setxattr lsetxattr
     fsetxattr removexattr lremovexattr fremovexattr setxattrat removexattrat file_setattr
@@ -70,15 +70,18 @@ _AARCH64 = """
 """
 
 
-def _table(text: str) -> dict[str, int]:
-    words = (text + _SAME_EVERYWHERE).split()
-    return {name: int(number) for name, number in zip(words[::2], words[1::2], strict=True)}
+def _parse_numbers(text: str) -> dict[str, int]:
+    tokens = (text + _SAME_EVERYWHERE).split()
+    return {name: int(number) for name, number in zip(tokens[::2], tokens[1::2], strict=True)}
 
 
-NUMBERS: dict[Architecture, dict[str, int]] = {"x86_64": _table(_X86_64), "aarch64": _table(_AARCH64)}
-METADATA = frozenset(_METADATA.split())
-FAR_REACHING = frozenset(_FAR_REACHING.split())
-UNSHARED = frozenset(_UNSHARED.split())
+SYSCALL_NUMBERS: dict[Architecture, dict[str, int]] = {
+    "x86_64": _parse_numbers(_X86_64),
+    "aarch64": _parse_numbers(_AARCH64),
+}
+METADATA_SYSCALLS = frozenset(_METADATA.split())
+DENIED_SYSCALLS = frozenset(_DENIED.split())
+SHARED_RESOURCE_SYSCALLS = frozenset(_SHARED_RESOURCES.split())
 
 
 _LOAD, _EQUAL, _GREATER, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x06
@@ -88,79 +91,97 @@ _AUDIT: dict[Architecture, int] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 _NEW_NAMESPACES = 0x7E020000
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
-# Pushing characters into a terminal, driving the console, changing a line's discipline.
-_TERMINAL_TRICKS = (0x5412, 0x541C, 0x541D, 0x5423)
+# TIOCSTI (insert input into a terminal), TIOCLINUX and TIOCCONS (console), TIOCSETD (line discipline).
+_TERMINAL_IOCTLS = (0x5412, 0x541C, 0x541D, 0x5423)
 
 
-def machine() -> Architecture | None:
-    """None where no filter can be written."""
+def detect_architecture() -> Architecture | None:
+    """Returns the machine's architecture, or None if there is no filter for it."""
     name = platform.machine()
     return name if name in ("x86_64", "aarch64") else None
 
 
-class Freedom(msgspec.Struct, frozen=True, kw_only=True):
-    """What else keeps a command in, so that the filter need not."""
+class SyscallFilterOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the filter may allow because something else confines it."""
 
-    namespaces: bool = True  # of its own
+    namespaces: bool = True  # the command runs in its own namespaces
     sockets: bool = True
     metadata: bool = True  # modes, owners, times and attributes of files
 
 
-def filter_for(architecture: Architecture, freedom: Freedom) -> bytes:
-    numbers = NUMBERS[architecture]
-    refused = FAR_REACHING
-    refused |= frozenset() if freedom.namespaces else UNSHARED
-    refused |= frozenset() if freedom.metadata else METADATA
+def build_filter(architecture: Architecture, options: SyscallFilterOptions) -> bytes:
+    """Builds the filter program for an architecture."""
+    numbers = SYSCALL_NUMBERS[architecture]
+    denied = DENIED_SYSCALLS
+    denied |= frozenset() if options.namespaces else SHARED_RESOURCE_SYSCALLS
+    denied |= frozenset() if options.metadata else METADATA_SYSCALLS
     program = [
-        _op(_LOAD, _ARCHITECTURE),
-        # A call in another width has other numbers, and would pass under a wrong name.
-        _op(_EQUAL, _AUDIT[architecture], then=1),
-        _op(_RETURN, _KILL),
-        _op(_LOAD, _NUMBER),
-        _op(_GREATER, NEWEST, otherwise=1),
-        _refuse(errno.ENOSYS),
-        *_when(numbers["clone3"], [_refuse(errno.ENOSYS)]),  # its flags cannot be seen; programs go back to clone
-        *_when(numbers["clone"], [_load(0), _op(_ANY_BIT, _NEW_NAMESPACES, otherwise=1), _refuse(errno.EPERM)]),
-        *_when(numbers["ioctl"], [_load(1), *_refuse_values(_TERMINAL_TRICKS)]),
-        *_when(numbers["socket"], _families(sockets=freedom.sockets)),
+        _instruction(_LOAD, _ARCHITECTURE),
+        # System calls of another ABI (32 bit) have other numbers and would match the wrong rules.
+        _instruction(_EQUAL, _AUDIT[architecture], then=1),
+        _instruction(_RETURN, _KILL),
+        _instruction(_LOAD, _NUMBER),
+        _instruction(_GREATER, NEWEST_SYSCALL, otherwise=1),
+        _return_errno(errno.ENOSYS),
+        *_on_syscall(
+            numbers["clone3"], [_return_errno(errno.ENOSYS)]
+        ),  # the flags of clone3 are in memory, which BPF cannot read; libc falls back to clone
+        *_on_syscall(
+            numbers["clone"],
+            [_load_argument(0), _instruction(_ANY_BIT, _NEW_NAMESPACES, otherwise=1), _return_errno(errno.EPERM)],
+        ),
+        *_on_syscall(numbers["ioctl"], [_load_argument(1), *_deny_values(_TERMINAL_IOCTLS)]),
+        *_on_syscall(numbers["socket"], _check_socket_family(sockets=options.sockets)),
     ]
-    if not freedom.namespaces:
-        program += _when(numbers["prlimit64"], [_load(0), _op(_EQUAL, 0, then=1), _refuse(errno.EPERM)])
-    for name in sorted(refused & numbers.keys()):
-        program += _when(numbers[name], [_refuse(errno.EPERM)])
-    return b"".join([*program, _op(_RETURN, _ALLOW)])
+    if not options.namespaces:
+        program += _on_syscall(
+            numbers["prlimit64"], [_load_argument(0), _instruction(_EQUAL, 0, then=1), _return_errno(errno.EPERM)]
+        )
+    for name in sorted(denied & numbers.keys()):
+        program += _on_syscall(numbers[name], [_return_errno(errno.EPERM)])
+    return b"".join([*program, _instruction(_RETURN, _ALLOW)])
 
 
-def _families(*, sockets: bool) -> list[bytes]:
+def _check_socket_family(*, sockets: bool) -> list[bytes]:
+    """Allows Unix, IPv4 and IPv6 sockets, and netlink queries; returns an error for all other families."""
     if not sockets:
-        return [_refuse(errno.EACCES)]
-    allow, refuse = _op(_RETURN, _ALLOW), _refuse(errno.EAFNOSUPPORT)
+        return [_return_errno(errno.EACCES)]
+    allow, refuse = _instruction(_RETURN, _ALLOW), _return_errno(errno.EAFNOSUPPORT)
     return [
-        _load(0),
-        *(word for family in (_UNIX, _INET, _INET6) for word in (_op(_EQUAL, family, otherwise=1), allow)),
-        *(_op(_EQUAL, _NETLINK, then=1), refuse),
-        # Of netlink only questions about addresses and routes.
-        *(_load(2), _op(_EQUAL, 0, then=1), refuse),
+        _load_argument(0),
+        *(
+            instruction
+            for family in (_UNIX, _INET, _INET6)
+            for instruction in (_instruction(_EQUAL, family, otherwise=1), allow)
+        ),
+        *(_instruction(_EQUAL, _NETLINK, then=1), refuse),
+        # Allow only NETLINK_ROUTE: queries of addresses and routes.
+        *(_load_argument(2), _instruction(_EQUAL, 0, then=1), refuse),
     ]
 
 
-def _when(number: int, then: list[bytes]) -> list[bytes]:
-    """Every branch ends in a verdict, so the number is still loaded for what follows."""
-    return [_op(_EQUAL, number, otherwise=len(then) + 1), *then, _op(_RETURN, _ALLOW)]
+def _on_syscall(number: int, then: list[bytes]) -> list[bytes]:
+    """Emits a branch for one system call. It ends with a verdict, so the number stays loaded for the next branch."""
+    return [_instruction(_EQUAL, number, otherwise=len(then) + 1), *then, _instruction(_RETURN, _ALLOW)]
 
 
-def _refuse_values(values: Iterable[int]) -> list[bytes]:
-    return [word for value in values for word in (_op(_EQUAL, value, otherwise=1), _refuse(errno.EPERM))]
+def _deny_values(values: Iterable[int]) -> list[bytes]:
+    """Returns EPERM if the loaded argument has one of the values."""
+    return [
+        instruction
+        for value in values
+        for instruction in (_instruction(_EQUAL, value, otherwise=1), _return_errno(errno.EPERM))
+    ]
 
 
-def _load(argument: int) -> bytes:
-    """The lower half: the kernel itself looks at no more of these arguments."""
-    return _op(_LOAD, _ARGUMENTS + 8 * argument)
+def _load_argument(argument: int) -> bytes:
+    """Loads the lower 32 bits of an argument; the kernel ignores the upper half of these arguments."""
+    return _instruction(_LOAD, _ARGUMENTS + 8 * argument)
 
 
-def _refuse(number: int) -> bytes:
-    return _op(_RETURN, _REFUSE | number)
+def _return_errno(number: int) -> bytes:
+    return _instruction(_RETURN, _REFUSE | number)
 
 
-def _op(code: int, value: int, *, then: int = 0, otherwise: int = 0) -> bytes:
+def _instruction(code: int, value: int, *, then: int = 0, otherwise: int = 0) -> bytes:
     return struct.pack("=HBBI", code, then, otherwise, value)

@@ -1,1 +1,1 @@
-"""The Anthropic Messages API, and the servers that speak it."""
+"""Anthropic Messages API client, also for compatible servers and Vertex."""

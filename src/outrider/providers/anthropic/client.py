@@ -1,4 +1,4 @@
-"""The Messages API as a wire format: requests written, answers and refusals read, maxima learnt."""
+"""Wire format of the Messages API: builds requests, creates decoders and adapts to error responses."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -8,64 +8,70 @@ import msgspec
 
 from outrider.errors import ConfigurationError, InvalidRequestError, ProviderError
 from outrider.providers.anthropic.decode import AnthropicDecoder
-from outrider.providers.anthropic.encode import encode_message, head, names_upload, tuning
-from outrider.providers.anthropic.errors import error_in_response
-from outrider.providers.anthropic.models import ModelTraits, traits_of
-from outrider.providers.provider import HttpCall
-from outrider.providers.request_body import encoded_json, finished, merged, opening
+from outrider.providers.anthropic.encode import encode_message, encode_prefix, encode_settings, refers_to_upload
+from outrider.providers.anthropic.errors import error_from_response
+from outrider.providers.anthropic.models import ModelTraits, traits_for_model
+from outrider.providers.provider import HttpRequest
+from outrider.providers.request_body import build_body_prefix, encode_json, finish_body, merge_fields
 from outrider.types.agents import Provider
 from outrider.types.request import ModelMessage, Request
 
-# What every compatible server knows; later versions refuse a temperature for every model.
-_VERSION = "2023-06-01"
+# The version that every compatible server accepts; later versions reject `temperature` for every model.
+_API_VERSION = "2023-06-01"
 _VERTEX_VERSION = "vertex-2023-10-16"
-_ANTHROPIC = "https://api.anthropic.com"
+_DEFAULT_BASE_URL = "https://api.anthropic.com"
 
 
-class Endpoint(msgspec.Struct, frozen=True):
-    """`caching` is `auto` (the server moves the mark to the end of the prompt), `marks` (we do) or `off`."""
+class MessagesEndpoint(msgspec.Struct, frozen=True):
+    """Base URL, headers and cache mode of one provider.
+
+    `caching` is `auto` (the server moves the cache mark to the end of the prompt), `marks` (the client sets it) or
+    `off`.
+    """
 
     base: str
     headers: dict[str, str]
     vertex: bool
     caching: str
-    mark: dict[str, Any]
+    cache_control: dict[str, Any]
 
-    def url(self, model: str, *, stream: bool) -> str:
+    def request_url(self, model: str, *, stream: bool) -> str:
         if not self.vertex:
             return f"{self.base}/messages"
         return f"{self.base}/models/{model}:{'streamRawPredict' if stream else 'rawPredict'}"
 
-    def identity(self, model: str) -> dict[str, Any]:
-        """Vertex names the model in the address and the version in the body."""
+    def model_fields(self, model: str) -> dict[str, Any]:
+        """Returns the fields that name the model. Vertex takes the model from the URL and requires the version in the
+        body."""
         return {"anthropic_version": _VERTEX_VERSION} if self.vertex else {"model": model}
 
-    def headers_with(self, betas: Iterable[str]) -> dict[str, str]:
+    def headers_with_betas(self, betas: Iterable[str]) -> dict[str, str]:
         given = self.headers.get("anthropic-beta", "")
         wanted = dict.fromkeys([*filter(None, given.split(",")), *betas])
         return self.headers | {"anthropic-beta": ",".join(wanted)} if wanted else self.headers
 
 
-def endpoint(provider: Provider) -> Endpoint:
-    """`options`: version, betas, caching, cache_ttl; for Vertex project and region."""
+def build_endpoint(provider: Provider) -> MessagesEndpoint:
+    """Builds the endpoint from the provider configuration. Supported `options` keys: version, betas, caching,
+    cache_ttl, and for Vertex project and region."""
     options = provider.options
     vertex = "project" in options or "/publishers/anthropic" in (provider.base_url or "")
     ttl = options.get("cache_ttl")
-    return Endpoint(
-        base=_vertex_base(provider) if vertex else _base(provider.base_url),
-        headers=_headers(provider, vertex=vertex),
+    return MessagesEndpoint(
+        base=_vertex_base_url(provider) if vertex else _base_url(provider.base_url),
+        headers=_request_headers(provider, vertex=vertex),
         vertex=vertex,
         caching=options.get("caching", "marks" if vertex else "auto"),
-        mark={"type": "ephemeral", "ttl": ttl} if ttl else {"type": "ephemeral"},
+        cache_control={"type": "ephemeral", "ttl": ttl} if ttl else {"type": "ephemeral"},
     )
 
 
-def _base(base_url: str | None) -> str:
-    base = (base_url or _ANTHROPIC).rstrip("/")
+def _base_url(base_url: str | None) -> str:
+    base = (base_url or _DEFAULT_BASE_URL).rstrip("/")
     return base if base.endswith("/v1") else f"{base}/v1"
 
 
-def _vertex_base(provider: Provider) -> str:
+def _vertex_base_url(provider: Provider) -> str:
     base = (provider.base_url or "").rstrip("/")
     if base.endswith("/publishers/anthropic"):
         return base
@@ -76,20 +82,20 @@ def _vertex_base(provider: Provider) -> str:
     return f"{base or f'https://{host}/v1'}/projects/{project}/locations/{region}/publishers/anthropic"
 
 
-def _headers(provider: Provider, *, vertex: bool) -> dict[str, str]:
-    """A provider's own headers count last."""
+def _request_headers(provider: Provider, *, vertex: bool) -> dict[str, str]:
+    """Returns the request headers. Headers from the provider configuration override the defaults."""
     headers = {"content-type": "application/json"}
     if not vertex:
-        headers["anthropic-version"] = provider.options.get("version", _VERSION)
+        headers["anthropic-version"] = provider.options.get("version", _API_VERSION)
     if provider.api_key:
-        headers |= _key_headers(provider.api_key, provider.base_url or _ANTHROPIC, vertex=vertex)
+        headers |= _auth_headers(provider.api_key, provider.base_url or _DEFAULT_BASE_URL, vertex=vertex)
     if betas := provider.options.get("betas"):
         headers["anthropic-beta"] = ",".join(betas)
     return headers | {name.lower(): value for name, value in provider.headers.items()}
 
 
-def _key_headers(key: str, url: str, *, vertex: bool) -> dict[str, str]:
-    """Compatible servers look for the key in one of two places, so they get it in both."""
+def _auth_headers(key: str, url: str, *, vertex: bool) -> dict[str, str]:
+    """Compatible servers read the key from `x-api-key` or from `authorization`, so they get both headers."""
     own, bearer = {"x-api-key": key}, {"authorization": f"Bearer {key}"}
     if vertex:
         return bearer
@@ -97,98 +103,104 @@ def _key_headers(key: str, url: str, *, vertex: bool) -> dict[str, str]:
 
 
 _FAMILY = "anthropic"
-_INTERLEAVED = "interleaved-thinking-2025-05-14"
-_FILES = "files-api-2025-04-14"
+_INTERLEAVED_THINKING_BETA = "interleaved-thinking-2025-05-14"
+_FILES_BETA = "files-api-2025-04-14"
 
 
 class AnthropicWire:
-    """`output_limit` is what the catalog knows of a model's largest answer; what the API says counts more, and is
-    kept in `learnt`, which the wires of one address may share."""
+    """Builds Messages API requests and learns model limits from error responses.
+
+    `output_limit` returns the catalog's maximum output tokens for a model. Limits that the API reports override it;
+    they are stored in `shared_traits`, a dict that several instances for one base URL may share.
+    """
 
     def __init__(
         self,
         provider: Provider,
         output_limit: Callable[[str], int | None] = lambda _: None,
-        learnt: dict[str, ModelTraits] | None = None,
+        shared_traits: dict[str, ModelTraits] | None = None,
     ) -> None:
-        self._endpoint = endpoint(provider)
+        self._endpoint = build_endpoint(provider)
         self._output_limit = output_limit
-        self._traits = {} if learnt is None else learnt
+        self._traits = {} if shared_traits is None else shared_traits
 
-    def family(self, model: str) -> str:
-        """All of Claude is one family; behind a compatible server every other model is its own."""
+    def model_family(self, model: str) -> str:
+        """Returns "anthropic" for every Claude model. On a compatible server each other model is a family by itself."""
         return _FAMILY if "claude" in model.lower() else f"{_FAMILY}:{model}"
 
-    def call(self, request: Request) -> HttpCall:
-        family = self.family(request.model)
+    def build_request(self, request: Request) -> HttpRequest:
+        family = self.model_family(request.model)
 
         def encode(message: ModelMessage) -> bytes:
             return encode_message(message, family)
 
         traits = self._traits_of(request.model)
-        form = (self._endpoint, traits, self._limit(request, traits))
-        begun = opening(request, "messages", form, lambda: self._fields(request))
+        form = (self._endpoint, traits, self._catalog_limit(request, traits))
+        prefix = build_body_prefix(request, "messages", form, lambda: self._body_fields(request))
         messages: bytes | bytearray = request.prompt.encoded(family, encode)
         if self._endpoint.caching == "marks":
-            messages = _marked_end(messages, self._endpoint.mark)
-        return HttpCall(
-            url=self._endpoint.url(request.model, stream=request.stream),
-            headers=self._endpoint.headers_with(self._betas(request, traits)),
-            body=finished(begun, messages),
+            messages = _mark_last_block(messages, self._endpoint.cache_control)
+        return HttpRequest(
+            url=self._endpoint.request_url(request.model, stream=request.stream),
+            headers=self._endpoint.headers_with_betas(self._beta_features(request, traits)),
+            body=finish_body(prefix, messages),
         )
 
-    def decoder(self, request: Request) -> AnthropicDecoder:
+    def create_decoder(self, request: Request) -> AnthropicDecoder:
         return AnthropicDecoder()
 
-    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
-        return error_in_response(status, headers, body)
+    def decode_error(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
+        return error_from_response(status, headers, body)
 
-    def learn(self, request: Request, error: ProviderError) -> bool:
-        """Remembers what a refusal tells about the model; True when the request now reads otherwise."""
+    def adapt_to_error(self, request: Request, error: ProviderError) -> bool:
+        """Stores what an error response reveals about the model. Returns True if the request body changes as a
+        result."""
         if not isinstance(error, InvalidRequestError):
             return False
-        before = self._all_fields(request)
-        self._traits[request.model] = self._traits_of(request.model).after(error.message)
-        return self._all_fields(request) != before
+        before = self._body_fields_with_extra(request)
+        self._traits[request.model] = self._traits_of(request.model).updated_from_error(error.message)
+        return self._body_fields_with_extra(request) != before
 
-    def _all_fields(self, request: Request) -> dict[str, Any]:
-        return merged(self._fields(request), request.settings.extra)
+    def _body_fields_with_extra(self, request: Request) -> dict[str, Any]:
+        return merge_fields(self._body_fields(request), request.settings.extra)
 
-    def _fields(self, request: Request) -> dict[str, Any]:
-        """The body but for its messages and the user's own fields. Where the server moves the mark itself, no message
-        ever changes."""
-        place = self._endpoint
+    def _body_fields(self, request: Request) -> dict[str, Any]:
+        """Returns the body without messages and without the user's extra fields. With `auto` caching the server moves
+        the cache mark, so encoded messages never change."""
+        endpoint = self._endpoint
         traits = self._traits_of(request.model)
-        fields = place.identity(request.model)
-        fields |= head(request, None if place.caching == "off" else place.mark)
-        fields |= tuning(request, traits, self._limit(request, traits))
-        if place.caching == "auto":
-            fields["cache_control"] = place.mark
+        fields = endpoint.model_fields(request.model)
+        fields |= encode_prefix(request, None if endpoint.caching == "off" else endpoint.cache_control)
+        fields |= encode_settings(request, traits, self._catalog_limit(request, traits))
+        if endpoint.caching == "auto":
+            fields["cache_control"] = endpoint.cache_control
         return fields
 
-    def _limit(self, request: Request, traits: ModelTraits) -> int | None:
-        """What the catalog says of the largest answer, where nobody knows better."""
+    def _catalog_limit(self, request: Request, traits: ModelTraits) -> int | None:
+        """Returns the catalog's output limit, or None if the settings or an error response already give one."""
         known = request.settings.max_output_tokens or traits.output_limit
         return None if known else self._output_limit(request.model)
 
     def _traits_of(self, model: str) -> ModelTraits:
-        return self._traits.get(model) or traits_of(model)
+        return self._traits.get(model) or traits_for_model(model)
 
-    def _betas(self, request: Request, traits: ModelTraits) -> Iterator[str]:
+    def _beta_features(self, request: Request, traits: ModelTraits) -> Iterator[str]:
         settings = request.settings
         if traits.interleaves_on_request and (settings.reasoning or settings.extra):
-            fields = self._all_fields(request)
+            fields = self._body_fields_with_extra(request)
             if "tools" in fields and fields.get("thinking", {}).get("type") == "enabled":
-                yield _INTERLEAVED
-        if request.prompt.encoded("anthropic-uploads", _uploads):
-            yield _FILES
+                yield _INTERLEAVED_THINKING_BETA
+        if request.prompt.encoded("anthropic-uploads", _upload_marker):
+            yield _FILES_BETA
 
 
-def _uploads(message: ModelMessage) -> bytes:
-    """Something where a message names an uploaded file: remembered with the prompt, so that each is looked at once."""
-    return b"1" if any(names_upload(part) for part in message.content) else b""
+def _upload_marker(message: ModelMessage) -> bytes:
+    """Returns a non-empty value if the message refers to an uploaded file. The prompt caches it per message, so each
+    message is scanned once."""
+    return b"1" if any(refers_to_upload(part) for part in message.content) else b""
 
 
-def _marked_end(messages: bytes | bytearray, mark: dict[str, Any]) -> bytes | bytearray:
-    """The mark on the last block of the prompt. Caches do not see marks, so earlier bytes still count as the same."""
-    return b"".join((messages[:-3], b',"cache_control":', encoded_json(mark), b"}]}")) if messages else messages
+def _mark_last_block(messages: bytes | bytearray, mark: dict[str, Any]) -> bytes | bytearray:
+    """Adds the cache mark to the last content block. The server ignores marks when it compares prefixes, so earlier
+    bytes still match the cache."""
+    return b"".join((messages[:-3], b',"cache_control":', encode_json(mark), b"}]}")) if messages else messages

@@ -1,4 +1,4 @@
-"""Reads an answer of the Messages API: events as they arrive, or a whole message, into deltas."""
+"""Decodes a Messages API response, streamed events or a complete message, into deltas."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
@@ -6,28 +6,28 @@ from typing import Any, Literal
 import msgspec
 
 from outrider.errors import MalformedAnswerError, NetworkError
-from outrider.providers.anthropic.errors import error_in_answer
+from outrider.providers.anthropic.errors import error_from_stream
 from outrider.providers.anthropic.stream_events import (
-    BlockDelta,
-    BlockStart,
-    BlockStop,
-    CitationPiece,
-    Event,
-    Failure,
-    InputPiece,
-    MessageDelta,
-    MessageStart,
-    MessageStop,
-    OddDelta,
-    Piece,
-    SignaturePiece,
-    TextPiece,
-    ThinkingPiece,
-    WireUsage,
-    read_event,
-    read_whole,
+    BlockDeltaEvent,
+    BlockStartEvent,
+    BlockStopEvent,
+    CitationBlockDelta,
+    ContentDelta,
+    InputBlockDelta,
+    MessageDeltaEvent,
+    MessagesEvent,
+    MessageStartEvent,
+    MessageStopEvent,
+    MessageUsage,
+    SignatureBlockDelta,
+    StreamErrorEvent,
+    TextBlockDelta,
+    ThinkingBlockDelta,
+    UnknownDeltaEvent,
+    decode_event,
+    decode_message,
 )
-from outrider.providers.response_json import read_tool_input
+from outrider.providers.response_json import parse_tool_input
 from outrider.types.deltas import (
     AnswerStart,
     Delta,
@@ -45,114 +45,118 @@ from outrider.types.usage import CacheTokens, Tokens
 
 BlockKind = Literal["text", "thinking", "tool", "opaque"]
 
-_KINDS: dict[object, BlockKind] = {"text": "text", "thinking": "thinking", "tool_use": "tool"}
-_NOTHING: tuple[Delta, ...] = ()
+_BLOCK_KINDS: dict[object, BlockKind] = {"text": "text", "thinking": "thinking", "tool_use": "tool"}
+_NO_DELTAS: tuple[Delta, ...] = ()
 
 
-class Block:
-    """`opaque` blocks (redacted thinking, the provider's own tools, compaction, kinds from a newer API) have nothing
-    to show; they are kept word for word, to be sent back in their place."""
+class BlockDecoder:
+    """Accumulates one content block and emits its deltas.
+
+    `opaque` blocks (redacted thinking, server-side tools, compaction, types from a newer API) emit no text. Their
+    fields are stored unchanged and sent back in the next request.
+    """
 
     __slots__ = ("fields", "index", "kind", "pieces", "untouched")
 
     def __init__(self, index: int, fields: dict[str, Any]) -> None:
         self.index = index
-        self.kind: BlockKind = _KINDS.get(fields.get("type"), "opaque")
+        self.kind: BlockKind = _BLOCK_KINDS.get(fields.get("type"), "opaque")
         self.fields = dict(fields)
         self.pieces: list[str] = []
         self.untouched = True
 
-    def start(self, call_id: str) -> tuple[Delta, ...]:
-        """The start, with what it already carries: whole messages and some gateways put the content here."""
+    def start_block(self, call_id: str) -> tuple[Delta, ...]:
+        """Returns the start delta plus any content in it: complete messages and some gateways put the content into the
+        start."""
         match self.kind:
             case "text":
-                return (PartStart(self.index, "text"), *self._text(str(self.fields.get("text") or "")))
+                return (PartStart(self.index, "text"), *self._emit_text(str(self.fields.get("text") or "")))
             case "thinking":
-                shown = self._thinking(str(self.fields.get("thinking") or ""))
+                shown = self._emit_thinking(str(self.fields.get("thinking") or ""))
                 return (PartStart(self.index, "reasoning"), *shown)
             case "tool":
                 return (PartStart(self.index, "tool", call_id, str(self.fields.get("name") or "")),)
             case "opaque":
                 return (PartStart(self.index, "reasoning"),)
 
-    def takes(self, piece: Piece) -> bool:
+    def accepts(self, piece: ContentDelta) -> bool:
         match piece:
-            case TextPiece() | CitationPiece():
+            case TextBlockDelta() | CitationBlockDelta():
                 return self.kind == "text"
-            case InputPiece():
+            case InputBlockDelta():
                 return self.kind in ("tool", "opaque")
-            case ThinkingPiece() | SignaturePiece():
+            case ThinkingBlockDelta() | SignatureBlockDelta():
                 return self.kind == "thinking"
 
-    def add(self, piece: Piece) -> tuple[Delta, ...]:
+    def add_delta(self, piece: ContentDelta) -> tuple[Delta, ...]:
         self.untouched = False
         match piece:
-            case TextPiece(text):
-                return self._text(text)
-            case InputPiece(text):
-                return self._input(text)
-            case ThinkingPiece(text):
-                return self._thinking(text)
-            case SignaturePiece(signature):
+            case TextBlockDelta(text):
+                return self._emit_text(text)
+            case InputBlockDelta(text):
+                return self._emit_input(text)
+            case ThinkingBlockDelta(text):
+                return self._emit_thinking(text)
+            case SignatureBlockDelta(signature):
                 self.fields["signature"] = (self.fields.get("signature") or "") + signature
-            case CitationPiece(citation):
+            case CitationBlockDelta(citation):
                 self.fields["citations"] = [*(self.fields.get("citations") or ()), citation]
-        return _NOTHING
+        return _NO_DELTAS
 
     def add_fields(self, fields: dict[str, Any]) -> None:
-        """A delta of a kind without a name: text grows, anything else is set."""
+        """Merges a delta of unknown type into the block: strings are appended, other values are replaced."""
         self.untouched = False
         for name, value in fields.items():
             if name != "type":
                 known = self.fields.get(name)
                 self.fields[name] = known + value if isinstance(known, str) and isinstance(value, str) else value
 
-    def end(self) -> tuple[Delta, ...]:
+    def end_block(self) -> tuple[Delta, ...]:
         match self.kind:
             case "text":
-                return (PartEnd(self.index, self._rest("text")),)
+                return (PartEnd(self.index, self._other_fields("text")),)
             case "thinking":
                 return (PartEnd(self.index, self._thinking_state()),)
             case "tool":
-                end = PartEnd(self.index, self._rest("id", "name", "input"))
+                end = PartEnd(self.index, self._other_fields("id", "name", "input"))
                 given = self.fields.get("input")
                 if given and not self.pieces:
                     return (InputDelta(self.index, msgspec.json.encode(given).decode()), end)
                 return (end,)
             case "opaque":
                 if self.pieces:
-                    self.fields["input"] = read_tool_input("".join(self.pieces))[0]
+                    self.fields["input"] = parse_tool_input("".join(self.pieces))[0]
                 return (PartEnd(self.index, {"block": self.fields}),)
 
-    def _text(self, text: str) -> tuple[Delta, ...]:
-        return (TextDelta(self.index, text),) if text else _NOTHING
+    def _emit_text(self, text: str) -> tuple[Delta, ...]:
+        return (TextDelta(self.index, text),) if text else _NO_DELTAS
 
-    def _thinking(self, text: str) -> tuple[Delta, ...]:
+    def _emit_thinking(self, text: str) -> tuple[Delta, ...]:
         if not text:
-            return _NOTHING
+            return _NO_DELTAS
         self.pieces.append(text)
         return (ReasoningDelta(self.index, text),)
 
-    def _input(self, text: str) -> tuple[Delta, ...]:
+    def _emit_input(self, text: str) -> tuple[Delta, ...]:
         if not text:
-            return _NOTHING
+            return _NO_DELTAS
         self.pieces.append(text)
-        return (InputDelta(self.index, text),) if self.kind == "tool" else _NOTHING
+        return (InputDelta(self.index, text),) if self.kind == "tool" else _NO_DELTAS
 
     def _thinking_state(self) -> dict[str, Any]:
-        """The signature; or the whole block when there is more in it than text and signature."""
+        """Returns the signature, or the complete block if it has more fields than text and signature."""
         signature = self.fields.get("signature")
-        if self._rest("thinking", "signature"):
+        if self._other_fields("thinking", "signature"):
             return {"block": self.fields | {"thinking": "".join(self.pieces)}}
         return {"signature": signature} if signature else {}
 
-    def _rest(self, *known: str) -> dict[str, Any]:
-        """The fields that a part has no name for (citations, caller, …), unless they are empty."""
+    def _other_fields(self, *known: str) -> dict[str, Any]:
+        """Returns the non-empty fields that a part cannot represent (citations, caller and others)."""
         known = ("type", *known)
         return {name: value for name, value in self.fields.items() if name not in known and value not in (None, [])}
 
 
-_FINISH: dict[str, FinishReason] = {
+_FINISH_REASONS: dict[str, FinishReason] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
     "tool_use": "tool_use",
@@ -163,134 +167,135 @@ _FINISH: dict[str, FinishReason] = {
 
 
 class AnthropicDecoder:
-    """Reads one answer; what follows its end is not looked at."""
+    """Decodes one response. Events after `message_stop` are ignored."""
 
     def __init__(self) -> None:
         self._done = False
-        self._open: dict[int, Block] = {}  # by the index that the API gives
-        self._count = 0
+        self._open_blocks: dict[int, BlockDecoder] = {}  # by the index that the API assigns
+        self._part_count = 0
         self._call_ids: set[str] = set()
-        self._usage = WireUsage()
+        self._usage = MessageUsage()
         self._stop_reason: str | None = None
-        self.closable = False
+        self.is_complete = False
 
     def feed(self, event: str, data: bytes) -> Iterable[Delta]:
         if self._done:
             return ()
-        message = read_event(event, data)
-        if type(message) is BlockDelta:
-            return self._piece(message.index, message.delta)
-        return tuple(self._seldom(message))
+        message = decode_event(event, data)
+        if type(message) is BlockDeltaEvent:
+            return self._add_delta(message.index, message.delta)
+        return tuple(self._decode_other_event(message))
 
-    def whole(self, body: bytes) -> Iterable[Delta]:
-        message = read_whole(body)
+    def decode_body(self, body: bytes) -> Iterable[Delta]:
+        message = decode_message(body)
         if message.error is not None or message.type == "error":
-            raise error_in_answer(message.error)
+            raise error_from_stream(message.error)
         if message.content is None and message.stop_reason is None:
             raise MalformedAnswerError("the answer is JSON but no message: it has neither content nor a stop reason")
         yield AnswerStart(message.id or "", message.model or "")
         for index, fields in enumerate(message.content or ()):
-            yield from self._start(index, fields)
-            yield from self._stop(index)
-        yield from self._count_tokens(message.usage)
+            yield from self._start_block(index, fields)
+            yield from self._stop_block(index)
+        yield from self._report_usage(message.usage)
         self._stop_reason = message.stop_reason or ""
-        yield from self._finish()
+        yield from self._finish_answer()
 
     def close(self) -> Iterable[Delta]:
-        """An answer whose stop reason is known is whole, even if message_stop did not arrive any more."""
+        """Ends the stream. A response with a stop reason is complete, even if `message_stop` is missing. Raises
+        NetworkError otherwise."""
         if self._done:
             return ()
         if self._stop_reason is None:
-            raise NetworkError("the answer broke off: the stream ended before the model did")
-        return tuple(self._finish())
+            raise NetworkError("the stream ended before the answer was complete")
+        return tuple(self._finish_answer())
 
-    def _seldom(self, event: Event) -> Iterator[Delta]:
+    def _decode_other_event(self, event: MessagesEvent) -> Iterator[Delta]:
         match event:
-            case BlockStart(index, fields) if fields.get("type"):  # else its pieces tell what it is
-                yield from self._start(index, fields)
-            case BlockStop(index):
-                yield from self._stop(index)
-            case MessageStart(message):
+            case BlockStartEvent(index, fields) if fields.get("type"):  # else the first delta determines the type
+                yield from self._start_block(index, fields)
+            case BlockStopEvent(index):
+                yield from self._stop_block(index)
+            case MessageStartEvent(message):
                 yield AnswerStart(message.id or "", message.model or "")
-                yield from self._count_tokens(message.usage)
-            case MessageDelta(ending, usage):
+                yield from self._report_usage(message.usage)
+            case MessageDeltaEvent(ending, usage):
                 self._stop_reason = ending.stop_reason or self._stop_reason
-                self.closable = self._stop_reason is not None
-                yield from self._count_tokens(usage)
-            case MessageStop():
-                yield from self._finish()
-            case Failure(said=said):
-                raise error_in_answer(said)
-            case OddDelta(index, fields):
-                yield from self._add_odd(index, fields)
-            case _:  # a ping, or an event from a newer API
+                self.is_complete = self._stop_reason is not None
+                yield from self._report_usage(usage)
+            case MessageStopEvent():
+                yield from self._finish_answer()
+            case StreamErrorEvent(payload=payload):
+                raise error_from_stream(payload)
+            case UnknownDeltaEvent(index, fields):
+                yield from self._add_unknown_delta(index, fields)
+            case _:  # a ping, or an event type from a newer API
                 pass
 
-    def _piece(self, index: int, piece: Piece) -> Iterable[Delta]:
-        block = self._open.get(index)
-        if block is None or not block.takes(piece):
-            return tuple(self._piece_of_its_own(index, piece))
-        return block.add(piece)
+    def _add_delta(self, index: int, piece: ContentDelta) -> Iterable[Delta]:
+        block = self._open_blocks.get(index)
+        if block is None or not block.accepts(piece):
+            return tuple(self._add_delta_to_new_block(index, piece))
+        return block.add_delta(piece)
 
-    def _piece_of_its_own(self, index: int, piece: Piece) -> Iterator[Delta]:
-        """A piece of a block that was never started, or that is of another kind."""
-        yield from self._start(index, {"type": _kind_for(piece)})
-        yield from self._open[index].add(piece)
+    def _add_delta_to_new_block(self, index: int, piece: ContentDelta) -> Iterator[Delta]:
+        """Starts a block for a delta whose block was never started or has a different type."""
+        yield from self._start_block(index, {"type": _block_type_for(piece)})
+        yield from self._open_blocks[index].add_delta(piece)
 
-    def _start(self, index: int, fields: dict[str, object]) -> Iterator[Delta]:
-        previous = self._open.get(index)
+    def _start_block(self, index: int, fields: dict[str, object]) -> Iterator[Delta]:
+        previous = self._open_blocks.get(index)
         if previous is not None:
             if previous.untouched and previous.fields == fields:
                 return
-            yield from self._stop(index)
-        block = Block(self._count, fields)
-        self._count += 1
-        self._open[index] = block
-        yield from block.start(self._call_id(fields) if block.kind == "tool" else "")
+            yield from self._stop_block(index)
+        block = BlockDecoder(self._part_count, fields)
+        self._part_count += 1
+        self._open_blocks[index] = block
+        yield from block.start_block(self._unique_call_id(fields) if block.kind == "tool" else "")
 
-    def _add_odd(self, index: int, fields: dict[str, object]) -> Iterator[Delta]:
+    def _add_unknown_delta(self, index: int, fields: dict[str, object]) -> Iterator[Delta]:
         kind = str(fields.get("type", "")).removesuffix("_delta")
-        if index not in self._open:
-            yield from self._start(index, {"type": kind})
-        self._open[index].add_fields(fields)
+        if index not in self._open_blocks:
+            yield from self._start_block(index, {"type": kind})
+        self._open_blocks[index].add_fields(fields)
 
-    def _stop(self, index: int) -> Iterator[Delta]:
-        block = self._open.pop(index, None)
+    def _stop_block(self, index: int) -> Iterator[Delta]:
+        block = self._open_blocks.pop(index, None)
         if block is not None:
-            yield from block.end()
+            yield from block.end_block()
 
-    def _finish(self) -> Iterator[Delta]:
-        for index in list(self._open):
-            yield from self._stop(index)
+    def _finish_answer(self) -> Iterator[Delta]:
+        for index in list(self._open_blocks):
+            yield from self._stop_block(index)
         self._done = True
         raw = self._stop_reason or ""
-        reason = _FINISH.get(raw, "other")
+        reason = _FINISH_REASONS.get(raw, "other")
         if reason == "stop" and self._call_ids:
-            reason = "tool_use"  # calls wait for results, whatever the stop reason says
+            reason = "tool_use"  # open calls need results, even if the stop reason is "end_turn"
         yield Finish(reason, raw, paused=raw == "pause_turn")
 
-    def _call_id(self, fields: dict[str, object]) -> str:
-        """The call's id, made unique: results are paired by it."""
+    def _unique_call_id(self, fields: dict[str, object]) -> str:
+        """Returns a unique call id, because results are matched to calls by id."""
         given = fields.get("id")
         call_id = given if isinstance(given, str) and given else f"toolu_{new_id().replace('-', '')}"
         if call_id in self._call_ids:
-            call_id = f"{call_id}_{self._count}"
+            call_id = f"{call_id}_{self._part_count}"
         self._call_ids.add(call_id)
         return call_id
 
-    def _count_tokens(self, news: WireUsage | None) -> Iterator[Delta]:
-        """A later report replaces what it names; the counts are cumulative."""
+    def _report_usage(self, news: MessageUsage | None) -> Iterator[Delta]:
+        """Merges a usage report into the totals. Values are cumulative, so a later value replaces an earlier one."""
         if news is None:
             return
-        for name in WireUsage.__struct_fields__:
+        for name in MessageUsage.__struct_fields__:
             value = getattr(news, name)
             if value is not None:
                 setattr(self._usage, name, value)
-        yield UsageReport(disjoint(self._usage))
+        yield UsageReport(tokens_from_usage(self._usage))
 
 
-def disjoint(usage: WireUsage) -> Tokens:
-    """The API counts thinking inside the output; here they stand apart."""
+def tokens_from_usage(usage: MessageUsage) -> Tokens:
+    """Converts usage to disjoint counts: the API includes thinking tokens in the output tokens."""
     details = usage.output_tokens_details
     thinking = (details.thinking_tokens if details else None) or 0
     return Tokens(
@@ -301,11 +306,11 @@ def disjoint(usage: WireUsage) -> Tokens:
     )
 
 
-def _kind_for(piece: Piece) -> str:
+def _block_type_for(piece: ContentDelta) -> str:
     match piece:
-        case TextPiece() | CitationPiece():
+        case TextBlockDelta() | CitationBlockDelta():
             return "text"
-        case ThinkingPiece() | SignaturePiece():
+        case ThinkingBlockDelta() | SignatureBlockDelta():
             return "thinking"
-        case InputPiece():
+        case InputBlockDelta():
             return "tool_use"

@@ -1,40 +1,40 @@
-"""What a refusal of the Messages API says, in any of the envelopes that its servers and gateways use."""
+"""Converts error responses of Messages API servers and gateways to exceptions."""
 
 from collections.abc import Mapping
 from typing import Any, cast
 
 from outrider.errors import ProviderError
-from outrider.providers.error_mapping import refusal
-from outrider.providers.response_json import said_in, shown
+from outrider.providers.error_mapping import build_provider_error
+from outrider.providers.response_json import decode_error_body, format_json
 
 
-def error_in_response(status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
-    """An answer with an error status."""
-    envelope = _envelope(body)
-    kind, message = _said(envelope)
-    error = refusal(message, status=status, type=kind, headers=headers)
+def error_from_response(status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
+    """Converts a response with an error status to a ProviderError."""
+    envelope = _decode_envelope(body)
+    kind, message = _error_type_and_message(envelope)
+    error = build_provider_error(message, status=status, type=kind, headers=headers)
     request_id = envelope.get("request_id") or headers.get("request-id")
     if request_id:
-        error.details["request_id"] = request_id  # what Anthropic's support asks for
+        error.details["request_id"] = request_id  # Anthropic's support asks for this id
     return error
 
 
-def error_in_answer(error: Any) -> ProviderError:
-    """An error inside an answer that had begun well."""
-    kind, message = _said({"error": error})
+def error_from_stream(error: Any) -> ProviderError:
+    """Converts an error event inside a successful response to a ProviderError."""
+    kind, message = _error_type_and_message({"error": error})
     code = cast("dict[str, Any]", error).get("code") if isinstance(error, dict) else None
-    return refusal(message, type=kind, code=code if isinstance(code, int | str) else None)
+    return build_provider_error(message, type=kind, code=code if isinstance(code, int | str) else None)
 
 
-def _envelope(body: bytes) -> dict[str, Any]:
-    value = said_in(body)
-    if isinstance(value, list) and value:  # Google's gateways wrap it in a list
+def _decode_envelope(body: bytes) -> dict[str, Any]:
+    value = decode_error_body(body)
+    if isinstance(value, list) and value:  # Google's gateways wrap the error object in a list
         value = cast("list[Any]", value)[0]
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {"error": value}
 
 
-def _said(envelope: dict[str, Any]) -> tuple[str | None, str]:
-    """The error's own name and words."""
+def _error_type_and_message(envelope: dict[str, Any]) -> tuple[str | None, str]:
+    """Returns the error type, if any, and the message."""
     match envelope:
         case {"error": {"message": message, **rest}}:
             kind = rest.get("type") or rest.get("status")
@@ -42,5 +42,5 @@ def _said(envelope: dict[str, Any]) -> tuple[str | None, str]:
             kind = None
         case _:
             kind, message = None, ""
-    words = message if isinstance(message, str) else shown(message) if message else ""
-    return (kind if isinstance(kind, str) else None), words
+    text = message if isinstance(message, str) else format_json(message) if message else ""
+    return (kind if isinstance(kind, str) else None), text

@@ -1,4 +1,4 @@
-"""What a Claude model takes: told by its version, corrected by what the API refuses."""
+"""Capabilities of Claude models, derived from the version in the name and corrected by error responses."""
 
 import re
 from functools import lru_cache
@@ -12,63 +12,65 @@ from outrider.types.request import ReasoningEffort
 ThinkingForm = Literal["enabled", "adaptive"]
 
 _VERSION = re.compile(r"(?<!\d)(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
-_NEWEST: tuple[int, int] = (99, 0)  # a Claude without a number is the latest one
-_LEVELS = ("low", "medium", "high", "xhigh", "max")
+_LATEST_VERSION: tuple[int, int] = (99, 0)  # a Claude name without a version is the latest model
+_EFFORT_LEVELS = ("low", "medium", "high", "xhigh", "max")
 
 _TOO_MANY_TOKENS = re.compile(r"max_tokens: \d+ > (\d+)")
-_FORM_REFUSED = re.compile(r"thinking\.type\.(enabled|adaptive)\W* is not supported")
-_LEVELS_TAKEN = re.compile(r"Supported levels: ([\w, ]+)")
-_SAMPLING_REFUSED = re.compile(r"(temperature|top_p)\W.{0,40}(deprecated|not supported|not permitted)")
+_FORM_REJECTED = re.compile(r"thinking\.type\.(enabled|adaptive)\W* is not supported")
+_SUPPORTED_LEVELS = re.compile(r"Supported levels: ([\w, ]+)")
+_SAMPLING_REJECTED = re.compile(r"(temperature|top_p)\W.{0,40}(deprecated|not supported|not permitted)")
 
 
 class ModelTraits(msgspec.Struct, frozen=True):
-    """`version` is None for a model of another maker behind the same API. `efforts` are the levels it knows."""
+    """Capabilities of one model. `version` is None for models of other vendors; `efforts` lists the supported effort
+    levels."""
 
     version: tuple[int, int] | None
     output_limit: int | None = None
-    refused: frozenset[str] = frozenset()
-    efforts: tuple[str, ...] = _LEVELS
+    rejected_forms: frozenset[str] = frozenset()
+    efforts: tuple[str, ...] = _EFFORT_LEVELS
     sampling: bool = True
 
     def thinking_form(self, *, budget: bool) -> ThinkingForm | None:
-        """How thinking is asked for, with or without a budget that was named; None where it cannot be."""
-        return next((form for form in self._forms(budget=budget) if form not in self.refused), None)
+        """Returns the `thinking.type` value to request, depending on an explicit budget; None if thinking is not
+        supported."""
+        return next((form for form in self._thinking_forms(budget=budget) if form not in self.rejected_forms), None)
 
     @property
     def hides_thinking(self) -> bool:
-        """Whether the text of thinking comes only when it is asked for."""
+        """Returns True if the API returns thinking text only on request."""
         return self.version is not None and self.version >= (4, 7)
 
     @property
     def interleaves_on_request(self) -> bool:
-        """Whether thinking between calls needs a beta header: later models do it by themselves."""
+        """Returns True if thinking between tool calls needs a beta header; later models do it by default."""
         return self.version is not None and (4, 0) <= self.version < (4, 6)
 
     @property
-    def samples_one_way(self) -> bool:
-        """Whether temperature and top_p exclude each other."""
+    def has_exclusive_sampling(self) -> bool:
+        """Returns True if the API rejects temperature together with top_p."""
         return self.version is not None and self.version >= (4, 1)
 
-    def effort(self, wanted: ReasoningEffort) -> str:
-        """The level itself, or the next lower one that the model knows."""
-        place = _LEVELS.index(wanted) if wanted in _LEVELS else 0
-        known = [level for level in _LEVELS[: place + 1] if level in self.efforts]
+    def supported_effort(self, wanted: ReasoningEffort) -> str:
+        """Returns the requested level, or the next lower level that the model supports."""
+        index = _EFFORT_LEVELS.index(wanted) if wanted in _EFFORT_LEVELS else 0
+        known = [level for level in _EFFORT_LEVELS[: index + 1] if level in self.efforts]
         return known[-1] if known else self.efforts[0]
 
-    def after(self, refusal: str) -> "ModelTraits":
-        """The traits, corrected by the words of a refusal; the same when there is nothing to learn from it."""
-        if found := _TOO_MANY_TOKENS.search(refusal):
+    def updated_from_error(self, message: str) -> "ModelTraits":
+        """Returns traits corrected by an error message, or the same traits if the message matches no known pattern."""
+        if found := _TOO_MANY_TOKENS.search(message):
             return replace(self, output_limit=int(found[1]))
-        if found := _FORM_REFUSED.search(refusal):
-            return replace(self, refused=self.refused | {found[1]})
-        if found := _LEVELS_TAKEN.search(refusal):
-            taken = tuple(level for level in _LEVELS if level in found[1].replace(",", " ").split())
+        if found := _FORM_REJECTED.search(message):
+            return replace(self, rejected_forms=self.rejected_forms | {found[1]})
+        if found := _SUPPORTED_LEVELS.search(message):
+            taken = tuple(level for level in _EFFORT_LEVELS if level in found[1].replace(",", " ").split())
             return replace(self, efforts=taken or self.efforts)
-        if _SAMPLING_REFUSED.search(refusal):
+        if _SAMPLING_REJECTED.search(message):
             return replace(self, sampling=False)
         return self
 
-    def _forms(self, *, budget: bool) -> tuple[ThinkingForm, ...]:
+    def _thinking_forms(self, *, budget: bool) -> tuple[ThinkingForm, ...]:
         version = self.version
         if version is None:
             return ("enabled",)
@@ -80,11 +82,11 @@ class ModelTraits(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=64)
-def traits_of(model: str) -> ModelTraits:
+def traits_for_model(model: str) -> ModelTraits:
     _, claude, rest = model.lower().partition("claude")
     if not claude:
         return ModelTraits(None)
     found = _VERSION.search(rest)
-    version = (int(found[1]), int(found[2] or 0)) if found else _NEWEST
-    efforts = _LEVELS if version >= (4, 7) else tuple(level for level in _LEVELS if level != "xhigh")
+    version = (int(found[1]), int(found[2] or 0)) if found else _LATEST_VERSION
+    efforts = _EFFORT_LEVELS if version >= (4, 7) else tuple(level for level in _EFFORT_LEVELS if level != "xhigh")
     return ModelTraits(version, efforts=efforts, sampling=version < (4, 7))

@@ -1,141 +1,159 @@
-"""The stream events of the Messages API as typed values: strict and fast for what is usual, tolerant for the rest."""
+"""Typed stream events of the Messages API: a strict fast decoder for valid events, a lenient fallback for others."""
 
 from typing import Any, cast
 
 import msgspec
 
 from outrider.errors import MalformedAnswerError
-from outrider.providers.response_json import UNREADABLE, fitted, mended_json
+from outrider.providers.response_json import JSON_ERRORS, convert_leniently, repair_json
 
 
-class Wired(msgspec.Struct, tag_field="type", gc=False):
-    """What all of these share: `type` says which it is, and a field that is missing has a default."""
+class TaggedStruct(msgspec.Struct, tag_field="type", gc=False):
+    """Base class of the tagged union. The `type` field selects the class; a missing field gets its default value."""
 
 
-class TextPiece(Wired, tag="text_delta", gc=False):
+class TextBlockDelta(TaggedStruct, tag="text_delta", gc=False):
     text: str = ""
 
 
-class ThinkingPiece(Wired, tag="thinking_delta", gc=False):
+class ThinkingBlockDelta(TaggedStruct, tag="thinking_delta", gc=False):
     thinking: str = ""
 
 
-class InputPiece(Wired, tag="input_json_delta", gc=False):
+class InputBlockDelta(TaggedStruct, tag="input_json_delta", gc=False):
     partial_json: str = ""
 
 
-class SignaturePiece(Wired, tag="signature_delta", gc=False):
+class SignatureBlockDelta(TaggedStruct, tag="signature_delta", gc=False):
     signature: str = ""
 
 
-class CitationPiece(Wired, tag="citations_delta"):
+class CitationBlockDelta(TaggedStruct, tag="citations_delta"):
     citation: dict[str, Any] = {}
 
 
-Piece = TextPiece | ThinkingPiece | InputPiece | SignaturePiece | CitationPiece
+ContentDelta = TextBlockDelta | ThinkingBlockDelta | InputBlockDelta | SignatureBlockDelta | CitationBlockDelta
 
 
-class OutputDetails(msgspec.Struct):
+class OutputTokenDetails(msgspec.Struct):
     thinking_tokens: int | None = None
 
 
-class WireUsage(msgspec.Struct):
-    """Counts as the API reports them: input without cache, output with thinking."""
+class MessageUsage(msgspec.Struct):
+    """Token usage as the API reports it: input excludes cached tokens, output includes thinking."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
     cache_read_input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
-    output_tokens_details: OutputDetails | None = None
+    output_tokens_details: OutputTokenDetails | None = None
 
 
-class Started(msgspec.Struct):
+class StartedMessage(msgspec.Struct):
     id: str | None = None
     model: str | None = None
-    usage: WireUsage | None = None
+    usage: MessageUsage | None = None
 
 
-class Ending(msgspec.Struct):
+class StopDetails(msgspec.Struct):
     stop_reason: str | None = None
 
 
-class MessageStart(Wired, tag="message_start"):
-    message: Started = msgspec.field(default_factory=Started)
+class MessageStartEvent(TaggedStruct, tag="message_start"):
+    message: StartedMessage = msgspec.field(default_factory=StartedMessage)
 
 
-class BlockStart(Wired, tag="content_block_start"):
+class BlockStartEvent(TaggedStruct, tag="content_block_start"):
     index: int = 0
     content_block: dict[str, Any] = {}
 
 
-class BlockDelta(Wired, tag="content_block_delta", gc=False):
-    delta: Piece
+class BlockDeltaEvent(TaggedStruct, tag="content_block_delta", gc=False):
+    delta: ContentDelta
     index: int = 0
 
 
-class BlockStop(Wired, tag="content_block_stop", gc=False):
+class BlockStopEvent(TaggedStruct, tag="content_block_stop", gc=False):
     index: int = 0
 
 
-class MessageDelta(Wired, tag="message_delta"):
-    delta: Ending = msgspec.field(default_factory=Ending)
-    usage: WireUsage | None = None
+class MessageDeltaEvent(TaggedStruct, tag="message_delta"):
+    delta: StopDetails = msgspec.field(default_factory=StopDetails)
+    usage: MessageUsage | None = None
 
 
-class MessageStop(Wired, tag="message_stop", gc=False):
+class MessageStopEvent(TaggedStruct, tag="message_stop", gc=False):
     pass
 
 
-class Ping(Wired, tag="ping", gc=False):
+class PingEvent(TaggedStruct, tag="ping", gc=False):
     pass
 
 
-class Failure(Wired, tag="error"):
-    """Some gateways put what there is to say beside the type, not into an `error`."""
+class StreamErrorEvent(TaggedStruct, tag="error"):
+    """An error event. Some gateways put the message next to `type` instead of into an `error` object."""
 
     error: Any = None
     message: Any = None
 
     @property
-    def said(self) -> Any:
+    def payload(self) -> Any:
         return self.error or self.message
 
 
-class OddDelta(msgspec.Struct, tag=False):
-    """A delta of a kind that has no name here; it belongs to a block that is kept as it is."""
+class UnknownDeltaEvent(msgspec.Struct, tag=False):
+    """A delta of unknown type. It belongs to an opaque block, which stores its fields unchanged."""
 
     index: int
     fields: dict[str, Any]
 
 
-class Unknown(msgspec.Struct, tag=False):
-    """An event of a kind that has no name here."""
+class UnknownEvent(msgspec.Struct, tag=False):
+    """An event of unknown type."""
 
 
-class WholeMessage(msgspec.Struct):
-    """An answer that was not streamed."""
+class CompleteMessage(msgspec.Struct):
+    """A response that was not streamed."""
 
     id: str | None = None
     model: str | None = None
     content: list[dict[str, Any]] | None = None
     stop_reason: str | None = None
-    usage: WireUsage | None = None
+    usage: MessageUsage | None = None
     type: str | None = None
     error: Any = None
 
 
-Known = BlockDelta | BlockStart | BlockStop | MessageStart | MessageDelta | MessageStop | Ping | Failure
-Event = Known | OddDelta | Unknown
+KnownEvent = (
+    BlockDeltaEvent
+    | BlockStartEvent
+    | BlockStopEvent
+    | MessageStartEvent
+    | MessageDeltaEvent
+    | MessageStopEvent
+    | PingEvent
+    | StreamErrorEvent
+)
+MessagesEvent = KnownEvent | UnknownDeltaEvent | UnknownEvent
 
-_known = msgspec.json.Decoder(Known)
-_whole = msgspec.json.Decoder(WholeMessage)
-_NAMES = {
+_event_decoder = msgspec.json.Decoder(KnownEvent)
+_message_decoder = msgspec.json.Decoder(CompleteMessage)
+_EVENT_TYPES = {
     str(kind.__struct_config__.tag)
-    for kind in (BlockDelta, BlockStart, BlockStop, MessageStart, MessageDelta, MessageStop, Ping, Failure)
+    for kind in (
+        BlockDeltaEvent,
+        BlockStartEvent,
+        BlockStopEvent,
+        MessageStartEvent,
+        MessageDeltaEvent,
+        MessageStopEvent,
+        PingEvent,
+        StreamErrorEvent,
+    )
 }
 
-_NEEDED = (_NAMES | {""}) - {"ping"}
-_PIECES = {
+_REQUIRED_EVENT_TYPES = (_EVENT_TYPES | {""}) - {"ping"}
+_DELTA_TYPE_BY_FIELD = {
     "text": "text_delta",
     "partial_json": "input_json_delta",
     "thinking": "thinking_delta",
@@ -143,79 +161,77 @@ _PIECES = {
 }
 
 
-def read_event(name: str, data: bytes) -> Event:
+def decode_event(name: str, data: bytes) -> MessagesEvent:
     try:
-        return _known.decode(data)
-    except UNREADABLE:
-        return _read_odd_event(name, data)
+        return _event_decoder.decode(data)
+    except JSON_ERRORS:
+        return _decode_unusual_event(name, data)
 
 
-def read_whole(body: bytes) -> WholeMessage:
+def decode_message(body: bytes) -> CompleteMessage:
     try:
-        return _whole.decode(body)
-    except UNREADABLE:
-        value = _loosely(body)
+        return _message_decoder.decode(body)
+    except JSON_ERRORS:
+        value = _decode_lenient(body)
     if isinstance(value, dict) and isinstance(text := cast("dict[str, Any]", value).get("content"), str):
         value["content"] = [{"type": "text", "text": text}]
     try:
-        return fitted(value, lambda fields: msgspec.convert(fields, WholeMessage, strict=False))
+        return convert_leniently(value, lambda fields: msgspec.convert(fields, CompleteMessage, strict=False))
     except (msgspec.ValidationError, RecursionError) as error:
         raise MalformedAnswerError(f"the answer is not a message: {error}") from error
 
 
-def _loosely(data: bytes) -> Any:
-    mended = mended_json(data)
+def _decode_lenient(data: bytes) -> Any:
+    mended = repair_json(data)
     try:
         if mended is not None:
-            return _without_nulls(msgspec.json.decode(mended))
+            return _drop_nulls(msgspec.json.decode(mended))
     except RecursionError:
         pass
     shown = data[:200].decode("utf-8", "replace")
     raise MalformedAnswerError(f"the provider sent something that is not JSON: {shown}")
 
 
-def _read_odd_event(name: str, data: bytes) -> Event:
-    if (
-        data.strip()[:1] != b"{"
-    ):  # a sign of life, or the mark with which OpenAI ends streams, or an error in plain words
-        return Failure(data.decode("utf-8", "replace")) if name == "error" else Unknown()
+def _decode_unusual_event(name: str, data: bytes) -> MessagesEvent:
+    if data.strip()[:1] != b"{":  # a keep-alive, OpenAI's end-of-stream marker, or a plain-text error
+        return StreamErrorEvent(data.decode("utf-8", "replace")) if name == "error" else UnknownEvent()
     try:
-        fields = {"type": name} | cast("dict[str, Any]", _loosely(data))
+        fields = {"type": name} | cast("dict[str, Any]", _decode_lenient(data))
     except MalformedAnswerError:
-        if name in _NEEDED:
+        if name in _REQUIRED_EVENT_TYPES:
             raise
-        return Unknown()
+        return UnknownEvent()
     delta = fields.get("delta")
     if isinstance(delta, dict) and "type" not in delta:
-        fields["delta"] = {"type": _kind_of(cast("dict[str, Any]", delta)), **delta}
+        fields["delta"] = {"type": _delta_type(cast("dict[str, Any]", delta)), **delta}
     try:
-        return fitted(fields, lambda fields: msgspec.convert(fields, Known, strict=False))
+        return convert_leniently(fields, lambda fields: msgspec.convert(fields, KnownEvent, strict=False))
     except (msgspec.ValidationError, RecursionError) as error:
-        return _read_unknown(fields, error)
+        return _decode_unmatched_event(fields, error)
 
 
-def _kind_of(delta: dict[str, Any]) -> str:
-    """By the field that it has, where a delta does not say what it is."""
-    return next((kind for field, kind in _PIECES.items() if field in delta), "")
+def _delta_type(delta: dict[str, Any]) -> str:
+    """Infers the type of a delta without `type` from its field name."""
+    return next((kind for field, kind in _DELTA_TYPE_BY_FIELD.items() if field in delta), "")
 
 
-def _read_unknown(fields: dict[str, Any], error: Exception) -> Event:
+def _decode_unmatched_event(fields: dict[str, Any], error: Exception) -> MessagesEvent:
     kind = fields["type"]
     if kind == "content_block_delta":
         index, delta = fields.get("index"), fields.get("delta")
         if not isinstance(delta, dict):
-            return Unknown()
-        return OddDelta(index if isinstance(index, int) else 0, cast("dict[str, Any]", delta))
-    if kind in _NAMES:
+            return UnknownEvent()
+        return UnknownDeltaEvent(index if isinstance(index, int) else 0, cast("dict[str, Any]", delta))
+    if kind in _EVENT_TYPES:
         raise MalformedAnswerError(f"the provider sent a {kind} event that cannot be read: {error}") from error
-    return Failure(fields["error"]) if "error" in fields else Unknown()
+    return StreamErrorEvent(fields["error"]) if "error" in fields else UnknownEvent()
 
 
-def _without_nulls(value: Any) -> Any:
-    """A field that is null says as little as one that is missing."""
+def _drop_nulls(value: Any) -> Any:
+    """Removes null fields, which the strict decoder rejects although they mean the same as missing ones."""
     if isinstance(value, dict):
         items = cast("dict[str, Any]", value).items()
-        return {name: _without_nulls(item) for name, item in items if item is not None}
+        return {name: _drop_nulls(item) for name, item in items if item is not None}
     if isinstance(value, list):
-        return [_without_nulls(item) for item in cast("list[Any]", value) if item is not None]
+        return [_drop_nulls(item) for item in cast("list[Any]", value) if item is not None]
     return value

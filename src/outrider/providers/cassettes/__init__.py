@@ -1,1 +1,1 @@
-"""Recorded traffic with providers, kept without secrets and played back offline."""
+"""Cassettes: record provider traffic without secrets and replay it offline."""

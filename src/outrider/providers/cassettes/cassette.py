@@ -1,4 +1,4 @@
-"""A cassette: what was sent to providers and what came back, one exchange per line of a file."""
+"""The cassette file format: one JSON line per recorded exchange with a provider."""
 
 import base64
 import binascii
@@ -12,102 +12,106 @@ from msgspec.structs import replace
 
 from outrider.errors import ConfigurationError
 
-_REMEMBERED = 4  # conversations that go on side by side, such as those of agents that were called together
+_MAX_RECENT_BODIES = 4  # parallel conversations, such as those of several subagents
 
 
-class Growth(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A body, as what it adds to that of exchange number `after`: fields that are the same, lists that go on, and the
-    rest."""
+class BodyGrowth(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A request body encoded as the difference to the body of exchange number `after`.
+
+    `same` names unchanged fields, `goes_on` extends lists (shared item count, new items), `new` holds all other fields.
+    """
 
     after: int
     same: tuple[str, ...] = ()
     goes_on: dict[str, tuple[int, list[Any]]] = {}
     new: dict[str, Any] = {}
 
-    def upon(self, earlier: dict[str, Any]) -> dict[str, Any]:
-        kept = {name: earlier[name] for name in self.same}
+    def apply_to(self, earlier: dict[str, Any]) -> dict[str, Any]:
+        unchanged = {name: earlier[name] for name in self.same}
         grown = {name: [*earlier[name][:count], *rest] for name, (count, rest) in self.goes_on.items()}
-        return kept | grown | self.new
+        return unchanged | grown | self.new
 
 
-class Bodies:
-    """The last bodies that were written, by the numbers of their exchanges."""
+class RecentBodies:
+    """The most recent bodies by exchange number, as bases for encoding the next one."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[int, dict[str, Any]] = OrderedDict()
 
-    def shrink(self, number: int, body: Any) -> Growth | None:
-        """The body as growth of the one that it repeats most of; None when it has to be written whole."""
+    def encode_growth(self, number: int, body: Any) -> BodyGrowth | None:
+        """Encodes the body as growth of the most similar recent body; None if none shares a list prefix."""
         if not isinstance(body, dict):
             return None
         given = cast("dict[str, Any]", body)
-        found = [(after, _shared(earlier, given)) for after, earlier in self._known.items()]
+        found = [(after, _count_shared_items(earlier, given)) for after, earlier in self._known.items()]
         after, shared = max(found, key=lambda one: one[1], default=(0, 0))
-        growth = _growth(after, self._known[after], given) if shared else None
+        growth = _diff_bodies(after, self._known[after], given) if shared else None
         if growth is not None:
-            del self._known[after]  # the longer one stands for both
+            del self._known[after]  # the new body replaces its base
         self._known[number] = given
-        while len(self._known) > _REMEMBERED:
+        while len(self._known) > _MAX_RECENT_BODIES:
             self._known.popitem(last=False)
         return growth
 
 
-def _shared(earlier: dict[str, Any], body: dict[str, Any]) -> int:
-    return sum(_agreement(earlier.get(name), value) for name, value in body.items() if isinstance(value, list))
+def _count_shared_items(earlier: dict[str, Any], body: dict[str, Any]) -> int:
+    return sum(
+        _common_prefix_length(earlier.get(name), value) for name, value in body.items() if isinstance(value, list)
+    )
 
 
-def _growth(after: int, earlier: dict[str, Any], body: dict[str, Any]) -> Growth:
+def _diff_bodies(after: int, earlier: dict[str, Any], body: dict[str, Any]) -> BodyGrowth:
     same = tuple(name for name, value in body.items() if name in earlier and earlier[name] == value)
     rest = {name: value for name, value in body.items() if name not in same}
-    counts = {name: _agreement(earlier.get(name), value) for name, value in rest.items()}
+    counts = {name: _common_prefix_length(earlier.get(name), value) for name, value in rest.items()}
     goes_on = {name: (count, rest[name][count:]) for name, count in counts.items() if count}
-    return Growth(after, same, goes_on, {name: value for name, value in rest.items() if name not in goes_on})
+    return BodyGrowth(after, same, goes_on, {name: value for name, value in rest.items() if name not in goes_on})
 
 
-def _agreement(earlier: Any, value: Any) -> int:
-    """How many items two lists have in common at their head."""
+def _common_prefix_length(earlier: Any, value: Any) -> int:
+    """Returns the number of equal items at the start of two lists; 0 if either value is not a list."""
     if not isinstance(earlier, list) or not isinstance(value, list):
         return 0
     pairs = zip(cast("list[Any]", earlier), cast("list[Any]", value), strict=False)
-    return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(earlier), len(value)))  # pyright: ignore
+    return next((position for position, (a, b) in enumerate(pairs) if a != b), min(len(earlier), len(value)))  # pyright: ignore
 
 
-VERSION = 1
+CASSETTE_VERSION = 1
 
 
 class RecordedCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was sent, without secrets. `body` is JSON where it was JSON, else text; with `growth` it is that instead."""
+    """A request without secrets. `body` is decoded JSON, else text; `growth` replaces it in compact cassettes."""
 
     url: str
     body: Any = None
-    growth: Growth | None = None
+    growth: BodyGrowth | None = None
     headers: dict[str, str] = {}
     method: str = "POST"
 
 
 class RecordedChunk(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Bytes that arrived together, `at` milliseconds after the call was sent: as text where they are text."""
+    """Bytes received `at` milliseconds after the request was sent: `text` if they are UTF-8, else `base64`."""
 
     at: int = 0
     text: str = ""
     base64: str = ""
 
     @classmethod
-    def of(cls, content: bytes, at: int) -> "RecordedChunk":
+    def from_bytes(cls, content: bytes, at: int) -> "RecordedChunk":
         try:
             return cls(at, text=content.decode())
-        except UnicodeDecodeError:  # a character was cut in two, or these are no characters
+        except UnicodeDecodeError:  # the chunk splits a character, or is binary
             return cls(at, base64=base64.b64encode(content).decode())
 
-    def content(self) -> bytes:
+    def to_bytes(self) -> bytes:
         try:
             return base64.b64decode(self.base64, validate=True) if self.base64 else self.text.encode()
         except binascii.Error as error:
-            raise ConfigurationError(f"a chunk of the cassette is damaged: {error}") from error
+            raise ConfigurationError(f"a chunk of the cassette is not valid base64: {error}") from error
 
 
 class RecordedFailure(msgspec.Struct, frozen=True):
-    """How the connection broke: the kind of error and its words."""
+    """The error that broke the connection: class name, message and type."""
 
     error: str
     message: str
@@ -115,8 +119,11 @@ class RecordedFailure(msgspec.Struct, frozen=True):
 
 
 class RecordedExchange(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`status` is None when no answer came at all; `failure` ends an answer that was not whole; one that is `cut` was
-    let go by its reader."""
+    """A request and its response.
+
+    `status` is None without a response. `failure` is the error that ended an incomplete response. `cut` is True when
+    the reader closed the response before its end.
+    """
 
     call: RecordedCall
     status: int | None = None
@@ -126,41 +133,44 @@ class RecordedExchange(msgspec.Struct, frozen=True, omit_defaults=True):
     cut: bool = False
 
 
-class _Head(msgspec.Struct, frozen=True):
+class _CassetteHeader(msgspec.Struct, frozen=True):
     cassette: int
 
 
-_decode = msgspec.json.Decoder(RecordedExchange).decode
+_decode_exchange = msgspec.json.Decoder(RecordedExchange).decode
 
 
 class Cassette:
-    """A file of exchanges, read when it is first played and appended to as they end. A `compact` one writes what a
-    request repeats of an earlier one only once; a person reads the other kind more easily."""
+    """A file of exchanges, appended to while recording.
+
+    A `compact` cassette stores each body as the difference to an earlier one. That saves space; full bodies are easier
+    to read.
+    """
 
     def __init__(self, path: str | Path, *, compact: bool = False) -> None:
         self.path = Path(path)
-        self._bodies = Bodies() if compact else None
+        self._bodies = RecentBodies() if compact else None
         self._count: int | None = None
         self._written = False
 
-    def exchanges(self) -> list[RecordedExchange]:
-        """Those that are whole: a line without an end was torn off with the process that wrote it."""
+    def read_exchanges(self) -> list[RecordedExchange]:
+        """Reads all complete exchanges; ignores an incomplete last line, which a killed process leaves."""
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
-            raise ConfigurationError(f"there is no cassette {self.path}; record one first") from None
+            raise ConfigurationError(f"the cassette {self.path} does not exist; record it first") from None
         lines = content[: content.rfind(b"\n") + 1].split(b"\n")
-        self._check_head(lines[:1])
+        self._check_header(lines[:1])
         found: list[RecordedExchange] = []
         for number, line in enumerate(lines[1:], 2):
             if line.strip():
-                found.append(_whole_body(self._exchange(number, line), found))
+                found.append(_restore_body(self._decode_line(number, line), found))
         return found
 
     def erase(self) -> None:
-        """Begin the file anew."""
+        """Replaces the file by an empty cassette."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_bytes(msgspec.json.encode(_Head(VERSION)) + b"\n")
+        self.path.write_bytes(msgspec.json.encode(_CassetteHeader(CASSETTE_VERSION)) + b"\n")
 
     def add(self, exchange: RecordedExchange) -> None:
         if not self.path.exists():
@@ -169,7 +179,7 @@ class Cassette:
             self._cut_torn_line()
         self._written = True
         if self._bodies is not None:
-            exchange = self._compact(exchange, self._bodies)
+            exchange = self._compact_body(exchange, self._bodies)
         with self.path.open("ab") as file:
             file.write(msgspec.json.encode(exchange) + b"\n")
 
@@ -177,37 +187,38 @@ class Cassette:
         with self.path.open("rb+") as file:
             file.truncate(file.read().rfind(b"\n") + 1)
 
-    def _compact(self, exchange: RecordedExchange, bodies: Bodies) -> RecordedExchange:
+    def _compact_body(self, exchange: RecordedExchange, bodies: RecentBodies) -> RecordedExchange:
         if self._count is None:
-            self._count = len(self.exchanges())
+            self._count = len(self.read_exchanges())
         self._count += 1
-        growth = bodies.shrink(self._count, exchange.call.body)
+        growth = bodies.encode_growth(self._count, exchange.call.body)
         return exchange if growth is None else replace(exchange, call=replace(exchange.call, body=None, growth=growth))
 
-    def _check_head(self, first: Sequence[bytes]) -> None:
+    def _check_header(self, first: Sequence[bytes]) -> None:
         try:
-            version = msgspec.json.decode(first[0], type=_Head).cassette if first else 0
+            version = msgspec.json.decode(first[0], type=_CassetteHeader).cassette if first else 0
         except msgspec.MsgspecError:
             version = 0
-        if version != VERSION:
-            raise ConfigurationError(f"{self.path} is not a cassette of version {VERSION}")
+        if version != CASSETTE_VERSION:
+            raise ConfigurationError(f"{self.path} is not a cassette with format version {CASSETTE_VERSION}")
 
-    def _exchange(self, number: int, line: bytes) -> RecordedExchange:
+    def _decode_line(self, number: int, line: bytes) -> RecordedExchange:
         try:
-            return _decode(line)
+            return _decode_exchange(line)
         except msgspec.MsgspecError as error:
             raise ConfigurationError(f"{self.path}, line {number}: {error}") from error
 
 
-def _whole_body(exchange: RecordedExchange, earlier: Sequence[RecordedExchange]) -> RecordedExchange:
+def _restore_body(exchange: RecordedExchange, earlier: Sequence[RecordedExchange]) -> RecordedExchange:
     growth = exchange.call.growth
     if growth is None:
         return exchange
     if not 0 < growth.after <= len(earlier):
-        raise ConfigurationError(f"an exchange of the cassette goes on from number {growth.after}, which is not there")
-    body = growth.upon(earlier[growth.after - 1].call.body)
+        raise ConfigurationError(f"the cassette refers to exchange {growth.after}, which it does not contain")
+    body = growth.apply_to(earlier[growth.after - 1].call.body)
     return replace(exchange, call=replace(exchange.call, body=body, growth=None))
 
 
-def whole(chunks: Iterable[RecordedChunk]) -> bytes:
-    return b"".join(chunk.content() for chunk in chunks)
+def join_chunks(chunks: Iterable[RecordedChunk]) -> bytes:
+    """Returns the body that the chunks make up."""
+    return b"".join(chunk.to_bytes() for chunk in chunks)

@@ -1,4 +1,4 @@
-"""A transport that answers from a cassette and never from the network."""
+"""Replay: a transport that serves responses from a cassette and never uses the network."""
 
 import asyncio
 import re
@@ -18,11 +18,12 @@ from outrider.providers.cassettes.cassette import (
     RecordedExchange,
     RecordedFailure,
 )
-from outrider.providers.cassettes.scrub import Scrubber
-from outrider.providers.provider import HttpCall
-from outrider.providers.transport.transport import HttpAnswer
+from outrider.providers.cassettes.scrub import SecretScrubber
+from outrider.providers.provider import HttpRequest
+from outrider.providers.transport.http1 import HttpHeaders
+from outrider.providers.transport.transport import HttpResponse
 
-_SHOWN = 120
+_MAX_SHOWN_CHARACTERS = 120
 _INDEX = re.compile(r"\[\d+\]")
 _OWN_ID = re.compile(
     r"[0-9a-f]{8}(?P<dash>-?)[0-9a-f]{4}(?P=dash)7[0-9a-f]{3}(?P=dash)[89ab][0-9a-f]{3}(?P=dash)[0-9a-f]{12}"
@@ -30,21 +31,25 @@ _OWN_ID = re.compile(
 
 
 def first_difference(recorded: Any, sent: Any, ignore: Collection[str] = (), path: str = "") -> str | None:
-    """In words, or None. Order of fields and spacing mean nothing. `ignore` names fields by their dotted path,
-    without positions: "metadata.user_id", "messages.content.id"."""
+    """Describes the first difference between two JSON values; None if they are equal.
+
+    `ignore` names fields by dotted path without list positions: "metadata.user_id", "messages.content.id".
+    """
     if _INDEX.sub("", path) in ignore:
         return None
     if isinstance(recorded, dict) and isinstance(sent, dict):
-        return _in_fields(cast("dict[str, Any]", recorded), cast("dict[str, Any]", sent), ignore, path)
+        return _diff_fields(cast("dict[str, Any]", recorded), cast("dict[str, Any]", sent), ignore, path)
     if isinstance(recorded, list) and isinstance(sent, list):
-        return _in_items(cast("list[Any]", recorded), cast("list[Any]", sent), ignore, path)
+        return _diff_items(cast("list[Any]", recorded), cast("list[Any]", sent), ignore, path)
     same_kind = isinstance(recorded, bool) == isinstance(sent, bool)  # True is 1 in Python, not in JSON
-    return None if same_kind and recorded == sent else f"{path or 'body'}: {_words(recorded, sent)}"
+    return None if same_kind and recorded == sent else f"{path or 'body'}: {_describe_difference(recorded, sent)}"
 
 
-def without_own_ids(body: Any) -> Any:
-    """The body with every id of ours (a UUID of version 7) replaced by the number of its first appearance: ids are new
-    in every run, and mean only that what has the same one belongs together."""
+def replace_own_ids(body: Any) -> Any:
+    """Replaces each UUIDv7, the format of our ids, by a number in order of first appearance.
+
+    Ids are new in every run, so only their equality within a body is comparable.
+    """
     numbers: dict[str, str] = {}
 
     def number(found: re.Match[str]) -> str:
@@ -64,21 +69,21 @@ def without_own_ids(body: Any) -> Any:
     return walk(body)
 
 
-def _in_fields(recorded: dict[str, Any], sent: dict[str, Any], ignore: Collection[str], path: str) -> str | None:
+def _diff_fields(recorded: dict[str, Any], sent: dict[str, Any], ignore: Collection[str], path: str) -> str | None:
     for name in [*recorded, *(name for name in sent if name not in recorded)]:
-        place = f"{path}.{name}" if path else name
-        if _INDEX.sub("", place) in ignore:
+        field_path = f"{path}.{name}" if path else name
+        if _INDEX.sub("", field_path) in ignore:
             continue
         if name not in sent:
-            return f"{place}: recorded {_shown(recorded[name])}, not sent"
+            return f"{field_path}: recorded {_shorten_repr(recorded[name])}, not sent"
         if name not in recorded:
-            return f"{place}: not recorded, sent {_shown(sent[name])}"
-        if found := first_difference(recorded[name], sent[name], ignore, place):
+            return f"{field_path}: not recorded, sent {_shorten_repr(sent[name])}"
+        if found := first_difference(recorded[name], sent[name], ignore, field_path):
             return found
     return None
 
 
-def _in_items(recorded: list[Any], sent: list[Any], ignore: Collection[str], path: str) -> str | None:
+def _diff_items(recorded: list[Any], sent: list[Any], ignore: Collection[str], path: str) -> str | None:
     for position, (first, second) in enumerate(zip(recorded, sent, strict=False)):
         if found := first_difference(first, second, ignore, f"{path}[{position}]"):
             return found
@@ -87,37 +92,38 @@ def _in_items(recorded: list[Any], sent: list[Any], ignore: Collection[str], pat
     return None
 
 
-def _words(recorded: Any, sent: Any) -> str:
-    """Long texts are shown from where they part."""
+def _describe_difference(recorded: Any, sent: Any) -> str:
+    """Describes two different values; long texts are shown from the first differing character."""
     if not (isinstance(recorded, str) and isinstance(sent, str)):
-        return f"recorded {_shown(recorded)}, sent {_shown(sent)}"
+        return f"recorded {_shorten_repr(recorded)}, sent {_shorten_repr(sent)}"
     pairs = enumerate(zip(recorded, sent, strict=False))
-    place = next((at for at, (a, b) in pairs if a != b), min(len(recorded), len(sent)))
-    if place < _SHOWN // 2:
-        return f"recorded {_shown(recorded)}, sent {_shown(sent)}"
-    start = place - 20
-    return f"from character {place}: recorded …{_shown(recorded[start:])}, sent …{_shown(sent[start:])}"
+    position = next((at for at, (a, b) in pairs if a != b), min(len(recorded), len(sent)))
+    if position < _MAX_SHOWN_CHARACTERS // 2:
+        return f"recorded {_shorten_repr(recorded)}, sent {_shorten_repr(sent)}"
+    start = position - 20
+    return (
+        f"from character {position}: recorded …{_shorten_repr(recorded[start:])}, sent …{_shorten_repr(sent[start:])}"
+    )
 
 
-def _shown(value: Any) -> str:
+def _shorten_repr(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[:_MAX_SHOWN_CHARACTERS]}…"
 
 
 _FAILURES: dict[str, type[NetworkError]] = {"NetworkError": NetworkError, "StalledStreamError": StalledStreamError}
 
 
-Differs = Callable[[str], None]
-"""Told how a call differs from the recorded one whose answer it gets all the same."""
+DifferenceCallback = Callable[[str], None]
+"""Receives a description of how a request differs from the recorded one whose response it gets."""
 
 
 class ReplayTransport:
-    """Gives each call the first exchange on the cassette that means the same and was not played yet.
+    """Returns the first unplayed exchange whose request matches.
 
-    The host may be another one, and so may ids that we make up; the path and the rest of the body may not, except for
-    the fields named in `ignore` (see `first_difference`). With `differs`, a call that is not on the cassette gets the
-    answer of the one that is most like it, and `differs` is told; without, it fails. With `timing`, chunks arrive as
-    slowly as they did.
+    The path and body must be equal, except for the host, our own ids and the fields in `ignore` (see
+    `first_difference`). A request without a match fails; with a difference callback, it gets the response of the most
+    similar request instead. `timing` replays chunks with their recorded delays.
     """
 
     def __init__(
@@ -128,37 +134,42 @@ class ReplayTransport:
         secrets: Collection[str] = (),
         timing: bool = False,
     ) -> None:
-        self._tape = Tape(cassette, ignore)
-        self._scrubber = Scrubber(secrets)
+        self._exchanges = UnplayedExchanges(cassette, ignore)
+        self._scrubber = SecretScrubber(secrets)
         self._timing = timing
-        self._differs: Differs | None = None
+        self._on_difference: DifferenceCallback | None = None
 
     @property
     def unplayed(self) -> list[RecordedExchange]:
-        """What nobody has asked for yet, in the order of the recording."""
-        return self._tape.unplayed
+        """The exchanges that were not replayed yet, in recorded order."""
+        return self._exchanges.unplayed
 
-    def telling(self, differs: Differs) -> "ReplayTransport":
-        """Another player of the same tape, which tells of differences and goes on, and waits for nothing."""
+    def with_difference_callback(self, on_difference: DifferenceCallback) -> "ReplayTransport":
+        """Returns a transport over the same exchanges that reports differences instead of failing.
+
+        It also removes recorded Retry-After headers, so that retries do not wait.
+        """
         other = copy(self)
-        other._differs = differs
+        other._on_difference = on_difference
         return other
 
-    async def send(self, call: HttpCall) -> HttpAnswer:
-        exchange = self._tape.take(_comparable(self._scrubber.call(call)), self._differs)
-        if self._differs is not None:
+    async def send(self, request: HttpRequest) -> HttpResponse:
+        exchange = self._exchanges.take_match(
+            _normalize_call(self._scrubber.scrub_request(request)), self._on_difference
+        )
+        if self._on_difference is not None:
             patient = {name: value for name, value in exchange.headers.items() if not name.startswith("retry-after")}
             exchange = replace(exchange, headers=patient)
         if exchange.status is None:
-            raise _error(exchange.failure)
-        return _ReplayedAnswer(exchange, exchange.status, timing=self._timing)
+            raise _to_error(exchange.failure)
+        return _ReplayedResponse(exchange, exchange.status, timing=self._timing)
 
     async def aclose(self) -> None:
         pass
 
 
-class Tape:
-    """The exchanges of a cassette that wait to be played."""
+class UnplayedExchanges:
+    """The exchanges of a cassette that were not replayed yet; loads the file on first use."""
 
     def __init__(self, cassette: Cassette, ignore: Collection[str] = ()) -> None:
         self._cassette = cassette
@@ -168,56 +179,57 @@ class Tape:
     @property
     def unplayed(self) -> list[RecordedExchange]:
         if self._unplayed is None:
-            self._unplayed = [replace(one, call=_comparable(one.call)) for one in self._cassette.exchanges()]
+            self._unplayed = [replace(one, call=_normalize_call(one.call)) for one in self._cassette.read_exchanges()]
         return self._unplayed
 
-    def take(self, sent: RecordedCall, differs: Differs | None) -> RecordedExchange:
+    def take_match(self, sent: RecordedCall, on_difference: DifferenceCallback | None) -> RecordedExchange:
         waiting = self.unplayed
-        same = (place for place, one in enumerate(waiting) if self._difference(one.call, sent) is None)
-        place = next(same, None)
-        if place is None and differs is not None and waiting:
-            place = _most_alike(waiting, sent)
-            differs(self._difference(waiting[place].call, sent) or "")
-        if place is None:
-            raise self._mismatch(sent)
-        return waiting.pop(place)
+        same = (position for position, one in enumerate(waiting) if self._find_difference(one.call, sent) is None)
+        position = next(same, None)
+        if position is None and on_difference is not None and waiting:
+            position = _find_most_similar(waiting, sent)
+            on_difference(self._find_difference(waiting[position].call, sent) or "")
+        if position is None:
+            raise self._mismatch_error(sent)
+        return waiting.pop(position)
 
-    def _difference(self, recorded: RecordedCall, sent: RecordedCall) -> str | None:
-        places = tuple(urlsplit(call.url)._replace(scheme="", netloc="").geturl() for call in (recorded, sent))
-        if places[0] != places[1]:
-            return f"the address: recorded {places[0]}, sent {places[1]}"
+    def _find_difference(self, recorded: RecordedCall, sent: RecordedCall) -> str | None:
+        paths = tuple(urlsplit(call.url)._replace(scheme="", netloc="").geturl() for call in (recorded, sent))
+        if paths[0] != paths[1]:
+            return f"the URL: recorded {paths[0]}, sent {paths[1]}"
         return first_difference(recorded.body, sent.body, self._ignore)
 
-    def _mismatch(self, sent: RecordedCall) -> ProviderError:
-        words = "all of it was played, and one more call was made"
+    def _mismatch_error(self, sent: RecordedCall) -> ProviderError:
+        reason = "all its exchanges were replayed, and another request was sent"
         if self.unplayed:
-            words = f"the next one on it differs in {self._difference(self.unplayed[0].call, sent)}"
+            reason = f"the next recorded request differs in {self._find_difference(self.unplayed[0].call, sent)}"
         return ProviderError(
-            f"the cassette {self._cassette.path} does not hold this call: {words}. Record it again if that is meant",
+            f"the cassette {self._cassette.path} does not contain this request: {reason}. Record it again if the "
+            "change is intended",
             type="replay_mismatch",
         )
 
 
-def _most_alike(waiting: Sequence[RecordedExchange], sent: RecordedCall) -> int:
-    """The one whose body agrees longest from its start, the earliest of several: a conversation only grows."""
+def _find_most_similar(waiting: Sequence[RecordedExchange], sent: RecordedCall) -> int:
+    """Returns the position of the request with the longest common body prefix; conversations only append."""
     body = msgspec.json.encode(sent.body)
 
-    def agreement(place: int) -> int:
-        other = msgspec.json.encode(waiting[place].call.body)
+    def agreement(position: int) -> int:
+        other = msgspec.json.encode(waiting[position].call.body)
         return next((at for at, (a, b) in enumerate(zip(body, other, strict=False)) if a != b), len(body))
 
     return max(range(len(waiting)), key=agreement)
 
 
-def _comparable(call: RecordedCall) -> RecordedCall:
-    return replace(call, body=without_own_ids(call.body))
+def _normalize_call(call: RecordedCall) -> RecordedCall:
+    return replace(call, body=replace_own_ids(call.body))
 
 
-class _ReplayedAnswer:
+class _ReplayedResponse:
     def __init__(self, exchange: RecordedExchange, status: int, *, timing: bool) -> None:
         self.status = status
-        self.headers: Mapping[str, str] = _Headers(exchange.headers)
-        self._failure = _let_go() if exchange.cut else exchange.failure and _error(exchange.failure)
+        self.headers: Mapping[str, str] = HttpHeaders(list(exchange.headers.items()))
+        self._failure = _cut_error() if exchange.cut else exchange.failure and _to_error(exchange.failure)
         self._chunks: Iterator[RecordedChunk] = iter(exchange.chunks)
         self._timing = timing
         self._at = 0
@@ -230,42 +242,29 @@ class _ReplayedAnswer:
             return b""
         await asyncio.sleep((chunk.at - self._at) / 1000 if self._timing else 0)
         self._at = chunk.at
-        return chunk.content()
+        return chunk.to_bytes()
 
-    def progress(self) -> None:
+    def mark_progress(self) -> None:
         pass
 
-    def settle(self) -> None:
+    def expect_end(self) -> None:
         pass
 
-    def hurry(self, seconds: float) -> None:
+    def limit_remaining(self, seconds: float) -> None:
         pass
 
     def close(self) -> None:
         self._chunks = iter(())
 
 
-class _Headers(dict[str, str]):
-    """Found in any case, like those of a real answer."""
-
-    def __getitem__(self, name: str) -> str:
-        return super().__getitem__(name.lower())
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and super().__contains__(name.lower())
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return super().get(name.lower(), default)
-
-
-def _error(failure: RecordedFailure | None) -> NetworkError:
+def _to_error(failure: RecordedFailure | None) -> NetworkError:
     if failure is None:
         return NetworkError("no answer was recorded", type="replay")
     return _FAILURES.get(failure.error, NetworkError)(failure.message, type=failure.type)
 
 
-def _let_go() -> NetworkError:
-    """Nobody heard the rest, so nobody can play it; an answer that is whole does not care."""
-    error = NetworkError("the recording ends here: its reader let the answer go", type="replay")
+def _cut_error() -> NetworkError:
+    """Returns the error for the unrecorded rest of a response that its reader closed; not raised after the end mark."""
+    error = NetworkError("the recording ends here, because its reader closed the response", type="replay")
     error.retryable = False
     return error

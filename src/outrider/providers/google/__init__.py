@@ -1,1 +1,1 @@
-"""Google's wire format for Gemini: generateContent, on the developer API and on Vertex."""
+"""Google Gemini client (generateContent) for the developer API and Vertex."""

@@ -1,4 +1,4 @@
-"""An answer of Gemini, streamed or whole, read into deltas."""
+"""Decodes a Gemini response, streamed or complete, into deltas."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -7,8 +7,8 @@ from typing import Any, cast
 import msgspec
 
 from outrider.errors import NetworkError
-from outrider.providers.google.errors import from_error
-from outrider.providers.response_json import decoded
+from outrider.providers.google.errors import error_from_payload
+from outrider.providers.response_json import decode_json
 from outrider.types.deltas import (
     AnswerStart,
     Delta,
@@ -24,188 +24,193 @@ from outrider.types.deltas import (
 from outrider.types.ids import new_id
 from outrider.types.usage import CacheTokens, Tokens
 
-Step = str | int
+PathStep = str | int
 
-# .name, [0], ['name'] and ["name"]
-_STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]|\["((?:[^"\\]|\\.)*)"\]""")
+# Matches .name, [0], ['name'] and ["name"].
+_PATH_STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]|\["((?:[^"\\]|\\.)*)"\]""")
 
 
-class ArgsWriter:
-    """Paths come in the order in which the model writes, so the text only ever grows."""
+class PartialArgsWriter:
+    """Converts streamed JSON-path/value pairs to JSON text. The API sends paths in document order, so the text is
+    append-only."""
 
     def __init__(self) -> None:
-        self._open: list[Step] = []  # the way to the innermost open container
-        self._closers: list[str] = []  # what closes each open container, the outermost first
-        self._filled: list[bool] = []  # whether it already holds something
-        self._string: list[Step] | None = None  # where a string is being written
+        self._open_steps: list[PathStep] = []  # path to the innermost open container
+        self._closers: list[str] = []  # closing bracket of each open container, outermost first
+        self._filled: list[bool] = []  # whether each open container has a member
+        self._string: list[PathStep] | None = None  # path of the string that is still open
 
     def write(self, piece: dict[str, Any]) -> str:
-        """The text that one piece adds."""
-        path = steps(piece.get("jsonPath") or "")
+        """Returns the JSON text that one chunk adds."""
+        path = parse_json_path(piece.get("jsonPath") or "")
         if not path:
             return ""
         if "stringValue" in piece:
-            return self._write_string(path, piece["stringValue"], goes_on=bool(piece.get("willContinue")))
-        value = piece.get("numberValue", piece.get("boolValue"))  # what is left is null
-        return self._lead_to(path) + _json(value)
+            return self._write_string(path, piece["stringValue"], continues=bool(piece.get("willContinue")))
+        value = piece.get("numberValue", piece.get("boolValue"))  # a missing value means null
+        return self._open_path(path) + _to_json(value)
 
-    def end(self) -> str:
-        """What closes the object; nothing when it was never begun."""
+    def finish(self) -> str:
+        """Returns the closing brackets; an empty string if nothing was written."""
         text = self._close_string() + "".join(reversed(self._closers))
-        self._open, self._closers, self._filled = [], [], []
+        self._open_steps, self._closers, self._filled = [], [], []
         return text
 
-    def _write_string(self, path: list[Step], value: str, *, goes_on: bool) -> str:
-        escaped = _json(value)[1:-1]
-        text = escaped if path == self._string else f'{self._lead_to(path)}"{escaped}'
+    def _write_string(self, path: list[PathStep], value: str, *, continues: bool) -> str:
+        escaped = _to_json(value)[1:-1]
+        text = escaped if path == self._string else f'{self._open_path(path)}"{escaped}'
         self._string = path
-        return text if goes_on else text + self._close_string()
+        return text if continues else text + self._close_string()
 
     def _close_string(self) -> str:
         closing = "" if self._string is None else '"'
         self._string = None
         return closing
 
-    def _lead_to(self, path: list[Step]) -> str:
-        """Close what the path has left and open what it enters, up to its value."""
+    def _open_path(self, path: list[PathStep]) -> str:
+        """Closes the containers that the path leaves and opens those it enters, up to the key of its value."""
         text = self._close_string()
         if not self._closers:
-            text += self._enter("{")
-        while self._open != path[: len(self._open)] or len(self._open) >= len(path):
-            self._open.pop()
+            text += self._open_container("{")
+        while self._open_steps != path[: len(self._open_steps)] or len(self._open_steps) >= len(path):
+            self._open_steps.pop()
             self._filled.pop()
             text += self._closers.pop()
-        for depth in range(len(self._open), len(path) - 1):
-            text += self._name(path[depth]) + self._enter("[" if isinstance(path[depth + 1], int) else "{")
-            self._open.append(path[depth])
-        return text + self._name(path[-1])
+        for depth in range(len(self._open_steps), len(path) - 1):
+            text += self._write_key(path[depth]) + self._open_container(
+                "[" if isinstance(path[depth + 1], int) else "{"
+            )
+            self._open_steps.append(path[depth])
+        return text + self._write_key(path[-1])
 
-    def _enter(self, opener: str) -> str:
+    def _open_container(self, opener: str) -> str:
         self._closers.append("]" if opener == "[" else "}")
         self._filled.append(False)
         return opener
 
-    def _name(self, step: Step) -> str:
+    def _write_key(self, step: PathStep) -> str:
         comma = "," if self._filled[-1] else ""
         self._filled[-1] = True
-        return comma if isinstance(step, int) else f"{comma}{_json(step)}:"
+        return comma if isinstance(step, int) else f"{comma}{_to_json(step)}:"
 
 
-def steps(path: str) -> list[Step]:
-    """`$.orders[0].name` as its steps."""
-    found: list[Step] = []
-    for name, index, single, double in _STEP.findall(path):
+def parse_json_path(path: str) -> list[PathStep]:
+    """Parses `$.orders[0].name` into a list of keys and indexes."""
+    found: list[PathStep] = []
+    for name, index, single, double in _PATH_STEP.findall(path):
         found.append(int(index) if index else name or single or double)
     return found
 
 
-def _json(value: Any) -> str:
+def _to_json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
 Fields = dict[str, Any]
 
-# Ids of calls that came without one begin like this, and never leave for Google.
-MADE_UP = "noid_"
+# Prefix of ids that are generated for calls without an id. They are never sent to Google.
+GENERATED_ID_PREFIX = "noid_"
 _TEXT_FIELDS = {"text", "thought", "thoughtSignature"}
 
 
 class PartReader:
-    """Gives the deltas of the parts it reads to `emit`."""
+    """Decodes content parts and passes the resulting deltas to the callback `emit`."""
 
     def __init__(self, emit: Callable[[Delta], object]) -> None:
         self._emit = emit
         self._next = 0
-        self._text: int | None = None  # the text or thought that goes on
+        self._text_index: int | None = None  # the open text or thought part
         self._is_thought = False
-        self._call: int | None = None  # the call whose arguments go on
-        self._args = ArgsWriter()
+        self._call_index: int | None = None  # the open call part
+        self._args = PartialArgsWriter()
         self._call_state: Fields = {}
         self._call_ids: set[str] = set()
 
     @property
-    def calls(self) -> int:
+    def call_count(self) -> int:
         return len(self._call_ids)
 
     def read(self, part: Fields, response_id: str) -> None:
         text = part.get("text")
         if type(text) is str and "thoughtSignature" not in part:
             if text:
-                self._write(text, thought=bool(part.get("thought")))
+                self._write_text(text, thought=bool(part.get("thought")))
         elif "functionCall" in part:
-            self._read_call(_fields(part["functionCall"]), _state(part), response_id)
+            self._read_call(_as_object(part["functionCall"]), _signature_state(part), response_id)
         elif part.keys() <= _TEXT_FIELDS:
-            self._read_signed(part)
+            self._read_signed_text(part)
         else:
-            self._read_other(part)
+            self._read_file_or_opaque(part)
 
-    def end(self) -> None:
-        """Nothing goes on any more."""
+    def finish(self) -> None:
+        """Ends the open parts."""
         self._end_text()
         self._end_call()
 
-    def _write(self, text: str, *, thought: bool) -> None:
-        if self._text is None or self._is_thought is not thought:
-            self.end()
-            self._text, self._is_thought = self._take(), thought
-            self._emit(PartStart(self._text, "reasoning" if thought else "text"))
-        self._emit(ReasoningDelta(self._text, text) if thought else TextDelta(self._text, text))
+    def _write_text(self, text: str, *, thought: bool) -> None:
+        if self._text_index is None or self._is_thought is not thought:
+            self.finish()
+            self._text_index, self._is_thought = self._take_index(), thought
+            self._emit(PartStart(self._text_index, "reasoning" if thought else "text"))
+        self._emit(ReasoningDelta(self._text_index, text) if thought else TextDelta(self._text_index, text))
 
     def _end_text(self, state: Fields | None = None) -> None:
-        if self._text is not None:
-            self._emit(PartEnd(self._text, state or {}))
-            self._text = None
+        if self._text_index is not None:
+            self._emit(PartEnd(self._text_index, state or {}))
+            self._text_index = None
 
-    def _read_signed(self, part: Fields) -> None:
-        state, thought = _state(part), bool(part.get("thought"))
-        text = _text(part.get("text"))
+    def _read_signed_text(self, part: Fields) -> None:
+        state, thought = _signature_state(part), bool(part.get("thought"))
+        text = _as_text(part.get("text"))
         if not state:
             if text:
-                self._write(text, thought=thought)
+                self._write_text(text, thought=thought)
             return
-        self.end()
-        self._write(text, thought=thought)
+        self.finish()
+        self._write_text(text, thought=thought)
         self._end_text(state)
 
     def _read_call(self, call: Fields, state: Fields, response_id: str) -> None:
-        if call.get("name") or (self._call is None and call):  # a call without a name ends in error, not in silence
-            self.end()
-            self._call, self._args, self._call_state = self._take(), ArgsWriter(), state
+        if call.get("name") or (self._call_index is None and call):  # a call without a name must end in an error result
+            self.finish()
+            self._call_index, self._args, self._call_state = self._take_index(), PartialArgsWriter(), state
             call_id = self._call_id(call.get("id"), response_id)
-            self._emit(PartStart(self._call, "tool", call_id, _text(call.get("name"))))
-        if self._call is None:
-            return  # the end of a call that has ended
+            self._emit(PartStart(self._call_index, "tool", call_id, _as_text(call.get("name"))))
+        if self._call_index is None:
+            return  # the end marker of a call that has already ended
         self._call_state |= state
         text = "".join(self._args.write(piece) for piece in call.get("partialArgs") or ())
         if call.get("args") is not None:
-            text += _text(call["args"])
+            text += _as_text(call["args"])
         if text:
-            self._emit(InputDelta(self._call, text))
+            self._emit(InputDelta(self._call_index, text))
         if not call.get("willContinue"):
             self._end_call()
 
     def _call_id(self, given: Any, response_id: str) -> str:
-        """The call's id, or one made up where there is none or two calls got the same: results are paired by it."""
-        call_id = _text(given)
+        """Returns the call's id, or a generated one if it is missing or duplicate: results are matched to
+        calls by id."""
+        call_id = _as_text(given)
         if not call_id or call_id in self._call_ids:
-            call_id = _made_up(response_id, len(self._call_ids))
+            call_id = _generated_call_id(response_id, len(self._call_ids))
         self._call_ids.add(call_id)
         return call_id
 
     def _end_call(self) -> None:
-        if self._call is None:
+        if self._call_index is None:
             return
-        if rest := self._args.end():
-            self._emit(InputDelta(self._call, rest))
-        self._emit(PartEnd(self._call, self._call_state))
-        self._call = None
+        if rest := self._args.finish():
+            self._emit(InputDelta(self._call_index, rest))
+        self._emit(PartEnd(self._call_index, self._call_state))
+        self._call_index = None
 
-    def _read_other(self, part: Fields) -> None:
-        """A file that the model made, or something of Google's own, which is kept and goes back whole."""
-        self.end()
-        index = self._take()
-        inline = _fields(part.get("inlineData"))
-        file = inline or _fields(part.get("fileData"))
+    def _read_file_or_opaque(self, part: Fields) -> None:
+        """Emits a file that the model generated. A part of unknown type is stored unchanged and sent back in the next
+        request."""
+        self.finish()
+        index = self._take_index()
+        inline = _as_object(part.get("inlineData"))
+        file = inline or _as_object(part.get("fileData"))
         if not file:
             self._emit(PartStart(index, "reasoning"))
             self._emit(PartEnd(index, {"part": part}))
@@ -214,35 +219,35 @@ class PartReader:
         url: str = f"data:{mime};base64,{file.get('data', '')}" if inline else file.get("fileUri", "")
         own: Fields = {"by_model": True} | ({"thought": True} if part.get("thought") else {})
         self._emit(PartStart(index, "file"))
-        self._emit(PartEnd(index, own | _state(part), mime, url))
+        self._emit(PartEnd(index, own | _signature_state(part), mime, url))
 
-    def _take(self) -> int:
+    def _take_index(self) -> int:
         self._next += 1
         return self._next - 1
 
 
-def _fields(value: Any) -> Fields:
+def _as_object(value: Any) -> Fields:
     return cast("Fields", value) if isinstance(value, dict) else {}
 
 
-def _text(value: Any) -> str:
-    """The text, also where something else stands in its place."""
+def _as_text(value: Any) -> str:
+    """Returns the string itself, or the JSON text of a value of another type."""
     if value is None or isinstance(value, str):
         return value or ""
     return msgspec.json.encode(value).decode()
 
 
-def _state(part: Fields) -> Fields:
+def _signature_state(part: Fields) -> Fields:
     signature = part.get("thoughtSignature")
     return {"thought_signature": signature} if signature else {}
 
 
-def _made_up(response_id: str, number: int) -> str:
-    """The same for the same answer, however it arrives."""
-    return f"{MADE_UP}{re.sub(r'[^0-9A-Za-z_-]', '_', response_id)[:40] or new_id()}_{number}"
+def _generated_call_id(response_id: str, number: int) -> str:
+    """Returns an id that is the same for the same response, whether streamed or complete."""
+    return f"{GENERATED_ID_PREFIX}{re.sub(r'[^0-9A-Za-z_-]', '_', response_id)[:40] or new_id()}_{number}"
 
 
-_FINISHES: dict[str, FinishReason] = {
+_FINISH_REASONS: dict[str, FinishReason] = {
     "STOP": "stop",
     "MAX_TOKENS": "length",
     "SAFETY": "refusal",
@@ -255,21 +260,21 @@ _FINISHES: dict[str, FinishReason] = {
     "IMAGE_PROHIBITED_CONTENT": "refusal",
     "IMAGE_RECITATION": "refusal",
 }
-# Some clients of the service ask for numbers. Beyond these the developer API and Vertex number differently.
-_NUMBERED = {1: "STOP", 2: "MAX_TOKENS", 3: "SAFETY", 4: "RECITATION"}
+# Some servers return enum numbers. Higher numbers differ between the developer API and Vertex.
+_FINISH_BY_NUMBER = {1: "STOP", 2: "MAX_TOKENS", 3: "SAFETY", 4: "RECITATION"}
 
 
-class _Content(msgspec.Struct):
+class _CandidateContent(msgspec.Struct):
     parts: list[dict[str, Any]] | None = None
 
 
-class _Candidate(msgspec.Struct, rename="camel"):
-    content: _Content | None = None
+class _ResponseCandidate(msgspec.Struct, rename="camel"):
+    content: _CandidateContent | None = None
     finish_reason: str | int | None = None
     index: int | None = None
 
 
-class _Usage(msgspec.Struct, rename="camel", frozen=True):
+class _UsageMetadata(msgspec.Struct, rename="camel", frozen=True):
     prompt_token_count: int | None = None
     cached_content_token_count: int | None = None
     tool_use_prompt_token_count: int | None = None
@@ -277,109 +282,111 @@ class _Usage(msgspec.Struct, rename="camel", frozen=True):
     thoughts_token_count: int | None = None
 
 
-class _Chunk(msgspec.Struct, rename="camel"):
-    candidates: list[_Candidate] | None = None
+class _ResponseChunk(msgspec.Struct, rename="camel"):
+    candidates: list[_ResponseCandidate] | None = None
     prompt_feedback: dict[str, Any] | None = None
-    usage_metadata: _Usage | None = None
+    usage_metadata: _UsageMetadata | None = None
     response_id: str | None = None
     model_version: str | None = None
     error: Any = None
 
 
-_read_chunk = msgspec.json.Decoder(_Chunk).decode
-_read_chunks = msgspec.json.Decoder(list[_Chunk]).decode
+_decode_chunk = msgspec.json.Decoder(_ResponseChunk).decode
+_decode_chunk_list = msgspec.json.Decoder(list[_ResponseChunk]).decode
 
 
 class GeminiDecoder:
     def __init__(self) -> None:
-        self._out: list[Delta] = []
+        self._pending: list[Delta] = []
         self._parts = PartReader(self._emit)
         self._response_id = ""
         self._model = ""
-        self._usage = _Usage()
-        self._finish: str | int | None = None
-        self._blocked: str | int | None = None
-        self.closable = False
+        self._usage = _UsageMetadata()
+        self._raw_finish: str | int | None = None
+        self._block_reason: str | int | None = None
+        self.is_complete = False
 
     def feed(self, event: str, data: bytes) -> Iterable[Delta]:
-        for chunk in _chunks(data):
-            self._read(chunk)
-        return self._taken()
+        for chunk in _decode_chunks(data):
+            self._read_chunk(chunk)
+        return self._take_deltas()
 
-    def whole(self, body: bytes) -> Iterable[Delta]:
-        """One object, or the array of chunks that a stream is when it does not come as events."""
-        for chunk in _chunks(body):
-            self._read(chunk)
-            yield from self._taken()
+    def decode_body(self, body: bytes) -> Iterable[Delta]:
+        """Decodes one object, or the array of chunks that the API returns for a stream without `alt=sse`."""
+        for chunk in _decode_chunks(body):
+            self._read_chunk(chunk)
+            yield from self._take_deltas()
         yield from self.close()
 
     def close(self) -> Iterable[Delta]:
-        """Only now is the finish told, since some servers give a reason in every chunk."""
-        if self._finish is None and self._blocked is None:
-            raise NetworkError("the stream ended before the answer was whole")
-        self._parts.end()
-        self._emit(self._finished())
-        return self._taken()
+        """Ends the stream and emits the finish delta. It is emitted here because some servers send a finish reason in
+        every chunk. Raises NetworkError if there was none."""
+        if self._raw_finish is None and self._block_reason is None:
+            raise NetworkError("the stream ended before the answer was complete")
+        self._parts.finish()
+        self._emit(self._finish_delta())
+        return self._take_deltas()
 
     def _emit(self, delta: Delta) -> None:
-        self._out.append(delta)
+        self._pending.append(delta)
 
-    def _taken(self) -> list[Delta]:
-        out = self._out[:]
-        self._out.clear()
+    def _take_deltas(self) -> list[Delta]:
+        out = self._pending[:]
+        self._pending.clear()
         return out
 
-    def _read(self, chunk: _Chunk) -> None:
+    def _read_chunk(self, chunk: _ResponseChunk) -> None:
         if chunk.error:
-            raise from_error(chunk.error)
-        self._name(chunk)
+            raise error_from_payload(chunk.error)
+        self._emit_start(chunk)
         for candidate in chunk.candidates or ():
-            if not candidate.index:  # of several candidates the first one counts
+            if not candidate.index:  # only the first candidate is used
                 self._read_candidate(candidate)
         if chunk.prompt_feedback:
-            self._blocked = chunk.prompt_feedback.get("blockReason", self._blocked)
+            self._block_reason = chunk.prompt_feedback.get("blockReason", self._block_reason)
         usage = chunk.usage_metadata
-        if usage is not None and usage != self._usage and usage != _Usage():
+        if usage is not None and usage != self._usage and usage != _UsageMetadata():
             self._usage = usage
-            self._emit(UsageReport(_tokens(usage)))
+            self._emit(UsageReport(_tokens_from_usage(usage)))
 
-    def _name(self, chunk: _Chunk) -> None:
+    def _emit_start(self, chunk: _ResponseChunk) -> None:
         response_id, model = chunk.response_id or self._response_id, chunk.model_version or self._model
         if response_id != self._response_id or model != self._model:
             self._response_id, self._model = response_id, model
             self._emit(AnswerStart(response_id, model))
 
-    def _read_candidate(self, candidate: _Candidate) -> None:
+    def _read_candidate(self, candidate: _ResponseCandidate) -> None:
         if candidate.content is not None:
             for part in candidate.content.parts or ():
                 self._parts.read(part, self._response_id)
         if candidate.finish_reason is not None:
-            self._finish = candidate.finish_reason
-            self.closable = True
+            self._raw_finish = candidate.finish_reason
+            self.is_complete = True
 
-    def _finished(self) -> Finish:
-        raw = self._finish
+    def _finish_delta(self) -> Finish:
+        raw = self._raw_finish
         if raw is None:
-            return Finish("refusal", str(self._blocked))
-        reason = _FINISHES.get(_NUMBERED.get(raw, "") if isinstance(raw, int) else raw, "other")
-        if self._parts.calls and reason in ("stop", "other"):
+            return Finish("refusal", str(self._block_reason))
+        reason = _FINISH_REASONS.get(_FINISH_BY_NUMBER.get(raw, "") if isinstance(raw, int) else raw, "other")
+        if self._parts.call_count and reason in ("stop", "other"):
             reason = "tool_use"
         return Finish(reason, str(raw))
 
 
-def _chunks(data: bytes) -> list[_Chunk]:
-    """None for what is no JSON: signs of life, and a mark of the end that does not belong here."""
+def _decode_chunks(data: bytes) -> list[_ResponseChunk]:
+    """Returns the chunks in one event; an empty list for keep-alive text and for a `[DONE]` marker."""
     match data.lstrip()[:1]:
         case b"{":
-            return [decoded(_read_chunk, data)]
+            return [decode_json(_decode_chunk, data)]
         case b"[" if data.strip() != b"[DONE]":
-            return decoded(_read_chunks, data)
+            return decode_json(_decode_chunk_list, data)
         case _:
             return []
 
 
-def _tokens(usage: _Usage) -> Tokens:
-    """Here the prompt includes what a cache gave, while thoughts and what tools of Google's own read are apart."""
+def _tokens_from_usage(usage: _UsageMetadata) -> Tokens:
+    """Converts usage to disjoint counts: prompt tokens include cached tokens; thoughts and server-side tool input are
+    separate."""
     read = usage.cached_content_token_count or 0
     prompt = (usage.prompt_token_count or 0) + (usage.tool_use_prompt_token_count or 0)
     return Tokens(

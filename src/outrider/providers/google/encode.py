@@ -1,25 +1,25 @@
-"""A request, written as Gemini wants it: messages become contents, one by one, each exactly once."""
+"""Encodes prompt messages and settings for the Gemini API; each message is encoded to bytes once."""
 
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, assert_never
 
-from outrider.providers.google.decode import MADE_UP
+from outrider.providers.google.decode import GENERATED_ID_PREFIX
 from outrider.providers.request_body import (
-    can_be_fetched,
-    encoded_json,
-    file_id,
-    inline,
-    media_type,
-    parameters_of,
-    plain_text,
-    unseen,
+    data_url_base64,
+    data_url_text,
+    encode_json,
+    is_fetchable_url,
+    normalize_media_type,
+    tool_parameters,
+    unreadable_file_note,
+    uploaded_file_id,
 )
 from outrider.types.parts import FilePart, ModelPart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, ReasoningEffort, Request, ToolChoice
 from outrider.types.tool_state import Attachment
 
-_BUDGETS: dict[ReasoningEffort, int] = {
+_BUDGET_BY_EFFORT: dict[ReasoningEffort, int] = {
     "minimal": 512,
     "low": 1024,
     "medium": 8192,
@@ -27,7 +27,7 @@ _BUDGETS: dict[ReasoningEffort, int] = {
     "xhigh": 24576,
     "max": 24576,
 }
-_LEVELS: dict[ReasoningEffort, str] = {
+_LEVEL_BY_EFFORT: dict[ReasoningEffort, str] = {
     "minimal": "minimal",
     "low": "low",
     "medium": "medium",
@@ -37,17 +37,20 @@ _LEVELS: dict[ReasoningEffort, str] = {
 }
 
 
-def generation_of(model: str) -> float:
-    """`gemini-2.5-flash` is 2.5. The latest, whatever it is, has levels; any other name that does not tell is 2.5."""
+def model_generation(model: str) -> float:
+    """Returns the model generation as a number: 2.5 for `gemini-2.5-flash`. A `-latest` alias returns 3.1, any other
+    name 2.5."""
     found = re.search(r"gemini-(\d+(?:\.\d+)?)", model)
     if found:
         return float(found[1])
     return 3.1 if model.endswith("-latest") else 2.5
 
 
-def thinking(settings: ModelSettings, model: str, generation: float) -> dict[str, Any] | None:
-    """A budget that is given counts in any case (0 turns thinking off where a model allows it). Without `reasoning`
-    a model does as it is used to, and its thoughts are not shown."""
+def thinking_config(settings: ModelSettings, model: str, generation: float) -> dict[str, Any] | None:
+    """Returns the thinking configuration, or None for the model's default behaviour without visible thoughts.
+
+    An explicit budget is always sent; 0 disables thinking on models that allow it.
+    """
     budget = settings.reasoning_budget
     if not settings.reasoning:
         return {"thinkingBudget": 0} if budget == 0 else None
@@ -55,13 +58,14 @@ def thinking(settings: ModelSettings, model: str, generation: float) -> dict[str
     if budget is not None:
         return shown | {"thinkingBudget": budget}
     if generation < 3:
-        return shown | {"thinkingBudget": _BUDGETS[settings.reasoning_effort]}
-    return shown | {"thinkingLevel": _level(settings.reasoning_effort, model, generation)}
+        return shown | {"thinkingBudget": _BUDGET_BY_EFFORT[settings.reasoning_effort]}
+    return shown | {"thinkingLevel": _thinking_level(settings.reasoning_effort, model, generation)}
 
 
-def _level(effort: ReasoningEffort, model: str, generation: float) -> str:
-    """The larger models know no minimal level, and the first of them only two."""
-    level = _LEVELS[effort]
+def _thinking_level(effort: ReasoningEffort, model: str, generation: float) -> str:
+    """Returns the thinking level. Pro models do not support "minimal", and Gemini 3.0 Pro supports only "low" and
+    "high"."""
+    level = _LEVEL_BY_EFFORT[effort]
     if "pro" not in model:
         return level
     if level == "minimal":
@@ -71,128 +75,133 @@ def _level(effort: ReasoningEffort, model: str, generation: float) -> str:
 
 Fields = dict[str, Any]
 
-# Gemini 3 refuses a call without a signature; for calls that another model wrote this is Google's own stand-in.
-_FOREIGN_CALL = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
-# What may stand inside a function response of Gemini 3; anything else, and all else before, stands beside it.
-_INSIDE_RESPONSE = ("image/", "application/pdf", "text/plain")
+# Gemini 3 rejects a call without a signature; Google documents this value for calls that another model generated.
+_FOREIGN_CALL_SIGNATURE = "c2tpcF90aG91Z2h0X3NpZ25hdHVyZV92YWxpZGF0b3I="
+# Media types that Gemini 3 accepts inside a function response. Other types, and all files for older models, follow as
+# separate parts.
+_RESPONSE_PART_TYPES = ("image/", "application/pdf", "text/plain")
 
-_TAKEN = (
+_SUPPORTED_TYPES = (
     "image/png", "image/jpeg", "image/webp", "image/heic", "image/heif", "audio/", "video/", "text/", "application/pdf",
 )  # fmt: skip
 
 
 class ContentWriter:
-    """Writes the content of one message for one generation of models. `name_of` finds a call's tool where a result
-    does not name it."""
+    """Encodes one message for one model generation. The callback `tool_name_of` returns the tool name of a call id, for
+    results that lack it."""
 
-    def __init__(self, family: str, generation: float, name_of: Callable[[str], str]) -> None:
+    def __init__(self, family: str, generation: float, tool_name_of: Callable[[str], str]) -> None:
         self._family = family
         self._generation = generation
-        self._name_of = name_of
+        self._tool_name_of = tool_name_of
 
     def write(self, message: ModelMessage) -> bytes:
         if message.role == "assistant":
-            content: Fields = {"role": "model", "parts": self._answer(message)}
+            content: Fields = {"role": "model", "parts": self._model_parts(message)}
         else:
-            content = {"role": "user", "parts": list(self._question(message))}
-        return encoded_json(content) if content["parts"] else b""
+            content = {"role": "user", "parts": list(self._user_parts(message))}
+        return encode_json(content) if content["parts"] else b""
 
-    def _question(self, message: ModelMessage) -> Iterator[Fields]:
-        beside: list[Attachment] = []
+    def _user_parts(self, message: ModelMessage) -> Iterator[Fields]:
+        deferred: list[Attachment] = []
         for part in message.content:
             if not isinstance(part, ToolResultPart):
-                yield from map(_attachment, beside)  # every response comes before what stands beside them
-                beside = []
+                yield from map(_encode_attachment, deferred)  # all function responses must precede other parts
+                deferred = []
             match part:
                 case ToolResultPart():
-                    yield self._response(part, beside)
+                    yield self._function_response(part, deferred)
                 case TextPart():
                     yield {"text": part.text}
                 case FilePart():
-                    yield _file(part.mime, part.url, part.filename)
-                case ReasoningPart():  # a part that only this API knows
-                    yield from self._said(part)
+                    yield _encode_file(part.mime, part.url, part.filename)
+                case ReasoningPart():  # an opaque part that only this API understands
+                    yield from self._encode_part(part)
                 case ToolUsePart():
-                    pass  # a user makes none
+                    pass  # never in a user message
                 case _:
                     assert_never(part)
-        yield from map(_attachment, beside)
+        yield from map(_encode_attachment, deferred)
 
-    def _response(self, part: ToolResultPart, beside: list[Attachment]) -> Fields:
+    def _function_response(self, part: ToolResultPart, deferred: list[Attachment]) -> Fields:
         inside: list[Fields] = []
         for attachment in part.attachments:
-            written = _attachment(attachment)
+            written = _encode_attachment(attachment)
             is_file = "text" not in written
-            if self._generation >= 3 and is_file and attachment.mime_type.startswith(_INSIDE_RESPONSE):
+            if self._generation >= 3 and is_file and attachment.mime_type.startswith(_RESPONSE_PART_TYPES):
                 inside.append(written)
             else:
-                beside.append(attachment)
+                deferred.append(attachment)
         response: Fields = {
-            **_id(part.tool_use_id),
-            "name": part.tool_name or self._name_of(part.tool_use_id),
+            **_call_id_field(part.tool_use_id),
+            "name": part.tool_name or self._tool_name_of(part.tool_use_id),
             "response": {"error" if part.is_error else "output": part.content},
         }
         return {"functionResponse": response | ({"parts": inside} if inside else {})}
 
-    def _answer(self, message: ModelMessage) -> list[Fields]:
-        said = [written for part in message.content for written in self._said(part)]
+    def _model_parts(self, message: ModelMessage) -> list[Fields]:
+        parts = [written for part in message.content for written in self._encode_part(part)]
         if self._generation >= 3:
-            for call in (written for written in said if "functionCall" in written):
-                call.setdefault("thoughtSignature", _FOREIGN_CALL)
-                break  # of several calls the first carries it for all
-        return said
+            for call in (written for written in parts if "functionCall" in written):
+                call.setdefault("thoughtSignature", _FOREIGN_CALL_SIGNATURE)
+                break  # only the first of several parallel calls needs a signature
+        return parts
 
-    def _said(self, part: ModelPart) -> Iterator[Fields]:
+    def _encode_part(self, part: ModelPart) -> Iterator[Fields]:
         own: Fields = part.metadata.get(self._family, {})
         match part:
             case TextPart():
-                yield {"text": part.text, **_signature(own)}
+                yield {"text": part.text, **_signature_field(own)}
             case ToolUsePart():
-                call = {**_id(part.tool_id), "name": part.tool_name, "args": part.tool_input}
-                yield {"functionCall": call, **_signature(own)}
+                call = {**_call_id_field(part.tool_id), "name": part.tool_name, "args": part.tool_input}
+                yield {"functionCall": call, **_signature_field(own)}
             case ReasoningPart(provider_state=state) if state.get("family") == self._family:
-                yield state["part"] if "part" in state else {"text": part.text, "thought": True, **_signature(state)}
+                yield (
+                    state["part"]
+                    if "part" in state
+                    else {"text": part.text, "thought": True, **_signature_field(state)}
+                )
             case FilePart():
                 thought = {"thought": True} if own.get("thought") else {}
-                yield _file(part.mime, part.url, part.filename) | thought | _signature(own)
+                yield _encode_file(part.mime, part.url, part.filename) | thought | _signature_field(own)
             case ReasoningPart() | ToolResultPart():
-                pass  # of another family, or a user's
+                pass  # from another family, or part of a user message
             case _:
                 assert_never(part)
 
 
-def head(request: Request, generation: float) -> Fields:
-    """All of the body but the contents and the user's own fields."""
+def encode_body_fields(request: Request, generation: float) -> Fields:
+    """Returns the body without contents and without the user's extra fields."""
     fields: Fields = {}
     if request.system:
         fields["systemInstruction"] = {"parts": [{"text": request.system}]}
     if request.tools:
         declared = [
-            {"name": tool.name, "description": tool.description, "parametersJsonSchema": parameters_of(tool)}
+            {"name": tool.name, "description": tool.description, "parametersJsonSchema": tool_parameters(tool)}
             for tool in request.tools
         ]
         fields["tools"] = [{"functionDeclarations": declared}]
         if request.settings.tool_choice.mode != "auto":
-            fields["toolConfig"] = {"functionCallingConfig": _choice(request.settings.tool_choice)}
-    if config := _config(request.settings, request.model, generation):
+            fields["toolConfig"] = {"functionCallingConfig": _function_calling_config(request.settings.tool_choice)}
+    if config := _generation_config(request.settings, request.model, generation):
         fields["generationConfig"] = config
     return fields
 
 
-def _config(settings: ModelSettings, model: str, generation: float) -> Fields:
+def _generation_config(settings: ModelSettings, model: str, generation: float) -> Fields:
     fields: Fields = {
         "maxOutputTokens": settings.max_output_tokens,
         "temperature": settings.temperature,
         "topP": settings.top_p,
         "stopSequences": list(settings.stop) or None,
-        "thinkingConfig": thinking(settings, model, generation),
+        "thinkingConfig": thinking_config(settings, model, generation),
     }
     if settings.output is not None:
         fields |= {"responseMimeType": "application/json", "responseJsonSchema": settings.output.schema}
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _choice(choice: ToolChoice) -> Fields:
+def _function_calling_config(choice: ToolChoice) -> Fields:
     match choice.mode:
         case "auto":
             return {"mode": "AUTO"}
@@ -204,27 +213,27 @@ def _choice(choice: ToolChoice) -> Fields:
             return {"mode": "ANY", "allowedFunctionNames": [choice.tool]}
 
 
-def _id(call_id: str) -> Fields:
-    return {} if call_id.startswith(MADE_UP) else {"id": call_id}
+def _call_id_field(call_id: str) -> Fields:
+    return {} if call_id.startswith(GENERATED_ID_PREFIX) else {"id": call_id}
 
 
-def _signature(own: Fields) -> Fields:
+def _signature_field(own: Fields) -> Fields:
     return {"thoughtSignature": own["thought_signature"]} if own.get("thought_signature") else {}
 
 
-def _attachment(attachment: Attachment) -> Fields:
+def _encode_attachment(attachment: Attachment) -> Fields:
     url = attachment.url or f"data:{attachment.mime_type};base64,{attachment.data}"
-    return _file(attachment.mime_type, url, attachment.name)
+    return _encode_file(attachment.mime_type, url, attachment.name)
 
 
-def _file(mime: str, url: str, name: str | None) -> Fields:
-    content, mime = inline(url), media_type(mime)
-    if content is None and (file_id(url) or can_be_fetched(url)):
-        return {"fileData": {"mimeType": mime, "fileUri": file_id(url) or url}}
-    # As files, kinds of text outside text/* are refused.
-    text = None if mime.startswith("text/") else plain_text(mime, url)
+def _encode_file(mime: str, url: str, name: str | None) -> Fields:
+    content, mime = data_url_base64(url), normalize_media_type(mime)
+    if content is None and (uploaded_file_id(url) or is_fetchable_url(url)):
+        return {"fileData": {"mimeType": mime, "fileUri": uploaded_file_id(url) or url}}
+    # The API rejects textual types outside text/* as files.
+    text = None if mime.startswith("text/") else data_url_text(mime, url)
     if text is not None:
         return {"text": f'<file name="{name}">\n{text}\n</file>' if name else text}
-    if content is None or not mime.startswith(_TAKEN):
-        return {"text": unseen(mime, url, name)}
+    if content is None or not mime.startswith(_SUPPORTED_TYPES):
+        return {"text": unreadable_file_note(mime, url, name)}
     return {"inlineData": {"mimeType": mime, "data": content}}

@@ -1,46 +1,49 @@
-"""What Google's refusals say, and how long they ask to wait."""
+"""Converts Gemini error responses to exceptions, including the requested retry delay."""
 
 from collections.abc import Mapping
 from typing import Any, cast
 
 from outrider.errors import ProviderError
-from outrider.providers.error_mapping import asked_wait, refusal
-from outrider.providers.response_json import said_in, shown
+from outrider.providers.error_mapping import build_provider_error, parse_retry_after
+from outrider.providers.response_json import decode_error_body, format_json
 
 
-def refused(status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
-    """What an answer with an error status means; a streamed request is refused with a list."""
-    return from_error(said_in(body), status=status, headers=headers)
+def error_from_response(status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
+    """Converts a response with an error status to a ProviderError. A streaming request returns the error in a list."""
+    return error_from_payload(decode_error_body(body), status=status, headers=headers)
 
 
-def from_error(said: Any, *, status: int | None = None, headers: Mapping[str, str] | None = None) -> ProviderError:
-    """An error object, or whatever holds one; inside a stream there is no status."""
-    while (inner := _held(said)) is not None:
-        said = inner
-    fields: dict[str, Any] = cast("dict[str, Any]", said) if isinstance(said, dict) else {"message": said}
+def error_from_payload(
+    payload: Any, *, status: int | None = None, headers: Mapping[str, str] | None = None
+) -> ProviderError:
+    """Converts an error object, or an object or list that contains one, to a ProviderError. Errors inside a stream have
+    no status."""
+    while (inner := _inner_error(payload)) is not None:
+        payload = inner
+    fields: dict[str, Any] = cast("dict[str, Any]", payload) if isinstance(payload, dict) else {"message": payload}
     message, kind, code = fields.get("message"), fields.get("status"), fields.get("code")
-    return refusal(
-        message if isinstance(message, str) else shown(said),
+    return build_provider_error(
+        message if isinstance(message, str) else format_json(payload),
         status=status,
         type=kind if isinstance(kind, str) else None,
         code=code if isinstance(code, str | int) else None,
         headers=headers,
-        retry_after=_asked_wait(fields.get("details")),
+        retry_after=_retry_delay(fields.get("details")),
     )
 
 
-def _held(said: Any) -> Any:
-    """The error that this only holds, or None."""
-    if isinstance(said, list):
-        return cast("list[Any]", said)[0] if said else None
-    inner = cast("dict[str, Any]", said).get("error") if isinstance(said, dict) else None
+def _inner_error(payload: Any) -> Any:
+    """Returns the nested error object, or None if `payload` is the error itself."""
+    if isinstance(payload, list):
+        return cast("list[Any]", payload)[0] if payload else None
+    inner = cast("dict[str, Any]", payload).get("error") if isinstance(payload, dict) else None
     return cast("Any", inner) if isinstance(inner, dict) else None
 
 
-def _asked_wait(details: Any) -> float | None:
-    """The seconds of a RetryInfo, written as `34.5s`."""
+def _retry_delay(details: Any) -> float | None:
+    """Returns the seconds of a RetryInfo, whose value looks like `34.5s`."""
     for detail in cast("list[Any]", details) if isinstance(details, list) else []:
         delay = cast("dict[str, Any]", detail).get("retryDelay") if isinstance(detail, dict) else None
         if isinstance(delay, str):
-            return asked_wait({"retry-after": delay.removesuffix("s")})
+            return parse_retry_after({"retry-after": delay.removesuffix("s")})
     return None

@@ -1,1 +1,1 @@
-"""A language model inside this process: no key, no server, no account."""
+"""A provider that runs a language model inside this process, without an API key or server."""

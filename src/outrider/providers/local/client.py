@@ -1,4 +1,4 @@
-"""Asks the embedded model: a request becomes a compact prompt and a schema, its answer becomes deltas."""
+"""The client of the embedded model: builds a compact prompt and a grammar, and decodes the output into deltas."""
 
 import asyncio
 import contextlib
@@ -9,58 +9,64 @@ from typing import Any, Protocol
 import msgspec
 
 from outrider.errors import NotFoundError, OutriderError, ProviderError
-from outrider.providers.local.constrained_output import AnswerReader, CallSchema, grammar, offers, output_schema
+from outrider.providers.local.constrained_output import (
+    AnswerReader,
+    CallSchema,
+    build_grammar,
+    output_schema,
+    select_tools,
+)
 from outrider.providers.local.model_pool import LoadedModel
-from outrider.providers.local.prompt import CompactToolPrompt, FileNames, NoNames, Transcript, beginning_of
-from outrider.providers.local.runtime import refusal
+from outrider.providers.local.prompt import ChatTranscript, CompactToolPrompt, FileNameSource, NoFileNames, build_prefix
+from outrider.providers.local.runtime import error_from_runtime
 from outrider.types.deltas import AnswerStart, Delta, Finish, FinishReason, UsageReport
 from outrider.types.request import ModelSettings, Request
 from outrider.types.usage import CacheTokens, Tokens
 
-_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
+_FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 
 
-class Piece(msgspec.Struct):
+class _ContentDelta(msgspec.Struct):
     content: str | None = None
 
 
-class Choice(msgspec.Struct):
-    delta: Piece = msgspec.field(default_factory=Piece)
+class _ChunkChoice(msgspec.Struct):
+    delta: _ContentDelta = msgspec.field(default_factory=_ContentDelta)
     finish_reason: str | None = None
 
 
-class PromptDetails(msgspec.Struct):
+class _ChunkPromptDetails(msgspec.Struct):
     cached_tokens: int = 0
 
 
-class Used(msgspec.Struct):
+class _ChunkUsage(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    prompt_tokens_details: PromptDetails = msgspec.field(default_factory=PromptDetails)
+    prompt_tokens_details: _ChunkPromptDetails = msgspec.field(default_factory=_ChunkPromptDetails)
 
-    def tokens(self) -> Tokens:
+    def to_tokens(self) -> Tokens:
         cached = self.prompt_tokens_details.cached_tokens
         return Tokens(self.prompt_tokens - cached, self.completion_tokens, cache=CacheTokens(read=cached))
 
 
-class Chunk(msgspec.Struct):
+class _CompletionChunk(msgspec.Struct):
     id: str = ""
     model: str = ""
-    choices: list[Choice] = []
-    usage: Used | None = None
+    choices: list[_ChunkChoice] = []
+    usage: _ChunkUsage | None = None
     error: dict[str, Any] | None = None
 
 
-_decoder = msgspec.json.Decoder(Chunk)
+_chunk_decoder = msgspec.json.Decoder(_CompletionChunk)
 
 
-async def read_chunks(chunks: AsyncGenerator[str, None], reader: AnswerReader) -> AsyncGenerator[Delta, None]:
-    """Raises ProviderError for a refusal. The answer ends with what it used and how it ended."""
+async def decode_chunks(chunks: AsyncGenerator[str, None], reader: AnswerReader) -> AsyncGenerator[Delta, None]:
+    """Decodes the runtime's JSON chunks into deltas; ends with usage and finish reason. Raises ProviderError."""
     started, raw, tokens = False, "", Tokens()
     async for text in chunks:
-        chunk = _decoder.decode(text)
+        chunk = _chunk_decoder.decode(text)
         if chunk.error is not None:
-            raise refusal(chunk.error)
+            raise error_from_runtime(chunk.error)
         if not started:
             started = True
             yield AnswerStart(chunk.id, PurePath(chunk.model).stem)
@@ -68,108 +74,114 @@ async def read_chunks(chunks: AsyncGenerator[str, None], reader: AnswerReader) -
             for delta in reader.feed(choice.delta.content or ""):
                 yield delta
             raw = choice.finish_reason or raw
-        tokens = chunk.usage.tokens() if chunk.usage else tokens
-    reason = _REASONS.get(raw, "other")
-    for delta in reader.end(whole=reason == "stop"):
+        tokens = chunk.usage.to_tokens() if chunk.usage else tokens
+    reason = _FINISH_REASONS.get(raw, "other")
+    for delta in reader.finish(complete=reason == "stop"):
         yield delta
     yield UsageReport(tokens)
     yield Finish("tool_use" if reader.called and reason == "stop" else reason, raw)
 
 
-LARGEST_ANSWER = 2048  # tokens; a small model that finds no end would go on to the end of its context
+MAX_ANSWER_TOKENS = 2048  # a small model may generate up to the end of its context without stopping
 
 
-class Models(Protocol):
-    """Where a client has its models from, by their names."""
+class ModelSource(Protocol):
+    """Loads and unloads models by name."""
 
-    def take(self, name: str) -> LoadedModel:
-        """Blocks while it loads. Raises OutriderError where there is none."""
+    def acquire(self, name: str) -> LoadedModel:
+        """Loads the model; blocks meanwhile. Raises OutriderError if the weights are missing."""
         ...
 
-    def give_back(self, name: str) -> None: ...
+    def release(self, name: str) -> None: ...
 
 
 class LocalClient:
+    """Streams answers from models that run inside this process."""
+
     def __init__(
         self,
         name: str,
-        models: Models,
-        primer: CompactToolPrompt,
-        names: FileNames = NoNames(),  # noqa: B008  it has no state
+        models: ModelSource,
+        tool_prompt: CompactToolPrompt,
+        file_names: FileNameSource = NoFileNames(),  # noqa: B008  stateless
     ) -> None:
         self.name = name
         self._models = models
-        self._primer = primer
-        self._names = names
-        self._taken: dict[str, asyncio.Future[LoadedModel]] = {}
+        self._tool_prompt = tool_prompt
+        self._file_names = file_names
+        self._acquired: dict[str, asyncio.Future[LoadedModel]] = {}
 
-    def family(self, model: str) -> str:
+    def model_family(self, model: str) -> str:
         return "local"
 
     async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
         try:
-            model = await self._model(request.model)
-            asked = Asked(request, self._primer, self._names)
-            chunks = model.stream(asked.body, asked.beginning, request.conversation)
+            model = await self._acquire_model(request.model)
+            runtime_request = RuntimeRequest(request, self._tool_prompt, self._file_names)
+            chunks = model.stream(runtime_request.body, runtime_request.prefix, request.conversation)
             async with contextlib.aclosing(chunks):
-                async for delta in read_chunks(chunks, asked.reader):
+                async for delta in decode_chunks(chunks, runtime_request.reader):
                     yield delta
         except ProviderError as error:
             error.provider = error.provider or self.name
             raise
 
     async def aclose(self) -> None:
-        while self._taken:
-            name, taking = self._taken.popitem()
+        while self._acquired:
+            name, taking = self._acquired.popitem()
             with contextlib.suppress(OutriderError):
                 await taking
-                await asyncio.to_thread(self._models.give_back, name)
+                await asyncio.to_thread(self._models.release, name)
 
-    async def _model(self, name: str) -> LoadedModel:
-        """A request that is given up while the model loads leaves it to the next one."""
-        if name not in self._taken:
-            self._taken[name] = asyncio.ensure_future(asyncio.to_thread(self._models.take, name))
+    async def _acquire_model(self, name: str) -> LoadedModel:
+        """Loads the model once; a cancelled request does not cancel the load, which the next request reuses."""
+        if name not in self._acquired:
+            self._acquired[name] = asyncio.ensure_future(asyncio.to_thread(self._models.acquire, name))
         try:
-            return await asyncio.shield(self._taken[name])
+            return await asyncio.shield(self._acquired[name])
         except OutriderError as error:
-            self._taken.pop(name, None)
+            self._acquired.pop(name, None)
             if isinstance(error, ProviderError):
                 raise
             raise NotFoundError(error.message, **error.details) from error
 
 
-class Asked:
-    """A request as the runtime takes it, and how its answer is read."""
+class RuntimeRequest:
+    """The runtime's JSON body for a request, and the reader for its answer."""
 
-    def __init__(self, request: Request, primer: CompactToolPrompt, names: FileNames) -> None:
-        self._primer = primer
-        self._schema = CallSchema(request.tools, primer)
-        self.beginning = beginning_of(request.system or "", request.tools, primer)
-        place = self.beginning.place if self.beginning else ""
-        words = self._schema.words if request.tools else None
-        self.reader = AnswerReader(words)
-        transcript = Transcript(words, primer, lambda text: names.meant(request, text), place)
-        messages = transcript.messages(request.prompt)
-        if self.beginning is not None:
-            messages = msgspec.json.encode(self.beginning.as_chat())[1:-1] + b"," + messages
-        options = msgspec.json.encode(_options(request.settings) | self._constraint(request, names))
+    def __init__(self, request: Request, tool_prompt: CompactToolPrompt, file_names: FileNameSource) -> None:
+        self._tool_prompt = tool_prompt
+        self._schema = CallSchema(request.tools, tool_prompt)
+        self.prefix = build_prefix(request.system or "", request.tools, tool_prompt)
+        workspace_text = self.prefix.workspace_text if self.prefix else ""
+        keywords = self._schema.keywords if request.tools else None
+        self.reader = AnswerReader(keywords)
+        transcript = ChatTranscript(
+            keywords, tool_prompt, lambda text: file_names.match_files(request, text), workspace_text
+        )
+        messages = transcript.encode_messages(request.prompt)
+        if self.prefix is not None:
+            messages = msgspec.json.encode(self.prefix.as_chat())[1:-1] + b"," + messages
+        options = msgspec.json.encode(_sampling_options(request.settings) | self._build_constraint(request, file_names))
         self.body = f'{{"messages":[{messages.decode()}],{options.decode()[1:]}'
 
-    def _constraint(self, request: Request, names: FileNames) -> dict[str, Any]:
+    def _build_constraint(self, request: Request, names: FileNameSource) -> dict[str, Any]:
         settings = request.settings
         if request.tools:
-            offered = offers(request, self._primer, names)
-            return {"grammar": grammar(self._schema.for_answer(offered, settings.tool_choice, settings.output))}
-        return {"grammar": grammar(output_schema(settings.output))} if settings.output else {}
+            offered = select_tools(request, self._tool_prompt, names)
+            return {
+                "grammar": build_grammar(self._schema.answer_schema(offered, settings.tool_choice, settings.output))
+            }
+        return {"grammar": build_grammar(output_schema(settings.output))} if settings.output else {}
 
 
-def _options(settings: ModelSettings) -> dict[str, Any]:
+def _sampling_options(settings: ModelSettings) -> dict[str, Any]:
     options: dict[str, Any] = {
         "stream": True,
         "stream_options": {"include_usage": True},
-        "return_progress": True,  # a chunk for each batch of the prompt: the moments when it can be given up
+        "return_progress": True,  # one chunk per prompt batch; the request can be cancelled at each
         "cache_prompt": True,
-        "max_tokens": min(settings.max_output_tokens or LARGEST_ANSWER, LARGEST_ANSWER),
+        "max_tokens": min(settings.max_output_tokens or MAX_ANSWER_TOKENS, MAX_ANSWER_TOKENS),
         "temperature": settings.temperature or 0.0,
     }
     if settings.top_p is not None:

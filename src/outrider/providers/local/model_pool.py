@@ -1,4 +1,4 @@
-"""A loaded model and the one thread that works for everybody who asks it, fairly."""
+"""Loaded models: one worker thread per model, a fair queue of requests, and a pool shared by the process."""
 
 import asyncio
 import atexit
@@ -11,17 +11,17 @@ from typing import Generic, TypeVar
 
 from outrider.errors import OverloadedError, ProviderError, ServerError
 from outrider.providers.local.llama_cpp import EmbeddedRuntime
-from outrider.providers.local.prefix_cache import Beginning, PrefixCache
-from outrider.providers.local.runtime import Runtime, RuntimeLimits, as_provider_error
+from outrider.providers.local.prefix_cache import PrefixCache, PromptPrefix
+from outrider.providers.local.runtime import ModelRuntime, RuntimeLimits, as_provider_error
 
 Item = TypeVar("Item")
 
 
 class FairQueue(Generic[Item]):
-    """Within a conversation the order is kept; conversations are served in turn. Any thread may put, take and close."""
+    """A bounded, thread-safe queue: FIFO within a conversation, round-robin between conversations."""
 
-    def __init__(self, most: int = 256) -> None:
-        self._most = most
+    def __init__(self, max_jobs: int = 256) -> None:
+        self._most = max_jobs
         self._waiting: dict[str, deque[Item]] = {}
         self._served = ""
         self._changed = Condition()
@@ -32,7 +32,7 @@ class FairQueue(Generic[Item]):
         return self._closed
 
     def put(self, conversation: str, job: Item) -> bool:
-        """False when it is full or closed."""
+        """Queues a job; returns False when the queue is full or closed."""
         with self._changed:
             if self._closed or sum(map(len, self._waiting.values())) >= self._most:
                 return False
@@ -41,7 +41,7 @@ class FairQueue(Generic[Item]):
             return True
 
     def take(self) -> Item | None:
-        """Waits for a job; None once the queue is closed."""
+        """Blocks until a job is available; returns None once the queue is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             if self._closed:
@@ -55,7 +55,7 @@ class FairQueue(Generic[Item]):
             return job
 
     def discard(self, conversation: str, job: Item) -> None:
-        """Forget a job that nobody waits for any more, if it still waits."""
+        """Removes a cancelled job if it is still queued."""
         with self._changed:
             jobs = self._waiting.get(conversation)
             if jobs is None or job not in jobs:
@@ -65,7 +65,7 @@ class FairQueue(Generic[Item]):
                 del self._waiting[conversation]
 
     def close(self) -> list[Item]:
-        """What was still waiting."""
+        """Closes the queue and returns the jobs that were still queued."""
         with self._changed:
             left = [job for jobs in self._waiting.values() for job in jobs]
             self._waiting.clear()
@@ -74,95 +74,95 @@ class FairQueue(Generic[Item]):
             return left
 
 
-class Job:
-    """One request. `deliver` is called from the model's thread: chunks, then None or the error that ended it."""
+class InferenceJob:
+    """One request. The worker thread calls `deliver` with each chunk, then with None or the error."""
 
     def __init__(
-        self, body: str, beginning: Beginning | None, deliver: Callable[[str | ProviderError | None], bool]
+        self, body: str, prefix: PromptPrefix | None, deliver: Callable[[str | ProviderError | None], bool]
     ) -> None:
         self.body = body
-        self.beginning = beginning
-        self.given_up = False
+        self.prefix = prefix
+        self.cancelled = False
         self._deliver = deliver
 
-    def told(self, chunk: str) -> bool:
-        return self.given_up or not self._deliver(chunk)
+    def deliver_chunk(self, chunk: str) -> bool:
+        return self.cancelled or not self._deliver(chunk)
 
-    def end(self, error: ProviderError | None = None) -> None:
-        if not self.given_up:
+    def finish(self, error: ProviderError | None = None) -> None:
+        if not self.cancelled:
             self._deliver(error)
 
 
 class LoadedModel:
-    """Shared by all sessions of a process. Requests of all event loops wait in one queue."""
+    """A model with its worker thread, shared by all sessions and event loops of the process."""
 
-    def __init__(self, runtime: Runtime, imprints: PrefixCache | None) -> None:
+    def __init__(self, runtime: ModelRuntime, prefix_cache: PrefixCache | None) -> None:
         self._runtime = runtime
-        self._imprints = imprints
-        self._queue: FairQueue[Job] = FairQueue()
-        self._served: Job | None = None
-        self._worker = threading.Thread(target=self._work, name="outrider-local-model", daemon=True)
+        self._prefix_cache = prefix_cache
+        self._queue: FairQueue[InferenceJob] = FairQueue()
+        self._current_job: InferenceJob | None = None
+        self._worker = threading.Thread(target=self._run_jobs, name="outrider-local-model", daemon=True)
         self._worker.start()
 
-    async def stream(self, body: str, beginning: Beginning | None, conversation: str) -> AsyncGenerator[str, None]:
-        """The chunks of one answer, as JSON. Closing it ends the work within the time of one batch."""
+    async def stream(self, body: str, prefix: PromptPrefix | None, conversation: str) -> AsyncGenerator[str, None]:
+        """Yields the chunks of one answer as JSON. Closing the generator stops the work after the current batch."""
         loop = asyncio.get_running_loop()
         arrived: asyncio.Queue[str | ProviderError | None] = asyncio.Queue()
-        job = Job(body, beginning, lambda item: _handed_over(loop, arrived, item))
+        job = InferenceJob(body, prefix, lambda item: _deliver_item(loop, arrived, item))
         if not self._queue.put(conversation, job):
-            raise OverloadedError("too many requests are waiting for the local model")
+            raise OverloadedError("the request queue of the local model is full; try again later")
         try:
             while (item := await arrived.get()) is not None:
                 if isinstance(item, ProviderError):
                     raise item
                 yield item
         finally:
-            job.given_up = True
+            job.cancelled = True
             self._queue.discard(conversation, job)
 
     def close(self) -> None:
-        """Gives up the answer under way, and blocks until it has stopped."""
+        """Cancels all jobs and blocks until the worker thread has stopped."""
         for job in self._queue.close():
-            job.end(_closed())
-        if (job := self._served) is not None:
-            job.end(_closed())
-            job.given_up = True
+            job.finish(_closed_error())
+        if (job := self._current_job) is not None:
+            job.finish(_closed_error())
+            job.cancelled = True
         self._worker.join()
         self._runtime.close()
 
-    def _work(self) -> None:
+    def _run_jobs(self) -> None:
         while (job := self._queue.take()) is not None:
-            self._served = job
-            if self._queue.closed:  # it was taken just before, and `close` may not have seen it
-                job.end(_closed())
+            self._current_job = job
+            if self._queue.closed:  # race: `close` may run between `take` and the assignment above
+                job.finish(_closed_error())
                 return
             try:
-                if self._imprints is not None and job.beginning is not None:
-                    self._imprints.prepare(self._runtime, job.beginning, lambda _, job=job: job.given_up)
-                if not job.given_up:
-                    self._runtime.chat(job.body, job.told)
-                job.end()
-            except Exception as error:  # noqa: BLE001  whatever the runtime raises is this request's end, not ours
-                job.end(as_provider_error(error))
-            self._served = None
+                if self._prefix_cache is not None and job.prefix is not None:
+                    self._prefix_cache.prepare(self._runtime, job.prefix, lambda _, job=job: job.cancelled)
+                if not job.cancelled:
+                    self._runtime.chat(job.body, job.deliver_chunk)
+                job.finish()
+            except Exception as error:  # noqa: BLE001  an error fails this job, not the worker
+                job.finish(as_provider_error(error))
+            self._current_job = None
 
 
-class Pool:
-    """The models that this process has loaded, each once; the last one who lets go of a model unloads it."""
+class ModelPool:
+    """Reference-counted models of this process; a model is unloaded when its last user releases it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loaded: dict[tuple[Path, RuntimeLimits], tuple[LoadedModel, int]] = {}
 
-    def take(self, weights: Path, imprints: Path, limits: RuntimeLimits) -> LoadedModel:
-        """Blocks while it loads."""
+    def acquire(self, weights: Path, state_folder: Path, limits: RuntimeLimits) -> LoadedModel:
+        """Returns a loaded model; blocks while it loads."""
         with self._lock:
             known = self._loaded.get((weights, limits))
-            model = known[0] if known else _load(weights, imprints, limits)
+            model = known[0] if known else _load_model(weights, state_folder, limits)
             self._loaded[weights, limits] = (model, (known[1] if known else 0) + 1)
             return model
 
-    def give_back(self, weights: Path, limits: RuntimeLimits) -> None:
+    def release(self, weights: Path, limits: RuntimeLimits) -> None:
         with self._lock:
             model, users = self._loaded.pop((weights, limits), (None, 0))
             if model is None:
@@ -173,33 +173,33 @@ class Pool:
                 model.close()
 
     def close(self) -> None:
-        """At the end of the process: a runtime that still computes then would take the process down with it."""
+        """Unloads all models at exit; a runtime that still computes would crash the process."""
         with self._lock:
             while self._loaded:
                 _, (model, _) = self._loaded.popitem()
                 model.close()
 
 
-# Weights are a resource of the process, as a mapped file is: two engines with the same model share it.
-POOL = Pool()
-atexit.register(POOL.close)
+# Process-wide, because the weights are a large memory mapping: two engines with the same model share it.
+MODEL_POOL = ModelPool()
+atexit.register(MODEL_POOL.close)
 
 
-def _load(weights: Path, imprints: Path, limits: RuntimeLimits) -> LoadedModel:
-    imprints.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return LoadedModel(EmbeddedRuntime(weights, imprints, limits), PrefixCache(imprints, weights))
+def _load_model(weights: Path, state_folder: Path, limits: RuntimeLimits) -> LoadedModel:
+    state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return LoadedModel(EmbeddedRuntime(weights, state_folder, limits), PrefixCache(state_folder, weights))
 
 
-def _closed() -> ProviderError:
+def _closed_error() -> ProviderError:
     return ServerError("the local model was closed")
 
 
-def _handed_over(
+def _deliver_item(
     loop: asyncio.AbstractEventLoop,
     arrived: "asyncio.Queue[str | ProviderError | None]",
     item: str | ProviderError | None,
 ) -> bool:
-    """False when nobody is there any more."""
+    """Puts an item into the consumer's queue; returns False if its event loop is closed."""
     try:
         loop.call_soon_threadsafe(arrived.put_nowait, item)
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""How tools are put to a small model: in few words, with the parameters that matter, and with names that exist."""
+"""Compact prompts for small models: short tool descriptions, few parameters, and names of existing files."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,238 +8,273 @@ from typing import Any, Protocol, assert_never
 
 import msgspec
 
-from outrider.providers.local.prefix_cache import Beginning
+from outrider.providers.local.prefix_cache import PromptPrefix
 from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, Prompt, Request, ToolSpec
 
 ANSWER, TOOL, SAY = "answer", "tool", "say"
-_OTHER_NAMES = {ANSWER: "reply", TOOL: "use_tool"}  # where an offered tool has taken the word
-_LONGEST = 160  # characters of a description
+_ALTERNATIVE_KEYWORDS = {ANSWER: "reply", TOOL: "use_tool"}  # used when a tool or parameter has the same name
+_MAX_DESCRIPTION_CHARACTERS = 160
 
 
 class CompactTool(msgspec.Struct, frozen=True, kw_only=True):
-    """`keep` are the parameters that are offered, in order. `existing` names the one that must be a file that is there,
-    `subject` the one that says what a call is about, where calls about the same in a row lead nowhere. `shown` turns
-    a result into what is easier for a small model."""
+    """The compact form of a tool.
+
+    `parameters` are those that are offered, in order. `file_parameter` must name an existing file. Calls in a row with
+    the same `subject_parameter` are treated as a loop. `render_result` simplifies a result for a small model.
+    """
 
     description: str
-    keep: tuple[str, ...]
-    existing: str = ""
-    subject: str = ""
-    shown: Callable[[str], str] | None = None
+    parameters: tuple[str, ...]
+    file_parameter: str = ""
+    subject_parameter: str = ""
+    render_result: Callable[[str], str] | None = None
 
 
 class CompactToolPrompt(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of tools by their names; others are offered by their schema. `examples` are shown for
-    the tools that are offered. With `says` a call may begin with words to the user."""
+    """Compact forms by tool name; other tools are offered by their schema.
+
+    `examples` are included for the tools that are offered. With `allows_text`, a call may start with a text to the
+    user.
+    """
 
     tools: Mapping[str, CompactTool] = {}
     examples: tuple[tuple[str, dict[str, Any]], ...] = ()
-    longest_result: int = 6_000  # characters
-    longest_system: int = 6_000
-    says: bool = False
+    max_result_characters: int = 6_000  # characters
+    max_system_characters: int = 6_000
+    allows_text: bool = False
 
-    def description(self, spec: ToolSpec) -> str:
+    def describe_tool(self, spec: ToolSpec) -> str:
         known = self.tools.get(spec.name)
         return known.description if known else _first_sentence(spec.description)
 
-    def parameters(self, spec: ToolSpec) -> dict[str, Any]:
-        """The properties that are offered, by name. Without further knowledge: what is required, then the rest."""
-        properties = properties_of(spec)
+    def offered_parameters(self, spec: ToolSpec) -> dict[str, Any]:
+        """Returns the offered properties by name; for unknown tools the required ones first, then the others."""
+        properties = schema_properties(spec)
         known = self.tools.get(spec.name)
         if known is not None:
-            return {name: properties[name] for name in known.keep if name in properties}
-        required = required_of(spec)
+            return {name: properties[name] for name in known.parameters if name in properties}
+        required = required_parameters(spec)
         return {name: properties[name] for name in sorted(properties, key=lambda name: name not in required)}
 
-    def existing(self, spec: ToolSpec) -> str:
+    def file_parameter(self, spec: ToolSpec) -> str:
         known = self.tools.get(spec.name)
-        return known.existing if known else ""
+        return known.file_parameter if known else ""
 
-    def result(self, tool: str, content: str) -> str:
+    def render_result(self, tool: str, content: str) -> str:
         known = self.tools.get(tool)
-        shown = known.shown(content) if known and known.shown else content
-        return clipped(shown, self.longest_result)
+        rendered = known.render_result(content) if known and known.render_result else content
+        return clip_text(rendered, self.max_result_characters)
 
 
-class Words(msgspec.Struct, frozen=True):
-    """The two words of the protocol that no offered tool may have taken."""
+class ProtocolKeywords(msgspec.Struct, frozen=True):
+    """The two keywords of the JSON protocol, chosen so that they differ from all tool and parameter names."""
 
     answer: str
     tool: str
 
     @classmethod
-    def for_tools(cls, tools: tuple[ToolSpec, ...]) -> "Words":
-        parameters = {name for spec in tools for name in properties_of(spec)}
+    def for_tools(cls, tools: tuple[ToolSpec, ...]) -> "ProtocolKeywords":
+        parameters = {name for spec in tools for name in schema_properties(spec)}
         answer_taken = any(spec.name == ANSWER for spec in tools)
-        return cls(_OTHER_NAMES[ANSWER] if answer_taken else ANSWER, _OTHER_NAMES[TOOL] if TOOL in parameters else TOOL)
+        return cls(
+            _ALTERNATIVE_KEYWORDS[ANSWER] if answer_taken else ANSWER,
+            _ALTERNATIVE_KEYWORDS[TOOL] if TOOL in parameters else TOOL,
+        )
 
 
-def properties_of(spec: ToolSpec) -> dict[str, Any]:
+def schema_properties(spec: ToolSpec) -> dict[str, Any]:
     return spec.parameters.get("properties") or {}
 
 
-def required_of(spec: ToolSpec) -> set[str]:
+def required_parameters(spec: ToolSpec) -> set[str]:
     return set(spec.parameters.get("required") or ())
 
 
-def clipped(text: str, longest: int) -> str:
-    """Head and tail of a long text: the end of an output often says how it went."""
-    if len(text) <= longest:
+def clip_text(text: str, max_characters: int) -> str:
+    """Shortens a long text to its head and tail; the end of an output often contains the result."""
+    if len(text) <= max_characters:
         return text
-    head, tail = longest * 3 // 4, longest // 4
+    head, tail = max_characters * 3 // 4, max_characters // 4
     return f"{text[:head]}\n[{len(text) - head - tail} characters left out]\n{text[-tail:]}"
 
 
 def _first_sentence(text: str) -> str:
     sentence = text.strip().partition("\n")[0].partition(". ")[0].strip()
-    return sentence if len(sentence) <= _LONGEST else f"{sentence[:_LONGEST]}…"
+    return sentence if len(sentence) <= _MAX_DESCRIPTION_CHARACTERS else f"{sentence[:_MAX_DESCRIPTION_CHARACTERS]}…"
 
 
-def beginning_of(system: str, tools: tuple[ToolSpec, ...], primer: CompactToolPrompt) -> Beginning | None:
-    """What all sessions of an agent share, and then the rest of its system text, which tells of the place.
+def build_prefix(system: str, tools: tuple[ToolSpec, ...], tool_prompt: CompactToolPrompt) -> PromptPrefix | None:
+    """Builds the shared prefix: instructions, tools and examples; the rest of the system text describes the workspace.
 
-    Examples are turns of a conversation: a small model follows those better than any description."""
-    instructions, gap, place = clipped(system.strip(), primer.longest_system).partition("\n\n")
+    Examples are messages of a conversation, which small models follow better than descriptions.
+    """
+    instructions, gap, workspace_text = clip_text(system.strip(), tool_prompt.max_system_characters).partition("\n\n")
     if not tools:
-        whole = system.strip()
-        return Beginning((("system", whole),)) if whole else None
-    words = Words.for_tools(tools)
-    told = "\n\n".join(filter(None, (instructions, _tools(tools, primer, words))))
-    return Beginning((("system", told), *_examples(tools, primer, words)), place + gap)
+        text = system.strip()
+        return PromptPrefix((("system", text),)) if text else None
+    keywords = ProtocolKeywords.for_tools(tools)
+    system_text = "\n\n".join(filter(None, (instructions, _tool_section(tools, tool_prompt, keywords))))
+    return PromptPrefix(
+        (("system", system_text), *_example_messages(tools, tool_prompt, keywords)), workspace_text + gap
+    )
 
 
-def _tools(tools: tuple[ToolSpec, ...], primer: CompactToolPrompt, words: Words) -> str:
-    lines = [_line(spec, primer, words) for spec in tools]
-    lines.append(f"{written({words.tool: words.answer, 'text': '…'})} says something to the user and ends your work")
-    return _protocol().format(tools="\n".join(lines), answer=words.answer)
+def _tool_section(tools: tuple[ToolSpec, ...], tool_prompt: CompactToolPrompt, keywords: ProtocolKeywords) -> str:
+    lines = [_tool_line(spec, tool_prompt, keywords) for spec in tools]
+    lines.append(
+        f"{encode_object({keywords.tool: keywords.answer, 'text': '…'})} says something to the user and ends your work"
+    )
+    return _protocol_prompt().format(tools="\n".join(lines), answer=keywords.answer)
 
 
-def _line(spec: ToolSpec, primer: CompactToolPrompt, words: Words) -> str:
-    shape = {name: "…" for name in primer.parameters(spec)}
-    return f"{written({words.tool: spec.name, **shape})} {primer.description(spec)}"
+def _tool_line(spec: ToolSpec, tool_prompt: CompactToolPrompt, keywords: ProtocolKeywords) -> str:
+    shape = {name: "…" for name in tool_prompt.offered_parameters(spec)}
+    return f"{encode_object({keywords.tool: spec.name, **shape})} {tool_prompt.describe_tool(spec)}"
 
 
-def _examples(tools: tuple[ToolSpec, ...], primer: CompactToolPrompt, words: Words) -> Iterator[tuple[str, str]]:
-    offered = {spec.name for spec in tools} | {words.answer}
-    for said, call in primer.examples:
+def _example_messages(
+    tools: tuple[ToolSpec, ...], tool_prompt: CompactToolPrompt, keywords: ProtocolKeywords
+) -> Iterator[tuple[str, str]]:
+    offered = {spec.name for spec in tools} | {keywords.answer}
+    for user_text, call in tool_prompt.examples:
         if call[TOOL] in offered:
             arguments = {name: value for name, value in call.items() if name != TOOL}
-            yield from (("user", said), ("assistant", written({words.tool: call[TOOL], **arguments})))
+            yield from (("user", user_text), ("assistant", encode_object({keywords.tool: call[TOOL], **arguments})))
 
 
-def written(value: dict[str, Any]) -> str:
+def encode_object(value: dict[str, Any]) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
 @cache
-def _protocol() -> str:
+def _protocol_prompt() -> str:
     return Path(__file__).with_name("compact.md").read_text(encoding="utf-8").strip()
 
 
-_REPEATED = 400  # characters of a request that stand again below each result
+_MAX_REMINDER_CHARACTERS = 400  # of the request, repeated after each result
 
-Meant = Callable[[str], Sequence[str]]
-"""The files that a text may be about."""
+FileMatcher = Callable[[str], Sequence[str]]
+"""Returns the files that a text may refer to."""
 
 
-class Transcript:
-    """`words` is None where no tools are offered. A small model loses sight of what was asked when a result is long, so
-    each result ends with the request again. `place` is said before everything else."""
+class ChatTranscript:
+    """Encodes the messages of a prompt.
 
-    def __init__(self, words: Words | None, primer: CompactToolPrompt, meant: Meant, place: str = "") -> None:
-        self._words = words
-        self._primer = primer
-        self._meant = meant
-        self._place = place
+    `keywords` is None if no tools are offered. Each tool result ends with the request again, because small models
+    lose track of it after long results. `workspace_text` is put before the first message.
+    """
+
+    def __init__(
+        self,
+        keywords: ProtocolKeywords | None,
+        tool_prompt: CompactToolPrompt,
+        match_files: FileMatcher,
+        workspace_text: str = "",
+    ) -> None:
+        self._keywords = keywords
+        self._tool_prompt = tool_prompt
+        self._match_files = match_files
+        self._workspace_text = workspace_text
         self._tools: dict[str, str] = {}
-        self._asked: dict[int, str] = {}
+        self._request_texts: dict[int, str] = {}
         self._first = 0
 
-    def messages(self, prompt: Prompt) -> bytes:
-        """All messages, comma-separated. What was written for an earlier request is used again, so that files that come
-        and go change nothing in what the model has read."""
-        asked = ""
+    def encode_messages(self, prompt: Prompt) -> bytes:
+        """Returns all messages as comma-separated JSON.
+
+        The prompt caches earlier messages, so files that are created or deleted do not change the evaluated prefix.
+        """
+        request_text = ""
         for message in prompt:
             texts = [part.text for part in message.content if isinstance(part, TextPart)]
-            asked = "\n".join(texts) if message.role == "user" and texts else asked
-            self._asked[id(message)] = asked
+            request_text = "\n".join(texts) if message.role == "user" and texts else request_text
+            self._request_texts[id(message)] = request_text
             self._tools |= {part.tool_id: part.tool_name for part in message.content if isinstance(part, ToolUsePart)}
         self._first = id(prompt[0]) if len(prompt) else 0
-        words = self._words
-        form = f"local {words.tool} {words.answer}" if words else "local"
-        return bytes(prompt.encoded(form, self._encode))
+        keywords = self._keywords
+        form = f"local {keywords.tool} {keywords.answer}" if keywords else "local"
+        return bytes(prompt.encoded(form, self._encode_message))
 
-    def _encode(self, message: ModelMessage) -> bytes:
-        said = self._answer(message) if message.role == "assistant" else "\n\n".join(self._user_texts(message))
-        if self._place and id(message) == self._first:
-            said = f"{self._place}{said}"
-        return msgspec.json.encode({"role": message.role, "content": said})
+    def _encode_message(self, message: ModelMessage) -> bytes:
+        content = (
+            self._render_answer(message)
+            if message.role == "assistant"
+            else "\n\n".join(self._render_user_texts(message))
+        )
+        if self._workspace_text and id(message) == self._first:
+            content = f"{self._workspace_text}{content}"
+        return msgspec.json.encode({"role": message.role, "content": content})
 
-    def _answer(self, message: ModelMessage) -> str:
+    def _render_answer(self, message: ModelMessage) -> str:
         text = "\n\n".join(part.text for part in message.content if isinstance(part, TextPart) and part.text.strip())
-        words = self._words or Words.for_tools(())
-        calls = [_call(part, words) for part in message.content if isinstance(part, ToolUsePart)]
+        keywords = self._keywords or ProtocolKeywords.for_tools(())
+        calls = [_to_call_object(part, keywords) for part in message.content if isinstance(part, ToolUsePart)]
         if not calls:
-            return written({words.tool: words.answer, "text": text}) if self._words else text
+            return encode_object({keywords.tool: keywords.answer, "text": text}) if self._keywords else text
         first: dict[str, Any] = {SAY: text} if text else {}
-        return "\n".join(written(call) for call in [first | calls[0], *calls[1:]])
+        return "\n".join(encode_object(call) for call in [first | calls[0], *calls[1:]])
 
-    def _user_texts(self, message: ModelMessage) -> Iterator[str]:
+    def _render_user_texts(self, message: ModelMessage) -> Iterator[str]:
         for part in message.content:
             match part:
                 case TextPart(text=text):
                     yield text
                 case ToolResultPart(tool_use_id=call_id, content=content, is_error=failed):
                     tool = self._tools.get(call_id, "the tool")
-                    yield f"{tool} {'failed' if failed else 'gave'}:\n{self._primer.result(tool, content)}"
+                    yield f"{tool} {'failed' if failed else 'gave'}:\n{self._tool_prompt.render_result(tool, content)}"
                 case FilePart(mime=mime, filename=name):
                     yield f"(a file is attached that you cannot see: {name or 'without a name'}, {mime})"
                 case ToolUsePart() | ReasoningPart():
                     pass
                 case _:
                     assert_never(part)
-        yield from self._reminder(message)
+        yield from self._render_reminder(message)
 
-    def _reminder(self, message: ModelMessage) -> Iterator[str]:
-        asked = self._asked.get(id(message), "")
-        if not self._words or not asked:
+    def _render_reminder(self, message: ModelMessage) -> Iterator[str]:
+        request_text = self._request_texts.get(id(message), "")
+        if not self._keywords or not request_text:
             return
         if any(isinstance(part, TextPart) for part in message.content):
-            names = self._meant(asked)
+            names = self._match_files(request_text)
             if names:
-                yield hint(names)
+                yield files_hint(names)
         else:
-            yield reminder(asked)
+            yield request_reminder(request_text)
 
 
-def hint(names: Sequence[str]) -> str:
-    """What stands below a request that seems to be about files."""
+def files_hint(names: Sequence[str]) -> str:
+    """Returns the note after a request that seems to refer to files."""
     return f"(These files exist, and must be read before they are changed: {', '.join(names)})"
 
 
-def reminder(asked: str) -> str:
-    """What stands below each result."""
-    return f"The request was: {asked[:_REPEATED]}\nIf all of it is done, answer. Otherwise: what is the next step?"
+def request_reminder(request_text: str) -> str:
+    """Returns the note after each tool result."""
+    shortened = request_text[:_MAX_REMINDER_CHARACTERS]
+    return f"The request was: {shortened}\nIf all of it is done, answer. Otherwise: what is the next step?"
 
 
-def _call(use: ToolUsePart, words: Words) -> dict[str, Any]:
-    return {words.tool: use.tool_name, **use.tool_input}
+def _to_call_object(use: ToolUsePart, keywords: ProtocolKeywords) -> dict[str, Any]:
+    return {keywords.tool: use.tool_name, **use.tool_input}
 
 
-class FileNames(Protocol):
-    def existing(self, request: Request) -> Sequence[str]:
-        """All it may name; empty where there are too many to choose from."""
+class FileNameSource(Protocol):
+    """Provides the names of workspace files for prompts and grammars."""
+
+    def list_files(self, request: Request) -> Sequence[str]:
+        """Returns all files that the model may name; empty if there are too many."""
         ...
 
-    def meant(self, request: Request, text: str) -> Sequence[str]:
-        """The few that a text may be about."""
+    def match_files(self, request: Request, text: str) -> Sequence[str]:
+        """Returns the few files that a text may refer to."""
         ...
 
 
-class NoNames:
-    def existing(self, request: Request) -> Sequence[str]:
+class NoFileNames:
+    """A source without files, for clients that have no workspace."""
+
+    def list_files(self, request: Request) -> Sequence[str]:
         return ()
 
-    def meant(self, request: Request, text: str) -> Sequence[str]:
+    def match_files(self, request: Request, text: str) -> Sequence[str]:
         return ()

@@ -1,4 +1,4 @@
-"""The contract of a runtime: what computes, and what it may use."""
+"""The contract of a model runtime, its limits, and its errors."""
 
 import ctypes
 import os
@@ -11,87 +11,96 @@ import msgspec
 
 from outrider.errors import ContextOverflowError, InvalidRequestError, ProviderError, ServerError
 
-Told = Callable[[str], bool]
-"""Given a chunk of an answer as JSON text; True ends the answer there."""
+ChunkCallback = Callable[[str], bool]
+"""Receives a chunk of an answer as JSON text; returns True to stop the generation."""
 
 
-def usual_threads() -> int:
-    """All the cores that this process may use, up to where more of them no longer help a small model."""
+def default_threads() -> int:
+    """Returns the number of available cores, at most 8: more do not speed up a small model."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(allowed, 8)
 
 
 class RuntimeLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model may use. `batch` is how many tokens of a prompt are read in one go: a request can be given up
-    between two of them. `cache_mib` bounds what is remembered of the conversations that are not being answered."""
+    """The resources of a model.
+
+    `batch` is the number of prompt tokens per step; a request can be cancelled between two steps. `cache_mib` bounds
+    the memory for cached states of other conversations.
+    """
 
     context: int = 8192
-    threads: int = msgspec.field(default_factory=usual_threads)
+    threads: int = msgspec.field(default_factory=default_threads)
     batch: int = 48
     cache_mib: int = 512
 
 
-class Runtime(Protocol):
-    """One loaded model. It is used by one thread at a time."""
+class ModelRuntime(Protocol):
+    """One loaded model; not thread-safe."""
 
     version: str
 
-    def chat(self, body: str, told: Told) -> None: ...
+    def chat(self, body: str, on_chunk: ChunkCallback) -> None: ...
 
-    def read(self, prompt: str, told: Told) -> None:
-        """Take a prompt in, without answering it."""
+    def load_prompt(self, prompt: str, on_chunk: ChunkCallback) -> None:
+        """Evaluates a prompt without generating an answer."""
         ...
 
-    def prefix(self, messages: list[dict[str, str]]) -> str:
-        """The text of messages as the model gets it."""
+    def render_template(self, messages: list[dict[str, str]]) -> str:
+        """Returns the prompt text for the messages, by the model's chat template."""
         ...
 
-    def save(self, name: str) -> None:
-        """Keep what the model has made of the last prompt, in a file of that name in the folder of imprints."""
+    def save_state(self, name: str) -> None:
+        """Saves the evaluated state of the last prompt to a file in the state folder."""
         ...
 
-    def restore(self, name: str) -> bool: ...
+    def restore_state(self, name: str) -> bool: ...
 
     def close(self) -> None: ...
 
 
-_INVALID = 400
+_BAD_REQUEST = 400
 
 
 def as_provider_error(error: Exception) -> ProviderError:
+    """Converts any exception of a runtime to a ProviderError."""
     match error:
         case ProviderError():
             return error
         case ValueError():
             return InvalidRequestError(str(error))
         case _:
-            return ServerError(f"the local model failed: {error}")
+            return ServerError(f"the local model failed: {error!r}")
 
 
-def refusal(said: dict[str, Any]) -> ProviderError:
-    """Refusals come as {"error": {code, message, type}}."""
-    message = str(said.get("message", said))
-    kind = str(said.get("type", "")) or None
+def error_from_runtime(body: dict[str, Any]) -> ProviderError:
+    """Converts the runtime's error object {code, message, type} to an exception."""
+    message = str(body.get("message", body))
+    kind = str(body.get("type", "")) or None
     if kind == "exceed_context_size_error":
         return ContextOverflowError(message, type=kind)
-    if said.get("code") == _INVALID:
-        return InvalidRequestError(message, status=_INVALID, type=kind)
+    if body.get("code") == _BAD_REQUEST:
+        return InvalidRequestError(message, status=_BAD_REQUEST, type=kind)
     return ServerError(message, type=kind)
 
 
-_ROOM = 512  # bytes; more than any platform's struct sigaction
+_SIGACTION_BYTES = 512  # larger than struct sigaction on any platform
 
 
 @contextmanager
-def signals_kept() -> Generator[None]:
-    """The runtime sets handlers of its own behind Python's back while it starts. Python can put its own back only from
-    the main thread, and models are loaded in others, so this is done with the system's own call."""
+def preserve_signal_handlers() -> Generator[None]:
+    """Restores the SIGINT and SIGTERM handlers, which the runtime replaces when it starts.
+
+    Python's `signal` module works only in the main thread, and models are loaded in worker threads, so this calls
+    sigaction(2) directly.
+    """
     libc = ctypes.CDLL(None)
-    kept = {number: ctypes.create_string_buffer(_ROOM) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number, action in kept.items():
+    saved_actions = {
+        number: ctypes.create_string_buffer(_SIGACTION_BYTES) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    for number, action in saved_actions.items():
         libc.sigaction(number, None, action)
     try:
         yield
     finally:
-        for number, action in kept.items():
+        for number, action in saved_actions.items():
             libc.sigaction(number, action, None)

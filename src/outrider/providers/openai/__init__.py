@@ -1,1 +1,1 @@
-"""OpenAI's two wire formats, which many other servers speak too: Responses and Chat Completions."""
+"""OpenAI clients for Chat Completions and Responses, which many other servers also implement."""

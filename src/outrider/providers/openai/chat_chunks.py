@@ -1,61 +1,61 @@
-"""The shapes of a chat answer, whole or in chunks, as loose as the servers that speak them."""
+"""Response types of Chat Completions, complete or chunked, with fields for the variants of compatible servers."""
 
 from typing import Any
 
 import msgspec
 
 from outrider.errors import ProviderError
-from outrider.providers.openai.common import from_error
-from outrider.providers.response_json import UNREADABLE, decoded, mended_json
+from outrider.providers.openai.common import error_from_payload
+from outrider.providers.response_json import JSON_ERRORS, decode_json, repair_json
 from outrider.types.usage import CacheTokens, Tokens
 
-Count = int | float | None
+TokenCount = int | float | None
 
 
-class PromptDetails(msgspec.Struct, frozen=True):
-    cached_tokens: Count = None
-    cache_write_tokens: Count = None
+class PromptTokenDetails(msgspec.Struct, frozen=True):
+    cached_tokens: TokenCount = None
+    cache_write_tokens: TokenCount = None
 
 
-class CompletionDetails(msgspec.Struct, frozen=True):
-    reasoning_tokens: Count = None
+class CompletionTokenDetails(msgspec.Struct, frozen=True):
+    reasoning_tokens: TokenCount = None
 
 
-_NOTHING_CACHED = PromptDetails()
-_NOTHING_THOUGHT = CompletionDetails()
+_NO_PROMPT_DETAILS = PromptTokenDetails()
+_NO_COMPLETION_DETAILS = CompletionTokenDetails()
 
 
-class Usage(msgspec.Struct):
-    """The counts as servers report them; the fields after the details are other servers' names for the same."""
+class ChatUsage(msgspec.Struct):
+    """Token usage. The fields after the details are alternative names that other servers use."""
 
-    prompt_tokens: Count = None
-    completion_tokens: Count = None
-    total_tokens: Count = None
-    prompt_tokens_details: PromptDetails | None = None
-    completion_tokens_details: CompletionDetails | None = None
-    prompt_cache_hit_tokens: Count = None  # DeepSeek
-    cache_read_input_tokens: Count = None  # gateways to Anthropic
-    cached_tokens: Count = None  # Together, Moonshot
-    num_cached_tokens: Count = None  # Mistral
-    cache_creation_input_tokens: Count = None  # gateways to Anthropic
-    reasoning_tokens: Count = None  # Copilot
-    input_tokens: Count = None  # gateways that speak both of OpenAI's APIs
-    output_tokens: Count = None
+    prompt_tokens: TokenCount = None
+    completion_tokens: TokenCount = None
+    total_tokens: TokenCount = None
+    prompt_tokens_details: PromptTokenDetails | None = None
+    completion_tokens_details: CompletionTokenDetails | None = None
+    prompt_cache_hit_tokens: TokenCount = None  # DeepSeek
+    cache_read_input_tokens: TokenCount = None  # gateways to Anthropic
+    cached_tokens: TokenCount = None  # Together, Moonshot
+    num_cached_tokens: TokenCount = None  # Mistral
+    cache_creation_input_tokens: TokenCount = None  # gateways to Anthropic
+    reasoning_tokens: TokenCount = None  # Copilot
+    input_tokens: TokenCount = None  # gateways that implement both OpenAI APIs
+    output_tokens: TokenCount = None
 
     @property
-    def says_something(self) -> bool:
+    def has_counts(self) -> bool:
         counts = (self.prompt_tokens, self.completion_tokens, self.input_tokens, self.output_tokens)
         return any([count is not None for count in counts])
 
 
-def tokens_of(usage: Usage) -> Tokens:
-    """Disjoint counts. The API's prompt counts include what a cache gave, and its completion counts include
-    reasoning; servers for which that cannot be true by their own numbers count them apart."""
-    prompt = _whole(usage.prompt_tokens or usage.input_tokens)
-    completion = _whole(usage.completion_tokens or usage.output_tokens)
-    read, written = _cache(usage)
-    reasoning = _reasoning(usage)
-    apart = reasoning > completion or (reasoning and _whole(usage.total_tokens) == prompt + completion + reasoning)
+def tokens_from_usage(usage: ChatUsage) -> Tokens:
+    """Converts usage to disjoint counts. By default prompt tokens include cached tokens and completion tokens include
+    reasoning; a server whose totals contradict that reports them separately."""
+    prompt = _to_count(usage.prompt_tokens or usage.input_tokens)
+    completion = _to_count(usage.completion_tokens or usage.output_tokens)
+    read, written = _cached_tokens(usage)
+    reasoning = _reasoning_tokens(usage)
+    apart = reasoning > completion or (reasoning and _to_count(usage.total_tokens) == prompt + completion + reasoning)
     cached = read + written
     return Tokens(
         input=prompt - cached if cached <= prompt else prompt,
@@ -65,8 +65,8 @@ def tokens_of(usage: Usage) -> Tokens:
     )
 
 
-def _cache(usage: Usage) -> tuple[int, int]:
-    details = usage.prompt_tokens_details or _NOTHING_CACHED
+def _cached_tokens(usage: ChatUsage) -> tuple[int, int]:
+    details = usage.prompt_tokens_details or _NO_PROMPT_DETAILS
     read = (
         details.cached_tokens
         or usage.prompt_cache_hit_tokens
@@ -74,93 +74,94 @@ def _cache(usage: Usage) -> tuple[int, int]:
         or usage.cached_tokens
         or usage.num_cached_tokens
     )
-    return _whole(read), _whole(details.cache_write_tokens or usage.cache_creation_input_tokens)
+    return _to_count(read), _to_count(details.cache_write_tokens or usage.cache_creation_input_tokens)
 
 
-def _reasoning(usage: Usage) -> int:
-    details = usage.completion_tokens_details or _NOTHING_THOUGHT
-    return _whole(details.reasoning_tokens or usage.reasoning_tokens)
+def _reasoning_tokens(usage: ChatUsage) -> int:
+    details = usage.completion_tokens_details or _NO_COMPLETION_DETAILS
+    return _to_count(details.reasoning_tokens or usage.reasoning_tokens)
 
 
-def _whole(count: Count) -> int:
+def _to_count(count: TokenCount) -> int:
     return max(int(count), 0) if count else 0
 
 
 ABSENT = msgspec.Raw()
 
 
-class Function(msgspec.Struct):
-    """`arguments` is JSON text; some servers send the object itself."""
+class FunctionCall(msgspec.Struct):
+    """A function call. `arguments` is JSON text; some servers send the object instead."""
 
     name: str | None = None
     arguments: Any = None
 
 
-class Custom(msgspec.Struct):
+class CustomToolCall(msgspec.Struct):
     name: str | None = None
     input: str | None = None
 
 
-class Call(msgspec.Struct):
-    """A call, or a piece of one. `extra_content` is private state that Google's models want back."""
+class ChatToolCall(msgspec.Struct):
+    """A tool call or a chunk of one. `extra_content` is private state that Google's models require in the next
+    request."""
 
     index: int | None = None
     id: str | None = None
-    function: Function | None = None
-    custom: Custom | None = None
+    function: FunctionCall | None = None
+    custom: CustomToolCall | None = None
     extra_content: Any = None
 
 
-class Audio(msgspec.Struct):
+class ChatAudio(msgspec.Struct):
     id: str | None = None
     data: str | None = None
     transcript: str | None = None
 
 
-class Said(msgspec.Struct):
-    """A message or a delta of one. `content` is text, or a list of blocks, or the object that a schema asked for."""
+class ChatMessage(msgspec.Struct):
+    """A message or a delta. `content` is a string, a list of blocks, or the object that a JSON schema requested."""
 
     content: Any = None
     reasoning_content: Any = None
     reasoning: Any = None
     reasoning_details: list[Any] | None = None
     refusal: str | None = None
-    tool_calls: list[Call] | None = None
-    function_call: Function | None = None
+    tool_calls: list[ChatToolCall] | None = None
+    function_call: FunctionCall | None = None
     annotations: list[Any] | None = None
     images: list[Any] | None = None
-    audio: Audio | None = None
+    audio: ChatAudio | None = None
 
 
-class Choice(msgspec.Struct):
+class ChatChoice(msgspec.Struct):
     index: int | None = None
-    delta: Said | None = None
-    message: Said | None = None
+    delta: ChatMessage | None = None
+    message: ChatMessage | None = None
     finish_reason: str | None = None
-    usage: Usage | None = None
+    usage: ChatUsage | None = None
     error: Any = None
 
 
 class GroqExtra(msgspec.Struct):
-    usage: Usage | None = None
+    usage: ChatUsage | None = None
     error: Any = None
 
 
-class Chunk(msgspec.Struct):
-    """Also a whole answer. What only some servers send and nobody shows at once stays raw until the end."""
+class ChatChunk(msgspec.Struct):
+    """A chunk or a complete response. Rarely used fields stay raw and are decoded at the end of the response."""
 
     id: str | None = None
     model: str | None = None
-    choices: list[Choice] | None = None
-    usage: Usage | None = None
+    choices: list[ChatChoice] | None = None
+    usage: ChatUsage | None = None
     error: Any = None
     x_groq: GroqExtra | None = None
     citations: msgspec.Raw = ABSENT
     search_results: msgspec.Raw = ABSENT
 
     @property
-    def counts(self) -> Usage | None:
-        """The usage, wherever this server puts it."""
+    def reported_usage(self) -> ChatUsage | None:
+        """Returns the usage from any of the places where servers put it."""
         if self.usage is not None:
             return self.usage
         if self.x_groq is not None and self.x_groq.usage is not None:
@@ -168,29 +169,29 @@ class Chunk(msgspec.Struct):
         return self.choices[0].usage if self.choices else None
 
 
-_strict = msgspec.json.Decoder(Chunk).decode
-_loose = msgspec.json.Decoder(Chunk, strict=False).decode  # numbers that came as text
+_decode_strict = msgspec.json.Decoder(ChatChunk).decode
+_decode_lenient = msgspec.json.Decoder(ChatChunk, strict=False).decode  # accepts numbers in strings
 
 
-def read_chunk(data: bytes) -> Chunk:
+def decode_chunk(data: bytes) -> ChatChunk:
     try:
-        return _strict(data)
-    except UNREADABLE:
-        return decoded(_loose, data)
+        return _decode_strict(data)
+    except JSON_ERRORS:
+        return decode_json(_decode_lenient, data)
 
 
-def error_in(data: bytes) -> ProviderError | None:
-    """The error that an event or a body without choices is, in any of the shapes that servers give it."""
-    mended = mended_json(data)
+def find_error(data: bytes) -> ProviderError | None:
+    """Returns the error in an event or in a body without choices, or None."""
+    mended = repair_json(data)
     value = msgspec.json.decode(mended) if mended else None
     match value:
         case [{"error": _}, *_]:
-            return from_error(value)
+            return error_from_payload(value)
         case {"error": error} if error:
-            return from_error(value)
+            return error_from_payload(value)
         case {"detail": str() | list()} | {"errors": [_, *_]} | {"object": "error"}:
-            return from_error(value)
+            return error_from_payload(value)
         case {"message": str()} if {"code", "type", "status"} & value.keys():
-            return from_error(value)
+            return error_from_payload(value)
         case _:
             return None

@@ -1,70 +1,82 @@
-"""Chat Completions: how a request leaves, and who reads what comes back."""
+"""Wire format of Chat Completions: builds requests, creates decoders and adapts to error responses."""
 
 from collections.abc import Mapping
 
 from outrider.errors import InvalidRequestError, ProviderError
 from outrider.providers.openai.chat_decode import ChatDecoder
-from outrider.providers.openai.chat_encode import MessageWriter, head, system_message
-from outrider.providers.openai.common import address, headers, refused
-from outrider.providers.openai.dialects import Dialect, after_refusal, dialect_of, family_of, for_model
-from outrider.providers.provider import HttpCall
-from outrider.providers.request_body import encoded_json, finished, opening
+from outrider.providers.openai.chat_encode import MessageWriter, encode_body_fields, system_message
+from outrider.providers.openai.common import endpoint_url, error_from_response, request_headers
+from outrider.providers.openai.dialects import (
+    ChatDialect,
+    dialect_after_error,
+    dialect_for_model,
+    dialect_for_provider,
+    model_family,
+)
+from outrider.providers.provider import HttpRequest
+from outrider.providers.request_body import build_body_prefix, encode_json, finish_body
 from outrider.types.agents import Provider
 from outrider.types.parts import ReasoningPart
 from outrider.types.request import Request
 
 
 class ChatWire:
-    """OpenAI, and every server that speaks like it, in the dialect that its address tells."""
+    """Builds requests for OpenAI and compatible servers in the dialect that the provider's host selects."""
 
     def __init__(self, provider: Provider) -> None:
-        self._dialect = dialect_of(provider)
-        self._learnt: dict[str, list[Dialect]] = {}  # per model, the last one counts
-        self._headers = headers(provider)
-        self._url = address(provider, "chat/completions")
+        self._dialect = dialect_for_provider(provider)
+        self._learned: dict[str, list[ChatDialect]] = {}  # per model; the last one is used
+        self._headers = request_headers(provider)
+        self._url = endpoint_url(provider, "chat/completions")
 
-    def family(self, model: str) -> str:
-        return family_of(model)
+    def model_family(self, model: str) -> str:
+        return model_family(model)
 
-    def call(self, request: Request) -> HttpCall:
-        dialect = self._spoken_to(request.model)
-        writer = MessageWriter(dialect, self.family(request.model))
-        begun = opening(request, "messages", dialect, lambda: head(request, dialect), lambda: _first(request, dialect))
-        body = finished(begun, request.prompt.encoded(writer.form, writer.write))
-        return HttpCall(self._url, self._headers, body)
+    def build_request(self, request: Request) -> HttpRequest:
+        dialect = self._dialect_for(request.model)
+        writer = MessageWriter(dialect, self.model_family(request.model))
+        prefix = build_body_prefix(
+            request,
+            "messages",
+            dialect,
+            lambda: encode_body_fields(request, dialect),
+            lambda: _encode_system_message(request, dialect),
+        )
+        body = finish_body(prefix, request.prompt.encoded(writer.cache_key, writer.write))
+        return HttpRequest(self._url, self._headers, body)
 
-    def decoder(self, request: Request) -> ChatDecoder:
+    def create_decoder(self, request: Request) -> ChatDecoder:
         audio = request.settings.extra.get("audio", {})
         return ChatDecoder(f"audio/{audio.get('format', 'wav')}", request.tools)
 
-    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
-        return refused(status, headers, body)
+    def decode_error(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
+        return error_from_response(status, headers, body)
 
-    def learn(self, request: Request, error: ProviderError) -> bool:
-        """Remembers which of two names a model's server wants, or that it does not know an optional field, or does not
-        want to see a model's reasoning again."""
+    def adapt_to_error(self, request: Request, error: ProviderError) -> bool:
+        """Switches the dialect after an error response: an alternative field name, no unsupported optional field, or no
+        replayed reasoning. Returns True if the request changes."""
         if not isinstance(error, InvalidRequestError):
             return False
-        before = self._spoken_to(request.model)
-        tried, after = self._learnt[request.model], after_refusal(before, error.message)
-        if after in tried or not _differ(request, before, after):
+        before = self._dialect_for(request.model)
+        tried, after = self._learned[request.model], dialect_after_error(before, error.message)
+        if after in tried or not _requests_differ(request, before, after):
             return False
         tried.append(after)
         return True
 
-    def _spoken_to(self, model: str) -> Dialect:
-        if model not in self._learnt:
-            self._learnt[model] = [for_model(self._dialect, model)]
-        return self._learnt[model][-1]
+    def _dialect_for(self, model: str) -> ChatDialect:
+        if model not in self._learned:
+            self._learned[model] = [dialect_for_model(self._dialect, model)]
+        return self._learned[model][-1]
 
 
-def _differ(request: Request, before: Dialect, after: Dialect) -> bool:
-    if (head(request, before), before.system) != (head(request, after), after.system):
+def _requests_differ(request: Request, before: ChatDialect, after: ChatDialect) -> bool:
+    if (encode_body_fields(request, before), before.system) != (encode_body_fields(request, after), after.system):
         return True
     parts = (part for message in request.prompt for part in message.content)
     return before.replay != after.replay and any(isinstance(part, ReasoningPart) for part in parts)
 
 
-def _first(request: Request, dialect: Dialect) -> bytes:
+def _encode_system_message(request: Request, dialect: ChatDialect) -> bytes:
     system = system_message(request, dialect)
-    return b"" if system is None else encoded_json(system)
+    return b"" if system is None else encode_json(system)

@@ -1,4 +1,4 @@
-"""A chat answer, streamed or whole, read into deltas as it arrives."""
+"""Decodes a Chat Completions response, streamed or complete, into deltas."""
 
 from collections.abc import Iterable, Iterator
 from itertools import count
@@ -9,17 +9,17 @@ import msgspec
 from outrider.errors import MalformedAnswerError, NetworkError, OverloadedError, ProviderError, ServerError
 from outrider.providers.openai.chat_chunks import (
     ABSENT,
-    Audio,
-    Call,
-    Choice,
-    Chunk,
-    Function,
-    Said,
-    error_in,
-    read_chunk,
-    tokens_of,
+    ChatAudio,
+    ChatChoice,
+    ChatChunk,
+    ChatMessage,
+    ChatToolCall,
+    FunctionCall,
+    decode_chunk,
+    find_error,
+    tokens_from_usage,
 )
-from outrider.providers.openai.common import from_error
+from outrider.providers.openai.common import error_from_payload
 from outrider.types.deltas import (
     AnswerStart,
     Delta,
@@ -35,24 +35,24 @@ from outrider.types.deltas import (
 from outrider.types.ids import new_id
 from outrider.types.request import ToolSpec
 
-UNNAMED = "unnamed"  # a name must be sent back with the call, and no tool has this one
-_FREE_TEXT, _FREE_TEXT_END = '{"input":"', '"}'  # input that is no JSON, made into an object while it streams
-_LEGACY = -1  # the place of the one call that the older function_call field can hold
+UNNAMED_TOOL = "unnamed"  # the API requires a name in the replayed call; no tool has this one
+_INPUT_OPENING, _INPUT_CLOSING = '{"input":"', '"}'  # wraps free-text input into a JSON object while it streams
+_LEGACY_INDEX = -1  # index for the single call of the deprecated function_call field
 
 
-class _Draft:
-    """A call while it streams. It is shown once its name is known; pieces that came before wait for that."""
+class _CallDraft:
+    """A tool call while it streams. Input is buffered until the name is known, then the part is announced."""
 
     def __init__(self, given_id: str, call_id: str) -> None:
         self.given_id = given_id
         self.id = call_id
-        self.name = self.shown = ""  # what it is called, and what it was called when it was shown
+        self.name = self.announced_name = ""  # the current name, and the name in the last start delta
         self.pieces: list[str] = []
         self.part: int | None = None
         self.custom = False
         self.state: dict[str, Any] = {}
 
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         try:
             msgspec.json.decode("".join(self.pieces))
         except (msgspec.DecodeError, RecursionError):
@@ -60,74 +60,81 @@ class _Draft:
         return True
 
 
-class Calls:
-    """The calls of one answer, in order of appearance. `numbers` gives the indexes of parts that begin, and `offered`
-    are the tools that the model may know."""
+class ToolCallDecoder:
+    """Decodes the tool calls of one response, in order of appearance.
 
-    def __init__(self, numbers: Iterator[int], offered: Iterable[ToolSpec] = ()) -> None:
-        self._numbers = numbers
+    `part_indexes` supplies indexes for new parts; `offered` lists the request's tools, which is needed to join split
+    names.
+    """
+
+    def __init__(self, part_indexes: Iterator[int], offered: Iterable[ToolSpec] = ()) -> None:
+        self._part_indexes = part_indexes
         self._offered = offered
-        self._drafts: list[_Draft] = []
-        self._numbered: dict[int, _Draft] = {}
+        self._drafts: list[_CallDraft] = []
+        self._draft_by_number: dict[int, _CallDraft] = {}
         self._ids: set[str] = set()
-        self._shown = False
+        self._announced = False
 
     def __bool__(self) -> bool:
-        """Whether any was shown."""
-        return self._shown
+        """Returns True if at least one call was announced."""
+        return self._announced
 
-    def add(self, call: Call) -> list[Delta]:
-        function, custom = _function(call)
-        draft = self._draft(call.index, call.id or "", function.name or "")
+    def add_call(self, call: ChatToolCall) -> list[Delta]:
+        function, custom = _called_function(call)
+        draft = self._find_draft(call.index, call.id or "", function.name or "")
         if function.name and function.name != draft.name:
-            draft.name = self._longer(draft.name, function.name) or draft.name
+            draft.name = self._extend_name(draft.name, function.name) or draft.name
         if call.extra_content:
             draft.state["extra_content"] = call.extra_content
         if custom and not draft.custom:
             draft.custom = draft.state["custom"] = True
-            draft.pieces.append(_FREE_TEXT)
-        return self._show(draft, _escaped(function.arguments) if draft.custom else _text(function.arguments))
+            draft.pieces.append(_INPUT_OPENING)
+        return self._emit_input(
+            draft, _escape_json(function.arguments) if draft.custom else _arguments_text(function.arguments)
+        )
 
-    def add_legacy(self, function: Function) -> list[Delta]:
-        """A piece of the older function_call field. Servers that fill both fields say the same in each."""
-        if self._numbered.keys() - {_LEGACY} or not (function.name or function.arguments):
+    def add_legacy(self, function: FunctionCall) -> list[Delta]:
+        """Adds a chunk of the deprecated function_call field. It is ignored if `tool_calls` is present, since servers
+        that fill both send the same call."""
+        if self._draft_by_number.keys() - {_LEGACY_INDEX} or not (function.name or function.arguments):
             return []
-        return self.add(Call(_LEGACY, None, function))
+        return self.add_call(ChatToolCall(_LEGACY_INDEX, None, function))
 
-    def end(self) -> list[Delta]:
-        """The ends of all calls. One that has arguments and never got a name is still a call that must be answered."""
+    def finish(self) -> list[Delta]:
+        """Returns the end deltas of all calls. A call with arguments but no name is emitted too, because it needs an
+        error result."""
         deltas: list[Delta] = []
         for draft in self._drafts:
             if draft.part is None and draft.pieces:
-                draft.name = UNNAMED
-                deltas += self._show(draft, "")
+                draft.name = UNNAMED_TOOL
+                deltas += self._emit_input(draft, "")
             if draft.custom:
-                deltas += self._show(draft, _FREE_TEXT_END)
+                deltas += self._emit_input(draft, _INPUT_CLOSING)
             if draft.part is not None:
                 deltas.append(PartEnd(draft.part, draft.state))
         return deltas
 
-    def _draft(self, number: int | None, given_id: str, name: str) -> _Draft:
-        found = self._numbered.get(number) if number is not None else self._unnumbered(given_id, name)
-        if found is None or not self._goes_on(found, given_id, name):
-            found = _Draft(given_id, self._unique(given_id))
+    def _find_draft(self, number: int | None, given_id: str, name: str) -> _CallDraft:
+        found = self._draft_by_number.get(number) if number is not None else self._find_unnumbered(given_id, name)
+        if found is None or not self._continues_call(found, given_id, name):
+            found = _CallDraft(given_id, self._unique_id(given_id))
             self._drafts.append(found)
         if number is not None:
-            self._numbered[number] = found
+            self._draft_by_number[number] = found
         return found
 
-    def _goes_on(self, draft: _Draft, given_id: str, name: str) -> bool:
-        """Whether a piece under a call's number belongs to it, or begins another call under the same number."""
+    def _continues_call(self, draft: _CallDraft, given_id: str, name: str) -> bool:
+        """Returns True if the chunk continues this call; False if the server reuses the index for a new call."""
         if not name or not draft.name or (given_id and given_id == draft.given_id):
             return True
         if given_id and draft.given_id:
             return False
         if draft.pieces:
-            return not draft.is_whole()
-        return name == draft.name or self._longer(draft.name, name) is not None
+            return not draft.is_complete()
+        return name == draft.name or self._extend_name(draft.name, name) is not None
 
-    def _longer(self, known: str, piece: str) -> str | None:
-        """The name that another piece of it makes, in the few servers that cut names; None for any other name."""
+    def _extend_name(self, known: str, piece: str) -> str | None:
+        """Returns the joined name if a server split it into chunks; None if `piece` is a different name."""
         if not known:
             return piece
         offered = {tool.name for tool in self._offered}
@@ -135,239 +142,242 @@ class Calls:
             return known + piece
         return piece if piece.startswith(known) and piece in offered and known not in offered else None
 
-    def _unnumbered(self, given_id: str, name: str) -> _Draft | None:
-        """The call that a piece without a number goes on with: the one of its id, else the last one."""
+    def _find_unnumbered(self, given_id: str, name: str) -> _CallDraft | None:
+        """Returns the call that a chunk without an index continues: the one with its id, else the last one."""
         if given_id:
             return next((draft for draft in self._drafts if draft.given_id == given_id), None)
         return self._drafts[-1] if self._drafts and not name else None
 
-    def _unique(self, call_id: str) -> str:
-        """The server's id, or one made up where it gave none or gave the same to two calls."""
+    def _unique_id(self, call_id: str) -> str:
+        """Returns the server's id, or a generated one if it is missing or duplicate."""
         if not call_id or call_id in self._ids:
             call_id = f"call_{new_id().replace('-', '')}"
         self._ids.add(call_id)
         return call_id
 
-    def _show(self, draft: _Draft, piece: str) -> list[Delta]:
+    def _emit_input(self, draft: _CallDraft, piece: str) -> list[Delta]:
         if piece:
             draft.pieces.append(piece)
-        if draft.part is not None and draft.shown == draft.name:
+        if draft.part is not None and draft.announced_name == draft.name:
             return [InputDelta(draft.part, piece)] if piece else []
         if not draft.name:
             return []
-        draft.part, self._shown = next(self._numbers) if draft.part is None else draft.part, True
-        draft.shown = draft.name
-        begun: list[Delta] = [PartStart(draft.part, "tool", draft.id, draft.name)]
+        draft.part, self._announced = next(self._part_indexes) if draft.part is None else draft.part, True
+        draft.announced_name = draft.name
+        started: list[Delta] = [PartStart(draft.part, "tool", draft.id, draft.name)]
         waiting = "".join(draft.pieces)
-        return [*begun, InputDelta(draft.part, waiting)] if waiting else begun
+        return [*started, InputDelta(draft.part, waiting)] if waiting else started
 
 
-def _function(call: Call) -> tuple[Function, bool]:
-    """What is called, and whether its input is free text. Some servers send an empty shape of the other kind along."""
-    custom = Function(call.custom.name, call.custom.input) if call.custom is not None else None
+def _called_function(call: ChatToolCall) -> tuple[FunctionCall, bool]:
+    """Returns the called function and whether its input is free text. Some servers also send an empty object of the
+    other kind."""
+    custom = FunctionCall(call.custom.name, call.custom.input) if call.custom is not None else None
     if custom is not None and (call.function is None or (custom.name and not call.function.name)):
         return custom, True
-    return call.function or Function(), False
+    return call.function or FunctionCall(), False
 
 
-def _text(arguments: Any) -> str:
+def _arguments_text(arguments: Any) -> str:
     if arguments is None or isinstance(arguments, str):
         return arguments or ""
     return msgspec.json.encode(arguments).decode()
 
 
-def _escaped(text: Any) -> str:
-    return msgspec.json.encode(_text(text))[1:-1].decode()
+def _escape_json(text: Any) -> str:
+    return msgspec.json.encode(_arguments_text(text))[1:-1].decode()
 
 
-class Text(msgspec.Struct, frozen=True):
+class TextBlock(msgspec.Struct, frozen=True):
     text: str
 
 
-class Thinking(msgspec.Struct, frozen=True):
+class ThinkingBlock(msgspec.Struct, frozen=True):
     text: str
 
 
-class Picture(msgspec.Struct, frozen=True):
+class ImageBlock(msgspec.Struct, frozen=True):
     url: str
 
     @property
-    def mime(self) -> str:
+    def media_type(self) -> str:
         return self.url[5:].partition(";")[0] if self.url.startswith("data:") else "image/*"
 
 
-Block = Text | Thinking | Picture
+ContentBlock = TextBlock | ThinkingBlock | ImageBlock
 
 
-def blocks_of(content: Any) -> Iterator[Block]:
+def content_blocks(content: Any) -> Iterator[ContentBlock]:
     if isinstance(content, list):
         for item in cast("list[Any]", content):
-            yield from _block(item)
+            yield from _read_block(item)
     else:
-        yield Text(content if isinstance(content, str) else msgspec.json.encode(content).decode())
+        yield TextBlock(content if isinstance(content, str) else msgspec.json.encode(content).decode())
 
 
-def _block(item: Any) -> Iterator[Block]:
+def _read_block(item: Any) -> Iterator[ContentBlock]:
     match item:
         case str(text) | {"type": "text" | "output_text", "text": str(text)}:
-            yield Text(text)
+            yield TextBlock(text)
         case {"type": "thinking" | "reasoning"}:
-            yield Thinking(_inner(item.get("thinking") or item.get("summary") or item.get("text")))
+            yield ThinkingBlock(_nested_text(item.get("thinking") or item.get("summary") or item.get("text")))
         case {"image_url": {"url": str(url)}} | {"image_url": str(url)}:
-            yield Picture(url)
+            yield ImageBlock(url)
         case _:
-            pass  # references to sources and the like, which say nothing by themselves
+            pass  # references to sources and similar blocks have no text of their own
 
 
-def _inner(value: Any) -> str:
+def _nested_text(value: Any) -> str:
     match value:
         case str():
             return value
         case [*items]:
-            return "".join(map(_inner, items))
+            return "".join(map(_nested_text, items))
         case {"text": text}:
-            return _inner(text)
+            return _nested_text(text)
         case _:
             return ""
 
 
-_GROWING = ("text", "summary")
+_TEXT_FIELDS = ("text", "summary")
 
-Piece = dict[str, Any]
+DetailChunk = dict[str, Any]
 
 
-def merged_details(pieces: Iterable[Any]) -> list[Piece]:
-    """The items that the pieces make up: text goes on until it is signed; encrypted items are whole as they come."""
-    groups: list[list[Piece]] = []
-    for piece in _objects(pieces):
-        if groups and _goes_on(groups[-1], piece):
+def merge_reasoning_details(pieces: Iterable[Any]) -> list[DetailChunk]:
+    """Joins chunks of `reasoning_details` into items. Text continues until a signature arrives; encrypted items are
+    never split."""
+    groups: list[list[DetailChunk]] = []
+    for piece in _only_objects(pieces):
+        if groups and _continues_detail(groups[-1], piece):
             groups[-1].append(piece)
         else:
             groups.append([piece])
-    return [_joined(group) for group in groups]
+    return [_join_details(group) for group in groups]
 
 
-def text_of_details(pieces: Iterable[Any]) -> str:
-    return "".join(_grown(piece, field) for piece in _objects(pieces) for field in _GROWING)
+def reasoning_details_text(pieces: Iterable[Any]) -> str:
+    return "".join(_text_field(piece, field) for piece in _only_objects(pieces) for field in _TEXT_FIELDS)
 
 
-def _goes_on(group: list[Piece], piece: Piece) -> bool:
+def _continues_detail(group: list[DetailChunk], piece: DetailChunk) -> bool:
     last = group[-1]
     same = last.get("type") == piece.get("type") and last.get("index") == piece.get("index")
-    return same and "data" not in piece and not (last.get("signature") and text_of_details([piece]))
+    return same and "data" not in piece and not (last.get("signature") and reasoning_details_text([piece]))
 
 
-def _joined(group: list[Piece]) -> Piece:
-    item: Piece = {}
+def _join_details(group: list[DetailChunk]) -> DetailChunk:
+    item: DetailChunk = {}
     for piece in group:
         item |= {name: value for name, value in piece.items() if value is not None or name not in item}
-    grown = {field: "".join(_grown(piece, field) for piece in group) for field in _GROWING if field in item}
+    grown = {field: "".join(_text_field(piece, field) for piece in group) for field in _TEXT_FIELDS if field in item}
     return item | grown
 
 
-def _grown(piece: Piece, field: str) -> str:
+def _text_field(piece: DetailChunk, field: str) -> str:
     value = piece.get(field)
     return value if isinstance(value, str) else ""
 
 
-def _objects(pieces: Iterable[Any]) -> Iterator[Piece]:
-    return (cast("Piece", piece) for piece in pieces if isinstance(piece, dict))
+def _only_objects(pieces: Iterable[Any]) -> Iterator[DetailChunk]:
+    return (cast("DetailChunk", piece) for piece in pieces if isinstance(piece, dict))
 
 
-Kind = Literal["text", "refusal", "reasoning"]
+ContentKind = Literal["text", "refusal", "reasoning"]
 
 
-class Parts:
-    """The parts that are not calls. `numbers` gives the indexes of parts that begin."""
+class ContentDecoder:
+    """Decodes all parts except tool calls. `part_indexes` supplies indexes for new parts."""
 
-    def __init__(self, numbers: Iterator[int]) -> None:
-        self._numbers = numbers
-        self._kind: Kind | None = None
+    def __init__(self, part_indexes: Iterator[int]) -> None:
+        self._part_indexes = part_indexes
+        self._kind: ContentKind | None = None
         self._index = 0
         self._field = ""
         self._details: list[Any] = []
         self._late_details: list[Any] = []
         self._annotations: list[Any] = []
-        self.said = False
+        self.has_content = False
         self.refused = False
 
-    def text(self, text: str) -> list[Delta]:
+    def add_text(self, text: str) -> list[Delta]:
         if self._kind == "text":
             return [TextDelta(self._index, text)]
-        return [*self._switch("text"), TextDelta(self._index, text)]
+        return [*self._open_part("text"), TextDelta(self._index, text)]
 
-    def refusal(self, text: str) -> list[Delta]:
+    def add_refusal(self, text: str) -> list[Delta]:
         self.refused = True
-        return [*self._switch("refusal"), TextDelta(self._index, text)]
+        return [*self._open_part("refusal"), TextDelta(self._index, text)]
 
-    def reasoning(self, text: str, field: str) -> list[Delta]:
-        """`field` is where the server put it, and where it wants to see it again."""
-        begun = self._switch("reasoning")
+    def add_reasoning(self, text: str, field: str) -> list[Delta]:
+        """Adds reasoning text. `field` is the response field it came from, which the next request must use too."""
+        started = self._open_part("reasoning")
         self._field = field
-        return [*begun, ReasoningDelta(self._index, text)]
+        return [*started, ReasoningDelta(self._index, text)]
 
-    def details(self, details: Iterable[Any]) -> list[Delta]:
-        """Structured reasoning, kept word for word. What comes after the reasoning has ended gets a part at the end."""
-        late = self._kind != "reasoning" and self.said
-        begun = [] if late else self._switch("reasoning")
+    def add_details(self, details: Iterable[Any]) -> list[Delta]:
+        """Stores structured reasoning unchanged. Details that arrive after the reasoning part has ended get a separate
+        part at the end."""
+        late = self._kind != "reasoning" and self.has_content
+        started = [] if late else self._open_part("reasoning")
         (self._late_details if late else self._details).extend(details)
-        return begun
+        return started
 
-    def annotations(self, annotations: Iterable[Any]) -> None:
+    def add_annotations(self, annotations: Iterable[Any]) -> None:
         self._annotations.extend(annotations)
 
-    def file(self, mime: str, url: str, state: dict[str, Any]) -> list[Delta]:
-        ended = self.close()
-        index = next(self._numbers)
+    def add_file(self, mime: str, url: str, state: dict[str, Any]) -> list[Delta]:
+        ended = self.close_part()
+        index = next(self._part_indexes)
         return [*ended, PartStart(index, "file"), PartEnd(index, state, mime, url)]
 
-    def close(self) -> list[Delta]:
-        """The end of the part that is open, since something else begins."""
+    def close_part(self) -> list[Delta]:
+        """Returns the end delta of the open part, if any."""
         if self._kind is None:
             return []
-        ended = PartEnd(self._index, self._state())
+        ended = PartEnd(self._index, self._part_state())
         self._kind, self._field, self._details = None, "", []
         return [ended]
 
-    def end(self, citations: dict[str, Any]) -> list[Delta]:
-        """The ends of all parts; what the answer cites stands with its last text."""
+    def finish(self, citations: dict[str, Any]) -> list[Delta]:
+        """Returns the end deltas of all parts. Citations are attached to the last text part."""
         if self._annotations:
             citations = citations | {"annotations": self._annotations}
         if citations and self._kind == "text":
             deltas: list[Delta] = [PartEnd(self._index, citations)]
             self._kind = None
         else:
-            deltas = self.close()
+            deltas = self.close_part()
             if citations:
-                deltas += self._bare("text", citations)
+                deltas += self._state_only_part("text", citations)
         if self._late_details:
-            deltas += self._bare("reasoning", {"details": merged_details(self._late_details)})
+            deltas += self._state_only_part("reasoning", {"details": merge_reasoning_details(self._late_details)})
         return deltas
 
-    def _switch(self, kind: Kind) -> list[Delta]:
+    def _open_part(self, kind: ContentKind) -> list[Delta]:
         if self._kind == kind:
             return []
-        ended = self.close()
-        self._kind, self._index, self.said = kind, next(self._numbers), True
+        ended = self.close_part()
+        self._kind, self._index, self.has_content = kind, next(self._part_indexes), True
         return [*ended, PartStart(self._index, "reasoning" if kind == "reasoning" else "text")]
 
-    def _state(self) -> dict[str, Any]:
+    def _part_state(self) -> dict[str, Any]:
         match self._kind:
             case "refusal":
                 return {"refusal": True}
             case "reasoning":
                 field = {"field": self._field} if self._field else {}
-                return field | ({"details": merged_details(self._details)} if self._details else {})
+                return field | ({"details": merge_reasoning_details(self._details)} if self._details else {})
             case "text" | None:
                 return {}
 
-    def _bare(self, kind: Literal["text", "reasoning"], state: dict[str, Any]) -> list[Delta]:
-        """A part that holds nothing but state."""
-        index = next(self._numbers)
+    def _state_only_part(self, kind: Literal["text", "reasoning"], state: dict[str, Any]) -> list[Delta]:
+        """Returns the deltas of a part that has state but no text."""
+        index = next(self._part_indexes)
         return [PartStart(index, kind), PartEnd(index, state)]
 
 
-_FINISHES: dict[str, FinishReason] = {
+_FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
     "eos": "stop",
     "eos_token": "stop",
@@ -384,8 +394,8 @@ _FINISHES: dict[str, FinishReason] = {
     "safety": "refusal",
     "sensitive": "refusal",
 }
-# Words with which servers end an answer that they could not finish.
-_FAILURES: dict[str, type[ProviderError]] = {
+# Finish reasons that report a server failure.
+_FAILURE_REASONS: dict[str, type[ProviderError]] = {
     "error": ServerError,
     "network_error": NetworkError,
     "insufficient_system_resource": OverloadedError,
@@ -393,69 +403,70 @@ _FAILURES: dict[str, type[ProviderError]] = {
 
 
 class ChatDecoder:
-    """Reads one answer. Only the first choice counts.
+    """Decodes one response. Only the first choice is used.
 
-    Parts end with the stream, not with the finish reason: some servers send more after it."""
+    Parts end with the stream and not with the finish reason, because some servers send more content after it.
+    """
 
     def __init__(self, audio_mime: str = "audio/wav", offered: Iterable[ToolSpec] = ()) -> None:
         numbers = count()
-        self._parts = Parts(numbers)
-        self._calls = Calls(numbers, offered)
-        self._audio = Audio("", "", "")
+        self._content = ContentDecoder(numbers)
+        self._calls = ToolCallDecoder(numbers, offered)
+        self._audio = ChatAudio("", "", "")
         self._audio_mime = audio_mime
         self._citations: dict[str, msgspec.Raw] = {}
         self._id = self._model = ""
         self._reasoning_field = ""
-        self._finish: str | None = None
-        self._problem: ProviderError | None = None
+        self._raw_finish: str | None = None
+        self._error: ProviderError | None = None
         self._done = False
-        self.closable = False
+        self.is_complete = False
 
     def feed(self, event: str, data: bytes) -> Iterable[Delta]:
         if self._done:
             return ()
         if data[:1] != b"{":
-            return self._read_other(event, data.strip())
-        return self._read(data, is_error=event == "error")
+            return self._read_non_object(event, data.strip())
+        return self._read_object(data, is_error=event == "error")
 
-    def whole(self, body: bytes) -> Iterable[Delta]:
+    def decode_body(self, body: bytes) -> Iterable[Delta]:
         yield from self.feed("", body.strip())
-        if self._finish is None and not self._has_content:
+        if self._raw_finish is None and not self._has_content:
             raise MalformedAnswerError("the answer holds neither a message nor a reason for having none")
-        yield from self._end()
+        yield from self._finish_answer()
 
     def close(self) -> Iterable[Delta]:
         if self._done:
             return ()
-        if self._finish is None:
-            raise NetworkError("the stream ended before the answer was whole")
-        return self._end()
+        if self._raw_finish is None:
+            raise NetworkError("the stream ended before the answer was complete")
+        return self._finish_answer()
 
-    def _read_other(self, event: str, data: bytes) -> Iterable[Delta]:
-        """What is no object: the end, an error in plain words or in a list, or a sign of life."""
+    def _read_non_object(self, event: str, data: bytes) -> Iterable[Delta]:
+        """Handles an event that is not a JSON object: the end marker, an error as text or list, or a keep-alive."""
         if data == b"[DONE]":
-            return self._end() if self._finish is not None or self._has_content else self.close()
+            return self._finish_answer() if self._raw_finish is not None or self._has_content else self.close()
         if data[:1] == b"{":
-            return self._read(data, is_error=event == "error")
-        if data[:5] == b"data:":  # written twice by a proxy
+            return self._read_object(data, is_error=event == "error")
+        if data[:5] == b"data:":  # a proxy added the prefix twice
             return self.feed(event, data[5:].strip())
-        problem = error_in(data) if data[:1] == b"[" else None
+        problem = find_error(data) if data[:1] == b"[" else None
         if event == "error":
-            problem = problem or from_error(data.decode(errors="replace"))
-        return () if problem is None else self._fail([], problem)
+            problem = problem or error_from_payload(data.decode(errors="replace"))
+        return () if problem is None else self._emit_then_raise([], problem)
 
-    def _read(self, data: bytes, *, is_error: bool = False) -> Iterable[Delta]:
-        chunk = read_chunk(data)
+    def _read_object(self, data: bytes, *, is_error: bool = False) -> Iterable[Delta]:
+        chunk = decode_chunk(data)
         if chunk.choices is None or chunk.error is not None or is_error:
-            self._problem = error_in(data)
+            self._error = find_error(data)
         deltas = self._read_chunk(chunk)
-        if self._problem is None:
+        if self._error is None:
             return deltas
         if chunk.x_groq is not None and chunk.x_groq.error:
-            self._problem = from_error(chunk.x_groq.error)
-        return self._fail(deltas, self._problem)
+            self._error = error_from_payload(chunk.x_groq.error)
+        return self._emit_then_raise(deltas, self._error)
 
-    def _read_chunk(self, chunk: Chunk) -> list[Delta]:
+    def _read_chunk(self, chunk: ChatChunk) -> list[Delta]:
         deltas: list[Delta] = []
         if (chunk.id and not self._id) or (chunk.model and not self._model):
             self._id, self._model = self._id or chunk.id or "", self._model or chunk.model or ""
@@ -463,115 +474,119 @@ class ChatDecoder:
         for choice in chunk.choices or ():
             if not choice.index:
                 self._read_choice(choice, deltas)
-        usage = chunk.counts
-        if usage is not None and usage.says_something:
-            deltas.append(UsageReport(tokens_of(usage)))
+        usage = chunk.reported_usage
+        if usage is not None and usage.has_counts:
+            deltas.append(UsageReport(tokens_from_usage(usage)))
         if chunk.citations is not ABSENT:
             self._citations["citations"] = chunk.citations.copy()
         if chunk.search_results is not ABSENT:
             self._citations["search_results"] = chunk.search_results.copy()
         return deltas
 
-    def _read_choice(self, choice: Choice, deltas: list[Delta]) -> None:
+    def _read_choice(self, choice: ChatChoice, deltas: list[Delta]) -> None:
         if choice.finish_reason is not None:
-            self._finish = choice.finish_reason
-            self.closable = bool(self._finish)
-            if self._problem is None and self._finish in _FAILURES:
-                self._problem = _FAILURES[self._finish](f"the model's server ended the answer with {self._finish!r}")
+            self._raw_finish = choice.finish_reason
+            self.is_complete = bool(self._raw_finish)
+            if self._error is None and self._raw_finish in _FAILURE_REASONS:
+                self._error = _FAILURE_REASONS[self._raw_finish](
+                    f"the model's server ended the answer with {self._raw_finish!r}"
+                )
         if choice.error:
-            self._problem = from_error(choice.error)
-        said = choice.delta
-        if choice.message is not None and not self._parts.said and not self._calls:
-            said = choice.message if said is None or choice.finish_reason is not None else said
-        if said is not None:
-            self._read_said(said, deltas)
+            self._error = error_from_payload(choice.error)
+        message = choice.delta
+        if choice.message is not None and not self._content.has_content and not self._calls:
+            message = choice.message if message is None or choice.finish_reason is not None else message
+        if message is not None:
+            self._read_message(message, deltas)
 
-    def _read_said(self, said: Said, deltas: list[Delta]) -> None:
-        if said.reasoning_content or said.reasoning or said.reasoning_details:
-            self._read_reasoning(said, deltas)
-        content = said.content
+    def _read_message(self, message: ChatMessage, deltas: list[Delta]) -> None:
+        if message.reasoning_content or message.reasoning or message.reasoning_details:
+            self._read_reasoning(message, deltas)
+        content = message.content
         if content:
             if type(content) is str:
-                deltas += self._parts.text(content)
+                deltas += self._content.add_text(content)
             else:
                 self._read_blocks(content, deltas)
-        if said.refusal:
-            deltas += self._parts.refusal(said.refusal)
-        if said.tool_calls:
-            deltas += self._parts.close()
-            for call in said.tool_calls:
-                deltas += self._calls.add(call)
-        self._read_rarities(said, deltas)
+        if message.refusal:
+            deltas += self._content.add_refusal(message.refusal)
+        if message.tool_calls:
+            deltas += self._content.close_part()
+            for call in message.tool_calls:
+                deltas += self._calls.add_call(call)
+        self._read_rare_fields(message, deltas)
 
-    def _read_rarities(self, said: Said, deltas: list[Delta]) -> None:
-        if said.function_call is not None:
-            deltas += self._calls.add_legacy(said.function_call)
-        if said.annotations:
-            self._parts.annotations(said.annotations)
-        if said.images:
-            self._read_blocks(said.images, deltas)
-        if said.audio is not None:
-            self._audio = Audio(
-                self._audio.id or said.audio.id,
-                f"{self._audio.data}{said.audio.data or ''}",
-                f"{self._audio.transcript}{said.audio.transcript or ''}",
+    def _read_rare_fields(self, message: ChatMessage, deltas: list[Delta]) -> None:
+        if message.function_call is not None:
+            deltas += self._calls.add_legacy(message.function_call)
+        if message.annotations:
+            self._content.add_annotations(message.annotations)
+        if message.images:
+            self._read_blocks(message.images, deltas)
+        if message.audio is not None:
+            self._audio = ChatAudio(
+                self._audio.id or message.audio.id,
+                f"{self._audio.data}{message.audio.data or ''}",
+                f"{self._audio.transcript}{message.audio.transcript or ''}",
             )
 
-    def _read_reasoning(self, said: Said, deltas: list[Delta]) -> None:
-        """The same reasoning often comes under two names; the first one that carries text counts for all."""
-        details = said.reasoning_details or ()
+    def _read_reasoning(self, message: ChatMessage, deltas: list[Delta]) -> None:
+        """Adds reasoning. Servers often send the same text in two fields; the first field that contains text is used
+        for the whole response."""
+        details = message.reasoning_details or ()
         for field, value in (
-            ("reasoning_content", said.reasoning_content),
-            ("reasoning", said.reasoning),
-            ("details", text_of_details(details)),
+            ("reasoning_content", message.reasoning_content),
+            ("reasoning", message.reasoning),
+            ("details", reasoning_details_text(details)),
         ):
             if isinstance(value, str) and value and self._reasoning_field in ("", field):
                 self._reasoning_field = field
-                deltas += self._parts.reasoning(value, "" if field == "details" else field)
+                deltas += self._content.add_reasoning(value, "" if field == "details" else field)
         if details:
-            deltas += self._parts.details(details)
+            deltas += self._content.add_details(details)
 
     def _read_blocks(self, content: Any, deltas: list[Delta]) -> None:
-        for block in blocks_of(content):
+        for block in content_blocks(content):
             match block:
-                case Text(text):
-                    deltas += self._parts.text(text) if text else ()
-                case Thinking(text):
-                    deltas += self._parts.reasoning(text, "content") if text else ()
-                case Picture(url):
-                    deltas += self._parts.file(block.mime, url, {"images": True})
+                case TextBlock(text):
+                    deltas += self._content.add_text(text) if text else ()
+                case ThinkingBlock(text):
+                    deltas += self._content.add_reasoning(text, "content") if text else ()
+                case ImageBlock(url):
+                    deltas += self._content.add_file(block.media_type, url, {"images": True})
                 case _:
                     assert_never(block)
 
     @property
     def _has_content(self) -> bool:
-        return self._parts.said or bool(self._calls)
+        return self._content.has_content or bool(self._calls)
 
-    def _end(self) -> list[Delta]:
+    def _finish_answer(self) -> list[Delta]:
         self._done = True
         cited = {name: value for name, raw in self._citations.items() if (value := msgspec.json.decode(raw))}
-        deltas = self._parts.end(cited)
-        deltas += self._calls.end()
+        deltas = self._content.finish(cited)
+        deltas += self._calls.finish()
         if self._audio.data:
             url = f"data:{self._audio_mime};base64,{self._audio.data}"
             state = {"audio": self._audio.id, "transcript": self._audio.transcript}
-            deltas += self._parts.file(self._audio_mime, url, state)
-        return [*deltas, Finish(self._reason(), self._finish or "")]
+            deltas += self._content.add_file(self._audio_mime, url, state)
+        return [*deltas, Finish(self._finish_reason(), self._raw_finish or "")]
 
-    def _reason(self) -> FinishReason:
-        """What the server's word means; calls are calls and a refusal is one, whatever the word."""
-        named = _FINISHES.get((self._finish or "").lower(), "other")
-        if self._parts.refused or named in ("length", "refusal"):
-            return "refusal" if self._parts.refused else named
+    def _finish_reason(self) -> FinishReason:
+        """Maps the server's finish reason. Tool calls and refusals take precedence over the reported value."""
+        named = _FINISH_REASONS.get((self._raw_finish or "").lower(), "other")
+        if self._content.refused or named in ("length", "refusal"):
+            return "refusal" if self._content.refused else named
         if self._calls:
             return "tool_use"
-        if self._finish == "" and self._parts.said:
+        if self._raw_finish == "" and self._content.has_content:
             return "stop"
         return named if named != "tool_use" else "other"
 
-    def _fail(self, deltas: list[Delta], problem: ProviderError) -> Iterator[Delta]:
-        """What arrived before the error is still told. While there is nothing, asking again may help."""
+    def _emit_then_raise(self, deltas: list[Delta], problem: ProviderError) -> Iterator[Delta]:
+        """Emits the deltas that arrived before the error, then raises it. Without any content the request can be
+        retried."""
         yield from deltas
-        if self._finish is not None and self._has_content:
-            yield from self._end()
+        if self._raw_finish is not None and self._has_content:
+            yield from self._finish_answer()
         raise problem

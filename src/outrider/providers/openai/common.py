@@ -1,79 +1,85 @@
-"""Where a server with OpenAI's shapes is reached, by which headers, and what its refusals say."""
+"""Shared helpers for OpenAI APIs: URL, headers, error conversion and schema checks."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from outrider.errors import ProviderError
-from outrider.providers.error_mapping import refusal
-from outrider.providers.request_body import parameters_of
-from outrider.providers.response_json import said_in, shown
+from outrider.providers.error_mapping import build_provider_error
+from outrider.providers.request_body import tool_parameters
+from outrider.providers.response_json import decode_error_body, format_json
 from outrider.types.agents import Provider
 from outrider.types.request import ToolSpec
 
-_OPENAI = "https://api.openai.com/v1"
+_DEFAULT_BASE_URL = "https://api.openai.com/v1"
 
 
-def address(provider: Provider, path: str) -> str:
-    """`options["query"]` is added to the address; `api_version` is short for the one that Azure wants there.
+def endpoint_url(provider: Provider, path: str) -> str:
+    """Returns the request URL. `options["query"]` adds query parameters; `api_version` is a shortcut for the one that
+    Azure requires.
 
-    A query in the base address is kept, and an address that already ends in the path is taken as it is."""
-    base = urlsplit(provider.base_url or _OPENAI)
+    A query in the base URL is preserved, and a base URL that already ends with the path is used unchanged.
+    """
+    base = urlsplit(provider.base_url or _DEFAULT_BASE_URL)
     query = dict(parse_qsl(base.query)) | provider.options.get("query", {})
     if version := provider.options.get("api_version"):
         query["api-version"] = version
-    place = base.path.rstrip("/").removesuffix(f"/{path}")
-    return base._replace(path=f"{place}/{path}", query=urlencode(query)).geturl()
+    base_path = base.path.rstrip("/").removesuffix(f"/{path}")
+    return base._replace(path=f"{base_path}/{path}", query=urlencode(query)).geturl()
 
 
-def host(provider: Provider) -> str:
-    return urlsplit(provider.base_url or _OPENAI).hostname or ""
+def provider_host(provider: Provider) -> str:
+    return urlsplit(provider.base_url or _DEFAULT_BASE_URL).hostname or ""
 
 
-def headers(provider: Provider) -> dict[str, str]:
-    """Azure wants a key in a header of its own; a provider's own headers count last."""
+def request_headers(provider: Provider) -> dict[str, str]:
+    """Returns the request headers. Azure reads the key from `api-key`. Headers from the provider configuration override
+    the defaults."""
     found = {"content-type": "application/json"}
-    if provider.api_key and host(provider).endswith(".azure.com"):
+    if provider.api_key and provider_host(provider).endswith(".azure.com"):
         found["api-key"] = provider.api_key
     elif provider.api_key:
         found["authorization"] = f"Bearer {provider.api_key}"
     return found | provider.headers
 
 
-def refused(status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
-    """What an answer with an error status means, in any of the shapes that servers give it."""
-    return from_error(said_in(body), status=status, headers=headers)
+def error_from_response(status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
+    """Converts a response with an error status to a ProviderError."""
+    return error_from_payload(decode_error_body(body), status=status, headers=headers)
 
 
-def from_error(said: Any, *, status: int | None = None, headers: Mapping[str, str] | None = None) -> ProviderError:
-    """An error object, or whatever holds one; inside a stream there is no status."""
-    while (inner := _held(said)) is not None:
-        said = inner
-    fields: dict[str, Any] = cast("dict[str, Any]", said) if isinstance(said, dict) else {"message": said}
-    words = (fields.get(name) for name in ("error", "message", "detail"))
-    message = next((word for word in words if isinstance(word, str)), None)
+def error_from_payload(
+    payload: Any, *, status: int | None = None, headers: Mapping[str, str] | None = None
+) -> ProviderError:
+    """Converts an error object, or an object or list that contains one, to a ProviderError. Errors inside a stream have
+    no status."""
+    while (inner := _inner_error(payload)) is not None:
+        payload = inner
+    fields: dict[str, Any] = cast("dict[str, Any]", payload) if isinstance(payload, dict) else {"message": payload}
+    texts = (fields.get(name) for name in ("error", "message", "detail"))
+    message = next((word for word in texts if isinstance(word, str)), None)
     kind, code = fields.get("type"), fields.get("code")
-    return refusal(
-        message if message is not None else shown(said),
+    return build_provider_error(
+        message if message is not None else format_json(payload),
         status=status,
         type=kind if isinstance(kind, str) and kind != "error" else None,
         code=code if isinstance(code, str | int) else None,
         headers=headers,
-        below=_below(fields.get("metadata")),
+        upstream_message=_upstream_error(fields.get("metadata")),
     )
 
 
-def _below(metadata: Any) -> str:
-    """What OpenRouter was told by the provider that it asked."""
+def _upstream_error(metadata: Any) -> str:
+    """Returns the error that the upstream provider sent to OpenRouter."""
     raw: Any = cast("dict[str, Any]", metadata).get("raw") if isinstance(metadata, dict) else None
-    return raw if isinstance(raw, str) else shown(raw) if raw else ""
+    return raw if isinstance(raw, str) else format_json(raw) if raw else ""
 
 
-def _held(said: Any) -> Any:
-    """The error that this only holds, or None."""
-    if isinstance(said, list):
-        return cast("list[Any]", said)[0] if said else None
-    fields: dict[str, Any] = cast("dict[str, Any]", said) if isinstance(said, dict) else {}
+def _inner_error(payload: Any) -> Any:
+    """Returns the nested error object, or None if `payload` is the error itself."""
+    if isinstance(payload, list):
+        return cast("list[Any]", payload)[0] if payload else None
+    fields: dict[str, Any] = cast("dict[str, Any]", payload) if isinstance(payload, dict) else {}
     for inner in (fields.get("error"), fields.get("errors")):
         if inner and isinstance(inner, dict | list):
             return cast("Any", inner)
@@ -82,34 +88,47 @@ def _held(said: Any) -> Any:
 
 Schema = dict[str, Any]
 
-_UNKNOWN = ("allOf", "not", "if", "then", "else", "dependentRequired", "dependentSchemas", "patternProperties", "oneOf")
+_UNENFORCED_KEYWORDS = (
+    "allOf",
+    "not",
+    "if",
+    "then",
+    "else",
+    "dependentRequired",
+    "dependentSchemas",
+    "patternProperties",
+    "oneOf",
+)
 
 
-def listed_parameters(tool: ToolSpec) -> Schema:
-    """The properties are named, even if there are none."""
-    parameters = parameters_of(tool)
+def parameters_with_properties(tool: ToolSpec) -> Schema:
+    """Returns the tool's schema with a `properties` key, which the API requires even if it is empty."""
+    parameters = tool_parameters(tool)
     return parameters if "properties" in parameters else {**parameters, "properties": {}}
 
 
-def is_strict(schema: Any) -> bool:
-    """Every object is closed and requires all of its properties, and no keyword is one that cannot be enforced."""
+def is_strict_schema(schema: Any) -> bool:
+    """Returns True if the schema qualifies for strict mode: each object is closed, requires all properties and uses
+    only enforceable keywords."""
     return (
-        isinstance(schema, dict) and cast("Schema", schema).get("type") == "object" and _strict(cast("Schema", schema))
+        isinstance(schema, dict)
+        and cast("Schema", schema).get("type") == "object"
+        and _satisfies_strict(cast("Schema", schema))
     )
 
 
-def _strict(schema: Schema) -> bool:
-    if any(keyword in schema for keyword in _UNKNOWN):
+def _satisfies_strict(schema: Schema) -> bool:
+    if any(keyword in schema for keyword in _UNENFORCED_KEYWORDS):
         return False
     if "properties" in schema or schema.get("type") == "object":
         properties: Schema = schema.get("properties", {})
         closed = schema.get("additionalProperties") is False
         if not closed or set(schema.get("required", ())) != set(properties):
             return False
-    return all(_strict(inner) for inner in _inner(schema))
+    return all(_satisfies_strict(inner) for inner in _subschemas(schema))
 
 
-def _inner(schema: Schema) -> Iterator[Schema]:
+def _subschemas(schema: Schema) -> Iterator[Schema]:
     for name in ("properties", "$defs", "definitions"):
         yield from schema.get(name, {}).values()
     yield from schema.get("anyOf", ())

@@ -1,4 +1,4 @@
-"""How servers that speak Chat Completions differ in what they accept: a server is one row."""
+"""Differences between Chat Completions servers: one table row per server."""
 
 import re
 from functools import lru_cache
@@ -8,42 +8,42 @@ import msgspec
 from msgspec.structs import replace
 
 from outrider.errors import ConfigurationError
-from outrider.providers.openai.common import host
+from outrider.providers.openai.common import provider_host
 from outrider.types.agents import Provider
 from outrider.types.request import ReasoningEffort
 
-# OpenAI's reasoning models: they know max_completion_tokens only, and developers instead of a system.
-_REASONING = re.compile(r"(o\d|gpt-([5-9]|\d\d))")
-_FAMILY = re.compile(r"gpt-oss|[a-z]+")
-_REPLAYED = r"\b(messages?|assistant)\b.{0,80}\breasoning(?!_effort)|\breasoning_(content|details)\b"
+# OpenAI's reasoning models accept only max_completion_tokens, and the role "developer" instead of "system".
+_REASONING_MODELS = re.compile(r"(o\d|gpt-([5-9]|\d\d))")
+_FAMILY_NAME = re.compile(r"gpt-oss|[a-z]+")
+_REPLAY_REJECTED = r"\b(messages?|assistant)\b.{0,80}\breasoning(?!_effort)|\breasoning_(content|details)\b"
 _UNSUPPORTED = r"unsupported|not support|unrecognized|unknown|unexpected|extra|not (permitted|allowed)"
-_RANGE: tuple[ReasoningEffort, ...] = ("minimal", "low", "medium", "high", "xhigh", "max")
+_EFFORT_RANGE: tuple[ReasoningEffort, ...] = ("minimal", "low", "medium", "high", "xhigh", "max")
 
 
-class Dialect(msgspec.Struct, frozen=True, kw_only=True):
-    """`hosts` are the ends of host names. The other fields begin as what most servers accept."""
+class ChatDialect(msgspec.Struct, frozen=True, kw_only=True):
+    """Request features of one server. `hosts` are host name suffixes; defaults are what most servers accept."""
 
     name: str
     hosts: tuple[str, ...] = ()
     limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     reasoning: Literal["effort", "object", "thinking", "enable_thinking"] = "effort"
-    efforts: tuple[str, ...] = _RANGE
+    efforts: tuple[str, ...] = _EFFORT_RANGE
     replay: Literal["as it came", "thinking blocks", "never"] = "as it came"
-    empty_reasoning: bool = False  # calls must be sent back with reasoning_content, even if there was none
-    refusals: bool = False  # whether a refusal has a field of its own in what is sent back
+    empty_reasoning: bool = False  # replayed calls need reasoning_content, even if it is empty
+    refusals: bool = False  # whether replayed messages have a `refusal` field
     documents: Literal["file", "document_url", "file_url"] = "file"
-    schemas: bool = True  # whether an answer can be bound to a JSON schema
-    stream_options: bool = True  # whether usage must be asked for, and may be
+    schemas: bool = True  # whether the server supports JSON schemas for the response
+    stream_options: bool = True  # whether usage must be requested with this field
     cache_key: bool = False
     system: Literal["system", "developer"] = "system"
-    call_ids: str = r".{1,64}"  # what an id of a call must look like
+    call_ids: str = r".{1,64}"  # pattern that a call id must match
 
 
 _OPENAI_EFFORTS = ("minimal", "low", "medium", "high", "xhigh")
 _THREE_EFFORTS = ("low", "medium", "high")
 
 DIALECTS = (
-    Dialect(
+    ChatDialect(
         name="openai",
         hosts=("api.openai.com",),
         limit="max_completion_tokens",
@@ -53,7 +53,7 @@ DIALECTS = (
         cache_key=True,
         call_ids=r".{1,40}",
     ),
-    Dialect(
+    ChatDialect(
         name="azure",
         hosts=(".azure.com",),
         efforts=_OPENAI_EFFORTS,
@@ -61,9 +61,9 @@ DIALECTS = (
         refusals=True,
         call_ids=r".{1,40}",
     ),
-    Dialect(name="openrouter", hosts=("openrouter.ai",), reasoning="object", efforts=_OPENAI_EFFORTS),
-    Dialect(name="vercel", hosts=("ai-gateway.vercel.sh",), reasoning="object", efforts=_OPENAI_EFFORTS),
-    Dialect(
+    ChatDialect(name="openrouter", hosts=("openrouter.ai",), reasoning="object", efforts=_OPENAI_EFFORTS),
+    ChatDialect(name="vercel", hosts=("ai-gateway.vercel.sh",), reasoning="object", efforts=_OPENAI_EFFORTS),
+    ChatDialect(
         name="mistral",
         hosts=("api.mistral.ai",),
         efforts=("high",),
@@ -72,28 +72,31 @@ DIALECTS = (
         stream_options=False,
         call_ids=r"[a-zA-Z0-9]{9}",
     ),
-    Dialect(name="deepseek", hosts=("api.deepseek.com",), reasoning="thinking", empty_reasoning=True, schemas=False),
-    Dialect(
+    ChatDialect(
+        name="deepseek", hosts=("api.deepseek.com",), reasoning="thinking", empty_reasoning=True, schemas=False
+    ),
+    ChatDialect(
         name="moonshot",
         hosts=("api.moonshot.ai", "api.moonshot.cn"),
         reasoning="thinking",
         efforts=(),
         empty_reasoning=True,
     ),
-    Dialect(name="zai", hosts=("api.z.ai", "bigmodel.cn"), reasoning="thinking", schemas=False),
-    Dialect(name="alibaba", hosts=("dashscope.aliyuncs.com", ".aliyuncs.com"), reasoning="enable_thinking"),
-    Dialect(name="groq", hosts=("api.groq.com",), efforts=_THREE_EFFORTS),
-    Dialect(name="xai", hosts=("api.x.ai",), efforts=("low", "high")),
-    Dialect(name="perplexity", hosts=("api.perplexity.ai",), efforts=_THREE_EFFORTS, documents="file_url"),
-    Dialect(name="compatible", efforts=_THREE_EFFORTS),
+    ChatDialect(name="zai", hosts=("api.z.ai", "bigmodel.cn"), reasoning="thinking", schemas=False),
+    ChatDialect(name="alibaba", hosts=("dashscope.aliyuncs.com", ".aliyuncs.com"), reasoning="enable_thinking"),
+    ChatDialect(name="groq", hosts=("api.groq.com",), efforts=_THREE_EFFORTS),
+    ChatDialect(name="xai", hosts=("api.x.ai",), efforts=("low", "high")),
+    ChatDialect(name="perplexity", hosts=("api.perplexity.ai",), efforts=_THREE_EFFORTS, documents="file_url"),
+    ChatDialect(name="compatible", efforts=_THREE_EFFORTS),
 )
 
 
-def dialect_of(provider: Provider) -> Dialect:
-    """By `options["dialect"]`, else by the address."""
+def dialect_for_provider(provider: Provider) -> ChatDialect:
+    """Returns the dialect that `options["dialect"]` names, else the one that matches the host. Raises
+    ConfigurationError for an unknown name."""
     named = provider.options.get("dialect")
     for row in DIALECTS:
-        if row.name == named or (named is None and host(provider).endswith(row.hosts)):
+        if row.name == named or (named is None and provider_host(provider).endswith(row.hosts)):
             return row
     if named is not None:
         known = ", ".join(row.name for row in DIALECTS)
@@ -101,29 +104,30 @@ def dialect_of(provider: Provider) -> Dialect:
     return DIALECTS[-1]
 
 
-@lru_cache(maxsize=64)  # asked for twice with every answer
-def family_of(model: str) -> str:
-    """The makers of a model name it first, whoever serves it: deepseek, qwen, claude, gpt, …"""
-    word = _FAMILY.match(_bare(model))
+@lru_cache(maxsize=64)  # called twice per response
+def model_family(model: str) -> str:
+    """Returns the model family, the first word of the name, independent of the server: deepseek, qwen, claude,
+    gpt, …"""
+    word = _FAMILY_NAME.match(_bare_model_name(model))
     return f"openai-chat/{word[0] if word else 'model'}"
 
 
-def for_model(dialect: Dialect, model: str) -> Dialect:
-    """The dialect with what a model changes in it."""
-    if not _REASONING.match(_bare(model)):
+def dialect_for_model(dialect: ChatDialect, model: str) -> ChatDialect:
+    """Returns the dialect adjusted for the model."""
+    if not _REASONING_MODELS.match(_bare_model_name(model)):
         return dialect
     developer = dialect.name in ("openai", "azure")
     return replace(dialect, limit="max_completion_tokens", system="developer" if developer else dialect.system)
 
 
-def after_refusal(dialect: Dialect, message: str) -> Dialect:
-    """The dialect without what a refusal says that this server does not know."""
+def dialect_after_error(dialect: ChatDialect, message: str) -> ChatDialect:
+    """Returns the dialect without the feature that the error message reports as unsupported."""
     if not re.search(_UNSUPPORTED, message, re.IGNORECASE):
         return dialect
     if re.search(rf"\b{dialect.limit}\b", message):
         other = "max_tokens" if dialect.limit == "max_completion_tokens" else "max_completion_tokens"
         return replace(dialect, limit=other)
-    if dialect.replay != "never" and re.search(_REPLAYED, message):
+    if dialect.replay != "never" and re.search(_REPLAY_REJECTED, message):
         return replace(dialect, replay="never", empty_reasoning=False)
     if "'developer'" in message or '"developer"' in message:
         return replace(dialect, system="system")
@@ -134,11 +138,11 @@ def after_refusal(dialect: Dialect, message: str) -> Dialect:
     )
 
 
-def nearest_effort(dialect: Dialect, effort: ReasoningEffort) -> str:
-    """The effort that comes closest, where a server knows fewer."""
-    wanted = _RANGE.index(effort)
-    return min(dialect.efforts, key=lambda known: abs(_RANGE.index(known) - wanted))  # type: ignore[arg-type]
+def nearest_effort(dialect: ChatDialect, effort: ReasoningEffort) -> str:
+    """Returns the supported effort level that is closest to the requested one."""
+    wanted = _EFFORT_RANGE.index(effort)
+    return min(dialect.efforts, key=lambda known: abs(_EFFORT_RANGE.index(known) - wanted))  # type: ignore[arg-type]
 
 
-def _bare(model: str) -> str:
+def _bare_model_name(model: str) -> str:
     return model.rpartition("/")[2].lower().lstrip("@~")

@@ -1,4 +1,4 @@
-"""The Responses API: how a request leaves, and who reads what comes back."""
+"""Wire format of the Responses API: builds requests, creates decoders and adapts to error responses."""
 
 import re
 from collections.abc import Mapping
@@ -6,63 +6,72 @@ from collections.abc import Mapping
 import msgspec
 
 from outrider.errors import InvalidRequestError, PermissionRefusedError, ProviderError
-from outrider.providers.openai.common import address, headers, host, refused
+from outrider.providers.openai.common import endpoint_url, error_from_response, provider_host, request_headers
 from outrider.providers.openai.responses_decode import ResponsesDecoder
-from outrider.providers.openai.responses_encode import CACHE_KEY, ENCRYPTED, SUMMARY, ItemWriter, custom_calls, head
-from outrider.providers.provider import HttpCall
-from outrider.providers.request_body import finished, opening
+from outrider.providers.openai.responses_encode import (
+    ENCRYPTED_REASONING,
+    PROMPT_CACHE_KEY,
+    REASONING_SUMMARY,
+    ItemWriter,
+    encode_body_fields,
+    encode_custom_call_ids,
+)
+from outrider.providers.provider import HttpRequest
+from outrider.providers.request_body import build_body_prefix, finish_body
 from outrider.types.agents import Provider
 from outrider.types.request import Prompt, Request
 
 FAMILY = "openai-responses"
-_REFUSALS = {
-    ENCRYPTED: re.compile(r"encrypted.content|'include'", re.IGNORECASE),
-    SUMMARY: re.compile(r"reasoning.summar", re.IGNORECASE),
-    CACHE_KEY: re.compile(CACHE_KEY),
+_REJECTION_PATTERNS = {
+    ENCRYPTED_REASONING: re.compile(r"encrypted.content|'include'", re.IGNORECASE),
+    REASONING_SUMMARY: re.compile(r"reasoning.summar", re.IGNORECASE),
+    PROMPT_CACHE_KEY: re.compile(PROMPT_CACHE_KEY),
 }
 
 
 class ResponsesWire:
-    """Nothing depends on what a server remembers: answers are not stored (`extra={"store": True}` asks for it),
-    and reasoning travels encrypted with the messages."""
+    """Builds stateless Responses API requests: responses are not stored (unless `extra={"store": True}`), and encrypted
+    reasoning is sent with the messages."""
 
     def __init__(self, provider: Provider) -> None:
-        self._headers = headers(provider)
-        self._url = address(provider, "responses")
-        self._unwanted: dict[str, frozenset[str]] = {}  # per model, what it was found not to take
-        self._family = FAMILY if _is_openai(host(provider)) else f"{FAMILY}@{host(provider)}"
+        self._headers = request_headers(provider)
+        self._url = endpoint_url(provider, "responses")
+        self._rejected: dict[str, frozenset[str]] = {}  # optional fields that a model rejected
+        self._family = FAMILY if _is_openai(provider_host(provider)) else f"{FAMILY}@{provider_host(provider)}"
 
-    def family(self, model: str) -> str:
-        """Encrypted reasoning can be read only by the service that wrote it."""
+    def model_family(self, model: str) -> str:
+        """Returns a family per service, because only the service that encrypted the reasoning can decrypt it."""
         return self._family
 
-    def call(self, request: Request) -> HttpCall:
-        unwanted = self._unwanted_by(request.model)
-        begun = opening(request, "input", unwanted, lambda: head(request, unwanted))
+    def build_request(self, request: Request) -> HttpRequest:
+        rejected = self._rejected_by(request.model)
+        prefix = build_body_prefix(request, "input", rejected, lambda: encode_body_fields(request, rejected))
         stored = bool(request.settings.extra.get("store"))
-        return HttpCall(self._url, self._headers, finished(begun, self._items(request.prompt, stored=stored)))
+        return HttpRequest(
+            self._url, self._headers, finish_body(prefix, self._encode_input(request.prompt, stored=stored))
+        )
 
-    def decoder(self, request: Request) -> ResponsesDecoder:
+    def create_decoder(self, request: Request) -> ResponsesDecoder:
         return ResponsesDecoder()
 
-    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
-        return refused(status, headers, body)
+    def decode_error(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
+        return error_from_response(status, headers, body)
 
-    def learn(self, request: Request, error: ProviderError) -> bool:
-        """Remembers what we asked for by ourselves and a model does not take."""
+    def adapt_to_error(self, request: Request, error: ProviderError) -> bool:
+        """Records optional fields that the model rejects. Returns True if the request changes."""
         if not isinstance(error, InvalidRequestError | PermissionRefusedError):
             return False
-        known = self._unwanted_by(request.model)
-        refused = {nicety for nicety, words in _REFUSALS.items() if words.search(error.message)}
-        self._unwanted[request.model] = known | refused
-        return head(request, known) != head(request, known | refused)
+        known = self._rejected_by(request.model)
+        newly_rejected = {field for field, pattern in _REJECTION_PATTERNS.items() if pattern.search(error.message)}
+        self._rejected[request.model] = known | newly_rejected
+        return encode_body_fields(request, known) != encode_body_fields(request, known | newly_rejected)
 
-    def _unwanted_by(self, model: str) -> frozenset[str]:
-        return self._unwanted.get(model, frozenset())
+    def _rejected_by(self, model: str) -> frozenset[str]:
+        return self._rejected.get(model, frozenset())
 
-    def _items(self, prompt: Prompt, *, stored: bool) -> bytearray:
+    def _encode_input(self, prompt: Prompt, *, stored: bool) -> bytearray:
         family = self._family
-        listed = prompt.encoded(f"{family}/custom-calls", lambda message: custom_calls(message, family))
+        listed = prompt.encoded(f"{family}/custom-calls", lambda message: encode_custom_call_ids(message, family))
         custom = frozenset(msgspec.json.decode(b"[%b]" % listed, type=list[str]))
         writer = ItemWriter(family, custom, stored=stored)
         return prompt.encoded(f"{family}/stored" if stored else family, writer.write)

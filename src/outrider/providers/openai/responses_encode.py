@@ -1,4 +1,4 @@
-"""A request, written as the Responses API wants it: messages become items, one by one, each exactly once."""
+"""Encodes prompt messages and settings for the Responses API; each message is encoded to bytes once."""
 
 from collections.abc import Iterator, Set
 from hashlib import sha256
@@ -6,15 +6,15 @@ from typing import Any, assert_never
 
 import msgspec
 
-from outrider.providers.openai.common import is_strict, listed_parameters
+from outrider.providers.openai.common import is_strict_schema, parameters_with_properties
 from outrider.providers.request_body import (
-    can_be_fetched,
-    encoded_json,
-    file_id,
-    inline,
-    media_type,
-    plain_text,
-    unseen,
+    data_url_base64,
+    data_url_text,
+    encode_json,
+    is_fetchable_url,
+    normalize_media_type,
+    unreadable_file_note,
+    uploaded_file_id,
 )
 from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Request, ToolChoice, ToolSpec
@@ -22,19 +22,25 @@ from outrider.types.tool_state import Attachment
 
 Fields = dict[str, Any]
 
-# Niceties that we ask for by ourselves, and do without where they are refused.
-ENCRYPTED, SUMMARY, CACHE_KEY = "reasoning.encrypted_content", "reasoning.summary", "prompt_cache_key"
-# These answer 400 when they are asked for encrypted reasoning, since they have none.
-_NEVER_REASON = ("gpt-3.5", "gpt-4", "chatgpt-4", "computer-use")
+# Optional fields that are requested by default and dropped for models that reject them.
+ENCRYPTED_REASONING, REASONING_SUMMARY, PROMPT_CACHE_KEY = (
+    "reasoning.encrypted_content",
+    "reasoning.summary",
+    "prompt_cache_key",
+)
+# These models return status 400 for a request of encrypted reasoning, because they have none.
+_NON_REASONING_MODELS = ("gpt-3.5", "gpt-4", "chatgpt-4", "computer-use")
 
-_LONGEST_ID = 64
-_PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+_MAX_ID_LENGTH = 64
+_IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 class ItemWriter:
-    """Writes the items of one message. `family` names the private state that may go back; where the server does
-    not store answers, reasoning goes back only if it carries its own content. `custom` holds the ids of calls
-    whose input is free text."""
+    """Encodes the items of one message.
+
+    `family` selects the private state that may be sent back. Unless the server stores responses, reasoning is sent only
+    if it contains its content. `custom` holds the ids of calls with free-text input.
+    """
 
     def __init__(self, family: str, custom: frozenset[str], *, stored: bool) -> None:
         self._family = family
@@ -42,80 +48,81 @@ class ItemWriter:
         self._stored = stored
 
     def write(self, message: ModelMessage) -> bytes:
-        items = self._answer(message) if message.role == "assistant" else self._question(message)
-        return encoded_json(list(items))[1:-1]
+        items = self._assistant_items(message) if message.role == "assistant" else self._user_items(message)
+        return encode_json(list(items))[1:-1]
 
-    def _question(self, message: ModelMessage) -> Iterator[Fields]:
+    def _user_items(self, message: ModelMessage) -> Iterator[Fields]:
         content: list[Fields] = []
         for part in message.content:
             match part:
                 case ToolResultPart():
-                    yield self._result(part)
+                    yield self._tool_output(part)
                 case TextPart():
                     content.append({"type": "input_text", "text": part.text})
                 case FilePart():
                     detail = part.metadata.get(self._family, {}).get("detail", "auto")
-                    content.append(_file(part.mime, part.url, part.filename, detail))
-                case ReasoningPart():  # an item that only this API knows, such as the approval of a call by MCP
+                    content.append(_encode_file(part.mime, part.url, part.filename, detail))
+                case ReasoningPart():  # an opaque item of this API, such as an MCP approval
                     if content:
                         yield {"role": "user", "content": content}
                         content = []
-                    yield from self._other(part, {})
+                    yield from self._encode_part(part, {})
                 case ToolUsePart():
-                    pass  # a user makes none
+                    pass  # never in a user message
                 case _:
                     assert_never(part)
         if content:
             yield {"role": "user", "content": content}
 
-    def _answer(self, message: ModelMessage) -> Iterator[Fields]:
-        said: Fields | None = None
+    def _assistant_items(self, message: ModelMessage) -> Iterator[Fields]:
+        item: Fields | None = None
         for part in message.content:
             own: Fields = part.metadata.get(self._family, {})
-            if isinstance(part, TextPart) and said and "id" in own and own["id"] == said.get("id"):
-                said["content"].append(_said(part, own))
+            if isinstance(part, TextPart) and item and "id" in own and own["id"] == item.get("id"):
+                item["content"].append(_message_content(part, own))
                 continue
-            if said is not None:
-                yield said
-            said = _message(part, own) if isinstance(part, TextPart) else None
-            if said is None:
-                yield from self._other(part, own)
-        if said is not None:
-            yield said
+            if item is not None:
+                yield item
+            item = _message_item(part, own) if isinstance(part, TextPart) else None
+            if item is None:
+                yield from self._encode_part(part, own)
+        if item is not None:
+            yield item
 
-    def _other(self, part: Any, own: Fields) -> Iterator[Fields]:
+    def _encode_part(self, part: Any, own: Fields) -> Iterator[Fields]:
         match part:
             case ReasoningPart():
                 state = part.provider_state
                 if state.get("family") == self._family and "item" in state:
-                    yield from self._replayed(state["item"])
+                    yield from self._replay_item(state["item"])
             case ToolUsePart():
-                yield _call(part, own)
+                yield _call_item(part, own)
             case FilePart() if "item" in own:
-                yield from self._replayed(own["item"] | {"result": inline(part.url)})
+                yield from self._replay_item(own["item"] | {"result": data_url_base64(part.url)})
             case _:
-                pass  # what only a user sends
+                pass  # only in user messages
 
-    def _replayed(self, item: Fields) -> Iterator[Fields]:
-        """An item of the provider's own, as it came, without the fields that it left empty."""
+    def _replay_item(self, item: Fields) -> Iterator[Fields]:
+        """Yields a stored item without its null fields. Reasoning without content is skipped unless the server stores
+        responses."""
         if item.get("type") == "reasoning" and not (
             self._stored or item.get("encrypted_content") or item.get("content")
         ):
             return
         yield {name: value for name, value in item.items() if value is not None}
 
-    def _result(self, part: ToolResultPart) -> Fields:
-        text = _outcome(part)
+    def _tool_output(self, part: ToolResultPart) -> Fields:
+        text = _result_text(part)
         output: str | list[Fields] = text
         if part.attachments:
             output = [{"type": "input_text", "text": text}] if text else []
-            output.extend(map(_attachment, part.attachments))
+            output.extend(map(_encode_attachment, part.attachments))
         kind = "custom_tool_call_output" if part.tool_use_id in self._custom else "function_call_output"
-        return {"type": kind, "call_id": _call_id(part.tool_use_id), "output": output}
+        return {"type": kind, "call_id": _shorten_call_id(part.tool_use_id), "output": output}
 
 
-def custom_calls(message: ModelMessage, family: str) -> bytes:
-    """The ids of the message's calls with free text, comma-separated as JSON; mostly none."""
+def encode_custom_call_ids(message: ModelMessage, family: str) -> bytes:
+    """Returns the ids of calls with free-text input as comma-separated JSON strings; usually empty."""
     ids = [
         part.tool_id
         for part in message.content
@@ -124,63 +131,65 @@ def custom_calls(message: ModelMessage, family: str) -> bytes:
     return msgspec.json.encode(ids)[1:-1]
 
 
-def head(request: Request, unwanted: Set[str] = frozenset()) -> Fields:
-    """All of the body but the items and the user's own fields, without the niceties that a model does not take."""
+def encode_body_fields(request: Request, rejected: Set[str] = frozenset()) -> Fields:
+    """Returns the body without items and without the user's extra fields; `rejected` names optional fields to leave
+    out."""
     settings = request.settings
     fields: Fields = {"model": request.model, "store": False}
     if request.stream:
         fields["stream"] = True
     if request.system:
         fields["instructions"] = request.system
-    if ENCRYPTED not in unwanted and not request.model.rpartition("/")[2].startswith(_NEVER_REASON):
-        fields["include"] = [ENCRYPTED]
-    if request.conversation and CACHE_KEY not in unwanted:
-        fields[CACHE_KEY] = request.conversation
+    if ENCRYPTED_REASONING not in rejected and not request.model.rpartition("/")[2].startswith(_NON_REASONING_MODELS):
+        fields["include"] = [ENCRYPTED_REASONING]
+    if request.conversation and PROMPT_CACHE_KEY not in rejected:
+        fields[PROMPT_CACHE_KEY] = request.conversation
     if request.tools:
-        fields["tools"] = [_tool(tool) for tool in request.tools]
-        fields |= _choice(settings.tool_choice)
+        fields["tools"] = [_tool_definition(tool) for tool in request.tools]
+        fields |= _tool_choice_fields(settings.tool_choice)
     if settings.reasoning:
-        summary = {} if SUMMARY in unwanted else {"summary": "auto"}
+        summary = {} if REASONING_SUMMARY in rejected else {"summary": "auto"}
         fields["reasoning"] = {"effort": settings.reasoning_effort, **summary}
-    return fields | _settings(settings)
+    return fields | _settings_fields(settings)
 
 
-def _settings(settings: ModelSettings) -> Fields:
-    """This API knows neither stop sequences nor a budget of reasoning tokens, so these two settings are not sent."""
+def _settings_fields(settings: ModelSettings) -> Fields:
+    """Returns the settings fields. This API supports neither stop sequences nor a reasoning budget, so both are
+    omitted."""
     fields: Fields = {
         "max_output_tokens": settings.max_output_tokens,
         "temperature": settings.temperature,
         "top_p": settings.top_p,
     }
     if settings.output is not None:
-        fields["text"] = {"format": _format(settings.output)}
+        fields["text"] = {"format": _output_format(settings.output)}
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _format(output: OutputSchema) -> Fields:
+def _output_format(output: OutputSchema) -> Fields:
     described = {"description": output.description} if output.description else {}
     return {
         "type": "json_schema",
         "name": output.name,
         "schema": output.schema,
-        "strict": output.strict and is_strict(output.schema),
+        "strict": output.strict and is_strict_schema(output.schema),
         **described,
     }
 
 
-def _tool(tool: ToolSpec) -> Fields:
-    """`strict` is said in any case: here it would be on by default."""
-    parameters = listed_parameters(tool)
+def _tool_definition(tool: ToolSpec) -> Fields:
+    """Returns the tool definition. `strict` is always explicit, because this API enables it by default."""
+    parameters = parameters_with_properties(tool)
     return {
         "type": "function",
         "name": tool.name,
         "description": tool.description,
         "parameters": parameters,
-        "strict": tool.strict and is_strict(parameters),
+        "strict": tool.strict and is_strict_schema(parameters),
     }
 
 
-def _choice(choice: ToolChoice) -> Fields:
+def _tool_choice_fields(choice: ToolChoice) -> Fields:
     fields: Fields = {} if choice.parallel else {"parallel_tool_calls": False}
     match choice.mode:
         case "auto":
@@ -191,60 +200,60 @@ def _choice(choice: ToolChoice) -> Fields:
             return fields | {"tool_choice": {"type": "function", "name": choice.tool}}
 
 
-def _message(part: TextPart, own: Fields) -> Fields:
-    """Text that did not come from here has no id and needs none."""
+def _message_item(part: TextPart, own: Fields) -> Fields:
+    """Returns a message item. Text from another provider has no id and does not need one."""
     if "id" not in own:
         phase = {"phase": own["phase"]} if "phase" in own else {}
         return {"role": "assistant", "content": part.text, **phase}
     rest = {name: own[name] for name in ("id", "phase") if name in own}
     status: str = own.get("status", "completed")
-    return {"type": "message", "role": "assistant", **rest, "status": status, "content": [_said(part, own)]}
+    return {"type": "message", "role": "assistant", **rest, "status": status, "content": [_message_content(part, own)]}
 
 
-def _said(part: TextPart, own: Fields) -> Fields:
+def _message_content(part: TextPart, own: Fields) -> Fields:
     if own.get("refusal"):
         return {"type": "refusal", "refusal": part.text}
     return {"type": "output_text", "text": part.text, "annotations": own.get("annotations", [])}
 
 
-def _call(part: ToolUsePart, own: Fields) -> Fields:
+def _call_item(part: ToolUsePart, own: Fields) -> Fields:
     rest = {name: value for name, value in own.items() if name != "custom"}
-    call: Fields = {"call_id": _call_id(part.tool_id), "name": part.tool_name, **rest}
+    call: Fields = {"call_id": _shorten_call_id(part.tool_id), "name": part.tool_name, **rest}
     if own.get("custom"):
         return {"type": "custom_tool_call", **call, "input": part.tool_input.get("input", "")}
-    return {"type": "function_call", **call, "arguments": encoded_json(part.tool_input).decode()}
+    return {"type": "function_call", **call, "arguments": encode_json(part.tool_input).decode()}
 
 
-def _call_id(given: str) -> str:
-    """The id as it is, or a name for one of another server that is too long here."""
-    if len(given) <= _LONGEST_ID:
+def _shorten_call_id(given: str) -> str:
+    """Returns the id, or a hash of it if another server's id exceeds the length limit."""
+    if len(given) <= _MAX_ID_LENGTH:
         return given
     return f"call_{sha256(given.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
 
 
-def _outcome(part: ToolResultPart) -> str:
-    """There is no field for it here, so the text says that a call failed."""
+def _result_text(part: ToolResultPart) -> str:
+    """Returns the result text with an "Error:" prefix on failure, because this API has no error flag."""
     text = part.content
     return f"Error: {text}" if part.is_error and not text.lower().startswith("error") else text
 
 
-def _attachment(attachment: Attachment) -> Fields:
+def _encode_attachment(attachment: Attachment) -> Fields:
     url = attachment.url or f"data:{attachment.mime_type};base64,{attachment.data}"
-    return _file(attachment.mime_type, url, attachment.name)
+    return _encode_file(attachment.mime_type, url, attachment.name)
 
 
-def _file(mime: str, url: str, name: str | None, detail: str = "auto") -> Fields:
-    uploaded, mime = file_id(url), media_type(mime)
-    if not uploaded and (text := plain_text(mime, url)) is not None:
-        return {"type": "input_text", "text": _titled(name, text)}
-    if not uploaded and not _is_taken(mime, url):
-        return {"type": "input_text", "text": unseen(mime, url, name)}
+def _encode_file(mime: str, url: str, name: str | None, detail: str = "auto") -> Fields:
+    uploaded, mime = uploaded_file_id(url), normalize_media_type(mime)
+    if not uploaded and (text := data_url_text(mime, url)) is not None:
+        return {"type": "input_text", "text": _with_file_tag(name, text)}
+    if not uploaded and not _is_supported_file(mime, url):
+        return {"type": "input_text", "text": unreadable_file_note(mime, url, name)}
     if mime.startswith("image/"):
         where = {"file_id": uploaded} if uploaded else {"image_url": url}
         return {"type": "input_image", "detail": detail, **where}
     if uploaded:
         return {"type": "input_file", "file_id": uploaded}
-    content = inline(url)
+    content = data_url_base64(url)
     if content is None:
         return {"type": "input_file", "file_url": url}
     return {
@@ -254,11 +263,11 @@ def _file(mime: str, url: str, name: str | None, detail: str = "auto") -> Fields
     }
 
 
-def _is_taken(mime: str, url: str) -> bool:
+def _is_supported_file(mime: str, url: str) -> bool:
     if not url.startswith("data:"):
-        return can_be_fetched(url)
-    return mime in _PICTURES if mime.startswith("image/") else not mime.startswith(("audio/", "video/"))
+        return is_fetchable_url(url)
+    return mime in _IMAGE_TYPES if mime.startswith("image/") else not mime.startswith(("audio/", "video/"))
 
 
-def _titled(name: str | None, text: str) -> str:
+def _with_file_tag(name: str | None, text: str) -> str:
     return f'<file name="{name}">\n{text}\n</file>' if name else text

@@ -1,1 +1,1 @@
-"""Filters over a stream of deltas."""
+"""Stream filters: rewrite the deltas of an answer while it streams."""

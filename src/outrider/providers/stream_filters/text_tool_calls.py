@@ -1,9 +1,9 @@
-"""Finds calls in the plain text of a model without native tool calls, while it streams.
+"""A streaming scanner that finds tool calls in the plain text of models without native tool calls.
 
-The form that models are asked for is <tool_call>{"name": …, "arguments": {…}}</tool_call>. What others were trained on
-is taken as well: several objects or a list in one tag, a fence of the language tool_call, <function=name> with JSON or
-<parameter=key> inside, <invoke name="…">, closing tags that are missing. A tag inside a fence or inline code is an
-example, and one that no call follows is text; both leave as they came. Blank lines around calls are dropped.
+The prompt asks for <tool_call>{"name": …, "arguments": {…}}</tool_call>. The scanner also accepts forms from other
+training data: several objects or a list in one tag, a code fence with the language tool_call, <function=name> with JSON
+or <parameter=key> inside, <invoke name="…">, and missing closing tags. A tag inside a code fence or inline code is an
+example, and a tag without a call is text; both are emitted unchanged. Blank lines around calls are dropped.
 """
 
 import json
@@ -13,47 +13,47 @@ from typing import Any, TypeGuard, cast
 
 import msgspec
 
-from outrider.providers.stream_filters.base import End, Piece, Reclassify
-from outrider.providers.stream_filters.think_tags import Lines
+from outrider.providers.stream_filters.stream_filter import PartBoundary, PartChunk, ReclassifyText
+from outrider.providers.stream_filters.think_tags import MarkdownTracker
 
-Out = list[Piece | End | Reclassify]
+ScanOutput = list[PartChunk | PartBoundary | ReclassifyText]
 
-_NAMES = ("name", "tool", "tool_name", "function")
-_INPUTS = ("arguments", "parameters", "input", "args")
-_HEAD = re.compile(
-    rf'\{{\s*"(?:{"|".join(_NAMES)})"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*"(?:{"|".join(_INPUTS)})"\s*:\s*(?=\S)'
+_NAME_KEYS = ("name", "tool", "tool_name", "function")
+_INPUT_KEYS = ("arguments", "parameters", "input", "args")
+_JSON_CALL_HEAD = re.compile(
+    rf'\{{\s*"(?:{"|".join(_NAME_KEYS)})"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*"(?:{"|".join(_INPUT_KEYS)})"\s*:\s*(?=\S)'
 )
 _LOOSE_NAME = re.compile(r"""["']?\b(?:name|tool|tool_name|function)\b["']?\s*[:=]\s*["'](?P<name>[\w.:-]+)["']""")
-_OUTSIDE = re.compile(r'["{}\[\],<]')
-_IN_STRING = re.compile(r'["\\]')
+_STRUCTURE_MARK = re.compile(r'["{}\[\],<]')
+_STRING_MARK = re.compile(r'["\\]')
 
 
 class JsonSpan:
-    """Finds where a JSON value ends, in text that arrives in pieces and may be damaged."""
+    """Finds the end of a JSON value in text that arrives in chunks and may be invalid."""
 
     def __init__(self, depth: int = 0) -> None:
         self._depth = depth
         self._string = False
         self._escaped = False
 
-    def end(self, text: str) -> int | None:
-        """The position after the value. A `<` outside strings belongs to no value, so it ends one, too."""
+    def find_end(self, text: str) -> int | None:
+        """Returns the position after the value, None if it continues. A `<` outside a string also ends the value."""
         position = 0
         while position < len(text):
             if self._string:
-                position = self._through_string(text, position)
+                position = self._skip_string(text, position)
                 if self._depth == 0 and not self._string:
                     return position
                 continue
-            found = _OUTSIDE.search(text, position)
+            found = _STRUCTURE_MARK.search(text, position)
             if found is None:
                 return None
             position = found.end()
-            if (end := self._at(found)) is not None:
+            if (end := self._read_mark(found)) is not None:
                 return end
         return None
 
-    def _at(self, found: re.Match[str]) -> int | None:
+    def _read_mark(self, found: re.Match[str]) -> int | None:
         mark = found[0]
         if mark == "<" or (self._depth == 0 and mark in ",}]"):
             return found.start()
@@ -66,11 +66,11 @@ class JsonSpan:
             return found.end() if self._depth == 0 else None
         return None
 
-    def _through_string(self, text: str, position: int) -> int:
+    def _skip_string(self, text: str, position: int) -> int:
         if self._escaped:
             self._escaped = False
             return position + 1
-        found = _IN_STRING.search(text, position)
+        found = _STRING_MARK.search(text, position)
         if found is None:
             return len(text)
         if found[0] == '"':
@@ -80,111 +80,111 @@ class JsonSpan:
         return found.end()
 
 
-class JsonCall:
-    """Reads one call. An object that begins with name and arguments streams; any other is read when it is whole.
+class JsonCallReader:
+    """Reads one JSON call. The input streams if name and arguments come first; otherwise it is parsed at its end.
 
-    `failed` says that it was no call at all: then `raw` is all of its text.
+    `failed` is True if the object is not a call; `raw` is then its text.
     """
 
     def __init__(self) -> None:
         self.raw = ""
         self.failed = False
-        self._read: Callable[[str, Out], str | None] = self._head
+        self._reader: Callable[[str, ScanOutput], str | None] = self._read_head
         self._span = JsonSpan()
 
-    def feed(self, text: str, out: Out) -> str | None:
-        """What follows the call, once it has ended."""
-        return self._read(text, out)
+    def feed(self, text: str, out: ScanOutput) -> str | None:
+        """Reads more text; returns the text after the call once it has ended, else None."""
+        return self._reader(text, out)
 
-    def close(self, out: Out) -> None:
-        """The answer is over. A call that has begun stays as it is; its reader sees whether its input is whole."""
-        if self._read == self._head:
-            self._interpret(self.raw, out)
+    def close(self, out: ScanOutput) -> None:
+        """Ends the answer. A call whose input has started is left incomplete; the assembler reports that."""
+        if self._reader == self._read_head:
+            self._parse_call(self.raw, out)
 
-    def _head(self, text: str, out: Out) -> str | None:
+    def _read_head(self, text: str, out: ScanOutput) -> str | None:
         before = len(self.raw)
         self.raw += text
-        found = _HEAD.match(self.raw)
+        found = _JSON_CALL_HEAD.match(self.raw)
         if found is not None:
-            out.append(Piece("tool", tool=found["name"]))
+            out.append(PartChunk("tool", tool=found["name"]))
             rest, self.raw = self.raw[found.end() :], ""
-            self._read, self._span = self._value, JsonSpan()
-            return self._value(rest, out)
-        end = self._span.end(text)
+            self._reader, self._span = self._read_value, JsonSpan()
+            return self._read_value(rest, out)
+        end = self._span.find_end(text)
         if end is None:
             return None
-        self._interpret(self.raw[: before + end], out)
+        self._parse_call(self.raw[: before + end], out)
         return text[end:]
 
-    def _value(self, text: str, out: Out) -> str | None:
-        end = self._span.end(text)
-        out.append(Piece("tool", text if end is None else text[:end]))
+    def _read_value(self, text: str, out: ScanOutput) -> str | None:
+        end = self._span.find_end(text)
+        out.append(PartChunk("tool", text if end is None else text[:end]))
         if end is None:
             return None
-        self._read, self._span = self._tail, JsonSpan(depth=1)
-        return self._tail(text[end:], out)
+        self._reader, self._span = self._read_tail, JsonSpan(depth=1)
+        return self._read_tail(text[end:], out)
 
-    def _tail(self, text: str, out: Out) -> str | None:
-        """The rest of the object. Where its end is missing, what follows is not swallowed."""
+    def _read_tail(self, text: str, out: ScanOutput) -> str | None:
+        """Reads the rest of the object. If its closing brace is missing, the following text is returned."""
         text = text.lstrip()
         if not text:
             return None
         if text[0] not in ",}":
             return text
-        self._read = self._skip
-        return self._skip(text, out)
+        self._reader = self._skip_rest
+        return self._skip_rest(text, out)
 
-    def _skip(self, text: str, out: Out) -> str | None:
-        end = self._span.end(text)
+    def _skip_rest(self, text: str, out: ScanOutput) -> str | None:
+        end = self._span.find_end(text)
         return None if end is None else text[end:]
 
-    def _interpret(self, raw: str, out: Out) -> None:
+    def _parse_call(self, raw: str, out: ScanOutput) -> None:
         try:
-            name, given = _call_of(msgspec.json.decode(raw))
+            name, given = _extract_call(msgspec.json.decode(raw))
         except (msgspec.DecodeError, RecursionError):
             found = _LOOSE_NAME.search(raw)
             name, given = (found["name"], raw) if found else ("", "")
         if name:
-            out.append(Piece("tool", given, name))
+            out.append(PartChunk("tool", given, name))
         else:
             self.failed, self.raw = True, raw
 
 
-def _call_of(value: Any) -> tuple[str, str]:
-    """Name and input of a call, in the shapes that models know; no name means that it is none."""
+def _extract_call(value: Any) -> tuple[str, str]:
+    """Returns name and input of a call in any of the known shapes; ("", "") if it is not a call."""
     if not isinstance(value, dict):
         return "", ""
     fields = cast("dict[str, Any]", value)
     inner = fields.get("function")
     if isinstance(inner, dict):
-        return _call_of(inner)
-    key = next((key for key in _NAMES if isinstance(fields.get(key), str) and fields[key]), None)
+        return _extract_call(inner)
+    key = next((key for key in _NAME_KEYS if isinstance(fields.get(key), str) and fields[key]), None)
     if key is None:
         return "", ""
-    return fields[key], _input_of(fields, key)
+    return fields[key], _extract_input(fields, key)
 
 
-def _input_of(fields: Mapping[str, Any], name_key: str) -> str:
-    """The arguments, or all the other fields where there are none of that name."""
-    for key in _INPUTS:
+def _extract_input(fields: Mapping[str, Any], name_key: str) -> str:
+    """Returns the arguments as JSON; without an arguments field, all fields except name, id and type."""
+    for key in _INPUT_KEYS:
         if key in fields:
             return msgspec.json.encode(fields[key]).decode()
     others = {key: value for key, value in fields.items() if key not in {name_key, "id", "type"}}
     return msgspec.json.encode(others).decode()
 
 
-_PARAMETER = re.compile(r"""<parameter(?:=|\s+name=)["']?(?P<key>[^"'<>\n]+?)["']?>""", re.IGNORECASE)
-_END = re.compile(r"</(?:function|invoke)>", re.IGNORECASE)
-_VALUE_END = re.compile(r"\n?(?P<tag></(?:parameter|function|invoke)>)", re.IGNORECASE)
-_CUT_END = re.compile(r"\n?(?:</?[a-z]{0,9})?\Z", re.IGNORECASE)
-_LONGEST_TAG = 200
+_PARAMETER_TAG = re.compile(r"""<parameter(?:=|\s+name=)["']?(?P<key>[^"'<>\n]+?)["']?>""", re.IGNORECASE)
+_CALL_END_TAG = re.compile(r"</(?:function|invoke)>", re.IGNORECASE)
+_VALUE_END_TAG = re.compile(r"\n?(?P<tag></(?:parameter|function|invoke)>)", re.IGNORECASE)
+_PARTIAL_END_TAG = re.compile(r"\n?(?:</?[a-z]{0,9})?\Z", re.IGNORECASE)
+_MAX_TAG_LENGTH = 200
 
 
-class MarkupCall:
+class MarkupCallReader:
     """Reads what follows <function=NAME>: parameters as markup, or one JSON object, then the closing tag.
 
-    Values are text, except those of `typed` parameters, whose schema wants another type: these are JSON. A value whose
-    own closing tag never came is left open, so that a cut answer is not taken for a whole one.
+    Values are text, except for the parameters in `typed`, whose schema has another type: their values are JSON. A value
+    without its closing tag is left open, so that a truncated answer does not become a complete call.
     """
 
     def __init__(self, name: str, typed: Collection[str] = ()) -> None:
@@ -193,127 +193,127 @@ class MarkupCall:
         self._name = name
         self._typed = typed
         self._held = ""
-        self._read: Callable[[], bool | None] = self._start
+        self._reader: Callable[[], bool | None] = self._read_start
         self._count = 0
-        self._value = ""  # of a typed parameter, until it is whole
+        self._value = ""  # buffered value of a typed parameter
         self._is_typed = False
-        self._fresh = False  # whether the next character is a value's first
+        self._at_value_start = False  # whether the next character is a value's first
         self._span = JsonSpan()
-        self._out: Out = []
+        self._out: ScanOutput = []
 
-    def feed(self, text: str, out: Out) -> str | None:
-        """What follows the call, once it has ended."""
+    def feed(self, text: str, out: ScanOutput) -> str | None:
+        """Reads more text; returns the text after the call once it has ended, else None."""
         self._held += text
         self._out = out
-        while (again := self._read()) is True:
+        while (again := self._reader()) is True:
             pass
         if again is None:
             return None
         rest, self._held = self._held, ""
         return rest
 
-    def close(self, out: Out) -> None:
+    def close(self, out: ScanOutput) -> None:
         self._out = out
-        if self._read == self._start:
-            self._fail()
-        elif self._read == self._between:
-            self._give("}" if self._count else "{}")
-        elif self._read == self._text:
-            self._give(self._escaped(self._held))
+        if self._reader == self._read_start:
+            self._mark_failed()
+        elif self._reader == self._read_between:
+            self._emit("}" if self._count else "{}")
+        elif self._reader == self._read_text:
+            self._emit(self._escape_text(self._held))
         self._held = ""
 
-    # Every reader answers: True (there is more to read), None (wait for more text), False (the call has ended).
+    # Each reader method returns True to continue reading, None to wait for more text, False when the call has ended.
 
-    def _start(self) -> bool | None:
+    def _read_start(self) -> bool | None:
         head = self._held.lstrip()
         if not head:
             return None
         if head[0] == "{":
-            self._begin(head)
-            self._read = self._object
+            self._open_call(head)
+            self._reader = self._read_object
             return True
-        if _PARAMETER.match(head) or _END.match(head):
-            self._begin(head)
-            self._read = self._between
+        if _PARAMETER_TAG.match(head) or _CALL_END_TAG.match(head):
+            self._open_call(head)
+            self._reader = self._read_between
             return True
-        if _may_be_tag(head):
+        if _may_be_partial_tag(head):
             return None
-        self._fail()
+        self._mark_failed()
         return False
 
-    def _begin(self, head: str) -> None:
+    def _open_call(self, head: str) -> None:
         self._held = head
-        self._out.append(Piece("tool", tool=self._name))
+        self._out.append(PartChunk("tool", tool=self._name))
 
-    def _fail(self) -> None:
+    def _mark_failed(self) -> None:
         self.failed, self.raw, self._held = True, self._held, ""
 
-    def _object(self) -> bool | None:
-        end = self._span.end(self._held)
+    def _read_object(self) -> bool | None:
+        end = self._span.find_end(self._held)
         size = len(self._held) if end is None else end
-        self._give(self._held[:size])
+        self._emit(self._held[:size])
         self._held = self._held[size:]
         if end is None:
             return None
-        self._read = self._after_object
+        self._reader = self._read_after_object
         return True
 
-    def _after_object(self) -> bool | None:
+    def _read_after_object(self) -> bool | None:
         head = self._held.lstrip()
-        if not head or (_may_be_tag(head) and not _END.match(head)):
+        if not head or (_may_be_partial_tag(head) and not _CALL_END_TAG.match(head)):
             return None
-        found = _END.match(head)
+        found = _CALL_END_TAG.match(head)
         self._held = head[found.end() :] if found else self._held
         return False
 
-    def _between(self) -> bool | None:
-        """Before a parameter or the end."""
+    def _read_between(self) -> bool | None:
+        """Reads the next parameter tag or the closing tag."""
         head = self._held.lstrip()
-        found = _PARAMETER.match(head)
+        found = _PARAMETER_TAG.match(head)
         if found is not None:
             self._held = head[found.end() :]
-            self._open(found["key"].strip())
+            self._open_parameter(found["key"].strip())
             return True
-        if not head or (_may_be_tag(head) and not _END.match(head)):
+        if not head or (_may_be_partial_tag(head) and not _CALL_END_TAG.match(head)):
             return None
-        self._give("}" if self._count else "{}")
-        end = _END.match(head)
+        self._emit("}" if self._count else "{}")
+        end = _CALL_END_TAG.match(head)
         self._held = head[end.end() :] if end else head
         return False
 
-    def _open(self, key: str) -> None:
+    def _open_parameter(self, key: str) -> None:
         self._is_typed = key in self._typed
         quote = "" if self._is_typed else '"'
-        self._give(f"{'{' if not self._count else ','}{json.dumps(key, ensure_ascii=False)}:{quote}")
+        self._emit(f"{'{' if not self._count else ','}{json.dumps(key, ensure_ascii=False)}:{quote}")
         self._count += 1
-        self._read, self._value, self._fresh = self._text, "", True
+        self._reader, self._value, self._at_value_start = self._read_text, "", True
 
-    def _text(self) -> bool | None:
-        """A value: the line breaks around it belong to the markup."""
-        if self._fresh and self._held:
-            self._fresh = False
+    def _read_text(self) -> bool | None:
+        """Reads a parameter value; the line breaks around it belong to the markup."""
+        if self._at_value_start and self._held:
+            self._at_value_start = False
             self._held = self._held.removeprefix("\n")
-        found = _VALUE_END.search(self._held)
+        found = _VALUE_END_TAG.search(self._held)
         if found is None:
-            cut = _CUT_END.search(self._held)
+            cut = _PARTIAL_END_TAG.search(self._held)
             size = cut.start() if cut else len(self._held)
-            self._give(self._escaped(self._held[:size]))
+            self._emit(self._escape_text(self._held[:size]))
             self._held = self._held[size:]
             return None
-        self._give(self._escaped(self._held[: found.start()]))
-        self._give(self._value_end())
+        self._emit(self._escape_text(self._held[: found.start()]))
+        self._emit(self._close_value())
         own = found["tag"].lower() == "</parameter>"
         self._held = self._held[found.end() if own else found.start("tag") :]
-        self._read = self._between
+        self._reader = self._read_between
         return True
 
-    def _escaped(self, text: str) -> str:
+    def _escape_text(self, text: str) -> str:
         if self._is_typed:
             self._value += text
             return ""
         return json.dumps(text, ensure_ascii=False)[1:-1]
 
-    def _value_end(self) -> str:
+    def _close_value(self) -> str:
         if not self._is_typed:
             return '"'
         try:
@@ -322,112 +322,112 @@ class MarkupCall:
             return json.dumps(self._value.strip(), ensure_ascii=False)
         return self._value.strip()
 
-    def _give(self, text: str) -> None:
+    def _emit(self, text: str) -> None:
         if text:
-            self._out.append(Piece("tool", text))
+            self._out.append(PartChunk("tool", text))
 
 
-def _may_be_tag(head: str) -> bool:
-    """Whether a tag that we know may have begun and is not whole."""
+def _may_be_partial_tag(head: str) -> bool:
+    """Whether the text may be the start of a known tag that is incomplete."""
     known = ("<parameter", "</function>", "</invoke>")
-    begun = any(tag.startswith(head.lower()) for tag in known) or head.lower().startswith("<parameter")
-    return begun and ">" not in head and len(head) < _LONGEST_TAG
+    is_prefix = any(tag.startswith(head.lower()) for tag in known) or head.lower().startswith("<parameter")
+    return is_prefix and ">" not in head and len(head) < _MAX_TAG_LENGTH
 
 
-_TAGS = ("tool_call", "tool_calls", "function_call", "function_calls", "tool_use")
-_OPEN = re.compile(
-    rf"<(?P<tag>{'|'.join(_TAGS)})>"
+_CALL_TAGS = ("tool_call", "tool_calls", "function_call", "function_calls", "tool_use")
+_CALL_OPENING = re.compile(
+    rf"<(?P<tag>{'|'.join(_CALL_TAGS)})>"
     r"|<function=(?P<function>[\w.:-]+)>"
     r"|<invoke name=\"(?P<invoke>[\w.:-]+)\">"
     r"|(?P<fence>`{3,})[ \t]*tool_calls?[ \t]*\n"
     r"|(?P<cut>(?:<[^<>\n]{0,80}|`{1,2}|`{3,}[^`<\n]{0,20})\Z)",
     re.IGNORECASE,
 )
-_CLOSE = re.compile(rf"</(?:{'|'.join(_TAGS)})>|(?P<cut></?[a-z_]*)\Z", re.IGNORECASE)
-_OPENINGS = (*(f"<{tag}>" for tag in _TAGS), "<function=", '<invoke name="')
-_CLOSINGS = tuple(f"</{tag}>" for tag in _TAGS)
+_CALL_CLOSING = re.compile(rf"</(?:{'|'.join(_CALL_TAGS)})>|(?P<cut></?[a-z_]*)\Z", re.IGNORECASE)
+_OPENING_TAGS = (*(f"<{tag}>" for tag in _CALL_TAGS), "<function=", '<invoke name="')
+_CLOSING_TAGS = tuple(f"</{tag}>" for tag in _CALL_TAGS)
 _INNER_FENCE = re.compile(r"`{3,}[ \t]*\w*[ \t]*\n")
-_INNER_CUT = re.compile(r"(?:`{1,2}|`{3,}[ \t]*\w{0,20}[ \t]*)\Z")
+_PARTIAL_FENCE = re.compile(r"(?:`{1,2}|`{3,}[ \t]*\w{0,20}[ \t]*)\Z")
 _FENCE = "```"
 
 
-class TextCalls:
-    """A scanner; where it stands is the method that reads on from there.
+class TextCallScanner:
+    """A scanner implemented as a state machine; `_reader` is the method for the current state.
 
-    `typed` names, per tool, the parameters that are not text: in markup nothing else tells 5 from "5".
+    `typed` maps tool names to their non-text parameters, because markup does not distinguish 5 from "5".
     """
 
     def __init__(self, typed: Mapping[str, Collection[str]] | None = None) -> None:
         self._typed = typed or {}
-        self._read: Callable[[], bool] = self._edge
+        self._reader: Callable[[], bool] = self._read_edge
         self._held: str = ""
-        self._out: list[Piece | End | Reclassify] = []
-        self._lines = Lines()
-        self._after = False  # whether the edge is the end of a call, not the start of the text
-        self._inside = False  # whether a tag or fence that may hold further calls is open
-        self._opening = ""  # what opened it, in case that no call follows
-        self._call: JsonCall | MarkupCall = JsonCall()
+        self._out: list[PartChunk | PartBoundary | ReclassifyText] = []
+        self._lines = MarkdownTracker()
+        self._after_call = False  # whether the reader is after a call, not at the start of the text
+        self._inside = False  # whether a tag or fence that may contain further calls is open
+        self._opening = ""  # the opening tag, emitted as text if no call follows
+        self._call: JsonCallReader | MarkupCallReader = JsonCallReader()
 
-    def feed(self, text: str) -> list[Piece | End | Reclassify]:
+    def feed(self, text: str) -> list[PartChunk | PartBoundary | ReclassifyText]:
         self._held += text
-        while self._held and self._read():
+        while self._held and self._reader():
             pass
-        return self._given()
+        return self._take_output()
 
-    def close(self) -> list[Piece | End | Reclassify]:
-        if self._read == self._in_call:
+    def close(self) -> list[PartChunk | PartBoundary | ReclassifyText]:
+        if self._reader == self._read_call:
             self._call.close(self._out)
             if self._call.failed:
-                self._show_text(self._opening + self._call.raw)
-        elif self._read == self._in_tag:
-            self._show_text(self._opening + self._held)
+                self._emit_text(self._opening + self._call.raw)
+        elif self._reader == self._read_tag:
+            self._emit_text(self._opening + self._held)
         elif not self._is_leftover():
             self._leave_edge()
-            self._show_text(self._held)
+            self._emit_text(self._held)
         self._held = ""
-        return self._given()
+        return self._take_output()
 
     def _is_leftover(self) -> bool:
-        """After a call: nothing, or what would have closed it."""
+        """Whether the buffer after a call holds nothing, or only a part of its closing tag."""
         left = self._held.strip()
-        closing = _begins(left, _CLOSINGS) or (self._inside and not left.strip("`"))
-        return self._read == self._edge and self._after and (not left or closing)
+        closing = _is_tag_prefix(left, _CLOSING_TAGS) or (self._inside and not left.strip("`"))
+        return self._reader == self._read_edge and self._after_call and (not left or closing)
 
-    def _given(self) -> list[Piece | End | Reclassify]:
+    def _take_output(self) -> list[PartChunk | PartBoundary | ReclassifyText]:
         out, self._out = self._out, []
         return out
 
-    def _edge(self) -> bool:
-        """The start of the text, or the end of a call; blanks go with the call that follows them."""
+    def _read_edge(self) -> bool:
+        """Reads at the start of the text or after a call; whitespace before a call is dropped with it."""
         head = self._held.lstrip()
         if not head:
             return False
-        skipped = self._skip(head) if self._after else None
+        skipped = self._skip_between_calls(head) if self._after_call else None
         if skipped is not None:
             return skipped
-        found = _OPEN.match(head)
-        if not _possible(found):
+        found = _CALL_OPENING.match(head)
+        if not _is_possible_opening(found):
             self._leave_edge()
             return True
         if found["cut"]:
             return False
         self._held = head[found.end() :]
-        self._open(found)
+        self._handle_opening(found)
         return True
 
-    def _skip(self, head: str) -> bool | None:
-        """After a call: closing tags, and what stands between calls. None when there is nothing to skip."""
+    def _skip_between_calls(self, head: str) -> bool | None:
+        """Skips closing tags and separators after a call; returns None if there is nothing to skip."""
         if self._inside and head[0] in ",]":
             self._held = head[1:]
             return True
         if self._inside and head[0] == "{":
             self._held = head
-            self._begin(JsonCall())
+            self._start_call(JsonCallReader())
             return True
         if self._inside and head[0] == "`":
             return self._skip_fence_end(head)
-        found = _CLOSE.match(head)
-        if found is None or (found["cut"] and not _begins(found["cut"], _CLOSINGS)):
+        found = _CALL_CLOSING.match(head)
+        if found is None or (found["cut"] and not _is_tag_prefix(found["cut"], _CLOSING_TAGS)):
             return None
         if found["cut"]:
             return False
@@ -445,117 +445,117 @@ class TextCalls:
         return True
 
     def _leave_edge(self) -> None:
-        """After a call, blank lines are dropped; the indentation of the first line is not."""
-        if self._read == self._edge and self._after:
+        """Drops blank lines after a call, but not the indentation of the next line."""
+        if self._reader == self._read_edge and self._after_call:
             text = self._held.lstrip()
             blanks = self._held[: len(self._held) - len(text)]
             self._held = blanks.rpartition("\n")[2] + text if "\n" in blanks else text
-        self._read = self._text
+        self._reader = self._read_text
 
-    def _text(self) -> bool:
-        found = _OPEN.search(self._held)
-        if not _possible(found):
-            self._show(len(self._held))
+    def _read_text(self) -> bool:
+        found = _CALL_OPENING.search(self._held)
+        if not _is_possible_opening(found):
+            self._emit_held(len(self._held))
             return True
-        self._show(found.start())
-        if not self._counts(found):
-            self._show(len(found[0]))
+        self._emit_held(found.start())
+        if not self._is_valid_opening(found):
+            self._emit_held(len(found[0]))
         elif found["cut"]:
             return False
         else:
             self._held = self._held[len(found[0]) :]
-            self._open(found)
+            self._handle_opening(found)
         return True
 
-    def _counts(self, opening: re.Match[str]) -> bool:
-        """A fence opens at the start of a line; a tag anywhere, except where code is shown."""
+    def _is_valid_opening(self, opening: re.Match[str]) -> bool:
+        """Whether an opening is real: a fence only at the start of a line, a tag anywhere outside of code."""
         if self._lines.fence:
             return False
         if opening[0].startswith("`"):
-            return self._lines.fresh
+            return self._lines.at_line_start
         return not self._lines.in_code()
 
-    def _open(self, opening: re.Match[str]) -> None:
+    def _handle_opening(self, opening: re.Match[str]) -> None:
         self._opening, self._inside = opening[0], bool(opening["tag"] or opening["fence"])
         name = opening["function"] or opening["invoke"]
         if name:
-            self._begin(MarkupCall(name, self._typed.get(name, ())))
+            self._start_call(MarkupCallReader(name, self._typed.get(name, ())))
         else:
-            self._read = self._in_tag
+            self._reader = self._read_tag
 
-    def _begin(self, call: JsonCall | MarkupCall) -> None:
-        self._call, self._read = call, self._in_call
+    def _start_call(self, call: JsonCallReader | MarkupCallReader) -> None:
+        self._call, self._reader = call, self._read_call
 
-    def _in_tag(self) -> bool:
-        """Inside an opening tag, before its first call."""
+    def _read_tag(self) -> bool:
+        """Reads after an opening tag, before its first call."""
         head = self._held.lstrip()
         if not head:
             return False
         blanks = self._held[: len(self._held) - len(head)]
         if head[0] == "{":
-            self._take(blanks, head)
-            self._begin(JsonCall())
+            self._consume(blanks, head)
+            self._start_call(JsonCallReader())
             return True
         if head[0] == "[":
-            self._take(blanks + "[", head[1:])
+            self._consume(blanks + "[", head[1:])
             return True
-        return self._in_tag_markup(blanks, head)
+        return self._read_tag_markup(blanks, head)
 
-    def _in_tag_markup(self, blanks: str, head: str) -> bool:
+    def _read_tag_markup(self, blanks: str, head: str) -> bool:
         if fence := _INNER_FENCE.match(head):
-            self._take(blanks + fence[0], head[fence.end() :])
+            self._consume(blanks + fence[0], head[fence.end() :])
             return True
-        found = _OPEN.match(head)
-        if _INNER_CUT.match(head) or (_possible(found) and found["cut"]):
+        found = _CALL_OPENING.match(head)
+        if _PARTIAL_FENCE.match(head) or (_is_possible_opening(found) and found["cut"]):
             return False
         name = (found["function"] or found["invoke"]) if found else ""
         if found and name:
-            self._take(blanks + found[0], head[found.end() :])
-            self._begin(MarkupCall(name, self._typed.get(name, ())))
+            self._consume(blanks + found[0], head[found.end() :])
+            self._start_call(MarkupCallReader(name, self._typed.get(name, ())))
             return True
         opening, self._opening, self._inside = self._opening, "", False
-        self._show_text(opening)
-        self._read = self._text
+        self._emit_text(opening)
+        self._reader = self._read_text
         return True
 
-    def _take(self, passed: str, rest: str) -> None:
+    def _consume(self, passed: str, rest: str) -> None:
         self._opening += passed
         self._held = rest
 
-    def _in_call(self) -> bool:
+    def _read_call(self) -> bool:
         rest = self._call.feed(self._held, self._out)
         self._held = rest or ""
         if rest is None:
             return False
         if self._call.failed:
-            self._show_text(self._opening)
+            self._emit_text(self._opening)
             self._held = self._call.raw + rest
-            self._read, self._inside = self._text, False
+            self._reader, self._inside = self._read_text, False
         else:
-            self._out.append(End())
-            self._read, self._after, self._lines = self._edge, True, Lines()
+            self._out.append(PartBoundary())
+            self._reader, self._after_call, self._lines = self._read_edge, True, MarkdownTracker()
         self._opening = self._opening if self._opening.startswith("`") else ""
         return True
 
-    def _show(self, size: int) -> None:
+    def _emit_held(self, size: int) -> None:
         text, self._held = self._held[:size], self._held[size:]
-        self._show_text(text)
+        self._emit_text(text)
 
-    def _show_text(self, text: str) -> None:
+    def _emit_text(self, text: str) -> None:
         if text:
             self._lines.add(text)
-            self._out.append(Piece("text", text))
+            self._out.append(PartChunk("text", text))
 
 
-def _possible(found: re.Match[str] | None) -> TypeGuard[re.Match[str]]:
-    """An opening, or the beginning of one."""
+def _is_possible_opening(found: re.Match[str] | None) -> TypeGuard[re.Match[str]]:
+    """Whether a match is an opening, or an incomplete one at the end of the text."""
     if found is None or not found["cut"]:
         return found is not None
     cut = found["cut"].lower()
     if cut[0] == "`":
         return "tool_calls".startswith(cut.lstrip("`").strip())
-    return _begins(cut, _OPENINGS) or cut.startswith(_OPENINGS[-2:])
+    return _is_tag_prefix(cut, _OPENING_TAGS) or cut.startswith(_OPENING_TAGS[-2:])
 
 
-def _begins(cut: str, tags: Collection[str]) -> bool:
+def _is_tag_prefix(cut: str, tags: Collection[str]) -> bool:
     return any(tag.startswith(cut.lower()) for tag in tags)

@@ -1,4 +1,4 @@
-"""Tools for models that have no native tool calls: explained in the system text, called and answered in plain text."""
+"""Tool calls for models without native support: tools, calls and results are rendered as plain text."""
 
 from collections.abc import AsyncGenerator, Collection, Iterable, Iterator
 from functools import cache
@@ -9,70 +9,71 @@ import msgspec
 from msgspec.structs import replace
 
 from outrider.providers.provider import ModelClient
-from outrider.providers.stream_filters.base import SplitStage, staged
-from outrider.providers.stream_filters.text_tool_calls import TextCalls
+from outrider.providers.stream_filters.stream_filter import TextSplitFilter, filter_stream
+from outrider.providers.stream_filters.text_tool_calls import TextCallScanner
 from outrider.types.deltas import Delta
 from outrider.types.parts import FilePart, ModelPart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, Request, ToolChoice, ToolSpec
 from outrider.types.tool_state import Attachment
 
-_FORM = "text-tools"
+_PROMPT_FORM = "text-tools"
 
 
 class TextToolsClient:
-    """A client for models without native tool calls, over any client."""
+    """Wraps a client whose models have no native tool calls, and parses calls from their text."""
 
     def __init__(self, client: ModelClient) -> None:
         self.name = client.name
         self._client = client
 
-    def family(self, model: str) -> str:
-        return self._client.family(model)
+    def model_family(self, model: str) -> str:
+        return self._client.model_family(model)
 
     def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
-        deltas = self._client.stream(in_text(request))
+        deltas = self._client.stream(render_tools_as_text(request))
         if not request.tools or request.settings.tool_choice.mode == "none":
             return deltas
         typed = {tool.name: _typed_parameters(tool) for tool in request.tools}
-        return staged(deltas, SplitStage(lambda: TextCalls(typed)))
+        return filter_stream(deltas, TextSplitFilter(lambda: TextCallScanner(typed)))
 
     async def aclose(self) -> None:
         await self._client.aclose()
 
 
-def in_text(request: Request) -> Request:
-    """The request without tools: their description goes to the end of the system text, calls and results become text.
+def render_tools_as_text(request: Request) -> Request:
+    """Returns the request without tools: appends their description to the system text and renders calls and results.
 
-    The rewritten prompt grows with the original one, so that its bytes are as stable."""
-    system = "\n\n".join(filter(None, (request.system, *_section(request.tools, request.settings.tool_choice))))
+    The rewritten prompt is cached with the original one and only appends, so its encoded prefix stays stable.
+    """
+    system = "\n\n".join(filter(None, (request.system, *_tool_sections(request.tools, request.settings.tool_choice))))
     return replace(
         request,
         system=system or None,
         tools=(),
-        prompt=request.prompt.rewritten(_FORM, _message_in_text),
+        prompt=request.prompt.rewritten(_PROMPT_FORM, _render_message),
         settings=replace(request.settings, tool_choice=ToolChoice()),
     )
 
 
-def call_in_text(use: ToolUsePart) -> str:
+def render_call(use: ToolUsePart) -> str:
     call = msgspec.json.encode({"name": use.tool_name, "arguments": use.tool_input}).decode()
     return f"<tool_call>\n{call}\n</tool_call>"
 
 
-def result_in_text(result: ToolResultPart, tool: str) -> str:
+def render_result(result: ToolResultPart, tool: str) -> str:
     failed = ' error="true"' if result.is_error else ""
     return f'<tool_result name="{tool}"{failed}>\n{result.content}\n</tool_result>'
 
 
 @cache
-def _protocol() -> str:
+def _protocol_prompt() -> str:
     return Path(__file__).with_suffix(".md").read_text(encoding="utf-8").strip()
 
 
-def _section(tools: tuple[ToolSpec, ...], choice: ToolChoice) -> Iterator[str]:
+def _tool_sections(tools: tuple[ToolSpec, ...], choice: ToolChoice) -> Iterator[str]:
     if not tools:
         return
-    yield _protocol()
+    yield _protocol_prompt()
     for tool in tools:
         schema = msgspec.json.encode(tool.parameters).decode()
         yield f"## {tool.name}\n\n{tool.description.strip()}\n\nSchema of the arguments: {schema}"
@@ -92,7 +93,7 @@ def _section(tools: tuple[ToolSpec, ...], choice: ToolChoice) -> Iterator[str]:
 
 
 def _typed_parameters(tool: ToolSpec) -> Collection[str]:
-    """The parameters that are something other than text."""
+    """Returns the names of parameters whose type is not a string."""
     properties: dict[str, Any] = tool.parameters.get("properties") or {}
     return {name for name, schema in properties.items() if not _is_text(schema)}
 
@@ -109,30 +110,30 @@ def _is_text(schema: Any) -> bool:
             return True
 
 
-def _message_in_text(message: ModelMessage, before: ModelMessage | None) -> ModelMessage:
+def _render_message(message: ModelMessage, before: ModelMessage | None) -> ModelMessage:
     if not any(isinstance(part, ToolUsePart | ToolResultPart) for part in message.content):
         return message
     called = before.content if before else ()
     names = {part.tool_id: part.tool_name for part in called if isinstance(part, ToolUsePart)}
-    return ModelMessage(message.role, tuple(_joined(_parts_in_text(message.content, names))))
+    return ModelMessage(message.role, tuple(_join_texts(_render_parts(message.content, names))))
 
 
-def _parts_in_text(content: Iterable[ModelPart], names: dict[str, str]) -> Iterator[ModelPart]:
+def _render_parts(content: Iterable[ModelPart], names: dict[str, str]) -> Iterator[ModelPart]:
     for part in content:
         match part:
             case ToolUsePart():
-                yield TextPart(call_in_text(part))
+                yield TextPart(render_call(part))
             case ToolResultPart():
-                yield TextPart(result_in_text(part, names.get(part.tool_use_id, "unknown")))
-                yield from map(_file, part.attachments)
+                yield TextPart(render_result(part, names.get(part.tool_use_id, "unknown")))
+                yield from map(_to_file_part, part.attachments)
             case TextPart() | ReasoningPart() | FilePart():
                 yield part
             case _:
                 assert_never(part)
 
 
-def _joined(parts: Iterable[ModelPart]) -> Iterator[ModelPart]:
-    """Texts that follow each other are one, since some servers take a single text only."""
+def _join_texts(parts: Iterable[ModelPart]) -> Iterator[ModelPart]:
+    """Joins consecutive text parts, because some servers accept a single text only."""
     texts: list[str] = []
     for part in parts:
         if isinstance(part, TextPart):
@@ -146,6 +147,6 @@ def _joined(parts: Iterable[ModelPart]) -> Iterator[ModelPart]:
         yield TextPart("\n\n".join(texts))
 
 
-def _file(attachment: Attachment) -> FilePart:
+def _to_file_part(attachment: Attachment) -> FilePart:
     url = attachment.url or f"data:{attachment.mime_type};base64,{attachment.data}"
     return FilePart(attachment.mime_type, url, attachment.name)

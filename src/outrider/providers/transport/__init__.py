@@ -1,1 +1,1 @@
-"""How calls reach a provider and answers come back, the same for every vendor."""
+"""HTTP transport for all vendors: connections, pool, timeouts, server-sent events, retries and rate limits."""

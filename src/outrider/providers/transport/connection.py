@@ -1,4 +1,4 @@
-"""One connection: bytes out with patience, bytes in as they arrive, within a bound."""
+"""One HTTP connection: open it (TCP, proxy tunnel, TLS), write with backpressure, read into a bounded buffer."""
 
 import asyncio
 import socket
@@ -6,79 +6,78 @@ import ssl
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from outrider.errors import NetworkError
-from outrider.providers.transport import http1 as head
-from outrider.providers.transport.http1 import Address
-
-if TYPE_CHECKING:
-    pass
+from outrider.providers.transport.http1 import HttpAddress, encode_head, find_head_end, parse_head
 
 
 class RestartableTimer:
-    """Set, put off and called off as often as one likes: as long as the moment only gets later, that moves a number,
-    and the timer of the event loop stays as it is."""
+    """A timer that is cheap to restart for every received chunk.
 
-    __slots__ = ("_due", "_loop", "_ring", "_timer")
+    Moving the deadline to a later time only stores a number. The event loop's timer fires at the old deadline and then
+    reschedules itself.
+    """
+
+    __slots__ = ("_callback", "_deadline", "_loop", "_timer")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._due = 0.0
-        self._ring: Callable[[], None] | None = None
+        self._deadline = 0.0
+        self._callback: Callable[[], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def set(self, seconds: float, ring: Callable[[], None]) -> None:
-        """`ring` is called then, instead of what was set before."""
-        self._due, self._ring = self._loop.time() + seconds, ring
-        if self._timer is not None and self._due < self._timer.when():
+    def set(self, seconds: float, callback: Callable[[], None]) -> None:
+        """Calls `callback` after this many seconds; replaces the earlier deadline and callback."""
+        self._deadline, self._callback = self._loop.time() + seconds, callback
+        if self._timer is not None and self._deadline < self._timer.when():
             self._timer.cancel()
             self._timer = None
         if self._timer is None:
-            self._timer = self._loop.call_at(self._due, self._look)
+            self._timer = self._loop.call_at(self._deadline, self._on_timer)
 
-    def call_off(self) -> None:
-        """The timer, if it comes to that, finds nothing to do."""
-        self._ring = None
+    def clear(self) -> None:
+        """Removes the callback. The event loop's timer stays scheduled and then does nothing."""
+        self._callback = None
 
     def close(self) -> None:
-        self._ring = None
+        self._callback = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _look(self) -> None:
+    def _on_timer(self) -> None:
         timer, self._timer = self._timer, None
-        ring = self._ring
-        if ring is None or timer is None:
+        callback = self._callback
+        if callback is None or timer is None:
             return
-        if self._due > timer.when():  # put off meanwhile
-            self._timer = self._loop.call_at(self._due, self._look)
+        if self._deadline > timer.when():  # the deadline was moved meanwhile
+            self._timer = self._loop.call_at(self._deadline, self._on_timer)
             return
-        self._ring = None
-        ring()
+        self._callback = None
+        callback()
 
 
-BUFFER = 256 * 1024  # bytes that wait for a reader before the other side is held back
-_PIECE = 256 * 1024
+MAX_BUFFERED_BYTES = 256 * 1024  # unread bytes above which reading from the socket is paused
+_WRITE_CHUNK_BYTES = 256 * 1024
 
 
-class Connection(asyncio.Protocol):
-    """Belongs to one reader at a time. What arrived before a failure is given out before it."""
+class HttpConnection(asyncio.Protocol):
+    """A connection with one reader at a time. The reader gets all bytes received before a failure, then the failure."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._arrived: list[bytes] = []
-        self._size = 0
+        self._received: list[bytes] = []
+        self._received_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
         self._writable = asyncio.Event()
         self._writable.set()
         self._paused = False
-        self._over = False  # no more bytes will come
+        self._at_eof = False  # the peer sends no more bytes
         self._failure: Exception | None = None
-        self.lost = self._loop.create_future()
-        self.alarm = RestartableTimer(self._loop)
+        self.closed = self._loop.create_future()
+        self.timer = RestartableTimer(self._loop)
 
     @property
     def transport(self) -> asyncio.Transport:
@@ -86,35 +85,35 @@ class Connection(asyncio.Protocol):
         return self._transport
 
     @property
-    def usable(self) -> bool:
-        """Whether another call may be sent: nobody hung up, and nothing came that nobody asked for."""
-        return not (self._over or self._failure or self._arrived or self.transport.is_closing())
+    def is_reusable(self) -> bool:
+        """Whether another request may be sent: the connection is open and no unexpected bytes arrived."""
+        return not (self._at_eof or self._failure or self._received or self.transport.is_closing())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        self._arrived.append(data)
-        self._size += len(data)
-        if self._size > BUFFER and not self._paused:
+        self._received.append(data)
+        self._received_bytes += len(data)
+        if self._received_bytes > MAX_BUFFERED_BYTES and not self._paused:
             self._paused = True
             self.transport.pause_reading()
-        self._wake()
+        self._wake_reader()
 
     def eof_received(self) -> bool:
-        self._over = True
-        self._wake()
+        self._at_eof = True
+        self._wake_reader()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._over = True
+        self._at_eof = True
         if exc is not None and self._failure is None:
             self._failure = NetworkError(f"the connection broke: {exc}", type="disconnected")
-        if not self.lost.done():
-            self.lost.set_result(None)
-        self.alarm.close()
+        if not self.closed.done():
+            self.closed.set_result(None)
+        self.timer.close()
         self._writable.set()
-        self._wake()
+        self._wake_reader()
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -123,31 +122,34 @@ class Connection(asyncio.Protocol):
         self._writable.set()
 
     def fail(self, failure: Exception) -> None:
-        """The reader gets this, after what has arrived, and a writer waits no longer."""
+        """Makes `receive` raise this after the bytes already received, and unblocks a waiting `send`."""
         self._failure = self._failure or failure
         self._writable.set()
-        self._wake()
+        self._wake_reader()
 
     async def send(self, data: bytes) -> None:
-        """Returns when the rest is the system's affair. A server that hangs up may have answered already."""
-        if len(data) <= _PIECE:
+        """Writes the data and waits until the kernel buffer accepts it.
+
+        Returns early, without an error, when the server closes the connection: it may have sent a response already.
+        """
+        if len(data) <= _WRITE_CHUNK_BYTES:
             self.transport.write(data)
             return
         view = memoryview(data)
-        for start in range(0, len(view), _PIECE):
-            if self._over or self._failure:
+        for start in range(0, len(view), _WRITE_CHUNK_BYTES):
+            if self._at_eof or self._failure:
                 return
-            self.transport.write(view[start : start + _PIECE])
+            self.transport.write(view[start : start + _WRITE_CHUNK_BYTES])
             await self._writable.wait()
 
     async def receive(self) -> bytes:
-        """What has arrived; empty at the end."""
-        if not self._arrived:
-            await self._more()
-        if self._arrived:
-            data = self._arrived[0] if len(self._arrived) == 1 else b"".join(self._arrived)
-            self._arrived.clear()
-            self._size = 0
+        """Waits for data and returns all that was received; b"" at the end of the stream."""
+        if not self._received:
+            await self._wait_for_data()
+        if self._received:
+            data = self._received[0] if len(self._received) == 1 else b"".join(self._received)
+            self._received.clear()
+            self._received_bytes = 0
             if self._paused:
                 self._paused = False
                 self.transport.resume_reading()
@@ -157,145 +159,155 @@ class Connection(asyncio.Protocol):
         return b""
 
     def abort(self) -> None:
-        """At once: a polite goodbye could take the other side's time."""
-        self.alarm.close()
-        if self._transport is not None and not self.lost.done():
+        """Closes the socket immediately; a TLS shutdown would wait for the peer."""
+        self.timer.close()
+        if self._transport is not None and not self.closed.done():
             self._transport.abort()
 
-    def take(self, transport: asyncio.Transport) -> None:
-        """Go on over another transport: the same connection, now encrypted."""
+    def set_transport(self, transport: asyncio.Transport) -> None:
+        """Replaces the transport after `start_tls`, which encrypts the same socket."""
         self._transport = transport
 
-    async def _more(self) -> None:
-        while not (self._arrived or self._over or self._failure):
+    async def _wait_for_data(self) -> None:
+        while not (self._received or self._at_eof or self._failure):
             self._waiter = self._loop.create_future()
             try:
                 await self._waiter
             finally:
                 self._waiter = None
 
-    def _wake(self) -> None:
+    def _wake_reader(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
 
-async def let_go(connections: list[Connection]) -> None:
-    """Abort connections and wait until the event loop has forgotten them."""
+async def close_connections(connections: list[HttpConnection]) -> None:
+    """Aborts the connections and waits up to one second until the event loop has closed them."""
     for connection in connections:
         connection.abort()
     if connections:
         with suppress(TimeoutError):
             async with asyncio.timeout(1):
-                await asyncio.wait([connection.lost for connection in connections])
+                await asyncio.wait([connection.closed for connection in connections])
 
 
-EYEBALLS = 0.25  # seconds before the next of several addresses is tried as well
-_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+HAPPY_EYEBALLS_SECONDS = 0.25  # RFC 8305: start the next address in parallel after this delay
+_KEEPALIVE_OPTIONS = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
 
-async def dial(place: Address, proxy: Address | None, security: "Callable[[], ssl.SSLContext]") -> Connection:
-    """A connection that is ready for a call to the place. Raises NetworkError that says what is wrong."""
-    connection = await _connect(proxy or place, security)
+async def open_connection(
+    address: HttpAddress, proxy: HttpAddress | None, create_ssl_context: "Callable[[], ssl.SSLContext]"
+) -> HttpConnection:
+    """Opens a connection to the address, through the proxy if one is given. Raises NetworkError with the cause."""
+    connection = await _connect_socket(proxy or address, create_ssl_context)
     try:
-        if proxy is not None and place.secure:
-            await _tunnel(connection, place, proxy)
-            await _encrypt(connection, place, security())
+        if proxy is not None and address.is_secure:
+            await _open_tunnel(connection, address, proxy)
+            await _start_tls(connection, address, create_ssl_context())
     except BaseException:
         connection.abort()
         raise
     return connection
 
 
-async def _connect(place: Address, security: "Callable[[], ssl.SSLContext]") -> Connection:
+async def _connect_socket(address: HttpAddress, create_ssl_context: "Callable[[], ssl.SSLContext]") -> HttpConnection:
     loop = asyncio.get_running_loop()
     try:
         _, connection = await loop.create_connection(
-            Connection,
-            place.host,
-            place.port,
-            ssl=security() if place.secure else None,
-            server_hostname=place.host if place.secure else None,
-            happy_eyeballs_delay=_eyeballs(loop),
+            HttpConnection,
+            address.host,
+            address.port,
+            ssl=create_ssl_context() if address.is_secure else None,
+            server_hostname=address.host if address.is_secure else None,
+            happy_eyeballs_delay=_happy_eyeballs_delay(loop),
         )
     except ssl.SSLCertVerificationError as error:
-        raise untrusted(place, error) from None
+        raise certificate_error(address, error) from None
     except ssl.SSLError as error:
         raise NetworkError(
-            f"no secure connection to {place.authority_with_port}: {_said(error)}", type="connect"
+            f"no secure connection to {address.authority_with_port}: {_error_text(error)}", type="connect"
         ) from None
     except socket.gaierror:
-        raise NetworkError(f"the host {place.host} is not known", type="connect") from None
+        raise NetworkError(f"the host name {address.host} cannot be resolved", type="connect") from None
     except OSError as error:
-        raise NetworkError(f"no connection to {place.authority_with_port}: {_said(error)}", type="connect") from None
-    _notice_silence(connection)
+        raise NetworkError(
+            f"no connection to {address.authority_with_port}: {_error_text(error)}", type="connect"
+        ) from None
+    _enable_keepalive(connection)
     return connection
 
 
-def _eyeballs(loop: asyncio.AbstractEventLoop) -> float | None:
-    """None where the addresses can only be tried one after the other: with eager tasks, which terminal applications
-    use, the race fails before Python 3.12.8 and in 3.13.0 (python/cpython#124309)."""
+def _happy_eyeballs_delay(loop: asyncio.AbstractEventLoop) -> float | None:
+    """Returns None where addresses must be tried one after the other.
+
+    With eager tasks, which terminal applications use, happy eyeballs fails before Python 3.12.8 and in 3.13.0
+    (python/cpython#124309).
+    """
     races = sys.version_info >= (3, 13, 1) or (3, 12, 8) <= sys.version_info < (3, 13)
-    return EYEBALLS if races or loop.get_task_factory() is None else None
+    return HAPPY_EYEBALLS_SECONDS if races or loop.get_task_factory() is None else None
 
 
-async def _tunnel(connection: Connection, place: Address, proxy: Address) -> None:
-    named = {"host": place.authority_with_port}
+async def _open_tunnel(connection: HttpConnection, address: HttpAddress, proxy: HttpAddress) -> None:
+    headers = {"host": address.authority_with_port}
     if proxy.credentials:
-        named["proxy-authorization"] = proxy.credentials
-    await connection.send(head.written("CONNECT", place.authority_with_port, named))
+        headers["proxy-authorization"] = proxy.credentials
+    await connection.send(encode_head("CONNECT", address.authority_with_port, headers))
     data = bytearray()
-    while (end := head.end_of(data)) < 0:
-        piece = await connection.receive()
-        if not piece:
-            raise NetworkError("the proxy closed the connection without an answer", type="connect")
-        data += piece
-    answer = head.read(bytes(data[:end]))
-    if answer.status // 100 != 2:
-        raise NetworkError(f"the proxy {proxy.authority} refuses the connection ({answer.status})", type="connect")
+    while (end := find_head_end(data)) < 0:
+        chunk = await connection.receive()
+        if not chunk:
+            raise NetworkError("the proxy closed the connection without a response", type="connect")
+        data += chunk
+    response = parse_head(bytes(data[:end]))
+    if response.status // 100 != 2:
+        raise NetworkError(
+            f"the proxy {proxy.authority} rejected the CONNECT request with status {response.status}", type="connect"
+        )
 
 
-async def _encrypt(connection: Connection, place: Address, context: ssl.SSLContext) -> None:
+async def _start_tls(connection: HttpConnection, address: HttpAddress, context: ssl.SSLContext) -> None:
     loop = asyncio.get_running_loop()
     try:
-        secured = await loop.start_tls(connection.transport, connection, context, server_hostname=place.host)
+        secured = await loop.start_tls(connection.transport, connection, context, server_hostname=address.host)
     except ssl.SSLCertVerificationError as error:
-        raise untrusted(place, error) from None
+        raise certificate_error(address, error) from None
     except OSError as error:
         raise NetworkError(
-            f"no secure connection to {place.authority_with_port}: {_said(error)}", type="connect"
+            f"no secure connection to {address.authority_with_port}: {_error_text(error)}", type="connect"
         ) from None
     if secured is None:
-        raise NetworkError(f"no secure connection to {place.authority_with_port}: it was closed", type="connect")
-    connection.take(secured)
+        raise NetworkError(f"no secure connection to {address.authority_with_port}: it was closed", type="connect")
+    connection.set_transport(secured)
 
 
-def default_security() -> ssl.SSLContext:
-    """The system's certificates, or those that SSL_CERT_FILE names."""
+def default_ssl_context() -> ssl.SSLContext:
+    """Returns a TLS context that trusts the system's certificates, or those of SSL_CERT_FILE."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
 
 
-def untrusted(place: Address, error: ssl.SSLCertVerificationError) -> NetworkError:
+def certificate_error(address: HttpAddress, error: ssl.SSLCertVerificationError) -> NetworkError:
     failure = NetworkError(
-        f"the certificate of {place.authority_with_port} is not trusted ({error.verify_message or _said(error)}). "
-        "Where a company proxy reads the traffic, point SSL_CERT_FILE to its certificate",
+        f"the certificate of {address.authority_with_port} is not trusted "
+        f"({error.verify_message or _error_text(error)}). "
+        "If a company proxy inspects the traffic, set SSL_CERT_FILE to the path of its certificate",
         type="certificate",
     )
-    failure.retryable = False  # it will not be trusted the next time either
+    failure.retryable = False  # a second attempt meets the same certificate
     return failure
 
 
-def _notice_silence(connection: Connection) -> None:
-    """Notices within about a minute that the other side is gone, where the system allows to ask for it."""
+def _enable_keepalive(connection: HttpConnection) -> None:
+    """Enables TCP keep-alive, so that a vanished peer is detected within about a minute."""
     plug = connection.transport.get_extra_info("socket")
     if plug is None:
         return
     plug.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _ALIVE:
+    for option, value in _KEEPALIVE_OPTIONS:
         if hasattr(socket, option):
             plug.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-def _said(error: OSError) -> str:
+def _error_text(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__

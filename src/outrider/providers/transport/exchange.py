@@ -1,112 +1,123 @@
-"""One attempt at an answer: a call is sent, and what comes back is read into deltas, in whatever shape it comes."""
+"""One HTTP exchange: send a request and decode the response, a stream or a single JSON body, into deltas."""
 
 import msgspec
 
 from outrider.errors import InvalidRequestError, MalformedAnswerError, NetworkError, ProviderError
-from outrider.providers.provider import HttpCall, Wire
-from outrider.providers.response_json import values_in
-from outrider.providers.transport.sse import EventReader
-from outrider.providers.transport.transport import HttpAnswer, Transport
+from outrider.providers.provider import HttpRequest, WireFormat
+from outrider.providers.response_json import find_json_objects
+from outrider.providers.transport.sse import ServerEventReader
+from outrider.providers.transport.transport import HttpResponse, HttpTransport
 from outrider.types.deltas import Delta, Finish
 from outrider.types.request import Request
 
-_ERROR_BYTES = 256 * 1024
-_ANSWER_BYTES = 256 * 1024 * 1024
-_ERROR_SECONDS = 10.0
-# After the end mark the body's own end is awaited a moment, so that the connection can be used again.
-_GOODBYE_SECONDS = 0.25
-_BLANK = b" \t\r\n\xef\xbb\xbf"
-_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
+_MAX_ERROR_BYTES = 256 * 1024
+_MAX_ANSWER_BYTES = 256 * 1024 * 1024
+_ERROR_BODY_SECONDS = 10.0
+# After the end mark, wait briefly for the end of the HTTP body: only then can the connection be reused.
+_BODY_END_SECONDS = 0.25
+_WHITESPACE = b" \t\r\n\xef\xbb\xbf"
+_EVENT_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
 
-class Exchange:
-    """`read` gives what has arrived; None is the good end. What arrived before a failure is given out before it."""
+class HttpExchange:
+    """Sends one request and decodes its response.
 
-    def __init__(self, wire: Wire, request: Request) -> None:
+    `read` returns the next deltas, or None at the regular end. Deltas received before a failure are returned first; the
+    next `read` raises the failure.
+    """
+
+    def __init__(self, wire: WireFormat, request: Request) -> None:
         self._wire = wire
-        self._decoder = wire.decoder(request)
-        self._events = EventReader()
-        self._answer: HttpAnswer | None = None
+        self._decoder = wire.create_decoder(request)
+        self._events = ServerEventReader()
+        self._response: HttpResponse | None = None
         self._failure: ProviderError | None = None
-        self._head: bytes | None = b""  # the beginning, until it tells what kind of answer this is
-        self._bytes = 0
-        self._settled = False
+        self._prefix: bytes | None = b""  # buffered until the format of the body is known, then None
+        self._received_bytes = 0
+        self._expects_end = False
         self._finished = False
         self._ended = False
 
-    async def open(self, transport: Transport, call: HttpCall) -> None:
-        """Raises what the provider refuses with."""
-        self._answer = answer = await transport.send(call)
-        if answer.status >= 400:
-            answer.hurry(_ERROR_SECONDS)
-            raise self._wire.error(answer.status, answer.headers, await _error_body(answer))
-        if answer.status >= 300:
-            raise _redirected(answer)
+    async def open(self, transport: HttpTransport, request: HttpRequest) -> None:
+        """Sends the request. Raises ProviderError for an error status or a redirect."""
+        self._response = response = await transport.send(request)
+        if response.status >= 400:
+            response.limit_remaining(_ERROR_BODY_SECONDS)
+            raise self._wire.decode_error(response.status, response.headers, await _read_error_body(response))
+        if response.status >= 300:
+            raise _redirect_error(response)
 
     async def read(self) -> list[Delta] | None:
         if self._failure is not None:
             raise self._failure
-        if self._ended or self._answer is None:
+        if self._ended or self._response is None:
             return None
         try:
-            chunk = await self._answer.read()
+            chunk = await self._response.read()
         except NetworkError as broken:
-            return self._end(broken)
+            return self._end_stream(broken)
         if not chunk:
-            return self._end(None)
-        self._count(chunk)
-        if self._head is not None:
-            return await self._begin(self._answer, self._head + chunk)
-        return self._feed(chunk)
+            return self._end_stream(None)
+        self._count_bytes(chunk)
+        if self._prefix is not None:
+            return await self._detect_format(self._response, self._prefix + chunk)
+        return self._feed_chunk(chunk)
 
     def close(self) -> None:
-        if self._answer is not None:
-            self._answer.close()
+        if self._response is not None:
+            self._response.close()
 
-    async def _begin(self, answer: HttpAnswer, head: bytes) -> list[Delta]:
-        """No event begins with a brace, a bracket or a tag, whatever the content type claims."""
-        self._head = head = head.lstrip(_BLANK)
-        first = head[:1]
+    async def _detect_format(self, response: HttpResponse, prefix: bytes) -> list[Delta]:
+        """Decides by the first byte whether the body is an event stream, one JSON value or an HTML page.
+
+        The content type is not reliable: gateways send JSON and streams with wrong types.
+        """
+        self._prefix = prefix = prefix.lstrip(_WHITESPACE)
+        first = prefix[:1]
         if first and first in b"{[":
-            return await self._whole(answer)
-        if first == b"<" or (first and "html" in answer.headers.get("content-type", "") and not _is_field(head)):
-            raise _doomed("a web page came instead of an answer; is the address right?", "unexpected_content")
+            return await self._read_body(response)
+        if first == b"<" or (
+            first and "html" in response.headers.get("content-type", "") and not _is_event_field(prefix)
+        ):
+            raise _permanent_error(
+                "the server sent a web page instead of an answer; check base_url", "unexpected_content"
+            )
         if not first:
             return []
-        self._head = None
-        return self._feed(head)
+        self._prefix = None
+        return self._feed_chunk(prefix)
 
-    async def _whole(self, answer: HttpAnswer) -> list[Delta]:
-        pieces = [self._head or b""]
-        while chunk := await answer.read():
-            self._count(chunk)
-            pieces.append(chunk)
-        self._head = None
+    async def _read_body(self, response: HttpResponse) -> list[Delta]:
+        chunks = [self._prefix or b""]
+        while chunk := await response.read():
+            self._count_bytes(chunk)
+            chunks.append(chunk)
+        self._prefix = None
         self._ended = True
-        answer.progress()
+        response.mark_progress()
         deltas: list[Delta] = []
         try:
-            self._feed_whole(b"".join(pieces), deltas)
+            self._decode_body(b"".join(chunks), deltas)
         except Exception as error:  # noqa: BLE001 - see _fail
-            self._fail(error)
-        return self._given(deltas)
+            self._record_failure(error)
+        return self._return_deltas(deltas)
 
-    def _feed_whole(self, body: bytes, deltas: list[Delta]) -> None:
+    def _decode_body(self, body: bytes, deltas: list[Delta]) -> None:
         try:
-            deltas.extend(self._decoder.whole(body))
+            deltas.extend(self._decoder.decode_body(body))
             return
         except MalformedAnswerError:
-            values = values_in(body)
+            values = find_json_objects(body)
             if not values or values == [body.strip()]:
                 raise
-        if len(values) == 1:  # something stood before or after it
-            deltas.extend(self._decoder.whole(values[0]))
+        if len(values) == 1:  # other text surrounds the JSON object
+            deltas.extend(self._decoder.decode_body(values[0]))
             return
-        for value in values:  # a stream whose events are bare JSON
+        for value in values:  # a stream of bare JSON objects without event fields
             deltas.extend(self._decoder.feed("", value))
         deltas.extend(self._decoder.close())
 
-    def _feed(self, chunk: bytes) -> list[Delta]:
+    def _feed_chunk(self, chunk: bytes) -> list[Delta]:
         deltas: list[Delta] = []
         feed = self._decoder.feed
         try:
@@ -114,100 +125,103 @@ class Exchange:
                 try:
                     deltas.extend(feed(name, data))
                 except MalformedAnswerError:
-                    self._feed_each(name, data, deltas)
+                    self._feed_joined_events(name, data, deltas)
                 if deltas and type(deltas[-1]) is Finish:
-                    self._finish()
+                    self._mark_finished()
         except Exception as error:  # noqa: BLE001 - see _fail
-            self._fail(error)
-        if self._decoder.closable and not self._settled:
-            self._settle()
-        return self._given(deltas)
+            self._record_failure(error)
+        if self._decoder.is_complete and not self._expects_end:
+            self._expect_end()
+        return self._return_deltas(deltas)
 
-    def _feed_each(self, name: str, data: bytes, deltas: list[Delta]) -> None:
-        """Perhaps several events in the place of one, as without the blank lines between them."""
-        values = values_in(data)
+    def _feed_joined_events(self, name: str, data: bytes, deltas: list[Delta]) -> None:
+        """Decodes data that may hold several JSON events, as gateways send that omit the blank lines between them."""
+        values = find_json_objects(data)
         for value in values if len(values) > 1 else [data]:
             deltas.extend(self._decoder.feed(name, value))
 
-    def _end(self, broken: NetworkError | None) -> list[Delta]:
-        """The body is over. An answer that is whole all the same does not care how its connection ended."""
+    def _end_stream(self, broken: NetworkError | None) -> list[Delta]:
+        """Ends the decoder. A broken connection is an error only if the answer is not complete."""
         self._ended = True
         deltas: list[Delta] = []
         try:
             for name, data in self._events.close():
-                self._feed_each(name, data, deltas)
+                self._feed_joined_events(name, data, deltas)
             deltas.extend(self._decoder.close())
         except Exception as error:  # noqa: BLE001 - see _fail
-            self._fail(broken or error)
-        return self._given(deltas)
+            self._record_failure(broken or error)
+        return self._return_deltas(deltas)
 
-    def _settle(self) -> None:
-        self._settled = True
-        if self._answer is not None:
-            self._answer.settle()
+    def _expect_end(self) -> None:
+        self._expects_end = True
+        if self._response is not None:
+            self._response.expect_end()
 
-    def _finish(self) -> None:
-        if not self._finished and self._answer is not None:
+    def _mark_finished(self) -> None:
+        if not self._finished and self._response is not None:
             self._finished = True
-            self._answer.hurry(_GOODBYE_SECONDS)
+            self._response.limit_remaining(_BODY_END_SECONDS)
 
-    def _fail(self, error: Exception) -> None:
-        """After the end mark nothing can go wrong any more. What a damaged answer does to a decoder that did not
-        expect it is the answer's fault, and must not end more than this exchange."""
+    def _record_failure(self, error: Exception) -> None:
+        """Stores the error for the next `read`; ignores it after the end mark.
+
+        Decoders may raise any exception for malformed input. It becomes a ProviderError, so that it fails only this
+        exchange.
+        """
         if self._finished:
             self._ended = True
         elif isinstance(error, ProviderError):
             self._failure = error
         else:
-            self._failure = _unreadable(error)
+            self._failure = _decoding_error(error)
 
-    def _given(self, deltas: list[Delta]) -> list[Delta]:
-        if deltas and self._answer is not None:
-            self._answer.progress()
+    def _return_deltas(self, deltas: list[Delta]) -> list[Delta]:
+        if deltas and self._response is not None:
+            self._response.mark_progress()
         elif self._failure is not None:
             raise self._failure
         return deltas
 
-    def _count(self, chunk: bytes) -> None:
-        self._bytes += len(chunk)
-        if self._bytes > _ANSWER_BYTES:
-            raise _doomed(f"the answer is larger than {_ANSWER_BYTES} bytes", "answer_too_large")
+    def _count_bytes(self, chunk: bytes) -> None:
+        self._received_bytes += len(chunk)
+        if self._received_bytes > _MAX_ANSWER_BYTES:
+            raise _permanent_error(f"the response is larger than {_MAX_ANSWER_BYTES} bytes", "answer_too_large")
 
 
-def _is_field(head: bytes) -> bool:
-    """Whether it may be the beginning of an event."""
-    return head.startswith(_FIELDS) or any(field.startswith(head) for field in _FIELDS)
+def _is_event_field(prefix: bytes) -> bool:
+    """Whether the bytes start with an event field name, or with a prefix of one."""
+    return prefix.startswith(_EVENT_FIELDS) or any(field.startswith(prefix) for field in _EVENT_FIELDS)
 
 
-async def _error_body(answer: HttpAnswer) -> bytes:
-    """As much of it as says what is wrong; the status counts even if the rest never arrives."""
+async def _read_error_body(response: HttpResponse) -> bytes:
+    """Reads the start of an error body. A broken connection is ignored, because the status is enough for an error."""
     body = bytearray()
     try:
-        while len(body) < _ERROR_BYTES and (chunk := await answer.read()):
+        while len(body) < _MAX_ERROR_BYTES and (chunk := await response.read()):
             body += chunk
     except NetworkError:
         pass
-    return bytes(body[:_ERROR_BYTES])
+    return bytes(body[:_MAX_ERROR_BYTES])
 
 
-def _redirected(answer: HttpAnswer) -> ProviderError:
-    target = answer.headers.get("location", "another address")
+def _redirect_error(response: HttpResponse) -> ProviderError:
+    target = response.headers.get("location", "another address")
     return InvalidRequestError(
-        f"the provider redirects to {target}; keys are not sent elsewhere, so set the base_url to the right address",
-        status=answer.status,
+        f"the provider redirects to {target}; API keys are not sent to another address, so set base_url to it",
+        status=response.status,
         type="redirect",
     )
 
 
-def _unreadable(error: Exception) -> MalformedAnswerError:
-    """Damaged bytes may arrive whole the next time; an answer of an unexpected shape will come again."""
+def _decoding_error(error: Exception) -> MalformedAnswerError:
+    """Wraps a decoder's exception. Invalid JSON may be a transfer error and is retryable; other errors are not."""
     failure = MalformedAnswerError(f"the answer cannot be read: {error!r}", type="malformed")
     failure.retryable = type(error) is msgspec.DecodeError
     failure.__cause__ = error
     return failure
 
 
-def _doomed(message: str, type: str) -> MalformedAnswerError:
+def _permanent_error(message: str, type: str) -> MalformedAnswerError:
     error = MalformedAnswerError(message, type=type)
     error.retryable = False
     return error

@@ -1,4 +1,4 @@
-"""One POST over HTTP: sent within limits, read as its bytes arrive, cut when it goes silent."""
+"""The HTTP/1.1 client: a connection pool, one request per call, and timeouts on every response."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -6,262 +6,294 @@ from functools import cache, lru_cache
 from time import monotonic
 
 from outrider.errors import NetworkError, StalledStreamError
-from outrider.providers.provider import HttpCall
-from outrider.providers.transport import http1 as head
-from outrider.providers.transport.connection import Connection, default_security, dial, let_go
-from outrider.providers.transport.http1 import Body, Head, RequestTarget, Route, body_of
-from outrider.providers.transport.transport import HttpAnswer, Timeouts
+from outrider.providers.provider import HttpRequest
+from outrider.providers.transport.connection import (
+    HttpConnection,
+    close_connections,
+    default_ssl_context,
+    open_connection,
+)
+from outrider.providers.transport.http1 import (
+    BodyReader,
+    PoolKey,
+    RequestTarget,
+    ResponseHead,
+    create_body_reader,
+    find_head_end,
+    load_parser,
+    parse_head,
+)
+from outrider.providers.transport.transport import HttpResponse, HttpTimeouts
 
-_SOON = 0.01
+_MIN_RECHECK_SECONDS = 0.01
 
 
-class Watchdog:
-    """Looks after one answer by the alarm of its connection: a byte that arrives only moves a number."""
+class ResponseWatchdog:
+    """Enforces the timeouts of one response with the timer of its connection; a received chunk only moves numbers."""
 
-    __slots__ = ("_connection", "_idle", "_most", "_next_idle", "_quiet", "_timeouts", "_total", "_waiting")
+    __slots__ = ("_connection", "_idle", "_max_total", "_next_idle", "_quiet", "_timeouts", "_total", "_waiting_since")
 
-    def __init__(self, timeouts: Timeouts, connection: Connection) -> None:
+    def __init__(self, timeouts: HttpTimeouts, connection: HttpConnection) -> None:
         self._timeouts = timeouts
-        self._connection: Connection | None = connection  # until the answer is over: then others may use it
+        self._connection: HttpConnection | None = connection  # None after the response, when another request may use it
         self._idle = timeouts.first_byte
         self._next_idle = timeouts.idle
-        self._most = timeouts.total
+        self._max_total = timeouts.total
         self._total = 0.0
-        self._quiet = 0.0  # seconds waited since the answer last made progress
-        self._waiting = 0.0  # since when the reader waits; 0 while it does not
-        connection.alarm.set(self._shortest(), self._look)
+        self._quiet = 0.0  # seconds waited since the last delta
+        self._waiting_since = 0.0  # start of the current read; 0 while the reader does not wait
+        connection.timer.set(self._shortest_limit(), self._check_limits)
 
-    def wait(self) -> None:
-        self._waiting = monotonic()
+    def start_wait(self) -> None:
+        self._waiting_since = monotonic()
 
-    def progress(self) -> None:
+    def mark_progress(self) -> None:
         self._quiet = 0.0
 
-    def heard(self) -> None:
-        waited = monotonic() - self._waiting
-        self._waiting = 0.0
+    def end_wait(self) -> None:
+        waited = monotonic() - self._waiting_since
+        self._waiting_since = 0.0
         self._quiet += waited
         self._total += waited
         self._idle = self._next_idle
 
-    def settle(self) -> None:
+    def expect_end(self) -> None:
         self._idle = self._next_idle = min(self._next_idle, self._timeouts.closing)
-        self._look()
+        self._check_limits()
 
-    def hurry(self, seconds: float) -> None:
-        self._most = min(self._most, self._total + seconds)
-        self._look()
+    def limit_remaining(self, seconds: float) -> None:
+        self._max_total = min(self._max_total, self._total + seconds)
+        self._check_limits()
 
     def stop(self) -> None:
         if self._connection is not None:
-            self._connection.alarm.call_off()
+            self._connection.timer.clear()
             self._connection = None
 
-    def _shortest(self) -> float:
-        return min(self._idle, self._next_idle, self._timeouts.quiet, self._most - self._total)
+    def _shortest_limit(self) -> float:
+        return min(self._idle, self._next_idle, self._timeouts.quiet, self._max_total - self._total)
 
-    def _look(self) -> None:
+    def _check_limits(self) -> None:
         if self._connection is None:
             return
-        left, problem = self._left() if self._waiting else (max(self._shortest(), _SOON), "")
+        left, problem = (
+            self._time_left() if self._waiting_since else (max(self._shortest_limit(), _MIN_RECHECK_SECONDS), "")
+        )
         if left > 0:
-            self._connection.alarm.set(left, self._look)
+            self._connection.timer.set(left, self._check_limits)
         else:
             self._connection.fail(StalledStreamError(problem, type="stalled"))
 
-    def _left(self) -> tuple[float, str]:
-        """Seconds until the first limit is reached, and what is to be said then."""
-        waited = monotonic() - self._waiting
-        quiet, most = self._timeouts.quiet, self._most
+    def _time_left(self) -> tuple[float, str]:
+        """Returns the seconds until the first timeout, and its error message."""
+        waited = monotonic() - self._waiting_since
+        quiet, most = self._timeouts.quiet, self._max_total
         return min(
             (self._idle - waited, f"the provider sent nothing for {self._idle:g} s"),
-            (quiet - self._quiet - waited, f"the provider sent nothing of an answer for {quiet:g} s"),
-            (most - self._total - waited, f"the answer was not whole after {most:g} s"),
+            (quiet - self._quiet - waited, f"the provider sent only keep-alives for {quiet:g} s"),
+            (most - self._total - waited, f"the answer was not complete after {most:g} s"),
         )
 
 
 _IDLE_CONNECTION_SECONDS = 60.0
-_WAYS = 64  # a conversation calls one address again and again
+_MAX_CACHED_TARGETS = 64  # a conversation sends all requests to one URL
 
-ProxyChoice = Callable[[str], str | None]
-"""The proxy for an address, or None for the direct way."""
+ProxySelector = Callable[[str], str | None]
+"""Returns the proxy URL for a request URL, or None for a direct connection."""
 
 
 class HttpClient:
-    """Connections to one provider, opened by the first call. Redirects are not followed: a key stays home."""
+    """Sends requests to one provider over pooled connections.
 
-    def __init__(self, timeouts: Timeouts | None = None, *, proxy: ProxyChoice | None = None) -> None:
-        self.timeouts = timeouts or Timeouts()
+    It does not follow redirects, because the API key must not reach another host. `proxy` selects the proxy per URL.
+    """
+
+    def __init__(self, timeouts: HttpTimeouts | None = None, *, proxy: ProxySelector | None = None) -> None:
+        self.timeouts = timeouts or HttpTimeouts()
         self._proxy = proxy or _no_proxy
-        self._way = lru_cache(maxsize=_WAYS)(self._found)
-        self._security = cache(default_security)
-        self._idle: dict[Route, list[tuple[float, Connection]]] = {}
-        self._busy: set[Connection] = set()
+        self._get_target = lru_cache(maxsize=_MAX_CACHED_TARGETS)(self._create_target)
+        self._create_ssl_context = cache(default_ssl_context)
+        self._idle: dict[PoolKey, list[tuple[float, HttpConnection]]] = {}
+        self._busy: set[HttpConnection] = set()
 
-    async def send(self, call: HttpCall) -> HttpAnswer:
-        way = self._way(call.url)
-        request = way.request(call)
-        connection = self._reused(way.route) or await self._dialled(way)
+    async def send(self, request: HttpRequest) -> HttpResponse:
+        target = self._get_target(request.url)
+        encoded = target.encode_request(request)
+        connection = self._take_idle(target.pool_key) or await self._open_connection(target)
         self._busy.add(connection)
         try:
-            connection.alarm.set(self.timeouts.first_byte, lambda: connection.fail(self._late()))
-            await connection.send(request)
-            answered, rest = await _head_of(connection)
-            body = body_of(answered)
+            connection.timer.set(self.timeouts.first_byte, lambda: connection.fail(self._first_byte_timeout()))
+            await connection.send(encoded)
+            load_parser()  # import it while the provider prepares the response
+            head, first = await _read_head(connection)
+            body = create_body_reader(head)
         except BaseException:
-            self.drop(connection)
+            self.drop_connection(connection)
             raise
-        return _Answer(self, way.route, connection, answered, body, rest)
+        return _SocketResponse(self, target.pool_key, connection, head, body, first)
 
     async def aclose(self) -> None:
         connections = [connection for idle in self._idle.values() for _, connection in idle] + list(self._busy)
         self._idle.clear()
         self._busy.clear()
-        await let_go(connections)
+        await close_connections(connections)
 
-    def _found(self, url: str) -> RequestTarget:
+    def _create_target(self, url: str) -> RequestTarget:
         return RequestTarget(url, self._proxy(url))
 
-    def _late(self) -> StalledStreamError:
+    def _first_byte_timeout(self) -> StalledStreamError:
         limit = self.timeouts.first_byte
-        return StalledStreamError(f"the provider did not begin to answer within {limit:g} s", type="stalled")
+        return StalledStreamError(f"the provider sent no response within {limit:g} s", type="stalled")
 
-    async def _dialled(self, way: RequestTarget) -> Connection:
+    async def _open_connection(self, target: RequestTarget) -> HttpConnection:
         try:
             async with asyncio.timeout(self.timeouts.connect):
-                return await dial(way.place, way.proxy, self._security)
+                return await open_connection(target.address, target.proxy, self._create_ssl_context)
         except TimeoutError:
-            raise NetworkError("the provider did not accept a connection in time", type="connect") from None
+            limit = self.timeouts.connect
+            raise NetworkError(f"no connection to the provider within {limit:g} s", type="connect") from None
 
-    def _reused(self, route: Route) -> Connection | None:
-        """The connection that was used last: the likeliest to be still open."""
-        idle = self._idle.get(route, [])
+    def _take_idle(self, pool_key: PoolKey) -> HttpConnection | None:
+        """Takes the most recently used idle connection, which is the most likely one to be still open."""
+        idle = self._idle.get(pool_key, [])
         while idle:
             since, connection = idle.pop()
-            if connection.usable and monotonic() - since < _IDLE_CONNECTION_SECONDS:
+            if connection.is_reusable and monotonic() - since < _IDLE_CONNECTION_SECONDS:
                 return connection
             connection.abort()
         return None
 
-    def give_back(self, route: Route, connection: Connection) -> None:
-        """For the next call; a client that was closed meanwhile takes none."""
+    def release_connection(self, pool_key: PoolKey, connection: HttpConnection) -> None:
+        """Returns a connection to the pool, unless the client was closed meanwhile."""
         if connection in self._busy:
             self._busy.discard(connection)
-            self._idle.setdefault(route, []).append((monotonic(), connection))
+            self._idle.setdefault(pool_key, []).append((monotonic(), connection))
 
-    def drop(self, connection: Connection) -> None:
+    def drop_connection(self, connection: HttpConnection) -> None:
         self._busy.discard(connection)
         connection.abort()
 
 
-class _Answer:
+class _SocketResponse:
     __slots__ = (
         "_body",
         "_client",
         "_connection",
         "_failure",
         "_first",
+        "_pool_key",
         "_reuse",
-        "_route",
         "_watchdog",
         "headers",
         "status",
     )
 
     def __init__(
-        self, client: HttpClient, route: Route, connection: Connection, answered: Head, body: Body, first: bytes
+        self,
+        client: HttpClient,
+        pool_key: PoolKey,
+        connection: HttpConnection,
+        head: ResponseHead,
+        body: BodyReader,
+        first: bytes,
     ) -> None:
-        self.status = answered.status
-        self.headers: Mapping[str, str] = answered.headers
+        self.status = head.status
+        self.headers: Mapping[str, str] = head.headers
         self._client = client
-        self._route = route
-        self._connection: Connection | None = connection
+        self._pool_key = pool_key
+        self._connection: HttpConnection | None = connection
         self._body = body
-        self._reuse = answered.stays_open
+        self._reuse = head.keeps_alive
         self._first = first
         self._failure: Exception | None = None
-        self._watchdog = Watchdog(client.timeouts, connection)
+        self._watchdog = ResponseWatchdog(client.timeouts, connection)
         if body.ended:
-            self._end()
+            self._end_body()
 
     async def read(self) -> bytes:
         while self._connection is not None:
-            piece = await self._piece(self._connection)
-            if piece:
-                return piece
+            chunk = await self._read_chunk(self._connection)
+            if chunk:
+                return chunk
         if self._failure is not None:
             raise self._failure
         return b""
 
-    def progress(self) -> None:
-        self._watchdog.progress()
+    def mark_progress(self) -> None:
+        self._watchdog.mark_progress()
 
-    def settle(self) -> None:
-        self._watchdog.settle()
+    def expect_end(self) -> None:
+        self._watchdog.expect_end()
 
-    def hurry(self, seconds: float) -> None:
-        self._watchdog.hurry(seconds)
+    def limit_remaining(self, seconds: float) -> None:
+        self._watchdog.limit_remaining(seconds)
 
     def close(self) -> None:
         self._watchdog.stop()
         connection, self._connection = self._connection, None
         if connection is not None:
-            self._client.drop(connection)
+            self._client.drop_connection(connection)
 
-    async def _piece(self, connection: Connection) -> bytes:
-        """Some of the body, perhaps nothing yet; at its end the connection is given back."""
+    async def _read_chunk(self, connection: HttpConnection) -> bytes:
+        """Returns decoded body bytes, perhaps b"" although the body continues; releases the connection at its end."""
         try:
-            data = self._first or await self._received(connection)
+            data = self._first or await self._receive(connection)
             self._first = b""
-            piece = self._body.feed(data) if data else b""
+            chunk = self._body.feed(data) if data else b""
         except NetworkError as broken:
-            return self._broken(broken)
+            return self._fail(broken)
         if not data or self._body.ended:
-            self._end(hung_up=not data)
-        return piece
+            self._end_body(disconnected=not data)
+        return chunk
 
-    def _broken(self, failure: NetworkError) -> bytes:
-        """Told after all that arrived before it."""
+    def _fail(self, failure: NetworkError) -> bytes:
+        """Stores the failure; `read` raises it after all body bytes received before it."""
         self._failure = failure
         self.close()
         return b""
 
-    async def _received(self, connection: Connection) -> bytes:
-        self._watchdog.wait()
+    async def _receive(self, connection: HttpConnection) -> bytes:
+        self._watchdog.start_wait()
         try:
             return await connection.receive()
         finally:
-            self._watchdog.heard()
+            self._watchdog.end_wait()
 
-    def _end(self, *, hung_up: bool = False) -> None:
+    def _end_body(self, *, disconnected: bool = False) -> None:
         self._watchdog.stop()
         try:
             self._body.close()
         except NetworkError as broken:
-            self._broken(broken)
+            self._fail(broken)
             return
         connection, self._connection = self._connection, None
         if connection is None:
             return
-        if self._reuse and not hung_up and not self._body.rest and not self._first and connection.usable:
-            self._client.give_back(self._route, connection)
+        if (
+            self._reuse
+            and not disconnected
+            and not self._body.has_surplus
+            and not self._first
+            and connection.is_reusable
+        ):
+            self._client.release_connection(self._pool_key, connection)
         else:
-            self._client.drop(connection)
+            self._client.drop_connection(connection)
 
 
-async def _head_of(connection: Connection) -> tuple[Head, bytes]:
-    """The head of the answer, and what of its body came with it; preliminary answers are passed over."""
+async def _read_head(connection: HttpConnection) -> tuple[ResponseHead, bytes]:
+    """Reads the response head and returns it with the body bytes that followed; skips 1xx responses."""
     data = bytearray()
     while True:
-        while (end := head.end_of(data)) < 0:
-            piece = await connection.receive()
-            if not piece:
-                raise NetworkError("the provider closed the connection without an answer", type="disconnected")
-            data += piece
-        answered = head.read(bytes(data[:end]))
+        while (end := find_head_end(data)) < 0:
+            chunk = await connection.receive()
+            if not chunk:
+                raise NetworkError("the provider closed the connection without a response", type="disconnected")
+            data += chunk
+        head = parse_head(bytes(data[:end]))
         del data[:end]
-        if answered.status >= 200 or answered.status == 101:
-            return answered, bytes(data)
+        if head.status >= 200 or head.status == 101:
+            return head, bytes(data)
 
 
 def _no_proxy(url: str) -> None:

@@ -1,4 +1,4 @@
-"""Keeps all agents of an engine together below a provider's requests and tokens per minute, in order of asking."""
+"""Limits requests and tokens per minute to one provider, shared by all agents of an engine, first in first out."""
 
 import asyncio
 from collections import deque
@@ -11,14 +11,17 @@ _MINUTE = 60.0
 
 
 class RateLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """None is no limit. A call larger than `tokens_per_minute` waits for a full minute's allowance, then goes."""
+    """The limits of a provider; None means unlimited.
+
+    A request larger than `tokens_per_minute` waits until the bucket is full and is then sent.
+    """
 
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
 
 
-class Reservation:
-    """Tokens that one call may use. Settle it with what the call did use; a second settlement changes nothing."""
+class TokenReservation:
+    """The estimated tokens of one request. `settle` corrects the estimate; a second call has no effect."""
 
     __slots__ = ("_limiter", "_tokens")
 
@@ -27,68 +30,70 @@ class Reservation:
         self._tokens: float | None = tokens
 
     def settle(self, used: int | None) -> None:
-        """`used` is None when nobody knows; then the estimate stands."""
+        """Returns the difference to the actual usage to the limiter; None leaves the estimate in place."""
         if used is not None and self._tokens is not None:
-            self._limiter.give_back(self._tokens - used)
+            self._limiter.return_tokens(self._tokens - used)
         self._tokens = None
 
 
 class RateLimiter:
-    """First come, first served: who waits for much is not overtaken by those who need little."""
+    """A token bucket per minute with a FIFO queue, so that small requests do not starve large ones."""
 
     def __init__(self, limit: RateLimit, *, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self._requests = _Bucket(limit.requests_per_minute, clock())
-        self._tokens = _Bucket(limit.tokens_per_minute, clock())
-        self._held_until = 0.0
+        self._requests = _MinuteBucket(limit.requests_per_minute, clock())
+        self._tokens = _MinuteBucket(limit.tokens_per_minute, clock())
+        self._paused_until = 0.0
         self._queue: deque[asyncio.Future[None]] = deque()
         self._wake = asyncio.Event()
 
-    async def reserve(self, tokens: int) -> Reservation:
-        """Wait for room. Cancelling gives up the place in the queue."""
-        await self._reach_the_front()
+    async def reserve(self, tokens: int) -> TokenReservation:
+        """Waits until the request fits into the limits. A cancelled waiter leaves the queue."""
+        await self._wait_in_queue()
         try:
-            while (wait := self._wait(tokens)) > 0:
-                await self._sleep(wait)
-            self._requests.take(1)
-            self._tokens.take(tokens)
+            while (wait := self._required_wait(tokens)) > 0:
+                await self._sleep_until_woken(wait)
+            self._requests.consume(1)
+            self._tokens.consume(tokens)
         finally:
-            self._let_next()
-        return Reservation(self, tokens)
+            self._wake_next()
+        return TokenReservation(self, tokens)
 
-    def hold(self, seconds: float) -> None:
-        """The provider asked for a pause; it counts for everybody."""
-        self._held_until = max(self._held_until, self._clock() + seconds)
+    def pause_requests(self, seconds: float) -> None:
+        """Pauses all requests, as the provider asked with Retry-After."""
+        self._paused_until = max(self._paused_until, self._clock() + seconds)
 
-    def give_back(self, tokens: float) -> None:
-        """More (or, if negative, less) room than was thought."""
-        self._tokens.take(-tokens)
+    def return_tokens(self, tokens: float) -> None:
+        """Puts unused tokens back; a negative number takes more."""
+        self._tokens.consume(-tokens)
         self._wake.set()
 
-    async def _reach_the_front(self) -> None:
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.append(place)
-        if self._queue[0] is place:
+    async def _wait_in_queue(self) -> None:
+        ticket: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append(ticket)
+        if self._queue[0] is ticket:
             return
         try:
-            await place
+            await ticket
         except asyncio.CancelledError:
-            if self._queue[0] is place:
-                self._let_next()
+            if self._queue[0] is ticket:
+                self._wake_next()
             else:
-                self._queue.remove(place)
+                self._queue.remove(ticket)
             raise
 
-    def _let_next(self) -> None:
+    def _wake_next(self) -> None:
         self._queue.popleft()
         if self._queue and not self._queue[0].done():
             self._queue[0].set_result(None)
 
-    def _wait(self, tokens: int) -> float:
+    def _required_wait(self, tokens: int) -> float:
         now = self._clock()
-        return max(self._held_until - now, self._requests.wait(1, now), self._tokens.wait(tokens, now))
+        return max(
+            self._paused_until - now, self._requests.seconds_until(1, now), self._tokens.seconds_until(tokens, now)
+        )
 
-    async def _sleep(self, seconds: float) -> None:
+    async def _sleep_until_woken(self, seconds: float) -> None:
         self._wake.clear()
         try:
             async with asyncio.timeout(seconds):
@@ -97,26 +102,26 @@ class RateLimiter:
             return
 
 
-class _Bucket:
-    """Fills evenly, holds one minute's worth, and may go below zero when a call used more than it reserved."""
+class _MinuteBucket:
+    """A token bucket with the capacity of one minute. Its level is negative after a request used more than reserved."""
 
-    __slots__ = ("_full", "_level", "_rate", "_since")
+    __slots__ = ("_capacity", "_level", "_rate", "_updated_at")
 
     def __init__(self, per_minute: float | None, now: float) -> None:
-        self._full = per_minute
+        self._capacity = per_minute
         self._rate = (per_minute or 0.0) / _MINUTE
         self._level = per_minute or 0.0
-        self._since = now
+        self._updated_at = now
 
-    def wait(self, amount: float, now: float) -> float:
-        """Seconds until there is room for the amount; 0 when there is."""
-        if self._full is None:
+    def seconds_until(self, amount: float, now: float) -> float:
+        """Returns the seconds until the amount is available; 0 when it is."""
+        if self._capacity is None:
             return 0.0
-        self._level = min(self._full, self._level + (now - self._since) * self._rate)
-        self._since = now
-        missing = min(amount, self._full) - self._level
+        self._level = min(self._capacity, self._level + (now - self._updated_at) * self._rate)
+        self._updated_at = now
+        missing = min(amount, self._capacity) - self._level
         return missing / self._rate if missing > 1e-9 else 0.0
 
-    def take(self, amount: float) -> None:
-        if self._full is not None:
-            self._level = min(self._full, self._level - amount)
+    def consume(self, amount: float) -> None:
+        if self._capacity is not None:
+            self._level = min(self._capacity, self._level - amount)

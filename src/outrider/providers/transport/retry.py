@@ -1,4 +1,4 @@
-"""When to ask again, and how long to wait before it."""
+"""Retries: which errors are retried, how long to wait, and the loop over the attempts of one request."""
 
 import asyncio
 import random
@@ -6,22 +6,23 @@ import random
 import msgspec
 
 from outrider.errors import ProviderError, RateLimitError
-from outrider.providers.error_mapping import without_secrets
-from outrider.providers.provider import HttpCall, Learning, Wire
-from outrider.providers.transport.exchange import Exchange
-from outrider.providers.transport.rate_limit import RateLimiter, Reservation
-from outrider.providers.transport.transport import Transport
+from outrider.providers.error_mapping import redact_secrets
+from outrider.providers.provider import AdaptiveWireFormat, HttpRequest, WireFormat
+from outrider.providers.transport.exchange import HttpExchange
+from outrider.providers.transport.rate_limit import RateLimiter, TokenReservation
+from outrider.providers.transport.transport import HttpTransport
 from outrider.types.deltas import AnswerStart, Delta, PartStart, Retry, UsageReport
 from outrider.types.request import Request
 
-_GOLDEN = 0.6180339887498949
-_UNSEEN = frozenset({AnswerStart, Retry, UsageReport})
+_GOLDEN_RATIO_STEP = 0.6180339887498949
+_INVISIBLE_DELTAS = frozenset({AnswerStart, Retry, UsageReport})
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Waits are drawn from a window that doubles with each attempt; seconds everywhere.
+    """The number of attempts and the backoff windows in seconds.
 
-    A provider that asks for more than `longest_wait` is not waited for: the error is raised with its request.
+    The wait is drawn from a window that starts at `first_window`, doubles with each attempt and is capped at
+    `largest_window`. When the provider asks for more than `longest_wait`, the error is raised without a retry.
     """
 
     attempts: int = 4
@@ -30,81 +31,81 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     longest_wait: float = 60.0
 
 
-class Backoff:
-    """Full jitter without clumps, for all who share one provider.
+class JitterBackoff:
+    """Full jitter, spread evenly over all sessions that share one provider.
 
-    Independent draws leave crowds and holes. Steps of the golden ratio from a random start are spread evenly
-    however many wait, so sessions that were refused together do not return together.
+    Independent random draws cluster. Steps of the golden ratio from a random start stay evenly spaced for any number
+    of waiters, so sessions that were rate limited together do not retry together.
     """
 
     def __init__(self, policy: RetryPolicy, start: float | None = None) -> None:
         self.policy = policy
-        self._place = random.random() if start is None else start
+        self._phase = random.random() if start is None else start
 
-    def wait(self, attempt: int, error: ProviderError) -> float | None:
-        """Seconds to wait after this failed attempt (the first is 1); None when asking again cannot help."""
+    def next_wait(self, attempt: int, error: ProviderError) -> float | None:
+        """Returns the seconds to wait after failed attempt number `attempt` (from 1); None when it must not retry."""
         policy = self.policy
-        asked = error.retry_after or 0.0
-        if not error.retryable or attempt >= policy.attempts or asked > policy.longest_wait:
+        requested_wait = error.retry_after or 0.0
+        if not error.retryable or attempt >= policy.attempts or requested_wait > policy.longest_wait:
             return None
         window = min(policy.first_window * 2 ** (attempt - 1), policy.largest_window)
-        self._place = (self._place + _GOLDEN) % 1.0
-        return asked + window * self._place
+        self._phase = (self._phase + _GOLDEN_RATIO_STEP) % 1.0
+        return requested_wait + window * self._phase
 
 
-class Showing:
-    """What a failed attempt may already have given out without its repetition being seen twice.
+class FirstOutputGate:
+    """Tracks whether an attempt has emitted visible output, after which a retry would show it twice.
 
-    The start of a text is held back until there is text: it shows nothing, but it cannot be taken back.
+    Buffers the start of a text part until its first text: the start shows nothing, but it cannot be withdrawn.
     """
 
-    __slots__ = ("_held", "begun")
+    __slots__ = ("_held", "is_open")
 
     def __init__(self) -> None:
-        self.begun = False
+        self.is_open = False
         self._held: list[Delta] = []
 
-    def pass_on(self, deltas: list[Delta]) -> list[Delta]:
-        """What may be given out now, in order."""
+    def filter_deltas(self, deltas: list[Delta]) -> list[Delta]:
+        """Returns the deltas that may be emitted now, in order."""
         passed: list[Delta] = []
         for position, delta in enumerate(deltas):
-            if type(delta) in _UNSEEN:
+            if type(delta) in _INVISIBLE_DELTAS:
                 passed.append(delta)
             elif type(delta) is PartStart and delta.kind in ("text", "reasoning"):
                 self._held.append(delta)
             else:
-                self.begun = True
+                self.is_open = True
                 return [*passed, *self._held, *deltas[position:]]
         return passed
 
 
 _BYTES_PER_TOKEN = 4
-_LESSONS = 8  # a wire format that never has enough is not asked again
+_MAX_ADAPTATIONS = 8  # stops a wire format that adapts without end
 
 
-class Route(msgspec.Struct, frozen=True):
-    """All that requests to one provider share."""
+class ProviderRoute(msgspec.Struct, frozen=True):
+    """What all requests to one provider share."""
 
     name: str
-    wire: Wire
-    transport: Transport
-    backoff: Backoff
+    wire: WireFormat
+    transport: HttpTransport
+    backoff: JitterBackoff
     limiter: RateLimiter | None = None
 
 
-class Attempts:
-    """`read` gives what has arrived; None is the good end. Close it, whatever happens."""
+class RequestAttempts:
+    """Runs one request with retries. `read` returns the next deltas, None at the end; the caller must call `close`."""
 
-    def __init__(self, route: Route, request: Request) -> None:
+    def __init__(self, route: ProviderRoute, request: Request) -> None:
         self._route = route
         self._request = request
-        self._call: HttpCall = route.wire.call(request)
+        self._http_request: HttpRequest = route.wire.build_request(request)
         self._count = 0
-        self._lessons = 0
-        self._showing = Showing()
-        self._exchange: Exchange | None = None
-        self._reservation: Reservation | None = None
-        self._used: int | None = None
+        self._adaptations = 0
+        self._gate = FirstOutputGate()
+        self._exchange: HttpExchange | None = None
+        self._reservation: TokenReservation | None = None
+        self._used_tokens: int | None = None
         self._pause = 0.0
 
     async def read(self) -> list[Delta] | None:
@@ -113,9 +114,9 @@ class Attempts:
             if pause:
                 await asyncio.sleep(pause)
             try:
-                return await self._read()
+                return await self._read_deltas()
             except ProviderError as error:
-                retry = self._recover(error)
+                retry = self._plan_retry(error)
             if retry is not None:
                 return [retry]
 
@@ -124,61 +125,64 @@ class Attempts:
             self._exchange.close()
             self._exchange = None
         if self._reservation is not None:
-            self._reservation.settle(self._used)
+            self._reservation.settle(self._used_tokens)
             self._reservation = None
 
-    async def _read(self) -> list[Delta] | None:
-        deltas = await (self._exchange or await self._start()).read()
+    async def _read_deltas(self) -> list[Delta] | None:
+        deltas = await (self._exchange or await self._start_attempt()).read()
         if deltas is None:
             return None
         if self._reservation is not None:
-            self._note_usage(deltas)
-        return deltas if self._showing.begun else self._showing.pass_on(deltas)
+            self._record_usage(deltas)
+        return deltas if self._gate.is_open else self._gate.filter_deltas(deltas)
 
-    async def _start(self) -> Exchange:
+    async def _start_attempt(self) -> HttpExchange:
         route = self._route
         self._count += 1
-        self._showing = Showing()
+        self._gate = FirstOutputGate()
         if route.limiter is not None:
-            self._reservation = await route.limiter.reserve(len(self._call.body) // _BYTES_PER_TOKEN)
-        self._exchange = exchange = Exchange(route.wire, self._request)
-        await exchange.open(route.transport, self._call)
+            self._reservation = await route.limiter.reserve(len(self._http_request.body) // _BYTES_PER_TOKEN)
+        self._exchange = exchange = HttpExchange(route.wire, self._request)
+        await exchange.open(route.transport, self._http_request)
         return exchange
 
-    def _recover(self, error: ProviderError) -> Retry | None:
-        """What is told before the next attempt, None when nothing needs telling; raises when there can be none."""
+    def _plan_retry(self, error: ProviderError) -> Retry | None:
+        """Prepares the next attempt and returns the delta that reports it, None for an adapted request.
+
+        Raises the error when no further attempt is allowed.
+        """
         self.close()
-        self._explain(error)
-        if self._learnt(error):
+        self._complete_error(error)
+        if self._adapt_request(error):
             return None
-        wait = None if self._showing.begun else self._route.backoff.wait(self._count, error)
+        wait = None if self._gate.is_open else self._route.backoff.next_wait(self._count, error)
         if wait is None:
             raise error
         self._pause = wait
         return Retry(self._count, round(wait * 1000), str(error), self._route.backoff.policy.attempts)
 
-    def _learnt(self, error: ProviderError) -> bool:
-        """Whether the refusal taught how to write this request so that it may be accepted."""
+    def _adapt_request(self, error: ProviderError) -> bool:
+        """Rebuilds the request if the wire format learned from the error; returns whether it did."""
         wire = self._route.wire
-        if self._showing.begun or self._lessons >= _LESSONS or not isinstance(wire, Learning):
+        if self._gate.is_open or self._adaptations >= _MAX_ADAPTATIONS or not isinstance(wire, AdaptiveWireFormat):
             return False
-        if not wire.learn(self._request, error):
+        if not wire.adapt_to_error(self._request, error):
             return False
-        self._lessons += 1
-        self._count -= 1  # it was another request
-        self._call = wire.call(self._request)
+        self._adaptations += 1
+        self._count -= 1  # an adapted request is not a retry of the same one
+        self._http_request = wire.build_request(self._request)
         return True
 
-    def _explain(self, error: ProviderError) -> None:
-        """Whose error it is; and a provider that repeats our key does not bring it into logs."""
+    def _complete_error(self, error: ProviderError) -> None:
+        """Adds the provider's name and redacts keys, which some providers repeat in their messages."""
         route = self._route
         error.provider = error.provider or route.name
-        error.message = without_secrets(error.message, self._call)
+        error.message = redact_secrets(error.message, self._http_request)
         error.args = (error.message,)
         if route.limiter is not None and isinstance(error, RateLimitError) and error.retry_after:
-            route.limiter.hold(min(error.retry_after, route.backoff.policy.longest_wait))
+            route.limiter.pause_requests(min(error.retry_after, route.backoff.policy.longest_wait))
 
-    def _note_usage(self, deltas: list[Delta]) -> None:
+    def _record_usage(self, deltas: list[Delta]) -> None:
         for delta in deltas:
             if type(delta) is UsageReport:
-                self._used = delta.tokens.total
+                self._used_tokens = delta.tokens.total

@@ -1,29 +1,30 @@
-"""Server-sent events, read from bytes that arrive in any pieces."""
+"""An incremental parser for server-sent events."""
 
 from outrider.errors import MalformedAnswerError
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
-_NAMES = 64
+_MAX_CACHED_NAMES = 64
 _BOM = b"\xef\xbb\xbf"
 _BRACES, _CLOSERS = b"{[", b"}]"
 
 ServerEvent = tuple[str, bytes]
-"""The event's name ("" when it has none) and its data, which is valid UTF-8."""
+"""The name of an event ("" for none) and its data, which is valid UTF-8."""
 
 
-class EventReader:
-    """Lines end in LF, CRLF or CR, also where a chunk ends between the two. Memory is bounded by one event.
+class ServerEventReader:
+    """Parses server-sent events from chunks of any size. It buffers at most one event, up to `limit` bytes.
 
-    More tolerant than the standard in two ways that real gateways need: an event without its final blank line
-    counts when the stream ends, and bare JSON, on one line or on several up to a blank one, is an event of its own.
+    Lines end with LF, CRLF or CR; a chunk may end between CR and LF. The parser accepts two deviations from the
+    standard that real gateways need: the last event may lack its blank line, and bare JSON without a `data:` field, on
+    one line or on several up to a blank line, is an event.
     """
 
     __slots__ = ("_after_cr", "_bare", "_counted", "_data", "_limit", "_name", "_names", "_size", "_started", "_tail")
 
     def __init__(self, limit: int = MAX_EVENT_BYTES) -> None:
         self._limit = limit
-        self._tail = bytearray()  # the line that has not ended
-        self._after_cr = False  # a line feed at the head of the next chunk belongs to the last line
+        self._tail = bytearray()  # the incomplete last line
+        self._after_cr = False  # a line feed at the start of the next chunk completes a CRLF
         self._started = False
         self._name = ""
         self._names: dict[bytes, str] = {}
@@ -45,25 +46,25 @@ class EventReader:
             if not self._after_cr:
                 rest = lines.pop()
                 if not lines:
-                    return self._keep(rest)
-                lines[0] = self._line(lines[0])
-                self._keep(rest)
-                return self._read(lines)
-        lines[0] = self._line(lines[0])
-        return self._read(lines)
+                    return self._buffer_tail(rest)
+                lines[0] = self._complete_line(lines[0])
+                self._buffer_tail(rest)
+                return self._read_lines(lines)
+        lines[0] = self._complete_line(lines[0])
+        return self._read_lines(lines)
 
     def close(self) -> list[ServerEvent]:
-        """The stream has ended: what a missing line end or blank line held back."""
-        lines = [self._line(b"")] if self._tail else []
-        return self._read([*lines, b""])
+        """Returns the event that was buffered because its line end or blank line is missing."""
+        lines = [self._complete_line(b"")] if self._tail else []
+        return self._read_lines([*lines, b""])
 
-    def _keep(self, rest: bytes) -> list[ServerEvent]:
+    def _buffer_tail(self, rest: bytes) -> list[ServerEvent]:
         self._tail += rest
-        self._bound(len(self._tail))
+        self._check_size(len(self._tail))
         return []
 
-    def _line(self, end: bytes) -> bytes:
-        """The first line of a chunk, with what earlier chunks held of it."""
+    def _complete_line(self, end: bytes) -> bytes:
+        """Joins the first line of a chunk with the buffered start of that line."""
         if self._tail:
             self._tail += end
             end = bytes(self._tail)
@@ -73,31 +74,31 @@ class EventReader:
             end = end.removeprefix(_BOM)
         return end
 
-    def _read(self, lines: list[bytes]) -> list[ServerEvent]:
+    def _read_lines(self, lines: list[bytes]) -> list[ServerEvent]:
         events: list[ServerEvent] = []
         for line in lines:
             if line[:6] == b"data: ":
                 self._data.append(line[6:])
             elif not line:
                 if self._data:
-                    events.append((self._name, self._take()))
+                    events.append((self._name, self._take_data()))
                 self._name = ""
             elif line[:6] == b"event:":
                 self._name = self._names.get(line) or self._read_name(line)
             else:
-                self._unusual(line, events)
+                self._read_other_line(line, events)
         if self._data:
-            self._bound_data()
+            self._check_data_size()
         return events
 
     def _read_name(self, line: bytes) -> str:
         name = line[6:].decode("utf-8", "replace").strip()
-        if len(self._names) < _NAMES:  # a stream has few; a hostile one may have many
+        if len(self._names) < _MAX_CACHED_NAMES:  # bounds the cache; streams use few names
             self._names[line] = name
         return name
 
-    def _unusual(self, line: bytes, events: list[ServerEvent]) -> None:
-        """Comments, ids, retry times and unknown fields say nothing about the answer."""
+    def _read_other_line(self, line: bytes, events: list[ServerEvent]) -> None:
+        """Reads the rarer forms of data lines; ignores comments, ids, retry times and unknown fields."""
         if line[:5] == b"data:":
             self._data.append(line[5:])
         elif line == b"data":
@@ -106,42 +107,42 @@ class EventReader:
             self._data.append(line)
         elif line[0] in _BRACES:
             self._read_bare(line, events)
-        elif line[0] == 0 and (bare := line.lstrip(b"\0")):  # padding of a broken proxy
-            events += self._read([bare])
+        elif line[0] == 0 and (bare := line.lstrip(b"\0")):  # some proxies pad with NUL bytes
+            events += self._read_lines([bare])
 
     def _read_bare(self, line: bytes, events: list[ServerEvent]) -> None:
-        """Gateways send errors like this, in the middle of a stream."""
+        """Reads JSON without a field name; gateways report errors like this in the middle of a stream."""
         if line.rstrip()[-1] in _CLOSERS:
-            events.append(("", _text(line)))
+            events.append(("", _replace_invalid_utf8(line)))
         elif not self._data:
             self._bare = True
             self._data.append(line)
 
-    def _take(self) -> bytes:
+    def _take_data(self) -> bytes:
         data = self._data
-        whole = data[0] if len(data) == 1 else b"\n".join(data)
+        joined = data[0] if len(data) == 1 else b"\n".join(data)
         self._data = []
         self._bare = False
         self._counted = self._size = 0
-        return whole if whole.isascii() else _text(whole)
+        return joined if joined.isascii() else _replace_invalid_utf8(joined)
 
-    def _bound_data(self) -> None:
-        """Of an event that has not ended, count the lines that are new."""
+    def _check_data_size(self) -> None:
+        """Adds the new lines of an incomplete event to its size."""
         self._size += sum(map(len, self._data[self._counted :]))
         self._counted = len(self._data)
-        self._bound(self._size)
+        self._check_size(self._size)
 
-    def _bound(self, size: int) -> None:
+    def _check_size(self, size: int) -> None:
         if size > self._limit:
             error = MalformedAnswerError(
-                f"one event of the stream is larger than {self._limit} bytes", type="event_too_large"
+                f"an event of the stream is larger than {self._limit} bytes", type="event_too_large"
             )
             error.retryable = False
             raise error
 
 
-def _text(data: bytes) -> bytes:
-    """The same bytes, or with what is not UTF-8 replaced, as the standard says."""
+def _replace_invalid_utf8(data: bytes) -> bytes:
+    """Returns the bytes with invalid UTF-8 replaced, as the standard requires."""
     try:
         data.decode()
     except UnicodeDecodeError:

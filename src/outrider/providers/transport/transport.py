@@ -1,18 +1,19 @@
-"""The contract of a transport: a call leaves, an answer comes back as bytes."""
+"""The transport contract: send an encoded request, return a response whose body is read in chunks."""
 
 from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
 
-from outrider.providers.provider import HttpCall
+from outrider.providers.provider import HttpRequest
 
 
-class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Seconds of waiting for the provider; the time that a reader takes to read is not counted.
+class HttpTimeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Timeouts in seconds. They measure only the time spent waiting for the provider, not the reader's own time.
 
-    `idle` is silence between bytes; `quiet` is bytes (keep-alives) that say nothing of an answer; `closing` is silence
-    of a server that has told how the answer ended and does not end the stream.
+    `connect` limits the connection including TLS, `first_byte` the wait for the response head, `idle` the time between
+    two received chunks, `quiet` the time in which only keep-alives arrive and no delta, `total` the whole response.
+    `closing` replaces `idle` once the answer is complete and only the end of the stream is missing.
     """
 
     connect: float = 15.0
@@ -23,8 +24,8 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     closing: float = 10.0
 
 
-class HttpAnswer(Protocol):
-    """An answer whose head has arrived. `headers` are found in any case."""
+class HttpResponse(Protocol):
+    """A response whose head was received. `headers` ignores the case of names."""
 
     @property
     def status(self) -> int: ...
@@ -33,29 +34,29 @@ class HttpAnswer(Protocol):
     def headers(self) -> Mapping[str, str]: ...
 
     async def read(self) -> bytes:
-        """What has arrived since; empty at the end of the body. Raises NetworkError when it broke."""
+        """Returns the next bytes of the body; b"" at its end. Raises NetworkError when the connection broke."""
         ...
 
-    def progress(self) -> None:
-        """The reader got something of the answer out of the bytes, not just a keep-alive."""
+    def mark_progress(self) -> None:
+        """Resets the `quiet` timeout: the received bytes contained a delta, not only keep-alives."""
         ...
 
-    def settle(self) -> None:
-        """The answer is whole as far as it came: from now on a shorter silence ends it."""
+    def expect_end(self) -> None:
+        """Switches to the shorter `closing` timeout, because the answer is complete."""
         ...
 
-    def hurry(self, seconds: float) -> None:
-        """From now on, wait at most this long for all that is still to come."""
+    def limit_remaining(self, seconds: float) -> None:
+        """Limits the remaining wait for the rest of the response to this many seconds."""
         ...
 
     def close(self) -> None:
-        """Let go; a body that was not read to its end closes the connection at once."""
+        """Releases the response; the connection is aborted if the body was not read to its end."""
         ...
 
 
-class Transport(Protocol):
-    """Sends calls. `HttpClient` is the real one; a recorder or a player stands in its place."""
+class HttpTransport(Protocol):
+    """Sends requests. `HttpClient` uses the network; cassettes record from it or replay without it."""
 
-    async def send(self, call: HttpCall) -> HttpAnswer: ...
+    async def send(self, request: HttpRequest) -> HttpResponse: ...
 
     async def aclose(self) -> None: ...

@@ -1,1 +1,1 @@
-"""The routes, one table per subject."""
+"""The API endpoints, one table per subject."""

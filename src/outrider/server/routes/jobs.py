@@ -1,4 +1,4 @@
-"""Background runs: submitted, looked at, followed, ended and answered."""
+"""Endpoints for background runs and schedules."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,31 +8,30 @@ import msgspec
 from outrider.background.records import Run
 from outrider.engine.archive import Approval
 from outrider.errors import ConfigurationError, OutriderError
+from outrider.server.endpoint import ApiEndpoint, NoPayload, PageLimit, RouteRequest, SseResponse
 from outrider.server.routes.sessions import FollowQuery, follow_session
-from outrider.server.routing import Asked, Endpoint, Limit, Nothing, Stream
 from outrider.types.agents import Limits, Mode
 
 if TYPE_CHECKING:
-    from outrider.background.jobs import Jobs
+    from outrider.background.jobs import JobClient
     from outrider.background.schedules import Schedule
 
 
-BY = "the server"
+SERVER_ACTOR = "the server"
 Priority = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=10**9)]
-Words = Annotated[str, msgspec.Meta(min_length=1)]
+NonEmptyText = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class JobsQuery(msgspec.Struct, frozen=True):
-    limit: Limit = 50
+    limit: PageLimit = 50
 
 
 class NewJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`id` is the sender's own, a UUID: the same run sent twice is submitted once. None is begun before `after`
-    seconds; a smaller `priority` is begun sooner, among the runs of one `user`. What is left out is as the settings
-    say."""
+    """The client chooses `id`, a UUID: a repeated request submits a run once. A run does not start before `after`
+    seconds; among the runs of one `user` a smaller `priority` starts first. Omitted fields use the settings."""
 
-    prompt: Words
+    prompt: NonEmptyText
     id: str | None = None
     workspace: str | None = None
     agent: str = ""
@@ -45,8 +44,8 @@ class NewJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     limits: Limits | None = None
 
 
-class Details(msgspec.Struct, frozen=True, kw_only=True):
-    """A run with the questions that it waits for and, at its end, with what it changed in its worktree."""
+class JobDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """A run, its open approvals and, after its end, the changes in its worktree."""
 
     run: Run
     approvals: Sequence[Approval] = ()
@@ -56,41 +55,41 @@ class Details(msgspec.Struct, frozen=True, kw_only=True):
     branch: str = ""
 
 
-class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`words` are read by the model."""
+class JobAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`words` is a message for the model."""
 
     words: str = ""
 
 
-async def list_jobs(asked: Asked[JobsQuery, Nothing]) -> Sequence[Run]:
-    return await (await jobs_of(asked)).list(limit=asked.query.limit)
+async def list_jobs(request: RouteRequest[JobsQuery, NoPayload]) -> Sequence[Run]:
+    return await (await require_job_client(request)).list_runs(limit=request.query.limit)
 
 
-async def submit_job(asked: Asked[Nothing, NewJob]) -> Run:
-    from outrider.background.jobs import Place
+async def submit_job(request: RouteRequest[NoPayload, NewJob]) -> Run:
+    from outrider.background.jobs import QueuePlacement
 
-    new, jobs = asked.body, await jobs_of(asked)
-    run = await jobs.submit(
+    new, jobs = request.body, await require_job_client(request)
+    run = await jobs.submit_run(
         new.prompt,
-        workspace=new.workspace or folder_of(asked),
-        agent=asked.engine.staff.agent(new.agent).name if new.agent else "",
+        workspace=new.workspace or default_workspace(request),
+        agent=request.engine.runtime.find_agent(new.agent).name if new.agent else "",
         mode=new.mode,
         limits=new.limits,
-        place=Place(queue=new.queue, user=new.user, priority=new.priority, after=new.after),
+        place=QueuePlacement(queue=new.queue, user=new.user, priority=new.priority, after=new.after),
         run_id=new.id,
         worktree=new.worktree,
     )
-    await wake(asked)
+    await ensure_worker(request)
     return run
 
 
-async def show_job(asked: Asked[Nothing, Nothing]) -> Details:
-    jobs, run_id = await jobs_of(asked), asked.path["run_id"]
-    run, report, worktree = await jobs.show(run_id), await jobs.report(run_id), await jobs.worktree(run_id)
+async def show_job(request: RouteRequest[NoPayload, NoPayload]) -> JobDetails:
+    jobs, run_id = await require_job_client(request), request.path["run_id"]
+    run, report, worktree = await jobs.get_run(run_id), await jobs.get_report(run_id), await jobs.get_worktree(run_id)
     changes = report.changes if report else None
-    return Details(
+    return JobDetails(
         run=run,
-        approvals=await jobs.approvals(run_id),
+        approvals=await jobs.open_approvals(run_id),
         diff=changes.diff if changes else "",
         stat=changes.stat if changes else "",
         worktree=worktree.path if worktree else "",
@@ -98,88 +97,94 @@ async def show_job(asked: Asked[Nothing, Nothing]) -> Details:
     )
 
 
-async def follow_job(asked: Asked[FollowQuery, Nothing]) -> Stream:
-    """A run is a session too, and is followed as one; where the run stands is asked for apart."""
-    run = await (await jobs_of(asked)).show(asked.path["run_id"])
-    return await follow_session(msgspec.structs.replace(asked, path={"session_id": run.id}))
+async def follow_job(request: RouteRequest[FollowQuery, NoPayload]) -> SseResponse:
+    """A run is a session, so this streams the session's events; the run's state is a separate request."""
+    run = await (await require_job_client(request)).get_run(request.path["run_id"])
+    return await follow_session(msgspec.structs.replace(request, path={"session_id": run.id}))
 
 
-async def cancel_job(asked: Asked[Nothing, Nothing]) -> Run:
-    jobs = await jobs_of(asked)
-    run = await jobs.cancel(asked.path["run_id"])
-    if await jobs.is_left_open(run.id):
-        await wake(asked)
+async def cancel_job(request: RouteRequest[NoPayload, NoPayload]) -> Run:
+    jobs = await require_job_client(request)
+    run = await jobs.cancel_run(request.path["run_id"])
+    if await jobs.needs_cleanup(run.id):
+        await ensure_worker(request)
     return run
 
 
-async def retry_job(asked: Asked[Nothing, Nothing]) -> Run:
-    run = await (await jobs_of(asked)).retry(asked.path["run_id"])
-    await wake(asked)
+async def retry_job(request: RouteRequest[NoPayload, NoPayload]) -> Run:
+    run = await (await require_job_client(request)).retry_run(request.path["run_id"])
+    await ensure_worker(request)
     return run
 
 
-async def approve_job(asked: Asked[Nothing, Answer]) -> Sequence[Approval]:
-    return await _answered(asked, allow=True)
+async def approve_job(request: RouteRequest[NoPayload, JobAnswer]) -> Sequence[Approval]:
+    return await _answer_approvals(request, allow=True)
 
 
-async def deny_job(asked: Asked[Nothing, Answer]) -> Sequence[Approval]:
-    return await _answered(asked, allow=False)
+async def deny_job(request: RouteRequest[NoPayload, JobAnswer]) -> Sequence[Approval]:
+    return await _answer_approvals(request, allow=False)
 
 
-async def _answered(asked: Asked[Nothing, Answer], *, allow: bool) -> Sequence[Approval]:
-    """The first answer counts, so what somebody else has answered meanwhile stays as it is."""
-    jobs = await jobs_of(asked)
-    run = await jobs.show(asked.path["run_id"])
-    questions = await jobs.approvals(run.id)
-    if not questions:
-        raise OutriderError("the run waits for no answer")
-    answers = [await jobs.approve(one.id, allow=allow, by=BY, words=asked.body.words) for one in questions]
-    await wake(asked)
+async def _answer_approvals(request: RouteRequest[NoPayload, JobAnswer], *, allow: bool) -> Sequence[Approval]:
+    """Answers all open approvals. The first answer applies, so an approval that was answered meanwhile does not
+    change."""
+    jobs = await require_job_client(request)
+    run = await jobs.get_run(request.path["run_id"])
+    approvals = await jobs.open_approvals(run.id)
+    if not approvals:
+        raise OutriderError("the run has no open approvals")
+    answers = [
+        await jobs.answer_approval(approval.id, allow=allow, by=SERVER_ACTOR, words=request.body.words)
+        for approval in approvals
+    ]
+    await ensure_worker(request)
     return answers
 
 
-async def jobs_of(asked: Asked[Any, Any]) -> "Jobs":
-    if asked.background is None:
-        raise ConfigurationError("this server has no background runs")
-    return await asked.background.jobs()
+async def require_job_client(request: RouteRequest[Any, Any]) -> "JobClient":
+    if request.background is None:
+        raise ConfigurationError("background runs are not enabled on this server")
+    return await request.background.open_client()
 
 
-def folder_of(asked: Asked[Any, Any]) -> str:
-    """Where a run works whose sender named no folder: where the server was told to."""
-    return str(asked.background.workspace) if asked.background is not None else ""
+def default_workspace(request: RouteRequest[Any, Any]) -> str:
+    """Returns the folder of runs that name none: the server's workspace."""
+    return str(request.background.workspace) if request.background is not None else ""
 
 
-async def wake(asked: Asked[Any, Any]) -> None:
-    if asked.background is not None:
-        await asked.background.wake()
+async def ensure_worker(request: RouteRequest[Any, Any]) -> None:
+    if request.background is not None:
+        await request.background.ensure_worker()
 
 
-ALL, ONE_JOB = "/api/jobs", "/api/jobs/{run_id}"
-JOBS = (
-    Endpoint(method="GET", path=ALL, name="list_jobs", summary="Background runs, the newest first",
-             answer=list_jobs, query=JobsQuery, gives=list[Run]),
-    Endpoint(method="POST", path=ALL, name="submit_job", summary="Submit a run that outlives this connection",
-             answer=submit_job, body=NewJob, gives=Run, status=201),
-    Endpoint(method="GET", path=ONE_JOB, name="show_job", summary="Where a run stands, and what came of it",
-             answer=show_job, gives=Details),
-    Endpoint(method="GET", path=f"{ONE_JOB}/events", name="follow_job", summary="What was kept, then what happens",
-             answer=follow_job, query=FollowQuery, gives="text/event-stream"),
-    Endpoint(method="POST", path=f"{ONE_JOB}/cancel", name="cancel_job", summary="End a run, with everything kept",
-             answer=cancel_job, gives=Run),
-    Endpoint(method="POST", path=f"{ONE_JOB}/retry", name="retry_job", summary="Let a failed or canceled run go on",
-             answer=retry_job, gives=Run),
-    Endpoint(method="POST", path=f"{ONE_JOB}/approve", name="approve_job", summary="Say yes to what a run waits for",
-             answer=approve_job, body=Answer, gives=list[Approval]),
-    Endpoint(method="POST", path=f"{ONE_JOB}/deny", name="deny_job", summary="Say no to what a run waits for",
-             answer=deny_job, body=Answer, gives=list[Approval]),
+JOBS_PATH, JOB_PATH = "/api/jobs", "/api/jobs/{run_id}"
+JOB_ROUTES = (
+    ApiEndpoint(method="GET", path=JOBS_PATH, name="list_jobs", summary="List background runs, newest first",
+                handler=list_jobs, query=JobsQuery, response_type=list[Run]),
+    ApiEndpoint(method="POST", path=JOBS_PATH, name="submit_job", summary="Submit a background run", handler=submit_job,
+                body=NewJob, response_type=Run, status=201),
+    ApiEndpoint(method="GET", path=JOB_PATH, name="show_job", summary="Get the state and result of a run",
+                handler=show_job, response_type=JobDetails),
+    ApiEndpoint(method="GET", path=f"{JOB_PATH}/events", name="follow_job",
+                summary="Stream stored changes, then live events, of a run", handler=follow_job, query=FollowQuery,
+                response_type="text/event-stream"),
+    ApiEndpoint(method="POST", path=f"{JOB_PATH}/cancel", name="cancel_job",
+                summary="Cancel a run; its session stays stored", handler=cancel_job, response_type=Run),
+    ApiEndpoint(method="POST", path=f"{JOB_PATH}/retry", name="retry_job", summary="Continue a failed or canceled run",
+                handler=retry_job, response_type=Run),
+    ApiEndpoint(method="POST", path=f"{JOB_PATH}/approve", name="approve_job",
+                summary="Approve the open approvals of a run", handler=approve_job, body=JobAnswer,
+                response_type=list[Approval]),
+    ApiEndpoint(method="POST", path=f"{JOB_PATH}/deny", name="deny_job", summary="Deny the open approvals of a run",
+                handler=deny_job, body=JobAnswer, response_type=list[Approval]),
 )  # fmt: skip
 
 
 class NewSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`cron` has five fields; `timezone` is like Europe/Berlin, and else the server's."""
+    """`cron` has five fields; `timezone` is an IANA name such as Europe/Berlin (default: the server's)."""
 
-    cron: Words
-    prompt: Words
+    cron: NonEmptyText
+    prompt: NonEmptyText
     timezone: str = ""
     workspace: str | None = None
     agent: str = ""
@@ -188,9 +193,9 @@ class NewSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     limits: Limits | None = None
 
 
-class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
-    """`due` is when a run of it is submitted next, in Unix milliseconds, or would be if it were not `paused`; it works
-    in the folder `workspace`."""
+class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
+    """`due` is the time of the next submission in Unix milliseconds, or what it would be if the schedule were not
+    `paused`; `workspace` is the folder of its runs."""
 
     id: str
     cron: str
@@ -201,44 +206,44 @@ class Scheduled(msgspec.Struct, frozen=True, kw_only=True):
     workspace: str = ""
 
 
-async def list_schedules(asked: Asked[Nothing, Nothing]) -> Sequence[Scheduled]:
-    return [_scheduled(schedule) for schedule in await (await jobs_of(asked)).schedules()]
+async def list_schedules(request: RouteRequest[NoPayload, NoPayload]) -> Sequence[ScheduleView]:
+    return [_schedule_view(schedule) for schedule in await (await require_job_client(request)).list_schedules()]
 
 
-async def add_schedule(asked: Asked[Nothing, NewSchedule]) -> Scheduled:
-    from outrider.background.jobs import Place
+async def add_schedule(request: RouteRequest[NoPayload, NewSchedule]) -> ScheduleView:
+    from outrider.background.jobs import QueuePlacement
 
-    new, jobs = asked.body, await jobs_of(asked)
-    made = await jobs.schedule(
+    new, jobs = request.body, await require_job_client(request)
+    schedule = await jobs.add_schedule(
         new.cron,
         new.prompt,
         timezone=new.timezone,
-        workspace=new.workspace or folder_of(asked),
-        agent=asked.engine.staff.agent(new.agent).name if new.agent else "",
+        workspace=new.workspace or default_workspace(request),
+        agent=request.engine.runtime.find_agent(new.agent).name if new.agent else "",
         limits=new.limits,
-        place=Place(priority=new.priority),
+        place=QueuePlacement(priority=new.priority),
         worktree=new.worktree,
     )
-    await wake(asked)
-    return _scheduled(made)
+    await ensure_worker(request)
+    return _schedule_view(schedule)
 
 
-async def pause_schedule(asked: Asked[Nothing, Nothing]) -> Scheduled:
-    return _scheduled(await (await jobs_of(asked)).pause_schedule(asked.path["schedule_id"]))
+async def pause_schedule(request: RouteRequest[NoPayload, NoPayload]) -> ScheduleView:
+    return _schedule_view(await (await require_job_client(request)).pause_schedule(request.path["schedule_id"]))
 
 
-async def resume_schedule(asked: Asked[Nothing, Nothing]) -> Scheduled:
-    resumed = await (await jobs_of(asked)).resume_schedule(asked.path["schedule_id"])
-    await wake(asked)
-    return _scheduled(resumed)
+async def resume_schedule(request: RouteRequest[NoPayload, NoPayload]) -> ScheduleView:
+    resumed = await (await require_job_client(request)).resume_schedule(request.path["schedule_id"])
+    await ensure_worker(request)
+    return _schedule_view(resumed)
 
 
-async def remove_schedule(asked: Asked[Nothing, Nothing]) -> None:
-    await (await jobs_of(asked)).unschedule(asked.path["schedule_id"])
+async def remove_schedule(request: RouteRequest[NoPayload, NoPayload]) -> None:
+    await (await require_job_client(request)).remove_schedule(request.path["schedule_id"])
 
 
-def _scheduled(schedule: "Schedule") -> Scheduled:
-    return Scheduled(
+def _schedule_view(schedule: "Schedule") -> ScheduleView:
+    return ScheduleView(
         id=schedule.id,
         cron=schedule.cron,
         timezone=schedule.timezone,
@@ -249,16 +254,16 @@ def _scheduled(schedule: "Schedule") -> Scheduled:
     )
 
 
-SCHEDULES_PATH, ONE = "/api/schedules", "/api/schedules/{schedule_id}"
-SCHEDULES = (
-    Endpoint(method="GET", path=SCHEDULES_PATH, name="list_schedules", summary="Runs that are submitted again and again",
-             answer=list_schedules, gives=list[Scheduled]),
-    Endpoint(method="POST", path=SCHEDULES_PATH, name="add_schedule", summary="Submit a run on a cron schedule",
-             answer=add_schedule, body=NewSchedule, gives=Scheduled, status=201),
-    Endpoint(method="POST", path=f"{ONE}/pause", name="pause_schedule", summary="No runs of it until it is resumed",
-             answer=pause_schedule, gives=Scheduled),
-    Endpoint(method="POST", path=f"{ONE}/resume", name="resume_schedule", summary="Runs of it from its next time on",
-             answer=resume_schedule, gives=Scheduled),
-    Endpoint(method="DELETE", path=ONE, name="remove_schedule", summary="No more runs of it",
-             answer=remove_schedule, status=204),
+SCHEDULES_PATH, SCHEDULE_PATH = "/api/schedules", "/api/schedules/{schedule_id}"
+SCHEDULE_ROUTES = (
+    ApiEndpoint(method="GET", path=SCHEDULES_PATH, name="list_schedules", summary="List the schedules",
+                handler=list_schedules, response_type=list[ScheduleView]),
+    ApiEndpoint(method="POST", path=SCHEDULES_PATH, name="add_schedule", summary="Submit runs on a cron schedule",
+                handler=add_schedule, body=NewSchedule, response_type=ScheduleView, status=201),
+    ApiEndpoint(method="POST", path=f"{SCHEDULE_PATH}/pause", name="pause_schedule", summary="Pause a schedule",
+                handler=pause_schedule, response_type=ScheduleView),
+    ApiEndpoint(method="POST", path=f"{SCHEDULE_PATH}/resume", name="resume_schedule",
+                summary="Resume a schedule at its next time", handler=resume_schedule, response_type=ScheduleView),
+    ApiEndpoint(method="DELETE", path=SCHEDULE_PATH, name="remove_schedule", summary="Delete a schedule",
+                handler=remove_schedule, status=204),
 )  # fmt: skip

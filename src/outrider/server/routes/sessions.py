@@ -1,23 +1,38 @@
-"""Sessions: listed, made, read, changed, carried from one place to another."""
+"""Endpoints for sessions: list, create, read, change, export, import, follow and open."""
 
 from typing import Annotated
 
 import msgspec
 
-from outrider.engine.archive import Imported, SearchHit, SessionPage, StoredSession, Transcript, shared_page
+from outrider.engine.archive import (
+    ImportResult,
+    SearchHit,
+    SessionPage,
+    SessionTranscript,
+    StoredSession,
+    render_shared_page,
+)
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import archive_of, context_limit, was_cut_off
 from outrider.engine.session_trace import stored_trace
-from outrider.server.routing import Asked, Document, Endpoint, Limit, Nothing, Number, Stream
+from outrider.server.endpoint import (
+    ApiEndpoint,
+    DocumentResponse,
+    NonNegativeInt,
+    NoPayload,
+    PageLimit,
+    RouteRequest,
+    SseResponse,
+)
 from outrider.types.agents import Mode
 from outrider.types.parts import ModelRef
 
 
-class ListQuery(msgspec.Struct, frozen=True):
-    """`after` is the `next` of the page before; `children` adds the sessions that agents opened for each other, and
-    `parent` leaves only those of one session."""
+class SessionsQuery(msgspec.Struct, frozen=True):
+    """`after` is the `next` value of the previous page; `children` includes child sessions, and `parent` selects those
+    of one session."""
 
-    limit: Limit = 50
+    limit: PageLimit = 50
     after: str | None = None
     workspace: str | None = None
     children: bool = False
@@ -37,10 +52,10 @@ class SessionChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     agent: str | None = None
 
 
-class PageQuery(msgspec.Struct, frozen=True):
-    """The last `limit` messages, or the last ones before a message, or the first after one."""
+class MessagesQuery(msgspec.Struct, frozen=True):
+    """Selects the last `limit` messages, the last ones before a message, or the first ones after a message."""
 
-    limit: Limit = 50
+    limit: PageLimit = 50
     before: str | None = None
     after: str | None = None
 
@@ -48,11 +63,11 @@ class PageQuery(msgspec.Struct, frozen=True):
 class SearchQuery(msgspec.Struct, frozen=True):
     query: str
     session_id: str | None = None
-    limit: Limit = 20
+    limit: PageLimit = 20
 
 
-class ForkPoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything up to and with message `at`; without one, everything."""
+class ForkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Copies everything up to and including message `at`; without it, everything."""
 
     at: str | None = None
     title: str | None = None
@@ -62,26 +77,26 @@ class ImportQuery(msgspec.Struct, frozen=True):
     as_copy: bool = True
 
 
-class Elsewhere(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The address of an export on another server, and the token of that server."""
+class RemoteExport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The URL of an export on another server, and the token of that server."""
 
     url: Annotated[str, msgspec.Meta(pattern="^https?://")]
     token: str | None = None
 
 
-class Cleared(msgspec.Struct, frozen=True):
+class ClearResult(msgspec.Struct, frozen=True):
     deleted: int
 
 
 class FollowQuery(msgspec.Struct, frozen=True):
-    """The number of the last change that was seen; the header Last-Event-ID says the same."""
+    """The sequence number of the last change that the client has; the Last-Event-ID header takes precedence."""
 
-    after: Number = 0
+    after: NonNegativeInt = 0
 
 
-async def list_sessions(asked: Asked[ListQuery, Nothing]) -> SessionPage:
-    query = asked.query
-    return await archive_of(asked.engine).page(
+async def list_sessions(request: RouteRequest[SessionsQuery, NoPayload]) -> SessionPage:
+    query = request.query
+    return await archive_of(request.engine).list_page(
         query.limit,
         after=query.after,
         workspace=query.workspace,
@@ -90,140 +105,144 @@ async def list_sessions(asked: Asked[ListQuery, Nothing]) -> SessionPage:
     )
 
 
-async def create_session(asked: Asked[Nothing, NewSession]) -> StoredSession:
-    new = asked.body
-    made = await asked.engine.create(title=new.title, mode=new.mode, agent=new.agent, workspace=new.workspace)
-    return await asked.engine.store.get(made)
+async def create_session(request: RouteRequest[NoPayload, NewSession]) -> StoredSession:
+    new = request.body
+    session_id = await request.engine.create(title=new.title, mode=new.mode, agent=new.agent, workspace=new.workspace)
+    return await request.engine.store.get(session_id)
 
 
-async def get_session(asked: Asked[Nothing, Nothing]) -> StoredSession:
-    return await asked.engine.store.get(asked.path["session_id"])
+async def get_session(request: RouteRequest[NoPayload, NoPayload]) -> StoredSession:
+    return await request.engine.store.get(request.path["session_id"])
 
 
-async def change_session(asked: Asked[Nothing, SessionChanges]) -> StoredSession:
-    session_id, wanted = asked.path["session_id"], asked.body
-    if wanted.title is not None:
-        await asked.engine.rename(session_id, wanted.title)
-    if wanted.mode is not None:
-        await asked.engine.set_mode(session_id, wanted.mode)
-    if wanted.agent is not None:
-        await asked.engine.set_agent(session_id, wanted.agent)
-    return await asked.engine.store.get(session_id)
+async def change_session(request: RouteRequest[NoPayload, SessionChanges]) -> StoredSession:
+    session_id, changes = request.path["session_id"], request.body
+    if changes.title is not None:
+        await request.engine.rename(session_id, changes.title)
+    if changes.mode is not None:
+        await request.engine.set_mode(session_id, changes.mode)
+    if changes.agent is not None:
+        await request.engine.set_agent(session_id, changes.agent)
+    return await request.engine.store.get(session_id)
 
 
-async def delete_session(asked: Asked[Nothing, Nothing]) -> None:
-    await asked.engine.close(asked.path["session_id"])
-    await archive_of(asked.engine).delete(asked.path["session_id"])
+async def delete_session(request: RouteRequest[NoPayload, NoPayload]) -> None:
+    await request.engine.close(request.path["session_id"])
+    await archive_of(request.engine).delete(request.path["session_id"])
 
 
-async def clear_sessions(asked: Asked[Nothing, Nothing]) -> Cleared:
-    return Cleared(await archive_of(asked.engine).clear())
+async def clear_sessions(request: RouteRequest[NoPayload, NoPayload]) -> ClearResult:
+    return ClearResult(await archive_of(request.engine).delete_all())
 
 
-async def read_messages(asked: Asked[PageQuery, Nothing]) -> Transcript:
-    query = asked.query
-    return await asked.engine.store.load(
-        asked.path["session_id"], limit=query.limit, before=query.before, after=query.after
+async def read_messages(request: RouteRequest[MessagesQuery, NoPayload]) -> SessionTranscript:
+    query = request.query
+    return await request.engine.store.load(
+        request.path["session_id"], limit=query.limit, before=query.before, after=query.after
     )
 
 
-async def search(asked: Asked[SearchQuery, Nothing]) -> list[SearchHit]:
-    query = asked.query
-    found = await asked.engine.store.search(query.query, session_id=query.session_id, limit=query.limit)
+async def search_sessions(request: RouteRequest[SearchQuery, NoPayload]) -> list[SearchHit]:
+    query = request.query
+    found = await request.engine.store.search(query.query, session_id=query.session_id, limit=query.limit)
     return list(found)
 
 
-async def fork_session(asked: Asked[Nothing, ForkPoint]) -> StoredSession:
-    return await asked.engine.store.fork(asked.path["session_id"], at=asked.body.at, title=asked.body.title)
+async def fork_session(request: RouteRequest[NoPayload, ForkRequest]) -> StoredSession:
+    return await request.engine.store.fork(request.path["session_id"], at=request.body.at, title=request.body.title)
 
 
-async def export_session(asked: Asked[Nothing, Nothing]) -> Document:
-    session_id = asked.path["session_id"]
-    document = await archive_of(asked.engine).export(session_id)
-    return Document(document, "application/json", f"{session_id}.json")
+async def export_session(request: RouteRequest[NoPayload, NoPayload]) -> DocumentResponse:
+    session_id = request.path["session_id"]
+    document = await archive_of(request.engine).export_document(session_id)
+    return DocumentResponse(document, "application/json", f"{session_id}.json")
 
 
-async def import_session(asked: Asked[ImportQuery, msgspec.Raw]) -> Imported:
-    return await archive_of(asked.engine).bring(bytes(asked.body), as_copy=asked.query.as_copy)
+async def import_session(request: RouteRequest[ImportQuery, msgspec.Raw]) -> ImportResult:
+    return await archive_of(request.engine).import_document(bytes(request.body), as_copy=request.query.as_copy)
 
 
-async def import_from(asked: Asked[ImportQuery, Elsewhere]) -> Imported:
-    there = asked.body
-    archive = archive_of(asked.engine)
-    return await archive.bring_from(there.url, token=there.token, as_copy=asked.query.as_copy)
+async def import_from(request: RouteRequest[ImportQuery, RemoteExport]) -> ImportResult:
+    source = request.body
+    archive = archive_of(request.engine)
+    return await archive.import_from_url(source.url, token=source.token, as_copy=request.query.as_copy)
 
 
-async def share_session(asked: Asked[Nothing, Nothing]) -> Document:
-    page = await shared_page(archive_of(asked.engine), asked.path["session_id"])
-    return Document(page.encode(), "text/html; charset=utf-8", f"{asked.path['session_id']}.html")
+async def share_session(request: RouteRequest[NoPayload, NoPayload]) -> DocumentResponse:
+    page = await render_shared_page(archive_of(request.engine), request.path["session_id"])
+    return DocumentResponse(page.encode(), "text/html; charset=utf-8", f"{request.path['session_id']}.html")
 
 
-async def trace_page(asked: Asked[Nothing, Nothing]) -> Document:
-    trace = await stored_trace(archive_of(asked.engine), asked.path["session_id"])
-    return Document(trace.to_html().encode(), "text/html; charset=utf-8", "trace.html")
+async def trace_page(request: RouteRequest[NoPayload, NoPayload]) -> DocumentResponse:
+    trace = await stored_trace(archive_of(request.engine), request.path["session_id"])
+    return DocumentResponse(trace.to_html().encode(), "text/html; charset=utf-8", "trace.html")
 
 
-async def follow_session(asked: Asked[FollowQuery, Nothing]) -> Stream:
-    after = asked.query.after
-    if asked.last_event_id:
-        if not asked.last_event_id.isdecimal():
-            raise ValueError("Last-Event-ID is not a number of a change")
-        after = int(asked.last_event_id)
-    session_id = asked.path["session_id"]
-    await asked.engine.store.get(session_id)
-    return Stream(asked.feeds.follow(session_id, after))
+async def follow_session(request: RouteRequest[FollowQuery, NoPayload]) -> SseResponse:
+    after = request.query.after
+    if request.last_event_id:
+        if not request.last_event_id.isdecimal():
+            raise ValueError("Last-Event-ID is not a sequence number")
+        after = int(request.last_event_id)
+    session_id = request.path["session_id"]
+    await request.engine.store.get(session_id)
+    return SseResponse(request.feeds.stream_frames(session_id, after))
 
 
-ONE = "/api/sessions/{session_id}"
-SESSIONS = (
-    Endpoint(method="GET", path="/api/sessions", name="list_sessions", summary="Sessions, newest activity first",
-             answer=list_sessions, query=ListQuery, gives=SessionPage),
-    Endpoint(method="POST", path="/api/sessions", name="create_session", summary="A new session",
-             answer=create_session, body=NewSession, gives=StoredSession, status=201),
-    Endpoint(method="DELETE", path="/api/sessions", name="clear_sessions", summary="Delete every session nobody owns",
-             answer=clear_sessions, gives=Cleared),
-    Endpoint(method="GET", path="/api/search", name="search", summary="Search titles, text and tool output",
-             answer=search, query=SearchQuery, gives=list[SearchHit]),
-    Endpoint(method="POST", path="/api/import", name="import_session", summary="Keep an exported session",
-             answer=import_session, query=ImportQuery, body=msgspec.Raw, gives=Imported, status=201),
-    Endpoint(method="POST", path="/api/import-from", name="import_from", summary="Bring a session from another server",
-             answer=import_from, query=ImportQuery, body=Elsewhere, gives=Imported, status=201),
-    Endpoint(method="GET", path=ONE, name="get_session", summary="One session, without its transcript",
-             answer=get_session, gives=StoredSession),
-    Endpoint(method="PATCH", path=ONE, name="change_session", summary="Change title, mode or agent",
-             answer=change_session, body=SessionChanges, gives=StoredSession),
-    Endpoint(method="DELETE", path=ONE, name="delete_session", summary="Delete a session",
-             answer=delete_session, status=204),
-    Endpoint(method="GET", path=f"{ONE}/messages", name="read_messages", summary="Messages, page by page",
-             answer=read_messages, query=PageQuery, gives=Transcript),
-    Endpoint(method="GET", path=f"{ONE}/events", name="follow_session", summary="What was kept, then what happens",
-             answer=follow_session, query=FollowQuery, gives="text/event-stream"),
-    Endpoint(method="POST", path=f"{ONE}/fork", name="fork_session", summary="A new session from a message on",
-             answer=fork_session, body=ForkPoint, gives=StoredSession, status=201),
-    Endpoint(method="GET", path=f"{ONE}/export", name="export_session", summary="The session as a JSON document",
-             answer=export_session, gives="application/json"),
-    Endpoint(method="GET", path=f"{ONE}/share", name="share_session", summary="The session as one HTML page",
-             answer=share_session, gives="text/html"),
-    Endpoint(method="GET", path=f"{ONE}/trace", name="trace_page", summary="The session's trace as one HTML page",
-             answer=trace_page, gives="text/html"),
+SESSION_PATH = "/api/sessions/{session_id}"
+SESSION_ROUTES = (
+    ApiEndpoint(method="GET", path="/api/sessions", name="list_sessions",
+                summary="List sessions, latest activity first", handler=list_sessions, query=SessionsQuery,
+                response_type=SessionPage),
+    ApiEndpoint(method="POST", path="/api/sessions", name="create_session", summary="Create a session",
+                handler=create_session, body=NewSession, response_type=StoredSession, status=201),
+    ApiEndpoint(method="DELETE", path="/api/sessions", name="clear_sessions",
+                summary="Delete every session that no process owns", handler=clear_sessions, response_type=ClearResult),
+    ApiEndpoint(method="GET", path="/api/search", name="search", summary="Search titles, text and tool output",
+                handler=search_sessions, query=SearchQuery, response_type=list[SearchHit]),
+    ApiEndpoint(method="POST", path="/api/import", name="import_session", summary="Import an exported session",
+                handler=import_session, query=ImportQuery, body=msgspec.Raw, response_type=ImportResult, status=201),
+    ApiEndpoint(method="POST", path="/api/import-from", name="import_from",
+                summary="Import a session from another server", handler=import_from, query=ImportQuery,
+                body=RemoteExport, response_type=ImportResult, status=201),
+    ApiEndpoint(method="GET", path=SESSION_PATH, name="get_session", summary="Get a session without its messages",
+                handler=get_session, response_type=StoredSession),
+    ApiEndpoint(method="PATCH", path=SESSION_PATH, name="change_session", summary="Change title, mode or agent",
+                handler=change_session, body=SessionChanges, response_type=StoredSession),
+    ApiEndpoint(method="DELETE", path=SESSION_PATH, name="delete_session", summary="Delete a session",
+                handler=delete_session, status=204),
+    ApiEndpoint(method="GET", path=f"{SESSION_PATH}/messages", name="read_messages", summary="Get a page of messages",
+                handler=read_messages, query=MessagesQuery, response_type=SessionTranscript),
+    ApiEndpoint(method="GET", path=f"{SESSION_PATH}/events", name="follow_session",
+                summary="Stream stored changes, then live events", handler=follow_session, query=FollowQuery,
+                response_type="text/event-stream"),
+    ApiEndpoint(method="POST", path=f"{SESSION_PATH}/fork", name="fork_session",
+                summary="Copy a session up to a message", handler=fork_session, body=ForkRequest,
+                response_type=StoredSession, status=201),
+    ApiEndpoint(method="GET", path=f"{SESSION_PATH}/export", name="export_session",
+                summary="Export the session as JSON", handler=export_session, response_type="application/json"),
+    ApiEndpoint(method="GET", path=f"{SESSION_PATH}/share", name="share_session",
+                summary="Export the session as one HTML page", handler=share_session, response_type="text/html"),
+    ApiEndpoint(method="GET", path=f"{SESSION_PATH}/trace", name="trace_page",
+                summary="Export the session's trace as one HTML page", handler=trace_page, response_type="text/html"),
 )  # fmt: skip
 
 
-class Opening(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`take_over` ends what another process does in the session."""
+class OpenRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`take_over` ends the turn of another process in the session."""
 
     take_over: bool = False
 
 
-class ChosenModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """As PROVIDER/MODEL, until the session is closed; empty for the agent's own."""
+class ModelChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """PROVIDER/MODEL, used until the session is closed; empty for the agent's model."""
 
     model: str = ""
 
 
-class OpenedSession(msgspec.Struct, frozen=True):
-    """`busy` while a turn is under way; `broke_off` where the last one has no end of its own. `context_limit` is how
-    many tokens the model holds, where that is known."""
+class SessionStatus(msgspec.Struct, frozen=True):
+    """`busy` is set while a turn runs; `broke_off` if the last turn was interrupted. `context_limit` is the model's
+    context size in tokens, if known."""
 
     busy: bool
     broke_off: bool
@@ -231,36 +250,38 @@ class OpenedSession(msgspec.Struct, frozen=True):
     context_limit: int | None = None
 
 
-async def open_session(asked: Asked[Nothing, Opening]) -> OpenedSession:
-    await asked.engine.open(asked.path["session_id"], take_over=asked.body.take_over)
-    return _standing(asked.engine, asked.path["session_id"])
+async def open_session(request: RouteRequest[NoPayload, OpenRequest]) -> SessionStatus:
+    await request.engine.open(request.path["session_id"], take_over=request.body.take_over)
+    return _session_status(request.engine, request.path["session_id"])
 
 
-async def choose_model(asked: Asked[Nothing, ChosenModel]) -> OpenedSession:
-    await asked.engine.open(asked.path["session_id"])
-    live = asked.engine.live[asked.path["session_id"]]
-    await live.use_model(_model_of(asked))
-    return _standing(asked.engine, live.session.id)
+async def choose_model(request: RouteRequest[NoPayload, ModelChoice]) -> SessionStatus:
+    await request.engine.open(request.path["session_id"])
+    live = request.engine.live[request.path["session_id"]]
+    await live.use_model(_parse_model(request))
+    return _session_status(request.engine, live.session.id)
 
 
-def _model_of(asked: Asked[Nothing, ChosenModel]) -> ModelRef | None:
-    provider, _, model = asked.body.model.partition("/")
-    known = asked.engine.staff.plan.providers
-    if asked.body.model and (provider not in known or not model):
-        raise ValueError(f"write PROVIDER/MODEL, with a provider of: {', '.join(known)}")
+def _parse_model(request: RouteRequest[NoPayload, ModelChoice]) -> ModelRef | None:
+    provider, _, model = request.body.model.partition("/")
+    providers = request.engine.runtime.spec.providers
+    if request.body.model and (provider not in providers or not model):
+        raise ValueError(f"the model must be PROVIDER/MODEL, with a provider of: {', '.join(providers)}")
     return ModelRef(provider, model) if model else None
 
 
-def _standing(engine: Engine, session_id: str) -> OpenedSession:
+def _session_status(engine: Engine, session_id: str) -> SessionStatus:
     live = engine.live[session_id]
     agent = live.agent
-    limit = context_limit(engine.staff.plan.providers.values(), ModelRef(agent.provider, agent.model))
-    return OpenedSession(live.in_turn, was_cut_off(live.session), f"{agent.provider}/{agent.model}", limit)
+    limit = context_limit(engine.runtime.spec.providers.values(), ModelRef(agent.provider, agent.model))
+    return SessionStatus(live.in_turn, was_cut_off(live.session), f"{agent.provider}/{agent.model}", limit)
 
 
-OPENING = (
-    Endpoint(method="POST", path=f"{ONE}/open", name="open_session", summary="Work in a session; how it stands",
-             answer=open_session, body=Opening, gives=OpenedSession),
-    Endpoint(method="POST", path=f"{ONE}/model", name="choose_model", summary="The model that answers from now on",
-             answer=choose_model, body=ChosenModel, gives=OpenedSession),
+OPEN_ROUTES = (
+    ApiEndpoint(method="POST", path=f"{SESSION_PATH}/open", name="open_session",
+                summary="Open a session and get its status", handler=open_session, body=OpenRequest,
+                response_type=SessionStatus),
+    ApiEndpoint(method="POST", path=f"{SESSION_PATH}/model", name="choose_model",
+                summary="Set the model for the following answers", handler=choose_model, body=ModelChoice,
+                response_type=SessionStatus),
 )  # fmt: skip

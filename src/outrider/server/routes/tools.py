@@ -1,4 +1,4 @@
-"""Commands that people run in a session themselves: their output as it comes, then how they ended."""
+"""Endpoints for shell commands of users, tool calls, processes and file changes."""
 
 import asyncio
 from collections import deque
@@ -13,228 +13,233 @@ from outrider.engine.frontend import (
     OutputSlice,
     ProcessStatus,
     ToolSpec,
-    call_by_hand,
     denying_rule,
     end_process,
-    look_at_call,
-    output_of,
-    run_by_hand,
-    running,
+    list_processes,
+    preview_call,
+    read_process_output,
+    run_manual_call,
+    run_user_command,
     send_input,
     send_to_background,
-    tools_of_session,
+    session_tool_specs,
 )
-from outrider.engine.undo_history import Restored
+from outrider.engine.undo_history import RestoreResult
 from outrider.errors import OutriderError, ProcessError, ToolFailure
+from outrider.server.endpoint import ApiEndpoint, NonNegativeInt, NoPayload, RouteRequest, SseResponse
 from outrider.server.event_stream import HEARTBEAT
-from outrider.server.routes.sessions import ONE
-from outrider.server.routing import Asked, Endpoint, Nothing, Number, Stream
+from outrider.server.routes.sessions import SESSION_PATH
 from outrider.types.parts import ToolPart
 
-WAITING = 1024 * 1024  # characters that a slow client may be behind; more than a command of a person is read for
-MOMENT = 0.03  # seconds; what comes within is sent in one piece
-SILENCE = 15.0  # seconds, after which a client hears that the command goes on
-LEFT_OUT = "\n[some output was left out here]\n"
+MAX_BUFFERED_CHARS = 1024 * 1024  # characters that are buffered for a slow client
+BATCH_SECONDS = 0.03  # output is collected for this long and sent in one event
+KEEPALIVE_SECONDS = 15.0  # seconds of silence before a keepalive comment is sent
+TRUNCATION_NOTE = "\n[some output was left out here]\n"
 
 _encode = msgspec.json.encode
 
 
-class Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A line for the shell, run in the session's workspace. Nobody is asked, since whoever sends it wrote it; what the
-    server's rules deny is denied to everybody."""
+class CommandRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A shell command line, run in the session's workspace. It needs no approval, because a user wrote it; deny rules
+    of the server apply."""
 
     command: Annotated[str, msgspec.Meta(min_length=1, max_length=100_000)]
 
 
-async def run_command(asked: Asked[Nothing, Command]) -> Stream:
-    session_id = asked.path["session_id"]
-    await asked.engine.open(session_id)
-    if asked.engine.live[session_id].toolbox is None:
-        raise ProcessError("this server runs no commands")
-    if rule := await denying_rule(asked.engine, session_id, asked.body.command):
-        raise ToolFailure(f"a rule of the server denies this command: {rule}")
-    return Stream(_framed(asked.engine, session_id, asked.body.command))
+async def run_command(request: RouteRequest[NoPayload, CommandRequest]) -> SseResponse:
+    session_id = request.path["session_id"]
+    await request.engine.open(session_id)
+    if request.engine.live[session_id].session_tools is None:
+        raise ProcessError("commands are disabled on this server")
+    if rule := await denying_rule(request.engine, session_id, request.body.command):
+        raise ToolFailure(f"a deny rule of the server matches this command: {rule}")
+    return SseResponse(_stream_command(request.engine, session_id, request.body.command))
 
 
-async def _framed(engine: Engine, session_id: str, command: str) -> AsyncGenerator[bytes, None]:
-    """Whoever stops listening ends the command: it was theirs."""
-    output = _Output()
-    running = asyncio.create_task(run_by_hand(engine, session_id, command, output.put))
-    running.add_done_callback(lambda _: output.end())
+async def _stream_command(engine: Engine, session_id: str, command: str) -> AsyncGenerator[bytes, None]:
+    """Streams the output. When the client disconnects, the command is cancelled."""
+    output = _OutputBuffer()
+    command_task = asyncio.create_task(run_user_command(engine, session_id, command, output.append_text))
+    command_task.add_done_callback(lambda _: output.close())
     try:
         yield HEARTBEAT
-        while (text := await output.take()) is not None:
+        while (text := await output.next_text()) is not None:
             yield b"event: output\ndata: %b\n\n" % _encode({"text": text}) if text else HEARTBEAT
-        yield b"event: ended\ndata: %b\n\n" % _encode({"words": _ending(running)})
+        yield b"event: ended\ndata: %b\n\n" % _encode({"words": _end_text(command_task)})
     finally:
-        running.cancel()
-        await asyncio.wait([running])
+        command_task.cancel()
+        await asyncio.wait([command_task])
 
 
-def _ending(running: asyncio.Task[str]) -> str:
-    error = running.exception()
+def _end_text(command_task: asyncio.Task[str]) -> str:
+    error = command_task.exception()
     if isinstance(error, OutriderError):
         return error.message
-    return running.result()
+    return command_task.result()
 
 
-class _Output:
-    """What a command wrote and nobody has taken yet: bounded, and the oldest goes first."""
+class _OutputBuffer:
+    """Output that was not sent yet; at the limit the oldest text is dropped."""
 
     def __init__(self) -> None:
-        self._pieces: deque[str] = deque()
+        self._chunks: deque[str] = deque()
         self._size = 0
-        self._over = False
-        self._left_out = False
-        self._news = asyncio.Event()
+        self._closed = False
+        self._truncated = False
+        self._changed = asyncio.Event()
 
-    def put(self, text: str) -> None:
-        self._pieces.append(text[-WAITING:])
-        self._size += len(self._pieces[-1])
-        while self._size > WAITING:
-            self._size -= len(self._pieces.popleft())
-            self._left_out = True
-        self._news.set()
+    def append_text(self, text: str) -> None:
+        self._chunks.append(text[-MAX_BUFFERED_CHARS:])
+        self._size += len(self._chunks[-1])
+        while self._size > MAX_BUFFERED_CHARS:
+            self._size -= len(self._chunks.popleft())
+            self._truncated = True
+        self._changed.set()
 
-    def end(self) -> None:
-        self._over = True
-        self._news.set()
+    def close(self) -> None:
+        self._closed = True
+        self._changed.set()
 
-    async def take(self) -> str | None:
-        """All that has come; "" where nothing came for long, None at the end."""
+    async def next_text(self) -> str | None:
+        """Returns all buffered text; "" after KEEPALIVE_SECONDS without output, None at the end."""
         try:
-            async with asyncio.timeout(SILENCE):
-                await self._news.wait()
+            async with asyncio.timeout(KEEPALIVE_SECONDS):
+                await self._changed.wait()
         except TimeoutError:
             return ""
-        if not self._over:
-            await asyncio.sleep(MOMENT)
-        if not self._over:
-            self._news.clear()
-        return self._taken() or (None if self._over else "")
+        if not self._closed:
+            await asyncio.sleep(BATCH_SECONDS)
+        if not self._closed:
+            self._changed.clear()
+        return self._drain_text() or (None if self._closed else "")
 
-    def _taken(self) -> str:
-        text = (LEFT_OUT if self._left_out else "") + "".join(self._pieces)
-        self._pieces.clear()
-        self._size, self._left_out = 0, False
+    def _drain_text(self) -> str:
+        text = (TRUNCATION_NOTE if self._truncated else "") + "".join(self._chunks)
+        self._chunks.clear()
+        self._size, self._truncated = 0, False
         return text
 
 
-BY_HAND = (
-    Endpoint(method="POST", path=f"{ONE}/commands", name="run_command", summary="Run a command of one's own",
-             answer=run_command, body=Command, gives="text/event-stream"),
+COMMAND_ROUTES = (
+    ApiEndpoint(method="POST", path=f"{SESSION_PATH}/commands", name="run_command",
+                summary="Run a shell command of the user", handler=run_command, body=CommandRequest,
+                response_type="text/event-stream"),
 )  # fmt: skip
 
 
-class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ToolCallRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tool: str
     input: dict[str, Any] = {}
 
 
-class Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Text for a process; `last` closes its input afterwards."""
+class ProcessInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Text for the stdin of a process; `last` closes stdin afterwards."""
 
     text: str
     last: bool = False
 
 
 class OutputQuery(msgspec.Struct, frozen=True):
-    """From byte `offset` on; without it, the end."""
+    """Reads from byte `offset`; without it, the end of the output."""
 
-    offset: Number | None = None
+    offset: NonNegativeInt | None = None
 
 
-class Done(msgspec.Struct, frozen=True):
-    """False where there was nothing to do any more."""
+class ActionResult(msgspec.Struct, frozen=True):
+    """`done` is False if there was nothing to do."""
 
     done: bool
 
 
-async def tools(asked: Asked[Nothing, Nothing]) -> list[ToolSpec]:
-    return list(await tools_of_session(asked.engine, asked.path["session_id"]))
+async def list_tools(request: RouteRequest[NoPayload, NoPayload]) -> list[ToolSpec]:
+    return list(await session_tool_specs(request.engine, request.path["session_id"]))
 
 
-async def look(asked: Asked[Nothing, Call]) -> CallPreview:
-    return await look_at_call(asked.engine, asked.path["session_id"], asked.body.tool, asked.body.input)
+async def preview_tool_call(request: RouteRequest[NoPayload, ToolCallRequest]) -> CallPreview:
+    return await preview_call(request.engine, request.path["session_id"], request.body.tool, request.body.input)
 
 
-async def call(asked: Asked[Nothing, Call]) -> ToolPart:
-    return await call_by_hand(asked.engine, asked.path["session_id"], asked.body.tool, asked.body.input)
+async def call_tool(request: RouteRequest[NoPayload, ToolCallRequest]) -> ToolPart:
+    return await run_manual_call(request.engine, request.path["session_id"], request.body.tool, request.body.input)
 
 
-async def list_processes(asked: Asked[Nothing, Nothing]) -> list[ProcessStatus]:
-    await asked.engine.store.get(asked.path["session_id"])
-    return running(asked.engine, asked.path["session_id"])
+async def get_processes(request: RouteRequest[NoPayload, NoPayload]) -> list[ProcessStatus]:
+    await request.engine.store.get(request.path["session_id"])
+    return list_processes(request.engine, request.path["session_id"])
 
 
-async def read_output(asked: Asked[OutputQuery, Nothing]) -> OutputSlice:
-    return output_of(asked.engine, asked.path["session_id"], asked.path["process_id"], asked.query.offset)
+async def read_output(request: RouteRequest[OutputQuery, NoPayload]) -> OutputSlice:
+    return read_process_output(
+        request.engine, request.path["session_id"], request.path["process_id"], request.query.offset
+    )
 
 
-async def write_input(asked: Asked[Nothing, Given]) -> None:
-    given = asked.body
-    await send_input(asked.engine, asked.path["session_id"], asked.path["process_id"], given.text, last=given.last)
+async def write_input(request: RouteRequest[NoPayload, ProcessInput]) -> None:
+    body = request.body
+    await send_input(request.engine, request.path["session_id"], request.path["process_id"], body.text, last=body.last)
 
 
-async def background(asked: Asked[Nothing, Nothing]) -> Done:
-    return Done(send_to_background(asked.engine, asked.path["session_id"], asked.path["process_id"]))
+async def move_to_background(request: RouteRequest[NoPayload, NoPayload]) -> ActionResult:
+    return ActionResult(send_to_background(request.engine, request.path["session_id"], request.path["process_id"]))
 
 
-async def kill(asked: Asked[Nothing, Nothing]) -> Done:
-    return Done(await end_process(asked.engine, asked.path["session_id"], asked.path["process_id"]))
+async def kill_process(request: RouteRequest[NoPayload, NoPayload]) -> ActionResult:
+    return ActionResult(await end_process(request.engine, request.path["session_id"], request.path["process_id"]))
 
 
-PROCESS = f"{ONE}/processes/{{process_id}}"
-WORK = (
-    Endpoint(method="GET", path=f"{ONE}/tools", name="tools", summary="The tools that the session's agent has",
-             answer=tools, gives=list[ToolSpec]),
-    Endpoint(method="POST", path=f"{ONE}/calls/look", name="look_at_call", summary="What would run, and whether it may",
-             answer=look, body=Call, gives=CallPreview),
-    Endpoint(method="POST", path=f"{ONE}/calls", name="call", summary="Call a tool by hand",
-             answer=call, body=Call, gives=ToolPart),
-    Endpoint(method="GET", path=f"{ONE}/processes", name="list_processes", summary="Processes of the session",
-             answer=list_processes, gives=list[ProcessStatus]),
-    Endpoint(method="GET", path=f"{PROCESS}/output", name="read_output", summary="A piece of a process's output",
-             answer=read_output, query=OutputQuery, gives=OutputSlice),
-    Endpoint(method="POST", path=f"{PROCESS}/input", name="write_input", summary="Write to a process",
-             answer=write_input, body=Given, status=204),
-    Endpoint(method="POST", path=f"{PROCESS}/background", name="background", summary="Move a command to the background",
-             answer=background, gives=Done),
-    Endpoint(method="POST", path=f"{PROCESS}/kill", name="kill", summary="End a process and all it started",
-             answer=kill, gives=Done),
+PROCESS_PATH = f"{SESSION_PATH}/processes/{{process_id}}"
+TOOL_ROUTES = (
+    ApiEndpoint(method="GET", path=f"{SESSION_PATH}/tools", name="tools",
+                summary="List the tools of the session's agent", handler=list_tools, response_type=list[ToolSpec]),
+    ApiEndpoint(method="POST", path=f"{SESSION_PATH}/calls/look", name="look_at_call",
+                summary="Preview a call and its permission decision", handler=preview_tool_call, body=ToolCallRequest,
+                response_type=CallPreview),
+    ApiEndpoint(method="POST", path=f"{SESSION_PATH}/calls", name="call", summary="Call a tool manually",
+                handler=call_tool, body=ToolCallRequest, response_type=ToolPart),
+    ApiEndpoint(method="GET", path=f"{SESSION_PATH}/processes", name="list_processes",
+                summary="List the session's processes", handler=get_processes, response_type=list[ProcessStatus]),
+    ApiEndpoint(method="GET", path=f"{PROCESS_PATH}/output", name="read_output", summary="Read output of a process",
+                handler=read_output, query=OutputQuery, response_type=OutputSlice),
+    ApiEndpoint(method="POST", path=f"{PROCESS_PATH}/input", name="write_input",
+                summary="Write to the stdin of a process", handler=write_input, body=ProcessInput, status=204),
+    ApiEndpoint(method="POST", path=f"{PROCESS_PATH}/background", name="background",
+                summary="Move a running command to the background", handler=move_to_background,
+                response_type=ActionResult),
+    ApiEndpoint(method="POST", path=f"{PROCESS_PATH}/kill", name="kill", summary="Kill a process and its children",
+                handler=kill_process, response_type=ActionResult),
 )  # fmt: skip
 
 
-class LookQuery(msgspec.Struct, frozen=True):
-    """`to` is a message or a call: everything from there on; without it, the last turn."""
+class RestoreQuery(msgspec.Struct, frozen=True):
+    """`to` is a message or call id: everything from there on is undone; without it, the last turn."""
 
     direction: Literal["undo", "redo"] = "undo"
     to: str | None = None
 
 
-class Restore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`doubtful` takes along files that perhaps no agent changed."""
+class RestoreRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """With `doubtful`, files that may have been changed by something other than an agent are restored as well."""
 
     direction: Literal["undo", "redo"]
     to: str | None = None
     doubtful: bool = False
 
 
-async def look_files(asked: Asked[LookQuery, Nothing]) -> Restored:
-    changes = asked.engine.file_changes(asked.path["session_id"])
-    return await changes.preview(asked.query.direction, to=asked.query.to)
+async def preview_restore(request: RouteRequest[RestoreQuery, NoPayload]) -> RestoreResult:
+    changes = request.engine.file_changes(request.path["session_id"])
+    return await changes.preview(request.query.direction, to=request.query.to)
 
 
-async def restore(asked: Asked[Nothing, Restore]) -> Restored:
-    changes, wanted = asked.engine.file_changes(asked.path["session_id"]), asked.body
-    if wanted.direction == "undo":
-        return await changes.undo(wanted.to, doubtful=wanted.doubtful)
-    return await changes.redo(doubtful=wanted.doubtful)
+async def restore_files(request: RouteRequest[NoPayload, RestoreRequest]) -> RestoreResult:
+    changes, body = request.engine.file_changes(request.path["session_id"]), request.body
+    if body.direction == "undo":
+        return await changes.undo(body.to, doubtful=body.doubtful)
+    return await changes.redo(doubtful=body.doubtful)
 
 
-FILES = (
-    Endpoint(method="GET", path=f"{ONE}/files", name="look_at_files", summary="What an undo or redo would do",
-             answer=look_files, query=LookQuery, gives=Restored),
-    Endpoint(method="POST", path=f"{ONE}/files", name="restore_files", summary="Undo or redo changes of files",
-             answer=restore, body=Restore, gives=Restored),
+FILE_ROUTES = (
+    ApiEndpoint(method="GET", path=f"{SESSION_PATH}/files", name="look_at_files", summary="Preview an undo or redo",
+                handler=preview_restore, query=RestoreQuery, response_type=RestoreResult),
+    ApiEndpoint(method="POST", path=f"{SESSION_PATH}/files", name="restore_files", summary="Undo or redo file changes",
+                handler=restore_files, body=RestoreRequest, response_type=RestoreResult),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Turns: input that steers or waits, plans, and questions that wait for an answer."""
+"""Endpoints for turns: prompts, the input queue, plans, approvals and model questions."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -9,21 +9,21 @@ import msgspec
 from outrider.engine.archive import Approval
 from outrider.engine.engine import TurnEnd
 from outrider.engine.frontend import AskedQuestion
-from outrider.engine.plans import Plan
+from outrider.engine.plans import ProposedPlan
 from outrider.errors import SessionInUseError
-from outrider.server.routes.sessions import ONE
-from outrider.server.routing import Asked, Endpoint, Nothing
-from outrider.server.session_family import is_below, top_of
+from outrider.server.endpoint import ApiEndpoint, NoPayload, RouteRequest
+from outrider.server.routes.sessions import SESSION_PATH
+from outrider.server.session_tree import find_root_session, is_descendant
 from outrider.types.codec import load_part
 from outrider.types.ids import new_id
 from outrider.types.parts import TextPart
 
-SENDER = "server"
+SERVER_SENDER = "server"
 
 
-class Prompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`text`, or `parts` as they are stored, or both. `id` is the sender's own: the same prompt sent twice counts
-    once. With `wait` the answer comes at the end of the turn, otherwise as soon as the input is kept."""
+class PromptRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`text`, `parts` in their stored form, or both. The client chooses `id`: a repeated prompt is queued once. With
+    `wait` the response is sent at the end of the turn, otherwise as soon as the input is stored."""
 
     text: str = ""
     parts: tuple[dict[str, Any], ...] = ()
@@ -32,15 +32,15 @@ class Prompt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wait: bool = False
 
 
-class Prompted(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`end` is that of the turn, where it was waited for."""
+class PromptReceipt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`end` is the end of the turn, if the request waited for it."""
 
     id: str
-    end: "Ended | None" = None
+    end: "TurnResult | None" = None
 
 
-class Ended(msgspec.Struct, frozen=True):
-    """How a turn ended, and its last words. `error_type` is the class name of what ended it."""
+class TurnResult(msgspec.Struct, frozen=True):
+    """How a turn ended, and its final output. `error_type` is the class name of the error."""
 
     reason: str
     output: str = ""
@@ -48,13 +48,13 @@ class Ended(msgspec.Struct, frozen=True):
     error_type: str = ""
 
     @classmethod
-    def of(cls, end: TurnEnd) -> "Ended":
+    def from_turn_end(cls, end: TurnEnd) -> "TurnResult":
         if end.error is None:
             return cls(end.reason, end.output)
         return cls(end.reason, end.output, end.error.message, type(end.error).__name__)
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class QueuedInputView(msgspec.Struct, frozen=True):
     id: str
     text: str
     delivery: str
@@ -62,7 +62,7 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 class PlanAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Accept it, accept it as `changed`, or refuse it with `words` to the model."""
+    """Accepts the plan, accepts it as `changed`, or rejects it with `words` for the model."""
 
     accept: bool
     changed: str | None = None
@@ -70,167 +70,179 @@ class PlanAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ApprovalsQuery(msgspec.Struct, frozen=True):
-    """Those of a session, and of the sessions that its agents have opened."""
+    """Selects the approvals of a session and of its child sessions."""
 
     session_id: str | None = None
 
 
-class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`words` go to the model with a no."""
+class ApprovalAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`words` is a message for the model, sent with a denial."""
 
     allow: bool
     scope: Literal["once", "session", "project", "always"] = "once"
     words: str = ""
 
 
-class Shortened(msgspec.Struct, frozen=True):
-    """Tokens before and after; none where there was nothing to shorten."""
+class CompactionReply(msgspec.Struct, frozen=True):
+    """Number of tokens before and after; None if there was nothing to compact."""
 
     tokens_before: int | None = None
     tokens_after: int | None = None
 
 
-async def prompt(asked: Asked[Nothing, Prompt]) -> Prompted:
-    wanted = asked.body
-    content: list[Any] = [TextPart(wanted.text)] if wanted.text else []
-    content += [load_part(part) for part in wanted.parts]
+async def submit_prompt(request: RouteRequest[NoPayload, PromptRequest]) -> PromptReceipt:
+    body = request.body
+    content: list[Any] = [TextPart(body.text)] if body.text else []
+    content += [load_part(part) for part in body.parts]
     if not content:
         raise ValueError("a prompt needs text or parts")
-    chosen = wanted.id or new_id()
-    end = await asked.engine.put(
-        asked.path["session_id"], content, delivery=wanted.delivery, input_id=chosen, sender=SENDER
+    input_id = body.id or new_id()
+    end = await request.engine.put(
+        request.path["session_id"], content, delivery=body.delivery, input_id=input_id, sender=SERVER_SENDER
     )
-    return Prompted(chosen, Ended.of(await end)) if wanted.wait else Prompted(chosen)
+    return PromptReceipt(input_id, TurnResult.from_turn_end(await end)) if body.wait else PromptReceipt(input_id)
 
 
-async def go_on(asked: Asked[Nothing, Nothing]) -> Ended:
-    return Ended.of(await asked.engine.go_on(asked.path["session_id"]))
+async def continue_turn(request: RouteRequest[NoPayload, NoPayload]) -> TurnResult:
+    return TurnResult.from_turn_end(await request.engine.go_on(request.path["session_id"]))
 
 
-async def abort(asked: Asked[Nothing, Nothing]) -> None:
-    await asked.engine.abort(asked.path["session_id"])
+async def abort_turn(request: RouteRequest[NoPayload, NoPayload]) -> None:
+    await request.engine.abort(request.path["session_id"])
 
 
-async def compact(asked: Asked[Nothing, Nothing]) -> Shortened:
-    part = await asked.engine.compact(asked.path["session_id"])
-    return Shortened(part.tokens_before, part.tokens_after) if part else Shortened()
+async def compact_session(request: RouteRequest[NoPayload, NoPayload]) -> CompactionReply:
+    part = await request.engine.compact(request.path["session_id"])
+    return CompactionReply(part.tokens_before, part.tokens_after) if part else CompactionReply()
 
 
-async def queue(asked: Asked[Nothing, Nothing]) -> list[Waiting]:
-    await asked.engine.store.get(asked.path["session_id"])
-    items = await asked.engine.queued(asked.path["session_id"])
-    return [Waiting(item.id, item.message.get_text_content(), item.delivery, item.sender) for item in items]
+async def list_queue(request: RouteRequest[NoPayload, NoPayload]) -> list[QueuedInputView]:
+    await request.engine.store.get(request.path["session_id"])
+    items = await request.engine.queued(request.path["session_id"])
+    return [QueuedInputView(item.id, item.message.get_text_content(), item.delivery, item.sender) for item in items]
 
 
-async def withdraw(asked: Asked[Nothing, Nothing]) -> None:
-    if not await asked.engine.withdraw(asked.path["session_id"], asked.path["input_id"]):
-        raise LookupError("no such input waits; a turn may have taken it")
+async def withdraw_input(request: RouteRequest[NoPayload, NoPayload]) -> None:
+    if not await request.engine.withdraw(request.path["session_id"], request.path["input_id"]):
+        raise LookupError("no such queued input; a turn may have taken it")
 
 
-async def get_plan(asked: Asked[Nothing, Nothing]) -> Plan:
-    plan = await asked.engine.plan(asked.path["session_id"])
+async def get_plan(request: RouteRequest[NoPayload, NoPayload]) -> ProposedPlan:
+    plan = await request.engine.plan(request.path["session_id"])
     if plan is None:
-        raise LookupError("no plan waits for an answer in this session")
+        raise LookupError("this session has no open plan")
     return plan
 
 
-async def answer_plan(asked: Asked[Nothing, PlanAnswer]) -> Ended:
-    session_id, answer = asked.path["session_id"], asked.body
+async def answer_plan(request: RouteRequest[NoPayload, PlanAnswer]) -> TurnResult:
+    session_id, answer = request.path["session_id"], request.body
     if answer.accept:
-        return Ended.of(await asked.engine.accept_plan(session_id, answer.changed, by=SENDER))
-    return Ended.of(await asked.engine.refuse_plan(session_id, answer.words, by=SENDER))
+        return TurnResult.from_turn_end(await request.engine.accept_plan(session_id, answer.changed, by=SERVER_SENDER))
+    return TurnResult.from_turn_end(await request.engine.refuse_plan(session_id, answer.words, by=SERVER_SENDER))
 
 
-async def list_approvals(asked: Asked[ApprovalsQuery, Nothing]) -> list[Approval]:
-    above = asked.query.session_id
-    found = await asked.engine.approvals()
-    return [one for one in found if above is None or await is_below(asked.engine, one.session_id, above)]
+async def list_approvals(request: RouteRequest[ApprovalsQuery, NoPayload]) -> list[Approval]:
+    ancestor_id = request.query.session_id
+    found = await request.engine.approvals()
+    return [
+        approval
+        for approval in found
+        if ancestor_id is None or await is_descendant(request.engine, approval.session_id, ancestor_id)
+    ]
 
 
-async def answer_approval(asked: Asked[Nothing, Answer]) -> Approval:
-    answer, wanted = asked.body, asked.path["approval_id"]
-    waits = _is_among(await asked.engine.approvals(), wanted)
-    if not waits and not _is_among(await asked.engine.store.approvals(), wanted):
-        raise LookupError(f"there is no question {wanted}")
-    given = await asked.engine.answer(wanted, allow=answer.allow, scope=answer.scope, by=SENDER, words=answer.words)
-    if waits:
-        await _go_on_with(asked, await top_of(asked.engine, given.session_id))
-    return given
+async def answer_approval(request: RouteRequest[NoPayload, ApprovalAnswer]) -> Approval:
+    answer, approval_id = request.body, request.path["approval_id"]
+    is_open = _contains_approval(await request.engine.approvals(), approval_id)
+    if not is_open and not _contains_approval(await request.engine.store.approvals(), approval_id):
+        raise LookupError(f"no approval {approval_id}")
+    answered = await request.engine.answer(
+        approval_id, allow=answer.allow, scope=answer.scope, by=SERVER_SENDER, words=answer.words
+    )
+    if is_open:
+        await _resume_session(request, await find_root_session(request.engine, answered.session_id))
+    return answered
 
 
-async def _go_on_with(asked: Asked[Nothing, Answer], session_id: str) -> None:
-    """Where nobody here works in the session: a run is its workers', another program goes on by itself, and what a
-    server left when it ended goes on here."""
-    if session_id in asked.engine.live:
+async def _resume_session(request: RouteRequest[NoPayload, ApprovalAnswer], session_id: str) -> None:
+    """Resumes a session that is not open here. A background run is resumed by a worker, a session of another process by
+    that process; a session that a previous server left is opened here, which continues it."""
+    if session_id in request.engine.live:
         return
-    if asked.background is not None and await asked.background.has(session_id):
-        await asked.background.answered()
+    if request.background is not None and await request.background.is_run(session_id):
+        await request.background.resume_waiting_runs()
         return
     with suppress(SessionInUseError):
-        await asked.engine.open(session_id)
+        await request.engine.open(session_id)
 
 
-def _is_among(approvals: Iterable[Approval], approval_id: str) -> bool:
-    return any(one.id == approval_id for one in approvals)
+def _contains_approval(approvals: Iterable[Approval], approval_id: str) -> bool:
+    return any(approval.id == approval_id for approval in approvals)
 
 
-TURNS = (
-    Endpoint(method="POST", path=f"{ONE}/prompt", name="prompt", summary="Put input into a session",
-             answer=prompt, body=Prompt, gives=Prompted, status=202),
-    Endpoint(method="POST", path=f"{ONE}/continue", name="go_on", summary="Let a turn go on that was cut off",
-             answer=go_on, gives=Ended),
-    Endpoint(method="POST", path=f"{ONE}/abort", name="abort", summary="End the turn under way; everything is kept",
-             answer=abort, status=204),
-    Endpoint(method="POST", path=f"{ONE}/compact", name="compact", summary="Put a summary in place of old messages",
-             answer=compact, gives=Shortened),
-    Endpoint(method="GET", path=f"{ONE}/queue", name="queue", summary="Input that waits for its turn",
-             answer=queue, gives=list[Waiting]),
-    Endpoint(method="DELETE", path=f"{ONE}/queue/{{input_id}}", name="withdraw", summary="Take back input that waits",
-             answer=withdraw, status=204),
-    Endpoint(method="GET", path=f"{ONE}/plan", name="get_plan", summary="The plan that waits for an answer",
-             answer=get_plan, gives=Plan),
-    Endpoint(method="POST", path=f"{ONE}/plan", name="answer_plan", summary="Accept, change or refuse the plan",
-             answer=answer_plan, body=PlanAnswer, gives=Ended),
-    Endpoint(method="GET", path="/api/approvals", name="list_approvals", summary="Questions that wait for an answer",
-             answer=list_approvals, query=ApprovalsQuery, gives=list[Approval]),
-    Endpoint(method="POST", path="/api/approvals/{approval_id}", name="answer_approval",
-             summary="Answer a question about a call; the first answer counts",
-             answer=answer_approval, body=Answer, gives=Approval),
+TURN_ROUTES = (
+    ApiEndpoint(method="POST", path=f"{SESSION_PATH}/prompt", name="prompt", summary="Queue input for a session",
+                handler=submit_prompt, body=PromptRequest, response_type=PromptReceipt, status=202),
+    ApiEndpoint(method="POST", path=f"{SESSION_PATH}/continue", name="go_on", summary="Continue an interrupted turn",
+                handler=continue_turn, response_type=TurnResult),
+    ApiEndpoint(method="POST", path=f"{SESSION_PATH}/abort", name="abort", summary="Abort the running turn",
+                handler=abort_turn, status=204),
+    ApiEndpoint(method="POST", path=f"{SESSION_PATH}/compact", name="compact",
+                summary="Replace old messages with a summary", handler=compact_session, response_type=CompactionReply),
+    ApiEndpoint(method="GET", path=f"{SESSION_PATH}/queue", name="queue", summary="List queued input",
+                handler=list_queue, response_type=list[QueuedInputView]),
+    ApiEndpoint(method="DELETE", path=f"{SESSION_PATH}/queue/{{input_id}}", name="withdraw",
+                summary="Withdraw queued input", handler=withdraw_input, status=204),
+    ApiEndpoint(method="GET", path=f"{SESSION_PATH}/plan", name="get_plan",
+                summary="Get the plan that waits for an answer", handler=get_plan, response_type=ProposedPlan),
+    ApiEndpoint(method="POST", path=f"{SESSION_PATH}/plan", name="answer_plan",
+                summary="Accept, change or reject the plan", handler=answer_plan, body=PlanAnswer,
+                response_type=TurnResult),
+    ApiEndpoint(method="GET", path="/api/approvals", name="list_approvals", summary="List open approvals",
+                handler=list_approvals, query=ApprovalsQuery, response_type=list[Approval]),
+    ApiEndpoint(method="POST", path="/api/approvals/{approval_id}", name="answer_approval",
+                summary="Answer an approval; the first answer applies", handler=answer_approval, body=ApprovalAnswer,
+                response_type=Approval),
 )  # fmt: skip
 
 
-ALL = "/api/questions"
+QUESTIONS_PATH = "/api/questions"
 
 
 class QuestionsQuery(msgspec.Struct, frozen=True):
-    """Those of a session, and of the sessions that its agents have opened."""
+    """Selects the questions of a session and of its child sessions."""
 
     session_id: str | None = None
 
 
-class Answers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Options that were chosen, words of one's own, or both; without any, the model reads that the user gave none."""
+class QuestionAnswers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Chosen options, free text, or both; if empty, the model reads that the user gave no answer."""
 
     answers: Annotated[tuple[str, ...], msgspec.Meta(max_length=100)] = ()
 
 
-async def list_questions(asked: Asked[QuestionsQuery, Nothing]) -> list[AskedQuestion]:
-    above = asked.query.session_id
-    waiting = asked.questions.waiting() if asked.questions else []
-    found = [one for one in waiting if above is None or await is_below(asked.engine, one.session_id, above)]
-    return asked.engine.discreet(found)
+async def list_questions(request: RouteRequest[QuestionsQuery, NoPayload]) -> list[AskedQuestion]:
+    ancestor_id = request.query.session_id
+    waiting = request.questions.open_questions() if request.questions else []
+    found = [
+        question
+        for question in waiting
+        if ancestor_id is None or await is_descendant(request.engine, question.session_id, ancestor_id)
+    ]
+    return request.engine.discreet(found)
 
 
-async def answer_question(asked: Asked[Nothing, Answers]) -> None:
-    question_id = asked.path["question_id"]
-    if asked.questions is None or all(one.id != question_id for one in asked.questions.waiting()):
-        raise LookupError("no such question waits; somebody may have answered it")
-    await asked.questions.give(question_id, asked.body.answers)
+async def answer_question(request: RouteRequest[NoPayload, QuestionAnswers]) -> None:
+    question_id = request.path["question_id"]
+    if request.questions is None or all(question.id != question_id for question in request.questions.open_questions()):
+        raise LookupError("no such open question; it may have been answered")
+    await request.questions.answer_anywhere(question_id, request.body.answers)
 
 
-QUESTIONS = (
-    Endpoint(method="GET", path=ALL, name="list_questions", summary="Questions of models that wait for an answer",
-             answer=list_questions, query=QuestionsQuery, gives=list[AskedQuestion]),
-    Endpoint(method="POST", path=f"{ALL}/{{question_id}}", name="answer_question",
-             summary="Answer a model; the first answer counts", answer=answer_question, body=Answers, status=204),
+QUESTION_ROUTES = (
+    ApiEndpoint(method="GET", path=QUESTIONS_PATH, name="list_questions", summary="List open questions of models",
+                handler=list_questions, query=QuestionsQuery, response_type=list[AskedQuestion]),
+    ApiEndpoint(method="POST", path=f"{QUESTIONS_PATH}/{{question_id}}", name="answer_question",
+                summary="Answer a question of a model; the first answer applies", handler=answer_question,
+                body=QuestionAnswers, status=204),
 )  # fmt: skip

@@ -1,1 +1,1 @@
-"""What a store in a Postgres database is made of."""
+"""The Postgres store: connection pool, notifications, schema, queries and search."""

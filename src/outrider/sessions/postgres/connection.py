@@ -1,4 +1,4 @@
-"""Connections to the server: a few, shared; work that lost its connection is done again on another."""
+"""Runs transactions on pooled Postgres connections, and notifies listeners of changes via LISTEN/NOTIFY."""
 
 import asyncio
 import contextlib
@@ -7,110 +7,144 @@ from typing import TypeVar
 
 import psycopg
 from psycopg import errors, sql
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from outrider.errors import StorageFullError, StoreError, StoreUnavailableError
 from outrider.sessions.postgres.schema import Connection
 from outrider.sessions.postgres.writes import CHANNEL
-from outrider.sessions.rows.rows import Followers
+from outrider.sessions.rows.session_rows import SessionListeners
 
 T = TypeVar("T")
-# `again` says that an earlier attempt may have been committed: the answer to its COMMIT was lost.
-Work = Callable[[Connection, bool], Awaitable[T]]
+# The second argument is `retried`: an earlier attempt may have been committed, because the connection was lost before
+# the response to its COMMIT arrived.
+TransactionBody = Callable[[Connection, bool], Awaitable[T]]
 
-CONNECTIONS = 8
-ATTEMPTS = 4
+MAX_CONNECTIONS = 8
+MAX_ATTEMPTS = 4
+CONNECT_TIMEOUT_SECONDS = 10
+POOL_WAIT_SECONDS = 2.0
+RECONNECT_SECONDS = 0.5
 
 
-class Pool:
+class TransactionPool:
+    """Runs transactions on up to MAX_CONNECTIONS pooled connections and retries them after a lost connection."""
+
     def __init__(self, url: str, schema: str) -> None:
         self._url = url
         self._schema = schema
-        self._free: list[Connection] = []
-        self._slots = asyncio.Semaphore(CONNECTIONS)
+        self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
+            url,
+            kwargs={"autocommit": True, "connect_timeout": CONNECT_TIMEOUT_SECONDS},
+            min_size=1,
+            max_size=MAX_CONNECTIONS,
+            open=False,
+            configure=self._set_search_path,
+            name="outrider",
+        )
 
     async def connect(self) -> Connection:
-        db = await psycopg.AsyncConnection.connect(self._url, autocommit=True, connect_timeout=10)
-        await db.execute(sql.SQL("SET search_path TO {}").format(sql.Identifier(self._schema)))
+        """Opens a connection outside the pool. Raises psycopg.OperationalError if the server cannot be reached."""
+        db = await psycopg.AsyncConnection.connect(self._url, autocommit=True, connect_timeout=CONNECT_TIMEOUT_SECONDS)
+        await self._set_search_path(db)
         return db
 
-    async def run(self, work: Work[T]) -> T:
-        """One transaction. Work must leave the same behind whether it is committed once or twice."""
-        for attempt in range(ATTEMPTS):
+    async def run(self, body: TransactionBody[T]) -> T:
+        """Runs `body` in a transaction and retries after a lost connection or a serialization error, with backoff.
+
+        `body` must have the same effect whether it is committed once or twice.
+        """
+        for attempt in range(MAX_ATTEMPTS):
             try:
-                return await self._attempt(work, again=attempt > 0)
+                return await self._run_once(body, retried=attempt > 0)
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-                if attempt + 1 == ATTEMPTS or not _is_lost(error):
-                    raise explain(error) from error
+                if attempt + 1 == MAX_ATTEMPTS or not _is_retryable(error):
+                    raise to_store_error(error) from error
                 await asyncio.sleep(0.05 * 4**attempt)
             except psycopg.Error as error:
-                raise explain(error) from error
+                raise to_store_error(error) from error
         raise AssertionError("unreachable")
 
     async def close(self) -> None:
-        while self._free:
-            await self._free.pop().close()
+        await self._pool.close()
 
-    async def _attempt(self, work: Work[T], *, again: bool) -> T:
-        async with self._slots:
-            db = self._free.pop() if self._free else await self.connect()
+    async def _run_once(self, body: TransactionBody[T], *, retried: bool) -> T:
+        if retried and not self._pool.closed:
+            await self._pool.check()  # a server restart breaks all idle connections, more than there are attempts
+        db = await self._acquire_connection()
+        try:
+            async with db.transaction():
+                return await body(db, retried)
+        finally:
+            await self._pool.putconn(db)
+
+    async def _acquire_connection(self) -> Connection:
+        """Returns a pooled connection; opens the pool on first use.
+
+        The pool itself reports an unreachable server only as a timeout. A direct connection raises the reason, and at
+        once; if it succeeds, the pool was merely busy.
+        """
+        if self._pool.closed:
+            await (await self.connect()).close()
+            await self._pool.open()
+        while True:
             try:
-                async with db.transaction():
-                    return await work(db, again)
-            finally:
-                if db.closed or db.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-                    await db.close()
-                else:
-                    self._free.append(db)
+                return await self._pool.getconn(timeout=POOL_WAIT_SECONDS)
+            except PoolTimeout:
+                await (await self.connect()).close()
+
+    async def _set_search_path(self, db: Connection) -> None:
+        await db.execute(sql.SQL("SET search_path TO {}").format(sql.Identifier(self._schema)))
 
 
-def _is_lost(error: psycopg.Error) -> bool:
-    """The connection broke, or the server asks to try again; what it refused stays refused."""
+def _is_retryable(error: psycopg.Error) -> bool:
+    """True for a lost connection (08), a server shutdown (57) and a serialization error or deadlock (40)."""
     return error.sqlstate is None or error.sqlstate[:2] in ("08", "57", "40")
 
 
-def explain(error: psycopg.Error) -> StoreError:
+def to_store_error(error: psycopg.Error) -> StoreError:
+    """Converts a psycopg error to a StoreError."""
     if isinstance(error, errors.DiskFull):
-        return StorageFullError(f"the server has no space left: {error}")
+        return StorageFullError(f"the Postgres server has no space left: {error}")
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-        return StoreUnavailableError(f"the server cannot be reached: {error}")
-    return StoreError(f"the server refused: {error}")
+        return StoreUnavailableError(f"the Postgres server cannot be reached: {error}")
+    return StoreError(f"the Postgres server rejected the statement: {error}")
 
 
-AGAIN_SECONDS = 0.5
+class NotificationListener(SessionListeners):
+    """Notifies all listeners through one connection that runs LISTEN.
 
+    After a lost connection it wakes every listener, so that each queries again and misses no change.
+    """
 
-class News(Followers):
-    """One connection listens for all. When it is lost everybody looks again, so that nothing is missed."""
-
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: TransactionPool) -> None:
         super().__init__()
         self._pool = pool
         self._listening: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
 
-    async def ready(self) -> None:
-        """Wait until what changes from now on will be heard."""
+    async def wait_ready(self) -> None:
+        """Starts the LISTEN connection and waits until it receives notifications."""
         if self._listening is None or self._listening.done():
-            self._listening = asyncio.create_task(self._listen())
+            self._listening = asyncio.create_task(self._listen_forever())
         await self._ready.wait()
 
     async def close(self) -> None:
-        self.tell_all()
+        self.notify_all()
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)
 
-    async def _listen(self) -> None:
+    async def _listen_forever(self) -> None:
         while True:
             with contextlib.suppress(psycopg.Error, OSError):
                 async with await self._pool.connect() as db:
-                    await self._hear(db)
-            self.tell_all()
-            await asyncio.sleep(AGAIN_SECONDS)
+                    await self._forward_notifications(db)
+            self.notify_all()
+            await asyncio.sleep(RECONNECT_SECONDS)
 
-    async def _hear(self, db: Connection) -> None:
+    async def _forward_notifications(self, db: Connection) -> None:
         await db.execute(f"LISTEN {CHANNEL}".encode())
         self._ready.set()
-        self.tell_all()
-        async for notice in db.notifies():
-            self.tell(notice.payload)
+        self.notify_all()
+        async for notification in db.notifies():
+            self.notify_session(notification.payload)

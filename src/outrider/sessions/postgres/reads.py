@@ -1,4 +1,4 @@
-"""What only looks at the tables."""
+"""SQL queries that read sessions from Postgres."""
 
 from typing import Any
 
@@ -6,54 +6,56 @@ import msgspec
 from psycopg.rows import dict_row
 
 from outrider.sessions.postgres.schema import Connection
-from outrider.sessions.records import Change, SessionChange, SessionFilter, SessionPage, Transcript
-from outrider.sessions.rows.codec import MessageRow, PartRow, join, names_in
-from outrider.sessions.rows.rows import (
+from outrider.sessions.records import Change, SessionChange, SessionFilter, SessionPage, SessionTranscript
+from outrider.sessions.rows.codec import MessageRow, PartRow, blob_names, insert_blobs
+from outrider.sessions.rows.session_rows import (
     StoredPart,
-    after_mark,
-    assemble,
-    conditions,
+    build_page,
+    build_transcript,
+    decode_record_change,
+    decode_session,
+    filter_conditions,
     message_change,
-    no_message,
-    no_session,
-    page_of,
+    parse_cursor,
     part_change,
-    read_session,
-    record_change,
+    raise_no_message,
+    raise_no_session,
 )
 
-CHANGES = 500
-Row = dict[str, Any]
+CHANGES_LIMIT = 500
+RowDict = dict[str, Any]
 
 
-async def fetch(db: Connection, query: str, *values: object) -> list[Row]:
+async def fetch_rows(db: Connection, query: str, *values: object) -> list[RowDict]:
     async with db.cursor(row_factory=dict_row) as cursor:
         await cursor.execute(query.encode(), values)
         return await cursor.fetchall()
 
 
-async def session_row(db: Connection, session_id: str, *, lock: bool = False) -> Row:
+async def session_row(db: Connection, session_id: str, *, lock: bool = False) -> RowDict:
     query = "SELECT *, expires > clock_timestamp() AS held FROM sessions WHERE id = %s"
-    rows = await fetch(db, query + (" FOR UPDATE" if lock else ""), session_id)
-    return rows[0] if rows else no_session(session_id)
+    rows = await fetch_rows(db, query + (" FOR UPDATE" if lock else ""), session_id)
+    return rows[0] if rows else raise_no_session(session_id)
 
 
 async def list_sessions(db: Connection, filter: SessionFilter, limit: int, after: str | None) -> SessionPage:
-    wanted, values = conditions(filter, "%s")
+    wanted, values = filter_conditions(filter, "%s")
     if after:
         wanted.append('(active, id COLLATE "C") < (%s, %s)')
-        values += after_mark(after)
+        values += parse_cursor(after)
     where = " AND ".join(["true", *wanted])
     query = f'SELECT * FROM sessions WHERE {where} ORDER BY active DESC, id COLLATE "C" DESC LIMIT %s'
-    return page_of(await fetch(db, query, *values, limit + 1), limit)
+    return build_page(await fetch_rows(db, query, *values, limit + 1), limit)
 
 
-async def load(db: Connection, session_id: str, limit: int | None, before: str | None, after: str | None) -> Transcript:
+async def load_transcript(
+    db: Connection, session_id: str, limit: int | None, before: str | None, after: str | None
+) -> SessionTranscript:
     session = await session_row(db, session_id)
     count = None if limit is None else limit + 1
-    mark = await _position(db, session["key"], after or before) if after or before else 2**62
+    mark = await _message_key(db, session["key"], after or before) if after or before else 2**62
     side, order = (">", "ASC") if after is not None else ("<", "DESC")
-    rows = await fetch(
+    rows = await fetch_rows(
         db,
         f"SELECT key, id, role, created, body FROM messages WHERE session = %s AND key {side} %s "
         f"ORDER BY key {order} LIMIT %s",
@@ -66,62 +68,62 @@ async def load(db: Connection, session_id: str, limit: int | None, before: str |
         rows.reverse()
     first, last = (False, not more) if after is not None else (not more, before is None)
     messages = [MessageRow(row["id"], row["role"], row["created"], row["body"]) for row in rows]
-    parts = await _parts(db, {row["key"]: row["id"] for row in rows})
-    return assemble(read_session(session), messages, parts, first=first, last=last)
+    parts = await _read_parts(db, {row["key"]: row["id"] for row in rows})
+    return build_transcript(decode_session(session), messages, parts, first=first, last=last)
 
 
-async def _position(db: Connection, session: int, message_id: str | None) -> int:
-    rows = await fetch(db, "SELECT key FROM messages WHERE session = %s AND id = %s", session, message_id)
-    return rows[0]["key"] if rows else no_message(message_id or "")
+async def _message_key(db: Connection, session: int, message_id: str | None) -> int:
+    rows = await fetch_rows(db, "SELECT key FROM messages WHERE session = %s AND id = %s", session, message_id)
+    return rows[0]["key"] if rows else raise_no_message(message_id or "")
 
 
-async def _parts(db: Connection, messages: dict[int, str]) -> list[StoredPart]:
-    rows = await fetch(
+async def _read_parts(db: Connection, messages: dict[int, str]) -> list[StoredPart]:
+    rows = await fetch_rows(
         db,
         "SELECT id, message, body, draft, blobs FROM parts WHERE message = ANY(%s) ORDER BY key",
         list(messages),
     )
-    bodies = await whole(db, rows)
+    bodies = await restore_blobs(db, rows)
     return [
         StoredPart(PartRow(row["id"], messages[row["message"]], body), row["draft"])
         for row, body in zip(rows, bodies, strict=True)
     ]
 
 
-async def whole(db: Connection, rows: list[Row]) -> list[bytes]:
-    """The bodies with their large texts; where one is missing, bytes that are reported as damaged."""
-    names = {name for row in rows if row["blobs"] for name in names_in(row["body"])}
-    found = await fetch(db, "SELECT name, body FROM blobs WHERE name = ANY(%s)", list(names)) if names else []
+async def restore_blobs(db: Connection, rows: list[RowDict]) -> list[bytes]:
+    """Returns the bodies with their blobs inserted; if one is missing, bytes that decode as a damaged row."""
+    names = {name for row in rows if row["blobs"] for name in blob_names(row["body"])}
+    found = await fetch_rows(db, "SELECT name, body FROM blobs WHERE name = ANY(%s)", list(names)) if names else []
     blobs = {row["name"]: row["body"] for row in found}
-    return [_joined(row["body"], blobs) if row["blobs"] else row["body"] for row in rows]
+    return [_restore_body(row["body"], blobs) if row["blobs"] else row["body"] for row in rows]
 
 
-def _joined(body: bytes, blobs: dict[str, bytes]) -> bytes:
+def _restore_body(body: bytes, blobs: dict[str, bytes]) -> bytes:
     try:
-        return join(body, blobs.__getitem__)
+        return insert_blobs(body, blobs.__getitem__)
     except (KeyError, msgspec.DecodeError):
         return b"a large text of this part is missing: " + body
 
 
-async def changes(db: Connection, session_id: str, after: int, limit: int = CHANGES) -> list[Change]:
-    """The next `limit` values newer than `after`."""
+async def list_changes(db: Connection, session_id: str, after: int, limit: int = CHANGES_LIMIT) -> list[Change]:
+    """Returns up to `limit` changes with sequence numbers above `after`, in order."""
     session = await session_row(db, session_id)
     key, id = session["key"], session["id"]
     found: list[Change] = []
     if session["changed"] > after:
-        found.append(SessionChange(session["changed"], read_session(session)))
+        found.append(SessionChange(session["changed"], decode_session(session)))
     newer = "WHERE session = %s AND seq > %s ORDER BY seq LIMIT %s"
-    for row in await fetch(db, f"SELECT seq, id, role, created, body FROM messages {newer}", key, after, limit):
+    for row in await fetch_rows(db, f"SELECT seq, id, role, created, body FROM messages {newer}", key, after, limit):
         found.append(message_change(id, row["seq"], MessageRow(row["id"], row["role"], row["created"], row["body"])))
     found += await _part_changes(db, session, after, limit)
     for table in ("inbox", "approvals"):
-        for row in await fetch(db, f"SELECT seq, body FROM {table} {newer}", key, after, limit):
-            found.append(record_change(table, row["seq"], row["body"]))
+        for row in await fetch_rows(db, f"SELECT seq, body FROM {table} {newer}", key, after, limit):
+            found.append(decode_record_change(table, row["seq"], row["body"]))
     return sorted(found, key=lambda change: change.seq)[:limit]
 
 
-async def _part_changes(db: Connection, session: Row, after: int, limit: int) -> list[Change]:
-    rows = await fetch(
+async def _part_changes(db: Connection, session: RowDict, after: int, limit: int) -> list[Change]:
+    rows = await fetch_rows(
         db,
         "SELECT part.seq, part.id, message.id AS message_id, part.body, part.draft, part.blobs FROM parts AS part "
         "JOIN messages AS message ON message.key = part.message "
@@ -132,5 +134,5 @@ async def _part_changes(db: Connection, session: Row, after: int, limit: int) ->
     )
     return [
         part_change(session["id"], row["seq"], StoredPart(PartRow(row["id"], row["message_id"], body), row["draft"]))
-        for row, body in zip(rows, await whole(db, rows), strict=True)
+        for row, body in zip(rows, await restore_blobs(db, rows), strict=True)
     ]

@@ -1,4 +1,4 @@
-"""The tables of a store in Postgres, and how older ones become them."""
+"""The schema of the Postgres store, its migrations, and the backup that a migration makes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,71 +7,75 @@ import psycopg
 from psycopg import sql
 
 from outrider.errors import StoreVersionError
-from outrider.sessions import failpoints as faults
+from outrider.sessions.failpoints import failpoint
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
-LONGEST_NAME = 63  # of a schema, in Postgres
+MAX_IDENTIFIER_LENGTH = 63  # Postgres truncates longer identifiers
 
 
-def backup_name(schema: str, version: int) -> str:
+def backup_schema_name(schema: str, version: int) -> str:
     ending = f"_v{version}_backup"
-    return schema[: LONGEST_NAME - len(ending)] + ending
+    return schema[: MAX_IDENTIFIER_LENGTH - len(ending)] + ending
 
 
-async def back_up(db: Connection, schema: str, version: int) -> str:
-    """In the transaction that changes the tables, so that a copy that is there is a whole one; says where it is.
+async def backup_tables(db: Connection, schema: str, version: int) -> str:
+    """Copies all tables into a backup schema and returns its name.
 
-    Nobody writes meanwhile. Rows that are found there already are an earlier copy of this version, and stay.
+    Runs in the migration's transaction, so an existing backup is complete, and locks the tables against writes. An
+    existing backup of the same version stays unchanged.
     """
-    copy = backup_name(schema, version)
+    copy = backup_schema_name(schema, version)
     found = await db.execute("SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", (copy,))
     if await found.fetchone():
         return copy
-    tables = await _column(db, "SELECT tablename FROM pg_tables WHERE schemaname = %s ORDER BY tablename", schema)
+    tables = await _fetch_column(db, "SELECT tablename FROM pg_tables WHERE schemaname = %s ORDER BY tablename", schema)
     await db.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(copy)))
     for table in tables:
-        await _copy(db, sql.Identifier(schema, table), sql.Identifier(copy, table))
-        await _go_on_counting(db, copy, table)
-    await _tie_together(db, schema, copy)
+        await _copy_table(db, sql.Identifier(schema, table), sql.Identifier(copy, table))
+        await _advance_identity(db, copy, table)
+    await _copy_foreign_keys(db, schema, copy)
     return copy
 
 
-async def _copy(db: Connection, source: sql.Identifier, target: sql.Identifier) -> None:
+async def _copy_table(db: Connection, source: sql.Identifier, target: sql.Identifier) -> None:
     await db.execute(sql.SQL("LOCK TABLE {} IN SHARE MODE").format(source))
     await db.execute(sql.SQL("CREATE TABLE {} (LIKE {} INCLUDING ALL)").format(target, source))
     await db.execute(sql.SQL("INSERT INTO {} OVERRIDING SYSTEM VALUE SELECT * FROM {}").format(target, source))
 
 
-async def _go_on_counting(db: Connection, schema: str, table: str) -> None:
-    """Keys that the server gives begin after those that were copied."""
+async def _advance_identity(db: Connection, schema: str, table: str) -> None:
+    """Sets the identity sequences of the copy to start after the copied keys."""
     query = """SELECT column_name FROM information_schema.columns
         WHERE table_schema = %s AND table_name = %s AND is_identity = 'YES'"""
-    for column in await _column(db, query, schema, table):
-        place = sql.Identifier(schema, table)
+    for column in await _fetch_column(db, query, schema, table):
+        qualified_table = sql.Identifier(schema, table)
         await db.execute(
             sql.SQL("SELECT setval(pg_get_serial_sequence({}, {}), coalesce(max({}), 0) + 1, false) FROM {}").format(
-                sql.Literal(f'"{schema}"."{table}"'), sql.Literal(column), sql.Identifier(column), place
+                sql.Literal(f'"{schema}"."{table}"'), sql.Literal(column), sql.Identifier(column), qualified_table
             )
         )
 
 
-async def _tie_together(db: Connection, schema: str, copy: str) -> None:
-    """References between tables are not copied with them; written without a schema they mean the copies."""
+async def _copy_foreign_keys(db: Connection, schema: str, copy: str) -> None:
+    """Adds the foreign keys to the copied tables, because LIKE does not copy them.
+
+    The search_path determines whether their unqualified table names refer to the originals or to the copies.
+    """
     query = """SELECT conrelid::regclass::text, pg_get_constraintdef(oid) FROM pg_constraint
         WHERE contype = 'f' AND connamespace = (SELECT oid FROM pg_namespace WHERE nspname = %s)"""
     await db.execute(sql.SQL("SET LOCAL search_path TO {}").format(sql.Identifier(schema)))
-    ties = await (await db.execute(query, (schema,))).fetchall()
+    foreign_keys = await (await db.execute(query, (schema,))).fetchall()
     await db.execute(sql.SQL("SET LOCAL search_path TO {}").format(sql.Identifier(copy)))
-    for table, definition in ties:
+    for table, definition in foreign_keys:
         await db.execute(f"ALTER TABLE {table} ADD {definition}".encode())
     await db.execute(sql.SQL("SET LOCAL search_path TO {}").format(sql.Identifier(schema)))
 
 
-async def _column(db: Connection, query: str, *values: str) -> list[str]:
+async def _fetch_column(db: Connection, query: str, *values: str) -> list[str]:
     return [row[0] for row in await (await db.execute(query.encode(), values)).fetchall()]
 
 
-# Bodies are JSON as bytes: Postgres' own JSON would change them. `words` holds the lexemes by which a row is found.
+# `body` columns are JSON as bytea: the json types reject or normalise some strings. `words` holds the search lexemes.
 _TABLES = """
 CREATE TABLE sessions (
     key bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id text NOT NULL UNIQUE, seq bigint NOT NULL,
@@ -116,38 +120,39 @@ CREATE TABLE approvals (
 )
 """
 
-# Position n brings a store of version n to version n + 1. Entries are added, never changed.
+# Entry n migrates schema version n to n + 1. Entries are only added, never changed.
 MIGRATIONS = (_TABLES,)
 _LOCK = 0x4F757472
 
 
-async def migrate(db: Connection, schema: str, migrations: Sequence[str] = MIGRATIONS) -> str | None:
-    """Bring the tables to the newest version, in one transaction. Of many machines that start at once, one does it.
+async def migrate_schema(db: Connection, schema: str, migrations: Sequence[str] = MIGRATIONS) -> str | None:
+    """Migrates the tables to the newest schema in one transaction. An advisory lock serialises concurrent starts.
 
-    Older tables are copied first, and the copy's schema returned. Newer ones are refused and left alone.
+    Backs up older tables first and returns the schema of the backup. Raises StoreVersionError for newer tables.
     """
     async with db.transaction():
         await db.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
         await db.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
         await db.execute("CREATE TABLE IF NOT EXISTS outrider_version (version integer NOT NULL)")
-        version = await _version(db)
+        version = await _schema_version(db)
         if version > len(migrations):
             raise StoreVersionError(
-                f"the tables in schema {schema} are of a newer version ({version}; this one knows {len(migrations)})",
+                f"the tables in schema {schema} have version {version}; this program reads versions up to "
+                f"{len(migrations)}. Update Outrider, or use another schema.",
                 found=version,
                 supported=len(migrations),
             )
         if version == len(migrations):
             return None
-        backup = await back_up(db, schema, version) if version else None
+        backup = await backup_tables(db, schema, version) if version else None
         for tables in migrations[version:]:
             for statement in tables.split(";\n"):
                 await db.execute(statement.encode())
-            faults.failpoint("FP-mid-migration")
+            failpoint("FP-mid-migration")
         await db.execute("INSERT INTO outrider_version VALUES (%s)", (len(migrations),))
         return backup
 
 
-async def _version(db: Connection) -> int:
+async def _schema_version(db: Connection) -> int:
     row = await (await db.execute("SELECT coalesce(max(version), 0) FROM outrider_version")).fetchone()
     return row[0] if row else 0

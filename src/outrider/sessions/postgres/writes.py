@@ -1,84 +1,77 @@
-"""What changes the tables. Each function runs inside one transaction, and may run again after a lost answer."""
+"""SQL that writes sessions and rows to Postgres.
 
-from collections.abc import Sequence
+Each function runs inside one transaction. With `retried`, an earlier attempt may have been committed: its connection
+was lost before the response to COMMIT arrived.
+"""
 
 import msgspec
 
 from outrider.errors import PartValidationError, StoreError
-from outrider.sessions.postgres.reads import Row, fetch, session_row
+from outrider.sessions.postgres.reads import RowDict, fetch_rows, session_row
 from outrider.sessions.postgres.schema import Connection
 from outrider.sessions.records import Lease, SessionUpdate, StoredSession
-from outrider.sessions.rows import search_terms as words
-from outrider.sessions.rows.codec import MessageRow, PartRow, in_place, read_part, split
-from outrider.sessions.rows.codec import Row as AnyRow
-from outrider.sessions.rows.rows import (
+from outrider.sessions.rows import search_terms
+from outrider.sessions.rows.codec import AppendRequest, MessageRow, PartRow, extract_blobs, number_rows, read_part
+from outrider.sessions.rows.session_rows import (
     check_token,
-    columns_of,
+    decode_inbox_item,
+    decode_session,
     encode_record,
-    in_use,
-    inbox_item,
-    no_message,
-    no_session,
-    read_session,
+    raise_no_message,
+    raise_no_session,
+    session_columns,
+    session_in_use_error,
 )
 from outrider.sessions.session import SessionTime
 
-LEXEMES, LEXEME_CHARACTERS = 20_000, 200
+MAX_LEXEMES, MAX_LEXEME_CHARACTERS = 20_000, 200
 CHANNEL = "outrider_changes"
-_lease = msgspec.json.Decoder(Lease)
+_lease_decoder = msgspec.json.Decoder(Lease)
 
 
-class Append(msgspec.Struct, frozen=True):
-    session_id: str
-    rows: Sequence[AnyRow]
-    token: int | None
-    draft: bool
-    takes: Sequence[str]
-
-
-async def create(db: Connection, session: StoredSession, now: int, *, again: bool = False) -> StoredSession:
+async def insert_session(db: Connection, session: StoredSession, now: int, *, retried: bool = False) -> StoredSession:
     times = session.time or SessionTime(created=now, updated=now)
     session = msgspec.structs.replace(session, seq=1, time=times)
-    columns = columns_of(session)
-    names, holes = ", ".join(columns), ", ".join(["%s"] * len(columns))
-    made = await fetch(
+    columns = session_columns(session)
+    names, placeholders = ", ".join(columns), ", ".join(["%s"] * len(columns))
+    inserted = await fetch_rows(
         db,
-        f"INSERT INTO sessions ({names}, words) VALUES ({holes}, array_to_tsvector(%s)) "
+        f"INSERT INTO sessions ({names}, words) VALUES ({placeholders}, array_to_tsvector(%s)) "
         "ON CONFLICT DO NOTHING RETURNING key",
         *columns.values(),
-        lexemes(session.title),
+        split_lexemes(session.title),
     )
-    if not made and not again:
+    if not inserted and not retried:
         raise StoreError(f"session {session.id} exists already")
     return session
 
 
-async def update(db: Connection, session_id: str, change: SessionUpdate, now: int) -> StoredSession:
-    key, seq = await advance(db, session_id, 1, now)
-    session = msgspec.structs.replace(change.apply(read_session(await session_row(db, session_id))), seq=seq)
-    columns = columns_of(session)
+async def update_session(db: Connection, session_id: str, change: SessionUpdate, now: int) -> StoredSession:
+    key, seq = await advance_sequence(db, session_id, 1, now)
+    session = msgspec.structs.replace(change.apply(decode_session(await session_row(db, session_id))), seq=seq)
+    columns = session_columns(session)
     settings = ", ".join(f"{name} = %s" for name in columns)
     await db.execute(
         f"UPDATE sessions SET {settings}, words = array_to_tsvector(%s) WHERE key = %s".encode(),
-        (*columns.values(), lexemes(session.title), key),
+        (*columns.values(), split_lexemes(session.title), key),
     )
     return session
 
 
-async def append(db: Connection, order: Append, now: int, *, again: bool) -> int:
-    count = len(order.rows) + len(order.takes)
-    row = await _advanced(db, order.session_id, count, now)
-    check_token(order.session_id, order.token, row["token"], holder(row))
-    if order.token is None and row["lease"] is not None:  # an owner that expired must not come back unnoticed
+async def append_rows(db: Connection, request: AppendRequest, now: int, *, retried: bool) -> int:
+    count = len(request.rows) + len(request.takes)
+    row = await _advance_row(db, request.session_id, count, now)
+    check_token(request.session_id, request.token, row["token"], current_lease(row))
+    if request.token is None and row["lease"] is not None:  # an expired owner must not write after others did
         await db.execute("UPDATE sessions SET lease = NULL, token = token + 1 WHERE key = %s", (row["key"],))
     key, last = row["key"], row["seq"]
-    for seq, value in in_place(order.rows, last - count + 1):
+    for seq, value in number_rows(request.rows, last - count + 1):
         if isinstance(value, MessageRow):
             await db.execute(_PUT_MESSAGE, (key, value.id, seq, value.role, value.created, value.body))
         else:
-            await _put_part(db, key, seq, value, draft=order.draft)
-    for seq, item in enumerate(order.takes, last - len(order.takes) + 1):
-        await _take(db, key, item, seq, now, again=again)
+            await _put_part(db, key, seq, value, draft=request.draft)
+    for seq, item in enumerate(request.takes, last - len(request.takes) + 1):
+        await _take_inbox_item(db, key, item, seq, now, retried=retried)
     return last
 
 
@@ -103,31 +96,31 @@ _ADVANCE = """
 """
 
 
-async def advance(db: Connection, session_id: str, count: int, now: int) -> tuple[int, int]:
-    """The session's key and the last of `count` new numbers; whoever follows the session is told at the commit."""
-    row = await _advanced(db, session_id, count, now)
+async def advance_sequence(db: Connection, session_id: str, count: int, now: int) -> tuple[int, int]:
+    """Reserves `count` sequence numbers and queues a notification for the commit; returns key and last number."""
+    row = await _advance_row(db, session_id, count, now)
     return row["key"], row["seq"]
 
 
-async def _advanced(db: Connection, session_id: str, count: int, now: int) -> Row:
-    """The same with the session's lease, which nobody else can change until the commit."""
-    rows = await fetch(db, _ADVANCE, count, now, session_id, CHANNEL, session_id)
-    return rows[0] if rows else no_session(session_id)
+async def _advance_row(db: Connection, session_id: str, count: int, now: int) -> RowDict:
+    """Does the same and returns the row with its lease; the UPDATE locks the row until the commit."""
+    rows = await fetch_rows(db, _ADVANCE, count, now, session_id, CHANNEL, session_id)
+    return rows[0] if rows else raise_no_session(session_id)
 
 
-async def tell(db: Connection, session_id: str) -> None:
+async def notify_change(db: Connection, session_id: str) -> None:
     await db.execute("SELECT pg_notify(%s, %s)", (CHANNEL, session_id))
 
 
-async def delete(db: Connection, session_id: str, token: int | None, *, again: bool) -> None:
-    rows = await fetch(db, "SELECT 1 FROM sessions WHERE id = %s", session_id)
-    if again and not rows:
+async def delete_session(db: Connection, session_id: str, token: int | None, *, retried: bool) -> None:
+    rows = await fetch_rows(db, "SELECT 1 FROM sessions WHERE id = %s", session_id)
+    if retried and not rows:
         return
     row = await session_row(db, session_id, lock=True)
-    owner = holder(row)
-    if owner is not None and token != owner.token:
-        raise in_use(owner)
-    gone = await fetch(
+    lease = current_lease(row)
+    if lease is not None and token != lease.token:
+        raise session_in_use_error(lease)
+    deleted = await fetch_rows(
         db,
         """WITH RECURSIVE family AS (
             SELECT id FROM sessions WHERE id = %s
@@ -135,41 +128,47 @@ async def delete(db: Connection, session_id: str, token: int | None, *, again: b
         ) DELETE FROM sessions WHERE id IN (SELECT id FROM family) RETURNING id""",
         session_id,
     )
-    await _after_delete(db, gone)
+    await _after_delete(db, deleted)
 
 
-async def clear(db: Connection) -> int:
-    gone = await fetch(db, "DELETE FROM sessions WHERE lease IS NULL OR expires <= clock_timestamp() RETURNING id")
-    await _after_delete(db, gone)
-    return len(gone)
+async def delete_unowned_sessions(db: Connection) -> int:
+    deleted = await fetch_rows(
+        db, "DELETE FROM sessions WHERE lease IS NULL OR expires <= clock_timestamp() RETURNING id"
+    )
+    await _after_delete(db, deleted)
+    return len(deleted)
 
 
-async def _after_delete(db: Connection, gone: list[Row]) -> None:
+async def _after_delete(db: Connection, deleted: list[RowDict]) -> None:
     await db.execute("DELETE FROM blobs WHERE NOT EXISTS (SELECT 1 FROM blob_uses WHERE blob_uses.name = blobs.name)")
-    for row in gone:
-        await tell(db, row["id"])
+    for row in deleted:
+        await notify_change(db, row["id"])
 
 
-async def fork(db: Connection, source: Row, fork: StoredSession, end: int, now: int, *, again: bool) -> StoredSession:
-    """Rows are copied as they are, whatever they hold; readers give them their new session."""
-    if again and await fetch(db, "SELECT 1 FROM sessions WHERE id = %s", fork.id):
-        return read_session(await session_row(db, fork.id))
-    session = await create(db, fork, now)
+async def fork_session(
+    db: Connection, source: RowDict, fork: StoredSession, end: int, now: int, *, retried: bool
+) -> StoredSession:
+    """Copies rows without decoding them, also damaged ones; rows do not contain their session id."""
+    if retried and await fetch_rows(db, "SELECT 1 FROM sessions WHERE id = %s", fork.id):
+        return decode_session(await session_row(db, fork.id))
+    session = await insert_session(db, fork, now)
     target = (await session_row(db, session.id))["key"]
     await db.execute(_COPY_MESSAGES, (target, source["key"], end))
-    seq = 1 + (await fetch(db, "SELECT count(*) AS n FROM messages WHERE session = %s", target))[0]["n"]
+    seq = 1 + (await fetch_rows(db, "SELECT count(*) AS n FROM messages WHERE session = %s", target))[0]["n"]
     copied = (await db.execute(_COPY_PARTS, (target, seq, target, source["key"], end))).rowcount
     await db.execute(_COPY_BLOB_USES, (target, source["key"], end))
     await db.execute("UPDATE sessions SET seq = %s WHERE key = %s", (seq + copied, target))
     return msgspec.structs.replace(session, seq=seq + copied)
 
 
-async def fork_point(db: Connection, session: int, at: str | None) -> Row:
+async def find_fork_point(db: Connection, session: int, at: str | None) -> RowDict:
     if at is None:
-        rows = await fetch(db, "SELECT key, id FROM messages WHERE session = %s ORDER BY key DESC LIMIT 1", session)
+        rows = await fetch_rows(
+            db, "SELECT key, id FROM messages WHERE session = %s ORDER BY key DESC LIMIT 1", session
+        )
         return rows[0] if rows else {"key": 0, "id": ""}
-    rows = await fetch(db, "SELECT key, id FROM messages WHERE session = %s AND id = %s", session, at)
-    return rows[0] if rows else no_message(at)
+    rows = await fetch_rows(db, "SELECT key, id FROM messages WHERE session = %s AND id = %s", session, at)
+    return rows[0] if rows else raise_no_message(at)
 
 
 _COPY_MESSAGES = """
@@ -198,42 +197,42 @@ _COPY_BLOB_USES = """
 """
 
 
-def holder(row: Row) -> Lease | None:
-    """Who owns the session now, by the server's clock."""
-    return _lease.decode(row["lease"]) if row["lease"] is not None and row["held"] else None
+def current_lease(row: RowDict) -> Lease | None:
+    """Returns the lease if it is valid by the server's clock."""
+    return _lease_decoder.decode(row["lease"]) if row["lease"] is not None and row["held"] else None
 
 
-def lexemes(text: str) -> list[str]:
-    """The distinct words of a text, as a search means them."""
-    found = {word for word in words.split_words(text) if len(word) <= LEXEME_CHARACTERS}
-    return sorted(found)[:LEXEMES]
+def split_lexemes(text: str) -> list[str]:
+    """Returns the distinct words of a text, split as a query is."""
+    found = {word for word in search_terms.split_words(text) if len(word) <= MAX_LEXEME_CHARACTERS}
+    return sorted(found)[:MAX_LEXEMES]
 
 
 async def _put_part(db: Connection, session: int, seq: int, row: PartRow, *, draft: bool) -> None:
-    body, blobs = (row.body, {}) if draft else split(row.body)
+    body, blobs = (row.body, {}) if draft else extract_blobs(row.body)
     part, _ = read_part("", row)
-    text = "" if draft or part is None else words.searchable(part)
-    own = (row.id, seq, draft, len(blobs), row.tool, row.outcome, row.start, row.end, body, lexemes(text))
-    kept = await (await db.execute(_PUT_PART, (session, *own, session, row.message_id))).fetchone()
-    if kept is None:
+    text = "" if draft or part is None else search_terms.searchable_text(part)
+    own = (row.id, seq, draft, len(blobs), row.tool, row.outcome, row.start, row.end, body, split_lexemes(text))
+    part_key = await (await db.execute(_PUT_PART, (session, *own, session, row.message_id))).fetchone()
+    if part_key is None:
         raise PartValidationError(f"there is no message {row.message_id}", field="message_id")
     if blobs:
-        await db.execute(_LET_GO, (kept[0], list(blobs)))
+        await db.execute(_RELEASE_BLOBS, (part_key[0], list(blobs)))
     for name, content in blobs.items():
         await db.execute("INSERT INTO blobs VALUES (%s, %s) ON CONFLICT DO NOTHING", (name, content))
-        await db.execute("INSERT INTO blob_uses VALUES (%s, %s) ON CONFLICT DO NOTHING", (kept[0], name))
+        await db.execute("INSERT INTO blob_uses VALUES (%s, %s) ON CONFLICT DO NOTHING", (part_key[0], name))
 
 
-_LET_GO = """
+_RELEASE_BLOBS = """
     WITH gone AS (DELETE FROM blob_uses WHERE part = %s AND NOT name = ANY(%s) RETURNING part, name)
     DELETE FROM blobs USING gone WHERE blobs.name = gone.name AND NOT EXISTS (
         SELECT 1 FROM blob_uses WHERE blob_uses.name = gone.name AND blob_uses.part <> gone.part)
 """
 
 
-async def _take(db: Connection, session: int, item: str, seq: int, now: int, *, again: bool) -> None:
-    free = "" if again else "AND NOT taken"
-    rows = await fetch(
+async def _take_inbox_item(db: Connection, session: int, item: str, seq: int, now: int, *, retried: bool) -> None:
+    free = "" if retried else "AND NOT taken"
+    rows = await fetch_rows(
         db,
         f"UPDATE inbox SET taken = true, seq = %s WHERE session = %s AND id = %s {free} RETURNING key, body",
         seq,
@@ -242,5 +241,5 @@ async def _take(db: Connection, session: int, item: str, seq: int, now: int, *, 
     )
     if not rows:
         raise StoreError(f"inbox item {item} is not there or was taken before")
-    taken = msgspec.structs.replace(inbox_item(rows[0]["body"]), taken=now)
+    taken = msgspec.structs.replace(decode_inbox_item(rows[0]["body"]), taken=now)
     await db.execute("UPDATE inbox SET body = %s WHERE key = %s", (encode_record(taken), rows[0]["key"]))

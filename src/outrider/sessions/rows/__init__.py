@@ -1,1 +1,1 @@
-"""What every store does with a row: to write and read it, to find words in it, to count it."""
+"""Row encoding and queries that all stores share."""

@@ -1,4 +1,4 @@
-"""Messages and parts as stored bytes, and back: what is unknown is kept, what is damaged is reported."""
+"""Encodes messages and parts as rows and decodes them. Unknown types stay intact; damaged rows are reported."""
 
 import hashlib
 import re
@@ -10,32 +10,34 @@ from typing import Any, Union, get_args, get_origin
 import msgspec
 
 from outrider.errors import PartValidationError
-from outrider.sessions.records import Damaged, Kept
+from outrider.sessions.records import DamagedRow, StoredValue
 from outrider.types.codec import AnyPart, UnknownPart, check_part, decode_part, encode_part, plain, validate_part
 from outrider.types.messages import Message, Role
 from outrider.types.parts import PartBase, ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolState
 from outrider.types.validate import convert, validation_error
 
-# Session and message are the row's (and would be wrong in a fork); parts have rows of their own.
-_KNOWN = frozenset({"session_id", "message_id", "parts"})
+# Not part of the JSON: the row has its session and message (the JSON would be wrong in a fork), and parts are rows.
+_ROW_FIELDS = frozenset({"session_id", "message_id", "parts"})
 _STATES = get_args(ToolState)
 _STRUCT = type(msgspec.Struct)
 
 
-def stored_form(value: msgspec.Struct) -> msgspec.Struct:
-    """The value in the shape in which it is written. Raises msgspec.ValidationError where a field has a wrong type."""
-    return msgspec.convert(value, _form_of(value.__class__), from_attributes=True)
+def to_stored_form(value: msgspec.Struct) -> msgspec.Struct:
+    """Converts a value to its stored class. Raises msgspec.ValidationError if a field has a wrong type."""
+    return msgspec.convert(value, _stored_class(value.__class__), from_attributes=True)
 
 
 @cache
-def _form_of(kind: type[msgspec.Struct], *, brief: bool = True) -> type[msgspec.Struct]:
-    """A class of the same fields; a brief one leaves out those that hold what they hold when nothing was said. Whatever
-    is read into it is looked at, down to the smallest value: who made the value may not have cared."""
+def _stored_class(kind: type[msgspec.Struct], *, brief: bool = True) -> type[msgspec.Struct]:
+    """Returns a class with the same fields, used to validate and encode; a `brief` one omits default values.
+
+    Converting into it validates every nested value, which a constructor of a msgspec struct does not.
+    """
     config = kind.__struct_config__
     return msgspec.defstruct(
         kind.__name__,
-        [_field(field) for field in msgspec.structs.fields(kind) if not brief or field.name not in _KNOWN],
+        [_stored_field(field) for field in msgspec.structs.fields(kind) if not brief or field.name not in _ROW_FIELDS],
         kw_only=True,
         omit_defaults=brief,
         tag_field=config.tag_field,
@@ -43,9 +45,9 @@ def _form_of(kind: type[msgspec.Struct], *, brief: bool = True) -> type[msgspec.
     )
 
 
-def _field(field: msgspec.structs.FieldInfo) -> tuple[str, Any] | tuple[str, Any, Any]:
-    """An id is made up anew each time, and so always says something."""
-    kind = _formed(field.type)
+def _stored_field(field: msgspec.structs.FieldInfo) -> tuple[str, Any] | tuple[str, Any, Any]:
+    """Returns a field definition. An id has a random default, so it must never be omitted."""
+    kind = _stored_type(field.type)
     if field.required or field.name == "id":
         return (field.name, kind)
     if field.default is not msgspec.NODEFAULT:
@@ -53,70 +55,70 @@ def _field(field: msgspec.structs.FieldInfo) -> tuple[str, Any] | tuple[str, Any
     return (field.name, kind, msgspec.field(default_factory=field.default_factory))
 
 
-def _formed(kind: Any) -> Any:
-    """States of calls are brief as well; smaller values are written whole."""
+def _stored_type(kind: Any) -> Any:
+    """Returns the stored type of a field. Tool states omit defaults too; other nested values are complete."""
     generic: Any = get_origin(kind)
     if generic in (Union, UnionType):
-        return Union[tuple(map(_formed, get_args(kind)))]  # noqa: UP007  made while running
+        return Union[tuple(map(_stored_type, get_args(kind)))]  # noqa: UP007  built at run time
     if generic is tuple:
-        return tuple[_formed(get_args(kind)[0]), ...]
-    if not isinstance(kind, _STRUCT) or _is_told_apart_by_class(kind):
+        return tuple[_stored_type(get_args(kind)[0]), ...]
+    if not isinstance(kind, _STRUCT) or _is_tagged_by_class(kind):
         return kind
-    return _form_of(kind, brief=kind in _STATES)
+    return _stored_class(kind, brief=kind in _STATES)
 
 
-def _is_told_apart_by_class(kind: Any) -> bool:
-    """One of several that carries no word of its own that says which: it stays what it is."""
+def _is_tagged_by_class(kind: Any) -> bool:
+    """True if the tag is the class name and not a field; such a type cannot be converted and stays as it is."""
     config = kind.__struct_config__
     return config.tag is not None and not hasattr(kind, config.tag_field)
 
 
 BLOB_BYTES = 16 * 1024
-_MARK = "\x00blob:"
-_NAME = re.compile(rb"\\u0000blob:([0-9a-f]{64})")
+_BLOB_PREFIX = "\x00blob:"
+_BLOB_NAME = re.compile(rb"\\u0000blob:([0-9a-f]{64})")
 
 
-def split(body: bytes) -> tuple[bytes, dict[str, bytes]]:
-    """The row with every large text replaced by its name, and the texts by name; mostly there is none."""
+def extract_blobs(body: bytes) -> tuple[bytes, dict[str, bytes]]:
+    """Returns the row with each large string replaced by its hash, and the strings by hash; usually there are none."""
     if len(body) < BLOB_BYTES:
         return body, {}
     blobs: dict[str, bytes] = {}
 
     def take(text: str) -> str:
-        if len(text) < BLOB_BYTES and not text.startswith(_MARK):
+        if len(text) < BLOB_BYTES and not text.startswith(_BLOB_PREFIX):
             return text
         content = text.encode()
         name = hashlib.sha256(content).hexdigest()
         blobs[name] = content
-        return _MARK + name
+        return _BLOB_PREFIX + name
 
-    lean = walk(msgspec.json.decode(body), take)
+    lean = map_strings(msgspec.json.decode(body), take)
     return (msgspec.json.encode(lean), blobs) if blobs else (body, {})
 
 
-def join(body: bytes, fetch: Callable[[str], bytes]) -> bytes:
-    """The row as it was; `fetch` gives the content of a name."""
+def insert_blobs(body: bytes, fetch: Callable[[str], bytes]) -> bytes:
+    """Returns the original row; `fetch` returns the content of a blob by name."""
 
     def put(text: str) -> str:
-        return fetch(text.removeprefix(_MARK)).decode() if text.startswith(_MARK) else text
+        return fetch(text.removeprefix(_BLOB_PREFIX)).decode() if text.startswith(_BLOB_PREFIX) else text
 
-    return msgspec.json.encode(walk(msgspec.json.decode(body), put))
-
-
-def names_in(body: bytes) -> list[str]:
-    """The names of the texts that were taken out of a row."""
-    return [name.decode() for name in _NAME.findall(body)]
+    return msgspec.json.encode(map_strings(msgspec.json.decode(body), put))
 
 
-def walk(value: Any, change: Callable[[str], str]) -> Any:
-    """Plain data with every text in it changed."""
+def blob_names(body: bytes) -> list[str]:
+    """Returns the names of the blobs that a row refers to."""
+    return [name.decode() for name in _BLOB_NAME.findall(body)]
+
+
+def map_strings(value: Any, change: Callable[[str], str]) -> Any:
+    """Returns plain data with `change` applied to every string value."""
     match value:
         case str():
             return change(value)
         case dict():
-            return {key: walk(inner, change) for key, inner in value.items()}  # pyright: ignore[reportUnknownVariableType]
+            return {key: map_strings(inner, change) for key, inner in value.items()}  # pyright: ignore[reportUnknownVariableType]
         case list():
-            return [walk(inner, change) for inner in value]  # pyright: ignore[reportUnknownVariableType]
+            return [map_strings(inner, change) for inner in value]  # pyright: ignore[reportUnknownVariableType]
         case _:
             return value
 
@@ -129,7 +131,7 @@ class MessageRow(msgspec.Struct, frozen=True):
 
 
 class PartRow(msgspec.Struct, frozen=True):
-    """`outcome`, `start` and `end` are set once a call has ended: `completed`, or the reason of its error."""
+    """A part as stored. A finished call has `outcome` (`completed` or the error reason), `start` and `end`."""
 
     id: str
     message_id: str
@@ -143,9 +145,21 @@ class PartRow(msgspec.Struct, frozen=True):
 Row = MessageRow | PartRow
 
 
-def to_rows(session_id: str, values: Sequence[Kept]) -> list[Row]:
-    """Rows in the order in which they are numbered. For a part that comes again the same row stands at both places.
-    Raises PartValidationError for what may not be stored."""
+class AppendRequest(msgspec.Struct, frozen=True):
+    """The arguments of one `Store.append` call, with the values encoded as rows."""
+
+    session_id: str
+    rows: Sequence[Row]
+    token: int | None
+    draft: bool
+    takes: Sequence[str]
+
+
+def to_rows(session_id: str, values: Sequence[StoredValue]) -> list[Row]:
+    """Encodes values as rows, in numbering order. A part that occurs twice yields the same row object twice.
+
+    Raises PartValidationError for an invalid value or one of another session.
+    """
     rows: list[Row] = []
     parts: dict[tuple[str, str], AnyPart | PartRow] = {}
     for value in values:
@@ -172,8 +186,9 @@ def _message_rows(message: Message) -> Iterator[Row]:
         yield part_row(part)
 
 
-def in_place(rows: Sequence[Row], first: int) -> Collection[tuple[int, Row]]:
-    """Each row once, numbered from `first` on: at its first place, under its last number."""
+def number_rows(rows: Sequence[Row], first: int) -> Collection[tuple[int, Row]]:
+    """Numbers rows from `first` on. A row that occurs twice is returned once: at its first position, with its last
+    number."""
     return {id(row): (number, row) for number, row in enumerate(rows, first)}.values()
 
 
@@ -183,7 +198,7 @@ def message_row(message: Message) -> MessageRow:
 
 
 def part_row(part: AnyPart) -> PartRow:
-    body = writable(part, _encode_part)
+    body = encode_json(part, _encode_part)
     if not isinstance(part, ToolPart):
         return PartRow(part.id, part.message_id, body)
     match part.state:
@@ -196,61 +211,62 @@ def part_row(part: AnyPart) -> PartRow:
 
 
 def _encode_part(part: AnyPart) -> bytes:
-    """What is not a part of ours is kept in its own words."""
+    """Encodes a part. Registered part types of users have no stored class and encode themselves."""
     if type(part).__module__ != PartBase.__module__ or not isinstance(part, PartBase):
         validate_part(part)
         return encode_part(part)
     try:
-        form = stored_form(part)
+        form = to_stored_form(part)
     except msgspec.ValidationError as error:
         raise validation_error(error, type(part).__name__) from error
-    check = check_part if getattr(part, "source", None) is None else validate_part  # a form does not look into sources
+    # Only `validate_part` checks sources: the stored class leaves their type open.
+    check = check_part if getattr(part, "source", None) is None else validate_part
     check(part)
     return _encoder.encode(form)
 
 
 def encode_message(message: Message) -> bytes:
-    """The message without its parts, which have rows of their own."""
+    """Encodes a message without its parts: they are separate rows."""
     try:
-        return writable(stored_form(message), _encoder.encode)
+        return encode_json(to_stored_form(message), _encoder.encode)
     except msgspec.ValidationError as error:
         raise validation_error(error, "Message") from error
 
 
-def writable(value: Any, encode: Callable[[Any], bytes]) -> bytes:
-    """JSON. Half a surrogate pair, which UTF-8 cannot hold, becomes a question mark rather than a lost row."""
+def encode_json(value: Any, encode: Callable[[Any], bytes]) -> bytes:
+    """Encodes a value as JSON. Replaces lone surrogates, which UTF-8 cannot encode, instead of losing the row."""
     try:
         return encode(value)
     except UnicodeEncodeError:
-        return _encoder.encode(walk(plain(value), lambda text: text.encode("utf-8", "replace").decode()))
+        return _encoder.encode(map_strings(plain(value), lambda text: text.encode("utf-8", "replace").decode()))
 
 
-def read_message(session_id: str, row: MessageRow) -> tuple[Message, Damaged | None]:
-    """The message without parts; one that cannot be read is stood in for by what its row still tells."""
+def read_message(session_id: str, row: MessageRow) -> tuple[Message, DamagedRow | None]:
+    """Decodes a message without parts. For a damaged row, returns a placeholder with its id and role, and the error."""
     try:
         message, damaged = _decode_message(row.body), None
     except (PartValidationError, msgspec.DecodeError) as error:
         role: Role = "user" if row.role == "user" else "assistant"
         message = Message(role, id=row.id)
-        damaged = Damaged("message", row.id, row.id, str(error), row.body)
+        damaged = DamagedRow("message", row.id, row.id, str(error), row.body)
     message.session_id = session_id
     return message, damaged
 
 
-def read_part(session_id: str, row: PartRow) -> tuple[AnyPart | None, Damaged | None]:
-    """The part, perhaps an opaque one; None for a row that is not even an object."""
+def read_part(session_id: str, row: PartRow) -> tuple[AnyPart | None, DamagedRow | None]:
+    """Decodes a part. For a damaged row, returns an UnknownPart (None if it is no JSON object) and the error."""
     try:
         part, damaged = decode_part(row.body), None
     except PartValidationError as error:
-        damaged = Damaged("part", row.id, row.message_id, str(error), row.body)
-        part = _opaque(row)
+        damaged = DamagedRow("part", row.id, row.message_id, str(error), row.body)
+        part = _opaque_part(row)
         if part is None:
             return None, damaged
     part.adopt(row.message_id, session_id)
     return part, damaged
 
 
-def _opaque(row: PartRow) -> UnknownPart | None:
+def _opaque_part(row: PartRow) -> UnknownPart | None:
     try:
         raw: dict[str, Any] = msgspec.json.decode(row.body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError):

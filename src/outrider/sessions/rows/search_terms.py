@@ -1,4 +1,4 @@
-"""Words to look for: what a query means, which text of a part can be found, and the snippet that shows it."""
+"""Full-text queries: parsing, the searchable text of a part, and result snippets."""
 
 import re
 import unicodedata
@@ -13,7 +13,7 @@ from outrider.types.tool_state import ToolCompleted, ToolError
 SEARCHED_CHARACTERS = 256 * 1024
 SNIPPET_CHARACTERS = 160
 
-# Scripts written without spaces: each character is a word of its own.
+# Scripts without spaces between words (Chinese, Japanese): each character is one search term.
 _UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003fffd"
 _IS_UNSPACED = f"[{_UNSPACED}]"
 _QUERY_TERM = r'"([^"]*)"?|(\S+)'
@@ -22,34 +22,36 @@ _INNER = r"[^\W_]"
 
 
 @cache
-def _compiled(pattern: str) -> re.Pattern[str]:
-    """When it is first needed: most programs only write, and large sets of characters take long to compile."""
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
+    """Compiles a pattern on first use: large character classes compile slowly, and most programs never search."""
     return re.compile(pattern)
 
 
-class Term(msgspec.Struct, frozen=True):
-    """Words that must stand side by side; the last may be the beginning of a longer one."""
+class QueryTerm(msgspec.Struct, frozen=True):
+    """Adjacent words; with `prefix`, the last one matches longer words too."""
 
     words: tuple[str, ...]
     prefix: bool = False
 
 
-class Query(msgspec.Struct, frozen=True):
-    terms: tuple[Term, ...]
+class TextQuery(msgspec.Struct, frozen=True):
+    """A parsed query; a text matches if it contains all terms."""
+
+    terms: tuple[QueryTerm, ...]
 
     def matches(self, text: str) -> bool:
-        folded = fold(text)
-        return all(_pattern(term).search(folded) for term in self.terms)
+        folded = fold_text(text)
+        return all(_term_pattern(term).search(folded) for term in self.terms)
 
     def phrases_match(self, text: str) -> bool:
-        """Whether what an index of single words cannot know holds as well."""
+        """True if the text contains all phrases; an index of single words cannot check their order."""
         phrases = [term for term in self.terms if len(term.words) > 1]
-        return not phrases or Query(tuple(phrases)).matches(text)
+        return not phrases or TextQuery(tuple(phrases)).matches(text)
 
-    def snippet(self, text: str) -> str:
-        """A line around the first word found, with every word marked."""
-        folded = fold(text)
-        found = sorted(match.span() for term in self.terms for match in _pattern(term).finditer(folded))
+    def make_snippet(self, text: str) -> str:
+        """Returns one line around the first match, with all matches marked."""
+        folded = fold_text(text)
+        found = sorted(match.span() for term in self.terms for match in _term_pattern(term).finditer(folded))
         start = max(0, (found[0][0] if found else 0) - SNIPPET_CHARACTERS // 3)
         end = min(len(text), start + SNIPPET_CHARACTERS)
         pieces: list[str] = ["…"] if start else []
@@ -62,19 +64,19 @@ class Query(msgspec.Struct, frozen=True):
         return re.sub(r"\s+", " ", "".join(pieces) + ("…" if end < len(text) else "")).strip()
 
 
-def parse(query: str) -> Query:
-    """A query without any word has no terms and finds nothing."""
-    terms: list[Term] = []
-    for match in _compiled(_QUERY_TERM).finditer(query):
+def parse_query(query: str) -> TextQuery:
+    """Parses a query string. A query without words has no terms and matches nothing."""
+    terms: list[QueryTerm] = []
+    for match in _compile_pattern(_QUERY_TERM).finditer(query):
         text = match[1] if match[1] is not None else match[2]
         words = tuple(split_words(text))
         if words:
-            terms.append(Term(words, prefix=match[1] is None and text.endswith("*")))
-    return Query(tuple(terms))
+            terms.append(QueryTerm(words, prefix=match[1] is None and text.endswith("*")))
+    return TextQuery(tuple(terms))
 
 
-def searchable(part: AnyPart) -> str:
-    """The text by which a part is found: what was said, and what tools gave back."""
+def searchable_text(part: AnyPart) -> str:
+    """Returns the text of a part that search covers: messages and tool output."""
     match part:
         case TextPart(synthetic=False, ignored=False, text=text):
             return text[:SEARCHED_CHARACTERS]
@@ -85,17 +87,17 @@ def searchable(part: AnyPart) -> str:
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a text, as a query means them."""
-    return _compiled(_WORD).findall(fold(text))
+    """Splits a text into lower-case words without accents, as a query does."""
+    return _compile_pattern(_WORD).findall(fold_text(text))
 
 
-def spaced(text: str) -> str:
-    """Text in which every word stands between spaces, for an index that splits at spaces."""
-    return text if text.isascii() else _compiled(_IS_UNSPACED).sub(lambda match: f" {match[0]} ", text)
+def space_words(text: str) -> str:
+    """Puts spaces around characters of scripts without spaces, for a database index that splits at spaces."""
+    return text if text.isascii() else _compile_pattern(_IS_UNSPACED).sub(lambda match: f" {match[0]} ", text)
 
 
-def fold(text: str) -> str:
-    """Lower case without accents, of the same length."""
+def fold_text(text: str) -> str:
+    """Returns the text in lower case without accents; the length stays, so that positions match the original."""
     if text.isascii():
         return text.lower()
     return "".join(map(_fold_character, text))
@@ -107,11 +109,11 @@ def _fold_character(character: str) -> str:
 
 
 @lru_cache(maxsize=64)
-def _pattern(term: Term) -> re.Pattern[str]:
+def _term_pattern(term: QueryTerm) -> re.Pattern[str]:
     words = [
-        word if _compiled(_IS_UNSPACED).match(word) else f"(?<!{_INNER}){re.escape(word)}(?!{_INNER})"
+        word if _compile_pattern(_IS_UNSPACED).match(word) else f"(?<!{_INNER}){re.escape(word)}(?!{_INNER})"
         for word in term.words
     ]
-    if term.prefix and not _compiled(_IS_UNSPACED).match(term.words[-1]):
+    if term.prefix and not _compile_pattern(_IS_UNSPACED).match(term.words[-1]):
         words[-1] = f"(?<!{_INNER}){re.escape(term.words[-1])}{_INNER}*"
     return re.compile(r"[\W_]*".join(words))

@@ -1,4 +1,4 @@
-"""Usage by day, model, agent or tool, folded from rows."""
+"""Sums usage by day, model, agent or tool from stored rows."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -13,8 +13,7 @@ from outrider.types.usage import Tokens
 
 
 class AnswerUsage(msgspec.Struct, frozen=True):
-    """What counts in the row of an answer, or of a summary that takes the place of messages; everything else in it is
-    skipped while reading."""
+    """The fields of a message row that statistics need; the JSON decoder skips all others."""
 
     role: str = "assistant"
     agent: str = ""
@@ -31,12 +30,12 @@ class CallUsage(msgspec.Struct, frozen=True):
     end: int
 
 
-USED = b'"tokens"'  # stands in the row of a message that used something
+USAGE_MARKER = b'"tokens"'  # occurs in the JSON of every message with token usage
 _decoder = msgspec.json.Decoder(AnswerUsage)
 
 
-def read_answer(body: bytes) -> AnswerUsage | None:
-    """None for a damaged row, and for what a user said: it used nothing."""
+def decode_answer_usage(body: bytes) -> AnswerUsage | None:
+    """Decodes the usage of a message row. Returns None for a damaged row and for user input without usage."""
     try:
         answer = _decoder.decode(body)
     except msgspec.DecodeError:
@@ -44,7 +43,7 @@ def read_answer(body: bytes) -> AnswerUsage | None:
     return answer if answer.role == "assistant" or answer.tokens.total else None
 
 
-def by_tool(calls: Iterable[CallUsage]) -> list[UsageRow]:
+def usage_by_tool(calls: Iterable[CallUsage]) -> list[UsageRow]:
     rows: dict[str, UsageRow] = {}
     for call in calls:
         row = rows.get(call.tool) or UsageRow(key=call.tool)
@@ -57,10 +56,10 @@ def by_tool(calls: Iterable[CallUsage]) -> list[UsageRow]:
     return sorted(rows.values(), key=lambda row: (-row.calls, row.key))
 
 
-def by_answer(answers: Iterable[AnswerUsage], by: Grouping) -> list[UsageRow]:
+def usage_by_answer(answers: Iterable[AnswerUsage], by: Grouping) -> list[UsageRow]:
     rows: dict[str, UsageRow] = {}
     for answer in answers:
-        key = _key(answer, by)
+        key = _group_key(answer, by)
         row = rows.get(key) or UsageRow(key=key)
         rows[key] = msgspec.structs.replace(
             row,
@@ -72,13 +71,13 @@ def by_answer(answers: Iterable[AnswerUsage], by: Grouping) -> list[UsageRow]:
     return sorted(rows.values(), key=lambda row: row.key)
 
 
-def _key(answer: AnswerUsage, by: Grouping) -> str:
+def _group_key(answer: AnswerUsage, by: Grouping) -> str:
     if by == "day":
-        return day(answer.time.created if answer.time else 0)
+        return utc_day(answer.time.created if answer.time else 0)
     if by == "model":
         return f"{answer.model.provider}/{answer.model.model}" if answer.model else ""
     return answer.agent
 
 
-def day(at: int) -> str:
+def utc_day(at: int) -> str:
     return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%d")

@@ -1,37 +1,47 @@
-"""Undo and redo of what tools did to files: loaded with the first call that may do something to them."""
+"""Undo and redo of file changes by tools. Modules load lazily, with the first tool call that may change files."""
 
 from typing import TYPE_CHECKING
 
 from outrider._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from outrider.sessions.snapshots.changes import FILE, Caller, ChangeSet, Origin, forget_sessions, sessions_in, shed
-    from outrider.sessions.snapshots.images import Snapshot, name_of
-    from outrider.sessions.snapshots.restore import Direction, FileAction, Report
-    from outrider.sessions.snapshots.snapshots import Snapshots
+    from outrider.sessions.snapshots.changes import (
+        DATABASE_NAME,
+        ChangeOrigin,
+        ChangeSet,
+        ParentCall,
+        enforce_total_quota,
+        forget_sessions,
+        tracked_sessions,
+    )
+    from outrider.sessions.snapshots.restore import Direction, FileAction, RestoreReport
+    from outrider.sessions.snapshots.scanner import WorkspaceSnapshot, content_hash
+    from outrider.sessions.snapshots.tracker import ChangeTracker
 
 __all__ = [
-    "FILE",
-    "Caller",
+    "DATABASE_NAME",
+    "ChangeOrigin",
     "ChangeSet",
+    "ChangeTracker",
     "Direction",
     "FileAction",
-    "Origin",
-    "Report",
-    "Snapshot",
-    "Snapshots",
+    "ParentCall",
+    "RestoreReport",
+    "WorkspaceSnapshot",
+    "content_hash",
+    "enforce_total_quota",
     "forget_sessions",
-    "name_of",
-    "sessions_in",
-    "shed",
+    "tracked_sessions",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "outrider.sessions.snapshots.changes": "Caller ChangeSet Origin FILE forget_sessions sessions_in shed",
-        "outrider.sessions.snapshots.images": "Snapshot name_of",
-        "outrider.sessions.snapshots.snapshots": "Snapshots",
-        "outrider.sessions.snapshots.restore": "Direction FileAction Report",
+        "outrider.sessions.snapshots.changes": """
+            DATABASE_NAME ChangeOrigin ChangeSet ParentCall enforce_total_quota forget_sessions tracked_sessions
+        """,
+        "outrider.sessions.snapshots.scanner": "WorkspaceSnapshot content_hash",
+        "outrider.sessions.snapshots.tracker": "ChangeTracker",
+        "outrider.sessions.snapshots.restore": "Direction FileAction RestoreReport",
     },
 )

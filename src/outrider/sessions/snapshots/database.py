@@ -1,4 +1,4 @@
-"""The one private SQLite file in which everything about a workspace's changes is kept."""
+"""The private SQLite file with all contents and changes of one workspace."""
 
 import sqlite3
 import threading
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from outrider.errors import StoreVersionError
-from outrider.sessions.sqlite.files import FairFileLock, in_our_words, journal_mode, prepare, prepare_folder
+from outrider.sessions.database_files import FairFileLock, journal_mode, prepare_file, prepare_folder, translate_errors
 
-VERSION = 1
+SCHEMA_VERSION = 1
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS objects (name TEXT PRIMARY KEY, body BLOB NOT NULL) STRICT",
     """CREATE TABLE IF NOT EXISTS changes
@@ -22,26 +22,26 @@ _TABLES = (
 )
 
 
-class Database:
-    """May be used from any thread. A full disk raises StorageFullError; what was kept before stays."""
+class SnapshotDatabase:
+    """A SQLite connection with a lock, usable from any thread. A full disk raises StorageFullError."""
 
     def __init__(self, path: Path) -> None:
         prepare_folder(path)
         self.path = path
         self._lock = threading.RLock()
         self._depth = 0
-        turnstile = FairFileLock(path)
+        file_lock = FairFileLock(path)
         try:
-            with in_our_words(path), turnstile:
-                prepare(path)
-                self._db = _open(path)
+            with translate_errors(path), file_lock:
+                prepare_file(path)
+                self._db = _open_connection(path)
         finally:
-            turnstile.close()
+            file_lock.close()
 
     @contextmanager
-    def writing(self) -> Generator[sqlite3.Connection]:
-        """All that is written inside is kept, or none of it; one inside another is part of it."""
-        with self._lock, in_our_words(self.path):
+    def transaction(self) -> Generator[sqlite3.Connection]:
+        """Runs a transaction: commits at the end, rolls back on an exception. A nested one joins the outer one."""
+        with self._lock, translate_errors(self.path):
             if self._depth == 0:
                 self._db.execute("BEGIN IMMEDIATE")
             self._depth += 1
@@ -54,29 +54,29 @@ class Database:
                 raise
             self._depth -= 1
             if self._depth == 0:
-                self._commit()
+                self._commit_transaction()
 
-    def read(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
-        with self._lock, in_our_words(self.path):
+    def fetch_all(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        with self._lock, translate_errors(self.path):
             return self._db.execute(statement, values).fetchall()
 
-    def size(self) -> int:
-        """Bytes in use; what was deleted and not yet given back does not count."""
+    def used_bytes(self) -> int:
+        """Returns the size without free pages."""
         pages, free, page = (
-            self.read(f"PRAGMA {name}")[0][0] for name in ("page_count", "freelist_count", "page_size")
+            self.fetch_all(f"PRAGMA {name}")[0][0] for name in ("page_count", "freelist_count", "page_size")
         )
         return (pages - free) * page
 
-    def shrink(self) -> None:
-        """Give back what was deleted; as a plain statement it would end after the first page."""
-        with self._lock, in_our_words(self.path):
+    def vacuum_free_pages(self) -> None:
+        """Returns free pages to the file system. `execute` would stop after the first page, hence `executescript`."""
+        with self._lock, translate_errors(self.path):
             self._db.executescript("PRAGMA incremental_vacuum")
 
     def close(self) -> None:
         with self._lock:
             self._db.close()
 
-    def _commit(self) -> None:
+    def _commit_transaction(self) -> None:
         try:
             self._db.execute("COMMIT")
         except BaseException:
@@ -85,24 +85,26 @@ class Database:
             raise
 
 
-def _open(path: Path) -> sqlite3.Connection:
+def _open_connection(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
     try:
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
         db.execute(f"PRAGMA journal_mode = {journal_mode(path)}")
         db.execute("PRAGMA synchronous = NORMAL")
-        _make_tables(db, path)
+        _create_tables(db, path)
     except BaseException:
         db.close()
         raise
     return db
 
 
-def _make_tables(db: sqlite3.Connection, path: Path) -> None:
+def _create_tables(db: sqlite3.Connection, path: Path) -> None:
     (version,) = db.execute("PRAGMA user_version").fetchone()
-    if version > VERSION:
-        raise StoreVersionError(f"{path} was written by a newer version ({version}; this one reads {VERSION})")
-    if version < VERSION:
+    if version > SCHEMA_VERSION:
+        raise StoreVersionError(
+            f"{path} has schema version {version}; this program reads versions up to {SCHEMA_VERSION}. Update Outrider."
+        )
+    if version < SCHEMA_VERSION:
         for table in _TABLES:
             db.execute(table)
-        db.execute(f"PRAGMA user_version = {VERSION}")
+        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")

@@ -1,4 +1,4 @@
-"""Puts files back: everything is prepared first, and nothing outside the workspace is ever reached through a link."""
+"""Plans and performs a restore of files. All contents are staged first, and no path is reached through a link."""
 
 import contextlib
 import difflib
@@ -10,108 +10,108 @@ from typing import Literal
 
 import msgspec
 
-from outrider.sessions import failpoints as faults
+from outrider.sessions.failpoints import failpoint
 from outrider.sessions.snapshots.changes import ChangeSet
-from outrider.sessions.snapshots.images import FileState, Objects, current_image
+from outrider.sessions.snapshots.scanner import ContentStore, FileState, current_file_state
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Step(msgspec.Struct, frozen=True):
-    """`expected` is what must be there now; None is no file."""
+class RestoreStep(msgspec.Struct, frozen=True):
+    """The restore of one file: its expected current state and its wanted state; None means no file."""
 
     path: str
     expected: FileState | None
     wanted: FileState | None
 
 
-def restore(root: Path, steps: Sequence[Step], objects: Objects, name: str) -> None:
-    """All new contents are written to the side, under names made from `name`; only then are files removed and put.
+def restore_files(root: Path, steps: Sequence[RestoreStep], objects: ContentStore, name: str) -> None:
+    """Stages all new contents under temporary names made from `name`, then removes and replaces files.
 
-    Removing comes first, since a file may have taken a folder's place, or a folder a file's.
+    Removal comes first, because a file may now occupy the path of a folder, or a folder that of a file.
     """
     put = [step for step in steps if step.wanted is not None]
     try:
-        prepared = [_prepare(root, step, objects, _aside(name, number)) for number, step in enumerate(put)]
+        prepared = [_stage_file(root, step, objects, _staged_name(name, number)) for number, step in enumerate(put)]
     except BaseException:
-        clear(root, [step.path for step in put], name)
+        remove_staged_files(root, [step.path for step in put], name)
         raise
     for step in steps:
-        faults.failpoint("FP-mid-undo")
+        failpoint("FP-mid-undo")
         if step.wanted is None:
-            _remove(root, step.path)
-    for number, (step, near) in enumerate(zip(put, prepared, strict=True)):
-        faults.failpoint("FP-mid-undo")
+            _remove_file(root, step.path)
+    for number, (step, nearest) in enumerate(zip(put, prepared, strict=True)):
+        failpoint("FP-mid-undo")
         *folders, last = step.path.split("/")
-        with _folder(root, near) as source, _folder(root, folders, make=True) as target:
-            _remove_empty(root / step.path)
-            os.replace(_aside(name, number), last, src_dir_fd=source, dst_dir_fd=target)
+        with _open_folder(root, nearest) as source, _open_folder(root, folders, make=True) as target:
+            _remove_empty_folders(root / step.path)
+            os.replace(_staged_name(name, number), last, src_dir_fd=source, dst_dir_fd=target)
 
 
-def clear(root: Path, paths: Sequence[str], name: str) -> None:
-    """Remove what lies on the side for these paths, as a restoring that failed or was killed leaves it."""
+def remove_staged_files(root: Path, paths: Sequence[str], name: str) -> None:
+    """Removes staged files for these paths, which a failed or killed restore leaves."""
     for number, path in enumerate(paths):
         folders = path.split("/")[:-1]
         for depth in range(len(folders) + 1):
-            with contextlib.suppress(OSError), _folder(root, folders[:depth]) as folder:
-                os.unlink(_aside(name, number), dir_fd=folder)
+            with contextlib.suppress(OSError), _open_folder(root, folders[:depth]) as folder:
+                os.unlink(_staged_name(name, number), dir_fd=folder)
 
 
-def _aside(name: str, number: int) -> str:
+def _staged_name(name: str, number: int) -> str:
     return f".{name}-{number}.tmp"
 
 
-def _prepare(root: Path, step: Step, objects: Objects, aside: str) -> list[str]:
-    """Written into the deepest folder on the way that is there, from where it can be moved at once; says which."""
+def _stage_file(root: Path, step: RestoreStep, objects: ContentStore, staged_name: str) -> list[str]:
+    """Writes a content into the deepest existing folder of its path, so that a rename can move it; returns it."""
     image = step.wanted
     assert image is not None
-    content = objects.get(image.hash)
-    near = _nearest(root, step.path.split("/")[:-1])
-    with _folder(root, near) as folder:
+    content = objects.get_content(image.hash)
+    nearest = _nearest_folder(root, step.path.split("/")[:-1])
+    with _open_folder(root, nearest) as folder:
         if image.link:
-            os.symlink(os.fsdecode(content), aside, dir_fd=folder)
-            return near
-        with os.fdopen(os.open(aside, _NEW, 0o600, dir_fd=folder), "wb") as file:
+            os.symlink(os.fsdecode(content), staged_name, dir_fd=folder)
+            return nearest
+        with os.fdopen(os.open(staged_name, _NEW, 0o600, dir_fd=folder), "wb") as file:
             file.write(content)
             os.fchmod(file.fileno(), stat.S_IMODE(image.mode))
-    return near
+    return nearest
 
 
-def _nearest(root: Path, folders: list[str]) -> list[str]:
+def _nearest_folder(root: Path, folders: list[str]) -> list[str]:
     for depth in range(len(folders), 0, -1):
-        with contextlib.suppress(OSError), _folder(root, folders[:depth]):
+        with contextlib.suppress(OSError), _open_folder(root, folders[:depth]):
             return folders[:depth]
     return []
 
 
-def _remove(root: Path, path: str) -> None:
-    """The file, and the folders that it leaves empty."""
+def _remove_file(root: Path, path: str) -> None:
+    """Removes a file and the folders that become empty."""
     *folders, last = path.split("/")
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError), _folder(root, folders) as folder:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), _open_folder(root, folders) as folder:
         os.unlink(last, dir_fd=folder)
     for depth in range(len(folders), 0, -1):
         try:
-            with _folder(root, folders[: depth - 1]) as above:
+            with _open_folder(root, folders[: depth - 1]) as above:
                 os.rmdir(folders[depth - 1], dir_fd=above)
         except OSError:
             return
 
 
-def _remove_empty(place: Path) -> None:
-    """Folders without a file in them may stand where a file is to go back to; a link or a file stops it."""
-    for folder, _, _ in os.walk(place, topdown=False):
+def _remove_empty_folders(path: Path) -> None:
+    """Removes empty folders at the path of a file to restore; a link or a file inside stops it."""
+    for folder, _, _ in os.walk(path, topdown=False):
         with contextlib.suppress(OSError):
             os.rmdir(folder)  # noqa: PTH106
 
 
 @contextlib.contextmanager
-def _folder(root: Path, folders: Sequence[str], *, make: bool = False) -> Generator[int]:
-    """A descriptor of a folder below the root, reached step by step without following a link."""
+def _open_folder(root: Path, folders: Sequence[str], *, make: bool = False) -> Generator[int]:
+    """Yields a descriptor of a folder below the root; opens each component with O_NOFOLLOW."""
     descriptor = os.open(root, _FOLDER)
     try:
         for name in folders:
-            inner = _enter(descriptor, name, make=make)
+            inner = _open_subfolder(descriptor, name, make=make)
             os.close(descriptor)
             descriptor = inner
         yield descriptor
@@ -119,7 +119,7 @@ def _folder(root: Path, folders: Sequence[str], *, make: bool = False) -> Genera
         os.close(descriptor)
 
 
-def _enter(folder: int, name: str, *, make: bool) -> int:
+def _open_subfolder(folder: int, name: str, *, make: bool) -> int:
     if make:
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, dir_fd=folder)
@@ -131,48 +131,52 @@ DIFF_BYTES = 200_000
 
 
 class FileAction(msgspec.Struct, frozen=True):
-    """What undoing or redoing does to one file. A conflict is a file that somebody else has changed since; of a
-    doubtful one it is not certain that an agent changed it. Both are left alone."""
+    """What an undo or redo does to one file.
+
+    A `conflict` was changed by another process since; for a `doubtful` file it is uncertain whether an agent changed
+    it. Neither is touched."""
 
     path: str
     action: Literal["create", "change", "delete", "nothing", "conflict", "doubtful"]
     diff: str = ""
 
 
-class Report(msgspec.Struct, frozen=True):
+class RestoreReport(msgspec.Struct, frozen=True):
     actions: tuple[FileAction, ...]
 
-    def having(self, *actions: str) -> tuple[str, ...]:
+    def paths_with(self, *actions: str) -> tuple[str, ...]:
         return tuple(one.path for one in self.actions if one.action in actions)
 
     @property
     def changed(self) -> tuple[str, ...]:
-        return self.having("create", "change", "delete")
+        return self.paths_with("create", "change", "delete")
 
     @property
     def conflicts(self) -> tuple[str, ...]:
-        return self.having("conflict")
+        return self.paths_with("conflict")
 
     @property
     def doubtful(self) -> tuple[str, ...]:
-        return self.having("doubtful")
+        return self.paths_with("doubtful")
 
 
-def steps_of(changes: Sequence[ChangeSet], direction: Direction) -> list[Step]:
-    """One step for each file, over all changes: from what the last of them left to what the first found."""
-    steps: dict[str, Step] = {}
+def restore_steps(changes: Sequence[ChangeSet], direction: Direction) -> list[RestoreStep]:
+    """Combines changes into one step per file: from the state after the last change to that before the first."""
+    steps: dict[str, RestoreStep] = {}
     for changed in reversed(changes) if direction == "undo" else changes:
         for file in changed.files:
             left, found = (file.after, file.before) if direction == "undo" else (file.before, file.after)
             first = steps.get(file.path)
-            steps[file.path] = Step(file.path, first.expected if first else left, found)
+            steps[file.path] = RestoreStep(file.path, first.expected if first else left, found)
     return [steps[path] for path in sorted(steps)]
 
 
-class Inspector:
-    """Looks at the files that a plan is about, as they are now."""
+class RestorePlanner:
+    """Compares restore steps with the current files and decides the action for each."""
 
-    def __init__(self, root: Path, objects: Objects, largest: int, steps: Sequence[Step], doubtful: set[str]) -> None:
+    def __init__(
+        self, root: Path, objects: ContentStore, largest: int, steps: Sequence[RestoreStep], doubtful: set[str]
+    ) -> None:
         self._root = str(root)
         self._objects = objects
         self._largest = largest
@@ -180,52 +184,52 @@ class Inspector:
         self._doubtful = doubtful
         self._removed = {step.path for step in steps if step.wanted is None}
 
-    def report(self) -> Report:
-        return Report(tuple(self._action(step) for step in self._steps))
+    def make_report(self) -> RestoreReport:
+        return RestoreReport(tuple(self._plan_action(step) for step in self._steps))
 
-    def _action(self, step: Step) -> FileAction:
+    def _plan_action(self, step: RestoreStep) -> FileAction:
         try:
-            if self._blocked(step):
+            if self._is_blocked(step):
                 return FileAction(step.path, "conflict")
-            now = current_image(f"{self._root}/{step.path}", self._objects, self._largest)
+            now = current_file_state(f"{self._root}/{step.path}", self._objects, self._largest)
         except (OSError, ValueError):
             return FileAction(step.path, "conflict")
         if now == step.wanted:
             return FileAction(step.path, "nothing")
-        diff = self._diff(step.path, now, step.wanted)
+        diff = self._make_diff(step.path, now, step.wanted)
         if now != step.expected:
             return FileAction(step.path, "conflict", diff)
         if step.path in self._doubtful:
             return FileAction(step.path, "doubtful", diff)
         return FileAction(step.path, "delete" if step.wanted is None else "create" if now is None else "change", diff)
 
-    def _blocked(self, step: Step) -> bool:
-        """Something that is not part of the plan stands in the way: a link or a file above, or a folder in its place
-        that holds more than the plan removes."""
+    def _is_blocked(self, step: RestoreStep) -> bool:
+        """True if a path outside the plan blocks the file: a link or file as its parent, or a folder at its path that
+        holds more than the plan removes."""
         parts = step.path.split("/")
         for depth in range(1, len(parts)):
             above = "/".join(parts[:depth])
             if not _is_folder(f"{self._root}/{above}") and above not in self._removed:
                 return os.path.lexists(f"{self._root}/{above}")
-        place = f"{self._root}/{step.path}"
-        return step.wanted is not None and _is_folder(place) and not self._emptied(place)
+        path = f"{self._root}/{step.path}"
+        return step.wanted is not None and _is_folder(path) and not self._will_be_empty(path)
 
-    def _emptied(self, place: str) -> bool:
-        """Links to folders count as files: they are not followed."""
-        entries = (f"{folder}/{name}" for folder, folders, names in os.walk(place) for name in (*folders, *names))
+    def _will_be_empty(self, path: str) -> bool:
+        """True if the plan removes all files of a folder; a link to a folder is a file here."""
+        entries = (f"{folder}/{name}" for folder, folders, names in os.walk(path) for name in (*folders, *names))
         start = len(self._root) + 1
         return self._removed.issuperset(entry[start:] for entry in entries if not _is_folder(entry))
 
-    def _diff(self, path: str, old: FileState | None, new: FileState | None) -> str:
-        sides = [self._objects.get(image.hash) if image else b"" for image in (old, new)]
+    def _make_diff(self, path: str, old: FileState | None, new: FileState | None) -> str:
+        sides = [self._objects.get_content(image.hash) if image else b"" for image in (old, new)]
         if any(b"\0" in side or len(side) > DIFF_BYTES for side in sides):
             return ""
         left, right = (side.decode("utf-8", "replace").splitlines(keepends=True) for side in sides)
         return "".join(difflib.unified_diff(left, right, f"a/{path}", f"b/{path}"))
 
 
-def _is_folder(place: str) -> bool:
+def _is_folder(path: str) -> bool:
     try:
-        return stat.S_ISDIR(os.lstat(place).st_mode)
+        return stat.S_ISDIR(os.lstat(path).st_mode)
     except OSError:
         return False

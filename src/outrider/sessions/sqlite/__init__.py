@@ -1,1 +1,1 @@
-"""What a store in a SQLite file is made of."""
+"""The SQLite store: connections, the write thread, schema, queries, search, check and repair."""

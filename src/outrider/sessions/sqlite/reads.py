@@ -1,4 +1,4 @@
-"""What only looks at the tables. Each function runs inside one read transaction, or inside the writer's."""
+"""SQL queries that read sessions. Each function runs inside a read transaction or the writer's transaction."""
 
 import heapq
 import sqlite3
@@ -13,27 +13,27 @@ from outrider.sessions.records import (
     SessionChange,
     SessionFilter,
     SessionPage,
+    SessionTranscript,
     StoredSession,
-    Transcript,
     UsageRow,
 )
 from outrider.sessions.rows import statistics
-from outrider.sessions.rows.codec import MessageRow, PartRow, join
-from outrider.sessions.rows.rows import (
+from outrider.sessions.rows.codec import MessageRow, PartRow, insert_blobs
+from outrider.sessions.rows.session_rows import (
     StoredPart,
-    after_mark,
-    assemble,
-    conditions,
+    build_page,
+    build_transcript,
+    decode_record_change,
+    decode_session,
+    filter_conditions,
     message_change,
-    no_message,
-    no_session,
-    page_of,
+    parse_cursor,
     part_change,
-    read_session,
-    record_change,
+    raise_no_message,
+    raise_no_session,
 )
 
-CHANGES = 500
+CHANGES_LIMIT = 500
 
 
 def session_row(db: sqlite3.Connection, session_id: str) -> sqlite3.Row:
@@ -41,76 +41,76 @@ def session_row(db: sqlite3.Connection, session_id: str) -> sqlite3.Row:
     cursor.row_factory = sqlite3.Row
     row = cursor.fetchone()
     if row is None:
-        no_session(session_id)
+        raise_no_session(session_id)
     return row
 
 
-def get(db: sqlite3.Connection, session_id: str) -> StoredSession:
-    return read_session(session_row(db, session_id))
+def get_session(db: sqlite3.Connection, session_id: str) -> StoredSession:
+    return decode_session(session_row(db, session_id))
 
 
 def list_sessions(db: sqlite3.Connection, filter: SessionFilter, limit: int, after: str | None) -> SessionPage:
-    wanted, values = conditions(filter, "?")
+    wanted, values = filter_conditions(filter, "?")
     if after:
         wanted.append("(active, id) < (?, ?)")
-        values += after_mark(after)
+        values += parse_cursor(after)
     where = " AND ".join(["deleted = 0", *wanted])
     cursor = db.execute(
         f"SELECT * FROM sessions WHERE {where} ORDER BY active DESC, id DESC LIMIT ?", (*values, limit + 1)
     )
     cursor.row_factory = sqlite3.Row
-    return page_of(cursor.fetchall(), limit)
+    return build_page(cursor.fetchall(), limit)
 
 
-def load(
+def load_transcript(
     db: sqlite3.Connection, session_id: str, limit: int | None, before: str | None, after: str | None
-) -> Transcript:
+) -> SessionTranscript:
     session = session_row(db, session_id)
     key, count = session["key"], -1 if limit is None else limit + 1
     query = "SELECT key, id, role, created, body FROM messages WHERE session = ?"
     if after is not None:
-        start = _position(db, key, after)
+        start = _message_key(db, key, after)
         rows = db.execute(f"{query} AND key > ? ORDER BY key LIMIT ?", (key, start, count)).fetchall()
         rows, more = (rows[:limit], len(rows) > limit) if limit is not None else (rows, False)
         first, last = False, not more
     else:
-        end = _position(db, key, before) if before is not None else 2**62
+        end = _message_key(db, key, before) if before is not None else 2**62
         rows = db.execute(f"{query} AND key < ? ORDER BY key DESC LIMIT ?", (key, end, count)).fetchall()
         rows, more = (rows[:limit], len(rows) > limit) if limit is not None else (rows, False)
         rows.reverse()
         first, last = not more, before is None
     messages = [MessageRow(*row[1:]) for row in rows]
-    parts = (part for row in rows for part in _parts(db, row[0], row[1]))
-    return assemble(read_session(session), messages, parts, first=first, last=last)
+    parts = (part for row in rows for part in _read_parts(db, row[0], row[1]))
+    return build_transcript(decode_session(session), messages, parts, first=first, last=last)
 
 
-def _position(db: sqlite3.Connection, session: int, message_id: str) -> int:
+def _message_key(db: sqlite3.Connection, session: int, message_id: str) -> int:
     row = db.execute("SELECT key FROM messages WHERE session = ? AND id = ?", (session, message_id)).fetchone()
-    return row[0] if row else no_message(message_id)
+    return row[0] if row else raise_no_message(message_id)
 
 
-def _parts(db: sqlite3.Connection, message: int, message_id: str) -> Iterator[StoredPart]:
+def _read_parts(db: sqlite3.Connection, message: int, message_id: str) -> Iterator[StoredPart]:
     rows = db.execute("SELECT id, body, draft, blobs FROM parts WHERE message = ? ORDER BY key", (message,))
     for id, body, draft, blobs in rows:
-        yield StoredPart(PartRow(id, message_id, whole(db, body) if blobs else body), bool(draft))
+        yield StoredPart(PartRow(id, message_id, restore_blobs(db, body) if blobs else body), bool(draft))
 
 
-def whole(db: sqlite3.Connection, body: bytes) -> bytes:
-    """The row with its large texts; where one is missing, bytes that are reported as damaged."""
+def restore_blobs(db: sqlite3.Connection, body: bytes) -> bytes:
+    """Returns a row with its blobs inserted; if one is missing, bytes that decode as a damaged row."""
 
     def fetch(name: str) -> bytes:
         return db.execute("SELECT body FROM blobs WHERE name = ?", (name,)).fetchone()[0]
 
     try:
-        return join(body, fetch)
+        return insert_blobs(body, fetch)
     except (TypeError, msgspec.DecodeError):
         return b"a large text of this part is missing: " + body
 
 
-def changes(db: sqlite3.Connection, session_id: str, after: int, limit: int = CHANGES) -> list[Change]:
-    """The next `limit` values newer than `after`."""
+def list_changes(db: sqlite3.Connection, session_id: str, after: int, limit: int = CHANGES_LIMIT) -> list[Change]:
+    """Returns up to `limit` changes with sequence numbers above `after`, in order."""
     session = session_row(db, session_id)
-    own = [SessionChange(session["changed"], read_session(session))] if session["changed"] > after else []
+    own = [SessionChange(session["changed"], decode_session(session))] if session["changed"] > after else []
     sources: Iterable[Iterable[Change]] = (
         own,
         _message_changes(db, session, after, limit),
@@ -139,25 +139,29 @@ def _part_changes(db: sqlite3.Connection, session: sqlite3.Row, after: int, limi
         (session["key"], after, limit),
     )
     for seq, id, message_id, body, draft, blobs in rows:
-        row = PartRow(id, message_id, whole(db, body) if blobs else body)
+        row = PartRow(id, message_id, restore_blobs(db, body) if blobs else body)
         yield part_change(session["id"], seq, StoredPart(row, bool(draft)))
 
 
 def _record_changes(db: sqlite3.Connection, session: sqlite3.Row, after: int, table: str) -> Iterator[Change]:
     query = f"SELECT seq, body FROM {table} WHERE session = ? AND seq > ? ORDER BY seq"
     for seq, body in db.execute(query, (session["key"], after)):
-        yield record_change(table, seq, body)
+        yield decode_record_change(table, seq, body)
 
 
-def usage(
+def usage_statistics(
     db: sqlite3.Connection, by: Grouping, since: int | None, until: int | None, session_id: str | None
 ) -> list[UsageRow]:
     session = session_row(db, session_id)["key"] if session_id else None
     inside = (since or 0, until if until is not None else 2**62, session, session)
-    return statistics.by_tool(_calls(db, inside)) if by == "tool" else statistics.by_answer(_answers(db, inside), by)
+    return (
+        statistics.usage_by_tool(_call_usage(db, inside))
+        if by == "tool"
+        else statistics.usage_by_answer(_answer_usage(db, inside), by)
+    )
 
 
-def _calls(db: sqlite3.Connection, inside: tuple[Any, ...]) -> Iterator[statistics.CallUsage]:
+def _call_usage(db: sqlite3.Connection, inside: tuple[Any, ...]) -> Iterator[statistics.CallUsage]:
     rows = db.execute(
         """SELECT tool, outcome, start, end FROM parts
         WHERE outcome IS NOT NULL AND start >= ? AND start < ? AND (? IS NULL OR session = ?)
@@ -168,14 +172,14 @@ def _calls(db: sqlite3.Connection, inside: tuple[Any, ...]) -> Iterator[statisti
         yield statistics.CallUsage(tool, outcome, start, end)
 
 
-def _answers(db: sqlite3.Connection, inside: tuple[Any, ...]) -> Iterator[statistics.AnswerUsage]:
+def _answer_usage(db: sqlite3.Connection, inside: tuple[Any, ...]) -> Iterator[statistics.AnswerUsage]:
     rows = db.execute(
         """SELECT body FROM messages
         WHERE (role = 'assistant' OR instr(body, ?) > 0) AND created >= ? AND created < ?
         AND (? IS NULL OR session = ?) AND session NOT IN (SELECT key FROM sessions WHERE deleted = 1)""",
-        (statistics.USED, *inside),
+        (statistics.USAGE_MARKER, *inside),
     )
     for (body,) in rows:
-        answer = statistics.read_answer(body)
+        answer = statistics.decode_answer_usage(body)
         if answer is not None:
             yield answer

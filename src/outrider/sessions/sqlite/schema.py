@@ -1,18 +1,18 @@
-"""The tables of a store, and how older ones become them."""
+"""The schema of the SQLite store and its migrations."""
 
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from outrider.errors import StoreVersionError
-from outrider.sessions import failpoints as faults
-from outrider.sessions.sqlite.files import create_private
+from outrider.sessions.database_files import create_private_file
+from outrider.sessions.failpoints import failpoint
 
 APPLICATION_ID = 0x4F757472
 Migration = Callable[[sqlite3.Connection], None]
 
-# Bodies are JSON. `seq` is always the session's number of the row's last change. A part's position in its message,
-# and a message's in its session, is the order of `key`.
+# `body` columns are JSON. `seq` is the session's sequence number of the row's last change. The order of parts within
+# a message, and of messages within a session, is the order of `key`.
 _TABLES = """
 CREATE TABLE sessions (
     key INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, seq INTEGER NOT NULL, changed INTEGER NOT NULL,
@@ -61,22 +61,22 @@ CREATE VIRTUAL TABLE words USING fts5 (
 """
 
 
-def first_schema(db: sqlite3.Connection) -> None:
+def create_tables(db: sqlite3.Connection) -> None:
     for statement in _TABLES.split(";\n"):
         if statement.strip():
             db.execute(statement)
 
 
-# Position n brings a store of version n to version n + 1. Entries are added, never changed.
-MIGRATIONS: tuple[Migration, ...] = (first_schema,)
+# Entry n migrates schema version n to n + 1. Entries are only added, never changed.
+MIGRATIONS: tuple[Migration, ...] = (create_tables,)
 
 
-def migrate(db: sqlite3.Connection, path: Path, migrations: Sequence[Migration] = MIGRATIONS) -> Path | None:
-    """Bring the store to the newest version, in one transaction; the caller holds the turnstile.
+def migrate_schema(db: sqlite3.Connection, path: Path, migrations: Sequence[Migration] = MIGRATIONS) -> Path | None:
+    """Migrates the store to the newest schema in one transaction. The caller holds the file lock.
 
-    An older store is copied first and the copy's path returned. A newer one is refused and left alone.
+    Backs up an older store first and returns the path of the backup. Raises StoreVersionError for a newer schema.
     """
-    version = version_of(db)
+    version = schema_version(db)
     if version > len(migrations):
         raise StoreVersionError(
             f"{path} was written by a newer version (schema {version}; this one knows {len(migrations)}). "
@@ -86,12 +86,12 @@ def migrate(db: sqlite3.Connection, path: Path, migrations: Sequence[Migration] 
         )
     if version == len(migrations):
         return None
-    backup = _back_up(db, path, version) if version else None
+    backup = _backup_database(db, path, version) if version else None
     db.execute("BEGIN IMMEDIATE")
     try:
         for step in migrations[version:]:
             step(db)
-            faults.failpoint("FP-mid-migration")
+            failpoint("FP-mid-migration")
         db.execute(f"PRAGMA user_version = {len(migrations)}")
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         db.execute("COMMIT")
@@ -101,17 +101,17 @@ def migrate(db: sqlite3.Connection, path: Path, migrations: Sequence[Migration] 
     return backup
 
 
-def version_of(db: sqlite3.Connection) -> int:
+def schema_version(db: sqlite3.Connection) -> int:
     return db.execute("PRAGMA user_version").fetchone()[0]
 
 
-def _back_up(db: sqlite3.Connection, path: Path, version: int) -> Path:
-    """A whole copy, made under another name first, so that a copy that is there is a whole one."""
+def _backup_database(db: sqlite3.Connection, path: Path, version: int) -> Path:
+    """Copies the database under a temporary name and renames it, so that an existing backup is always complete."""
     backup, unfinished = Path(f"{path}.v{version}.backup"), Path(f"{path}.v{version}.backup-unfinished")
     if backup.exists():
         return backup
     unfinished.unlink(missing_ok=True)
-    create_private(unfinished)
+    create_private_file(unfinished)
     with sqlite3.connect(unfinished) as copy:
         db.backup(copy)
     copy.close()

@@ -1,7 +1,8 @@
-"""All writes of a process to the file: those that wait together are committed together.
+"""Commits all writes of a process to the SQLite file; writes that wait at the same time share one transaction.
 
-On a good disk a commit takes as long as two changes of thread. So it is done at once, in the thread of the caller's
-event loop, while the file is free and commits are quick; otherwise a thread of our own waits for lock and disk.
+On a fast disk a commit takes about as long as two thread switches. So a write is committed inline, in the thread of
+the caller's event loop, while the file lock is free and recent commits were fast. Otherwise the writer thread waits for
+the lock and the disk.
 """
 
 import asyncio
@@ -17,51 +18,51 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from outrider.errors import StoreError, StoreUnavailableError
-from outrider.sessions import failpoints as faults
-from outrider.sessions.sqlite.connection import connect
-from outrider.sessions.sqlite.files import FairFileLock, explain, log_of
+from outrider.sessions.database_files import FairFileLock, to_store_error, wal_path
+from outrider.sessions.failpoints import failpoint
+from outrider.sessions.sqlite.connection import connect_writer
 
 T = TypeVar("T")
 Write = Callable[[sqlite3.Connection], T]
 
-OVERDUE_SECONDS = 0.1
+MAX_UNSYNCED_SECONDS = 0.1
 
 _sync = getattr(os, "fdatasync", os.fsync)  # macOS has only the second
 
 
 class WriteRequest:
-    """One write that somebody waits for."""
+    """One write and the future that its caller awaits."""
 
-    __slots__ = ("_claim", "_error", "_result", "future", "loop", "patience", "synced", "write")
+    __slots__ = ("_claim", "_error", "_result", "future", "loop", "synced", "timeout", "write")
 
     def __init__(self, write: Write[Any], *, synced: bool) -> None:
         self.write = write
         self.synced = synced
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
-        self.patience: asyncio.TimerHandle | None = None  # of all that were handed over with it
+        self.timeout: asyncio.TimerHandle | None = None  # shared by all requests of one submission
         self._result: Any = None
         self._error: Exception | None = None
         self._claim = threading.Lock()
 
-    def claim(self) -> bool:
-        """True for the first who asks: the one that begins it, or the caller that gives up."""
+    def try_claim(self) -> bool:
+        """Returns True once: to the thread that starts the write, or to the timeout that cancels it."""
         return not self.future.done() and self._claim.acquire(blocking=False)
 
-    def hand_back(self) -> None:
-        """Nothing was done: somebody else may begin it."""
+    def release_claim(self) -> None:
+        """Undoes a claim after a failed start, so that another thread can run the write."""
         self._claim.release()
 
-    def carry_out(self, db: sqlite3.Connection) -> None:
+    def execute_write(self, db: sqlite3.Connection) -> None:
         self._result = self.write(db)
 
-    def fail(self, error: Exception) -> None:
+    def set_error(self, error: Exception) -> None:
         self._error = self._error or error
 
-    def deliver(self) -> None:
-        """Tell whoever waits, from the thread of their loop."""
-        if self.patience is not None:
-            self.patience.cancel()
+    def deliver_result(self) -> None:
+        """Sets the future's result or exception. Must run in the thread of its event loop."""
+        if self.timeout is not None:
+            self.timeout.cancel()
         if self.future.done():
             return
         if self._error is not None:
@@ -70,94 +71,98 @@ class WriteRequest:
             self.future.set_result(self._result)
 
 
-def send(orders: Sequence[WriteRequest]) -> None:
-    """Tell all who wait, from another thread: each loop is woken once."""
+def deliver_from_thread(requests: Sequence[WriteRequest]) -> None:
+    """Delivers results from the writer thread, with one wakeup per event loop."""
     loops: dict[asyncio.AbstractEventLoop, list[WriteRequest]] = {}
-    for order in orders:
-        loops.setdefault(order.loop, []).append(order)
-    for loop, own in loops.items():
-        with contextlib.suppress(RuntimeError):  # it was closed: nobody waits any more
-            loop.call_soon_threadsafe(_deliver, own)
+    for request in requests:
+        loops.setdefault(request.loop, []).append(request)
+    for loop, own_requests in loops.items():
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so no caller awaits the result
+            loop.call_soon_threadsafe(_deliver_all, own_requests)
 
 
-def _deliver(orders: Sequence[WriteRequest]) -> None:
-    for order in orders:
-        order.deliver()
+def _deliver_all(requests: Sequence[WriteRequest]) -> None:
+    for request in requests:
+        request.deliver_result()
 
 
 class WalSync:
-    """Since when the file that commits go to first holds some that may not have reached the disk."""
+    """Tracks whether the write-ahead log holds commits without an fsync, and since when."""
 
     def __init__(self) -> None:
-        self._waiting_since: float | None = None
+        self._unsynced_since: float | None = None
 
     @property
     def is_overdue(self) -> bool:
-        return self._waiting_since is not None and monotonic() - self._waiting_since > OVERDUE_SECONDS
+        return self._unsynced_since is not None and monotonic() - self._unsynced_since > MAX_UNSYNCED_SECONDS
 
-    def written(self, file: int, *, synced: bool) -> None:
-        """One that waits for the disk takes all earlier ones along."""
+    def after_commit(self, file: int, *, synced: bool) -> None:
+        """Records a commit. With `synced` it runs fdatasync, which also covers all earlier commits."""
         if synced:
             _sync(file)
-            self._waiting_since = None
-        elif self._waiting_since is None:
-            self._waiting_since = monotonic()
+            self._unsynced_since = None
+        elif self._unsynced_since is None:
+            self._unsynced_since = monotonic()
 
-    def sync(self, file: int) -> None:
-        """For the last ones, which no other commit takes along. One that comes in between counts as waiting again."""
-        since, self._waiting_since = self._waiting_since, None
+    def sync_pending(self, file: int) -> None:
+        """Syncs the last commits if no synced commit followed them.
+
+        Resets the timestamp before the sync, so that a commit during the sync counts as unsynced again.
+        """
+        since, self._unsynced_since = self._unsynced_since, None
         if since is None:
             return
         try:
             _sync(file)
         except OSError:
-            self._waiting_since = since
+            self._unsynced_since = since
 
 
 class TransactionWriter:
-    """Whoever uses it holds the turnstile.
+    """Runs write requests in transactions on one connection. The caller holds the file lock.
 
-    With a log, SQLite is told not to wait for the disk at commits, and we do where it is wanted: changing its mind each
-    time costs more. Without one it always waits."""
+    With a write-ahead log, SQLite commits without fsync (`synchronous = NORMAL`) and this class syncs the log where a
+    request needs it: switching the pragma per transaction costs more. Without a log, SQLite syncs every commit.
+    """
 
-    def __init__(self, path: Path, db: sqlite3.Connection, log: WalSync) -> None:
+    def __init__(self, path: Path, db: sqlite3.Connection, wal_sync: WalSync) -> None:
         self.db = db
         self._path = path
-        self._log = log
-        self._file = _open_log(path, db)
-        if self._file is not None:
+        self._wal_sync = wal_sync
+        self._wal = _open_wal(path, db)
+        if self._wal is not None:
             db.execute("PRAGMA synchronous = NORMAL")
 
     @property
-    def has_log(self) -> bool:
-        return self._file is not None
+    def uses_wal(self) -> bool:
+        return self._wal is not None
 
-    def commit(self, orders: Sequence[WriteRequest]) -> None:
-        """All orders in one transaction; one that fails is undone alone. Raises only if it cannot even begin."""
+    def commit_batch(self, requests: Sequence[WriteRequest]) -> None:
+        """Runs all requests in one transaction; rolls back a failed request alone. Raises only if BEGIN fails."""
         self.db.execute("BEGIN IMMEDIATE")
         try:
-            for order in orders:
-                self._try(order, alone=len(orders) == 1)
+            for request in requests:
+                self._run_request(request, alone=len(requests) == 1)
             if self.db.in_transaction:
                 self.db.execute("COMMIT")
-                if self._file is not None:
-                    synced = self._log.is_overdue or any(order.synced for order in orders)
-                    self._log.written(self._file, synced=synced)
-        except Exception as error:  # noqa: BLE001  whoever waits is told
+                if self._wal is not None:
+                    synced = self._wal_sync.is_overdue or any(request.synced for request in requests)
+                    self._wal_sync.after_commit(self._wal, synced=synced)
+        except Exception as error:  # noqa: BLE001  delivered to the callers
             self.roll_back()
-            for order in orders:
-                order.fail(explain(error, self._path))
-        faults.failpoint("FP-after-commit")
+            for request in requests:
+                request.set_error(to_store_error(error, self._path))
+        failpoint("FP-after-commit")
 
-    def sync(self) -> None:
-        """What was committed without waiting for the disk reaches it."""
-        if self._file is not None:
-            self._log.sync(self._file)
+    def sync_wal(self) -> None:
+        """Syncs commits that have no fsync yet."""
+        if self._wal is not None:
+            self._wal_sync.sync_pending(self._wal)
 
     def close(self) -> None:
-        self.sync()
-        if self._file is not None:
-            os.close(self._file)
+        self.sync_wal()
+        if self._wal is not None:
+            os.close(self._wal)
         self.db.close()
 
     def roll_back(self) -> None:
@@ -165,14 +170,16 @@ class TransactionWriter:
             with contextlib.suppress(sqlite3.Error):
                 self.db.execute("ROLLBACK")
 
-    def _try(self, order: WriteRequest, *, alone: bool) -> None:
-        """One order; its failure is its own unless the whole transaction is lost."""
+    def _run_request(self, request: WriteRequest, *, alone: bool) -> None:
+        """Runs one request in a savepoint. Raises only if its error aborted the whole transaction."""
         if not alone:
             self.db.execute("SAVEPOINT one")
         try:
-            order.carry_out(self.db)
+            request.execute_write(self.db)
         except Exception as error:
-            order.fail(explain(error, self._path) if isinstance(error, sqlite3.Error | OSError) else error)
+            request.set_error(
+                to_store_error(error, self._path) if isinstance(error, sqlite3.Error | OSError) else error
+            )
             if not self.db.in_transaction:
                 raise
             self.db.execute("ROLLBACK" if alone else "ROLLBACK TO one")
@@ -180,260 +187,269 @@ class TransactionWriter:
             self.db.execute("RELEASE one")
 
 
-def _open_log(path: Path, db: sqlite3.Connection) -> int | None:
-    """None where there is none, or it cannot be opened. While the connection is open, nobody puts another in its place.
-    Closing it drops no locks: SQLite has none on this file."""
+def _open_wal(path: Path, db: sqlite3.Connection) -> int | None:
+    """Opens the write-ahead log for fsync; returns None without one.
+
+    While the connection is open, no process replaces the log. Closing this descriptor drops no locks, because SQLite
+    places its POSIX locks on other files.
+    """
     if db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
         return None
     try:
-        return os.open(log_of(path), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return os.open(wal_path(path), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return None
 
 
-Chore = Callable[[sqlite3.Connection], bool]
+Maintenance = Callable[[sqlite3.Connection], bool]
 
-BATCH = 256
-AT_ONCE = 2
-CROWD_SECONDS = 0.0005
+MAX_BATCH = 256
+INLINE_BURST = 2
+BURST_SECONDS = 0.0005
 IDLE_SECONDS = 0.05
-BUSY_SECONDS = 2
-PATIENCE_SECONDS = 30
-QUICK_SECONDS = 0.002
+MAX_MAINTENANCE_DELAY_SECONDS = 2
+LOCK_TIMEOUT_SECONDS = 30
+FAST_COMMIT_SECONDS = 0.002
 CHECKPOINT_BYTES = 4 * 1024 * 1024
-LOG_LIMIT_BYTES = 16 * 1024 * 1024
+WAL_LIMIT_BYTES = 16 * 1024 * 1024
 
 
-class Writer:
-    """`chore` is called while nothing waits, each time for a short while, until it says that there is nothing to do."""
+class DatabaseWriter:
+    """Commits writes inline or in a thread. While idle, the thread calls `maintenance` until it returns False."""
 
-    def __init__(self, path: Path, chore: Chore) -> None:
+    def __init__(self, path: Path, maintenance: Maintenance) -> None:
         self._path = path
-        self._log = WalSync()
-        self._log_path = log_of(path)
-        self._chore = chore
-        self._chores_due = True
+        self._wal_sync = WalSync()
+        self._wal_path = wal_path(path)
+        self._maintenance = maintenance
+        self._maintenance_due = True
         self._closed = False
-        self._lately = self._last = 0.0
-        self._chore_done = time.perf_counter()
-        self._home: _Home | None = None
-        self._orders: queue.SimpleQueue[list[WriteRequest] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="outrider-writer", daemon=True)
+        self._average_seconds = self._last_commit = 0.0
+        self._last_maintenance = time.perf_counter()
+        self._loop_writer: _LoopWriter | None = None
+        self._requests: queue.SimpleQueue[list[WriteRequest] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run_thread, name="outrider-writer", daemon=True)
         self._thread.start()
 
-    async def run(self, write: Write[T], *, synced: bool = True, heavy: bool = False) -> T:
-        """What `write` returns, once it is committed; what it raises, once it is rolled back.
+    async def run(self, write: Write[T], *, synced: bool = True, slow: bool = False) -> T:
+        """Returns the result of `write` after the commit, or raises its exception after the rollback.
 
-        `heavy` work is left to the thread, so that the caller's event loop goes on. A caller that is cancelled
-        leaves nothing half done: the write is committed whole or not begun.
+        A `slow` write runs in the thread, so that it does not block the caller's event loop. If the caller is
+        cancelled, the write is either committed completely or not started.
         """
         if self._closed:
             raise StoreError(f"{self._path} is closed")
-        order = WriteRequest(write, synced=synced)
-        if self._home is None:
-            self._home = _Home(self._path, self._log, order.loop)
-        if heavy or order.loop is not self._home.loop or self._home.may_wait:
-            self._hand_over([order])
+        request = WriteRequest(write, synced=synced)
+        if self._loop_writer is None:
+            self._loop_writer = _LoopWriter(self._path, self._wal_sync, request.loop)
+        if slow or request.loop is not self._loop_writer.loop or self._loop_writer.may_block:
+            self._submit_to_thread([request])
         else:
-            self._join(self._home, order)
-        return await order.future
+            self._submit(self._loop_writer, request)
+        return await request.future
 
-    def look(self, read: Callable[[sqlite3.Connection], T]) -> T | None:
-        """What one quick statement finds, asked where the writes of this event loop have left their pages; None where
-        that is not at hand."""
-        home = self._home
-        if home is None or self._closed or home.loop is not asyncio.get_running_loop():
+    def read_inline(self, read: Callable[[sqlite3.Connection], T]) -> T | None:
+        """Runs a fast query on the inline connection, whose page cache is warm; returns None if it is not available."""
+        loop_writer = self._loop_writer
+        if loop_writer is None or self._closed or loop_writer.loop is not asyncio.get_running_loop():
             return None
         try:
-            return home.read(read)
+            return loop_writer.read_inline(read)
         except sqlite3.Error:
             return None
 
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._orders.put(None)
+            self._requests.put(None)
             await asyncio.to_thread(self._thread.join)
-            if self._home is not None:
-                self._home.close()
+            if self._loop_writer is not None:
+                self._loop_writer.close()
 
-    def _join(self, home: "_Home", order: WriteRequest) -> None:
-        """The first to come are served at once; in a crowd, all who come in one round of the loop together."""
-        if not home.crowd and self._lately <= QUICK_SECONDS and home.has_time():
-            self._commit_here(home, [order])
+    def _submit(self, loop_writer: "_LoopWriter", request: WriteRequest) -> None:
+        """Commits the first requests of a burst at once; collects later ones of one loop iteration in a batch."""
+        if not loop_writer.waiting and self._average_seconds <= FAST_COMMIT_SECONDS and loop_writer.may_commit_now():
+            self._commit_inline(loop_writer, [request])
             return
-        if not home.crowd:
-            home.loop.call_soon(self._serve_crowd, home)
-        home.crowd.append(order)
+        if not loop_writer.waiting:
+            loop_writer.loop.call_soon(self._commit_waiting, loop_writer)
+        loop_writer.waiting.append(request)
 
-    def _serve_crowd(self, home: "_Home") -> None:
-        crowd, home.crowd = home.crowd, []
-        if self._lately <= QUICK_SECONDS:
-            self._commit_here(home, crowd)
+    def _commit_waiting(self, loop_writer: "_LoopWriter") -> None:
+        waiting, loop_writer.waiting = loop_writer.waiting, []
+        if self._average_seconds <= FAST_COMMIT_SECONDS:
+            self._commit_inline(loop_writer, waiting)
         else:
-            self._hand_over(crowd)
+            self._submit_to_thread(waiting)
 
-    def _commit_here(self, home: "_Home", orders: list[WriteRequest]) -> None:
-        """At once, if nothing but the disk has to be waited for."""
+    def _commit_inline(self, loop_writer: "_LoopWriter", requests: list[WriteRequest]) -> None:
+        """Commits in this thread, or submits to the writer thread if another process holds the file lock."""
         start = time.perf_counter()
-        if not home.commit(orders):
-            self._hand_over(orders)
+        if not loop_writer.try_commit(requests):
+            self._submit_to_thread(requests)
             return
-        self._took(start)
-        if not self._chores_due:
-            self._chores_due = True
-            self._orders.put([])
+        self._record_duration(start)
+        if not self._maintenance_due:
+            self._maintenance_due = True
+            self._requests.put([])
 
-    def _hand_over(self, orders: list[WriteRequest]) -> None:
-        """To the thread. Who waits there for another process does not wait for ever. All are of one loop."""
+    def _submit_to_thread(self, requests: list[WriteRequest]) -> None:
+        """Queues requests of one event loop for the thread, with a timeout in case another process holds the lock."""
         if self._closed:
-            for order in orders:
-                order.fail(StoreError(f"{self._path} is closed"))
-                order.deliver()
+            for request in requests:
+                request.set_error(StoreError(f"{self._path} is closed"))
+                request.deliver_result()
             return
-        patience = orders[0].loop.call_later(PATIENCE_SECONDS, self._give_up, tuple(orders))
-        for order in orders:
-            order.patience = patience
-        self._orders.put(orders)
+        patience = requests[0].loop.call_later(LOCK_TIMEOUT_SECONDS, self._time_out, tuple(requests))
+        for request in requests:
+            request.timeout = patience
+        self._requests.put(requests)
 
-    def _took(self, start: float) -> None:
-        self._last = time.perf_counter()
-        self._lately = 0.8 * self._lately + 0.2 * (self._last - start)
+    def _record_duration(self, start: float) -> None:
+        self._last_commit = time.perf_counter()
+        self._average_seconds = 0.8 * self._average_seconds + 0.2 * (self._last_commit - start)
 
     @property
     def _is_busy(self) -> bool:
-        """A chore can wait until nobody writes, but not for ever."""
+        """True after a recent commit, unless maintenance was delayed for too long."""
         now = time.perf_counter()
-        return now - self._last < IDLE_SECONDS and now - self._chore_done < BUSY_SECONDS
+        return now - self._last_commit < IDLE_SECONDS and now - self._last_maintenance < MAX_MAINTENANCE_DELAY_SECONDS
 
-    def _give_up(self, orders: Sequence[WriteRequest]) -> None:
-        text = f"{self._path}: another process has held the lock for {PATIENCE_SECONDS} s"
-        for order in orders:
-            if order.claim():
-                order.future.set_exception(StoreUnavailableError(text, path=str(self._path)))
+    def _time_out(self, requests: Sequence[WriteRequest]) -> None:
+        text = f"{self._path}: another process has held the lock for {LOCK_TIMEOUT_SECONDS} s"
+        for request in requests:
+            if request.try_claim():
+                request.future.set_exception(StoreUnavailableError(text, path=str(self._path)))
 
-    def _work(self) -> None:
-        pen, turnstile = TransactionWriter(self._path, connect(self._path), self._log), FairFileLock(self._path)
+    def _run_thread(self) -> None:
+        transactions, file_lock = (
+            TransactionWriter(self._path, connect_writer(self._path), self._wal_sync),
+            FairFileLock(self._path),
+        )
         try:
-            while (orders := self._next()) is not None:
-                if orders:
-                    self._commit(pen, turnstile, orders)
-                elif self._chores_due:
-                    self._do_chore(pen, turnstile)
+            while (requests := self._next_batch()) is not None:
+                if requests:
+                    self._commit_in_thread(transactions, file_lock, requests)
+                elif self._maintenance_due:
+                    self._run_maintenance(transactions, file_lock)
         finally:
-            pen.close()
-            turnstile.close()
+            transactions.close()
+            file_lock.close()
 
-    def _next(self) -> list[WriteRequest] | None:
-        """What waits; nothing when it is time for a chore; None at the end."""
+    def _next_batch(self) -> list[WriteRequest] | None:
+        """Returns the queued requests; an empty list when maintenance is due; None after `close`."""
         try:
-            first = self._orders.get(timeout=IDLE_SECONDS if self._chores_due else None)
+            first = self._requests.get(timeout=IDLE_SECONDS if self._maintenance_due else None)
             while first == []:
-                first = self._orders.get(timeout=IDLE_SECONDS)
+                first = self._requests.get(timeout=IDLE_SECONDS)
         except queue.Empty:
             return []
         if first is None:
             return None
-        while len(first) < BATCH and not self._orders.empty():
-            more = self._orders.get()
+        while len(first) < MAX_BATCH and not self._requests.empty():
+            more = self._requests.get()
             if more is None:
-                self._orders.put(None)
+                self._requests.put(None)
                 break
             first += more
         return first
 
-    def _commit(self, pen: TransactionWriter, turnstile: FairFileLock, waiting: list[WriteRequest]) -> None:
-        orders: list[WriteRequest] = []
+    def _commit_in_thread(
+        self, transactions: TransactionWriter, file_lock: FairFileLock, waiting: list[WriteRequest]
+    ) -> None:
+        requests: list[WriteRequest] = []
         try:
-            with turnstile:
-                orders = [order for order in waiting if order.claim()]
+            with file_lock:
+                requests = [request for request in waiting if request.try_claim()]
                 start = time.perf_counter()
-                pen.commit(orders)
-                self._took(start)
-        except Exception as error:  # noqa: BLE001  whoever waits is told, and the thread lives on
-            for order in orders:
-                order.fail(explain(error, self._path))
-        send(orders)
-        self._chores_due = True
-        self._bound_log(pen, turnstile, LOG_LIMIT_BYTES)
+                transactions.commit_batch(requests)
+                self._record_duration(start)
+        except Exception as error:  # noqa: BLE001  delivered to the callers; the thread must survive
+            for request in requests:
+                request.set_error(to_store_error(error, self._path))
+        deliver_from_thread(requests)
+        self._maintenance_due = True
+        self._checkpoint_wal(transactions, file_lock, WAL_LIMIT_BYTES)
 
-    def _do_chore(self, pen: TransactionWriter, turnstile: FairFileLock) -> None:
-        self._chores_due = False  # first, so that a commit while we wait for the disk asks for another round
-        pen.sync()
+    def _run_maintenance(self, transactions: TransactionWriter, file_lock: FairFileLock) -> None:
+        self._maintenance_due = False  # before the sync, so that a commit during it sets the flag again
+        transactions.sync_wal()
         if self._is_busy:
-            self._chores_due = True
+            self._maintenance_due = True
         else:
-            self._chores_due = self._try_chore(pen, turnstile) or self._chores_due
-            self._chore_done = time.perf_counter()
-        self._bound_log(pen, turnstile, CHECKPOINT_BYTES)
+            self._maintenance_due = self._try_maintenance(transactions, file_lock) or self._maintenance_due
+            self._last_maintenance = time.perf_counter()
+        self._checkpoint_wal(transactions, file_lock, CHECKPOINT_BYTES)
 
-    def _try_chore(self, pen: TransactionWriter, turnstile: FairFileLock) -> bool:
-        """Says whether there is more to do."""
+    def _try_maintenance(self, transactions: TransactionWriter, file_lock: FairFileLock) -> bool:
+        """Runs one maintenance step in a transaction; returns True if more work remains."""
         try:
-            with turnstile:
-                pen.db.execute("BEGIN IMMEDIATE")
-                more = self._chore(pen.db)
-                pen.db.execute("COMMIT")
+            with file_lock:
+                transactions.db.execute("BEGIN IMMEDIATE")
+                more = self._maintenance(transactions.db)
+                transactions.db.execute("COMMIT")
                 return more
-        except Exception:  # noqa: BLE001  a chore can wait; the next write shows what is wrong
-            pen.roll_back()
+        except Exception:  # noqa: BLE001  maintenance can wait; the next write raises a persistent error
+            transactions.roll_back()
             return False
 
-    def _bound_log(self, pen: TransactionWriter, turnstile: FairFileLock, limit: int) -> None:
-        """Merge the log while nobody waits; past a larger size wait for readers as well, so that it starts anew."""
+    def _checkpoint_wal(self, transactions: TransactionWriter, file_lock: FairFileLock, limit: int) -> None:
+        """Checkpoints the log above `limit` bytes. Above WAL_LIMIT_BYTES it waits for readers and truncates the log."""
         try:
-            size = os.stat(self._log_path).st_size  # noqa: PTH116  often, so without a Path
+            size = os.stat(self._wal_path).st_size  # noqa: PTH116  on the hot path, and faster than Path
             if size > limit:
-                with turnstile:
-                    pen.db.execute(f"PRAGMA wal_checkpoint({'TRUNCATE' if size > LOG_LIMIT_BYTES else 'PASSIVE'})")
+                with file_lock:
+                    transactions.db.execute(
+                        f"PRAGMA wal_checkpoint({'TRUNCATE' if size > WAL_LIMIT_BYTES else 'PASSIVE'})"
+                    )
         except (OSError, sqlite3.Error):
             return
 
 
-class _Home:
-    """What writes in the thread of the first event loop that asked, without ever waiting for a lock."""
+class _LoopWriter:
+    """Commits inline, in the thread of the first event loop that wrote, and never waits for a lock."""
 
-    def __init__(self, path: Path, log: WalSync, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, path: Path, wal_sync: WalSync, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.crowd: list[WriteRequest] = []
-        self._since = 0.0
-        self._served = 0  # alone, since then
-        self._pen = TransactionWriter(path, connect(path, patient=False), log)
-        self._turnstile = FairFileLock(path)
+        self.waiting: list[WriteRequest] = []
+        self._burst_start = 0.0
+        self._burst_count = 0  # inline commits since then
+        self._transactions = TransactionWriter(path, connect_writer(path, wait_for_locks=False), wal_sync)
+        self._file_lock = FairFileLock(path)
 
     @property
-    def may_wait(self) -> bool:
-        """Without a log a commit waits for all who read."""
-        return not self._pen.has_log
+    def may_block(self) -> bool:
+        """True without a write-ahead log: then a commit waits for all readers."""
+        return not self._transactions.uses_wal
 
-    def has_time(self) -> bool:
-        """For one that comes alone: a few times in a short while."""
+    def may_commit_now(self) -> bool:
+        """True for the first INLINE_BURST requests within BURST_SECONDS; more are batched."""
         now = time.perf_counter()
-        if now - self._since > CROWD_SECONDS:
-            self._since, self._served = now, 0
-        self._served += 1
-        return self._served <= AT_ONCE
+        if now - self._burst_start > BURST_SECONDS:
+            self._burst_start, self._burst_count = now, 0
+        self._burst_count += 1
+        return self._burst_count <= INLINE_BURST
 
-    def read(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        return read(self._pen.db)
+    def read_inline(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        return read(self._transactions.db)
 
-    def commit(self, orders: list[WriteRequest]) -> bool:
-        """False, with nothing done, if somebody else is writing."""
-        if not self._turnstile.try_enter():
+    def try_commit(self, requests: list[WriteRequest]) -> bool:
+        """Commits the requests; returns False without effect if another connection writes."""
+        if not self._file_lock.try_acquire():
             return False
-        claimed = [order for order in orders if order.claim()]
+        claimed = [request for request in requests if request.try_claim()]
         try:
-            self._pen.commit(claimed)
+            self._transactions.commit_batch(claimed)
         except sqlite3.Error:
-            for order in claimed:
-                order.hand_back()
+            for request in claimed:
+                request.release_claim()
             return False
         finally:
-            self._turnstile.leave()
-        for order in claimed:
-            order.deliver()
+            self._file_lock.release()
+        for request in claimed:
+            request.deliver_result()
         return True
 
     def close(self) -> None:
-        self._pen.close()
-        self._turnstile.close()
+        self._transactions.close()
+        self._file_lock.close()

@@ -1,88 +1,92 @@
-"""What changes the tables. Each function runs inside the writer's transaction."""
+"""SQL that writes sessions, rows and leases. Each function runs inside the writer's transaction."""
 
 import sqlite3
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
 
-from outrider.errors import LeaseLostError, PartValidationError, StoreError
-from outrider.sessions.records import Lease, Owner, SessionUpdate, StoredSession
-from outrider.sessions.rows.codec import MessageRow, PartRow, Row, in_place, split
-from outrider.sessions.rows.rows import (
+from outrider.errors import PartValidationError, StoreError
+from outrider.sessions.process_identity import boot_clock_ms, is_process_alive, is_same_machine
+from outrider.sessions.records import Lease, ProcessIdentity, SessionUpdate, StoredSession
+from outrider.sessions.rows.codec import AppendRequest, MessageRow, PartRow, extract_blobs, number_rows
+from outrider.sessions.rows.session_rows import (
     check_token,
-    columns_of,
+    decode_inbox_item,
+    decode_session,
     encode_record,
-    forked,
-    in_use,
-    inbox_item,
-    no_message,
-    no_session,
-    read_session,
+    forked_session,
+    lease_lost_error,
+    raise_no_message,
+    raise_no_session,
+    session_columns,
+    session_in_use_error,
 )
 from outrider.sessions.session import SessionTime
-from outrider.sessions.sqlite.owners import is_alive, machine_ms, same_machine
 from outrider.sessions.sqlite.reads import session_row
-
-__all__ = ["acquire", "check", "holder", "in_use", "release", "renew"]
 
 _decoder = msgspec.json.Decoder(Lease)
 
 
-def check(db: sqlite3.Connection, session_id: str, token: int | None) -> None:
-    """Raises unless this token may write. A lease that has ended is forgotten for a writer that needs none."""
+def check_write_access(db: sqlite3.Connection, session_id: str, token: int | None) -> None:
+    """Raises if `token` may not write. A write without a token invalidates an expired lease."""
     row = session_row(db, session_id)
-    check_token(session_id, token, row["token"], holder(row))
+    check_token(session_id, token, row["token"], current_lease(row))
     if token is None and row["lease"] is not None:
-        _forget(db, session_id)
+        _invalidate_lease(db, session_id)
 
 
-def holder(row: sqlite3.Row) -> Lease | None:
-    """Who owns the session now. Another machine's owner counts until it is taken over: its clock is not ours."""
+def current_lease(row: sqlite3.Row) -> Lease | None:
+    """Returns the valid lease, or None if it expired or its process ended.
+
+    A lease of another machine never expires here, because its boot clock is not comparable: it must be taken over.
+    """
     if row["lease"] is None:
         return None
     lease = _decoder.decode(row["lease"])
-    if is_alive(lease.owner) is False:
+    if is_process_alive(lease.owner) is False:
         return None
-    return lease if not same_machine(lease.owner) or machine_ms() < row["expires"] else None
+    return lease if not is_same_machine(lease.owner) or boot_clock_ms() < row["expires"] else None
 
 
-def acquire(db: sqlite3.Connection, session_id: str, owner: Owner, now: int, *, ttl_ms: int, take_over: bool) -> Lease:
+def acquire_lease(
+    db: sqlite3.Connection, session_id: str, owner: ProcessIdentity, now: int, *, ttl_ms: int, take_over: bool
+) -> Lease:
     row = session_row(db, session_id)
-    current = holder(row)
+    current = current_lease(row)
     if current is not None and current.owner != owner and not take_over:
-        raise in_use(current)
+        raise session_in_use_error(current)
     lease = Lease(session_id, row["token"] + 1, owner, now, ttl_ms)
-    _keep(db, lease)
+    _store_lease(db, lease)
     return lease
 
 
-def renew(db: sqlite3.Connection, lease: Lease) -> Lease:
+def renew_lease(db: sqlite3.Connection, lease: Lease) -> Lease:
     row = session_row(db, lease.session_id)
     if row["token"] != lease.token:
-        raise LeaseLostError(f"session {lease.session_id} was taken over", session_id=lease.session_id)
-    _keep(db, lease)
+        raise lease_lost_error(lease.session_id)
+    _store_lease(db, lease)
     return lease
 
 
-def release(db: sqlite3.Connection, lease: Lease) -> None:
+def release_lease(db: sqlite3.Connection, lease: Lease) -> None:
     db.execute("UPDATE sessions SET lease = NULL WHERE id = ? AND token = ?", (lease.session_id, lease.token))
 
 
-def _keep(db: sqlite3.Connection, lease: Lease) -> None:
+def _store_lease(db: sqlite3.Connection, lease: Lease) -> None:
     db.execute(
         "UPDATE sessions SET token = ?, lease = ?, expires = ? WHERE id = ?",
-        (lease.token, msgspec.json.encode(lease), machine_ms() + lease.ttl_ms, lease.session_id),
+        (lease.token, msgspec.json.encode(lease), boot_clock_ms() + lease.ttl_ms, lease.session_id),
     )
 
 
-def _forget(db: sqlite3.Connection, session_id: str) -> None:
-    """An owner that expired must not come back unnoticed after somebody else has written."""
+def _invalidate_lease(db: sqlite3.Connection, session_id: str) -> None:
+    """Removes an expired lease and increments the token, so that its owner cannot write after others did."""
     db.execute("UPDATE sessions SET lease = NULL, token = token + 1 WHERE id = ?", (session_id,))
 
 
-# The activity of a session is kept to the second: its index need not change with every part.
-ACTIVITY_MS = 1000
+# The activity time has a resolution of one second, so that its index does not change with every part.
+ACTIVITY_RESOLUTION_MS = 1000
 
 _PUT_MESSAGE = """
     INSERT INTO messages (session, id, seq, role, created, body) VALUES (?, ?, ?, ?, ?, ?)
@@ -98,24 +102,24 @@ _PUT_PART = """
 _PART_KEY = "SELECT key FROM parts WHERE message = (SELECT key FROM messages WHERE session = ? AND id = ?) AND id = ?"
 
 
-def create(db: sqlite3.Connection, session: StoredSession, now: int) -> StoredSession:
+def insert_session(db: sqlite3.Connection, session: StoredSession, now: int) -> StoredSession:
     times = session.time or SessionTime(created=now, updated=now)
     session = msgspec.structs.replace(session, seq=1, time=times)
     if db.execute("SELECT 1 FROM sessions WHERE id = ?", (session.id,)).fetchone():
         raise StoreError(f"session {session.id} exists already")
-    columns = columns_of(session)
+    columns = session_columns(session)
     names = ", ".join(columns)
-    holes = ", ".join("?" * len(columns))
-    key = db.execute(f"INSERT INTO sessions ({names}) VALUES ({holes})", tuple(columns.values())).lastrowid
+    placeholders = ", ".join("?" * len(columns))
+    key = db.execute(f"INSERT INTO sessions ({names}) VALUES ({placeholders})", tuple(columns.values())).lastrowid
     db.execute("INSERT INTO titles (rowid, title) VALUES (?, ?)", (key, columns["title"]))
     return session
 
 
-def update(db: sqlite3.Connection, session_id: str, change: SessionUpdate, now: int) -> StoredSession:
-    key, seq = advance(db, session_id, 1, now)
-    before = read_session(session_row(db, session_id))
+def update_session(db: sqlite3.Connection, session_id: str, change: SessionUpdate, now: int) -> StoredSession:
+    key, seq = advance_sequence(db, session_id, 1, now)
+    before = decode_session(session_row(db, session_id))
     session = msgspec.structs.replace(change.apply(before), seq=seq)
-    columns = columns_of(session)
+    columns = session_columns(session)
     settings = ", ".join(f"{name} = ?" for name in columns)
     db.execute(f"UPDATE sessions SET {settings} WHERE key = ?", (*columns.values(), key))
     if session.title != before.title:
@@ -123,75 +127,69 @@ def update(db: sqlite3.Connection, session_id: str, change: SessionUpdate, now: 
     return session
 
 
-class Append(msgspec.Struct, frozen=True):
-    session_id: str
-    rows: Sequence[Row]
-    token: int | None
-    draft: bool
-    takes: Sequence[str]
-
-
-def append(db: sqlite3.Connection, order: Append, now: int) -> int:
-    count = len(order.rows) + len(order.takes)
-    permitted = advance_as(db, order.session_id, order.token, count, now)
+def append_rows(db: sqlite3.Connection, request: AppendRequest, now: int) -> int:
+    count = len(request.rows) + len(request.takes)
+    permitted = advance_with_token(db, request.session_id, request.token, count, now)
     if permitted is None:
-        check(db, order.session_id, order.token)
-        permitted = advance(db, order.session_id, count, now)
+        check_write_access(db, request.session_id, request.token)
+        permitted = advance_sequence(db, request.session_id, count, now)
     key, last = permitted
-    for seq, row in in_place(order.rows, last - count + 1):
+    for seq, row in number_rows(request.rows, last - count + 1):
         if isinstance(row, MessageRow):
             db.execute(_PUT_MESSAGE, (key, row.id, seq, row.role, row.created, row.body))
         else:
-            _put_part(db, key, seq, row, draft=order.draft)
-    for seq, item in enumerate(order.takes, last - len(order.takes) + 1):
-        _take(db, key, item, seq, now)
+            _put_part(db, key, seq, row, draft=request.draft)
+    for seq, item in enumerate(request.takes, last - len(request.takes) + 1):
+        _take_inbox_item(db, key, item, seq, now)
     return last
 
 
-def advance_as(
+def advance_with_token(
     db: sqlite3.Connection, session_id: str, token: int | None, count: int, now: int
 ) -> tuple[int, int] | None:
-    """As `advance`, in the common case: the token is the session's, or nobody has ever held what nobody claims."""
+    """Advances the sequence and checks the token in one statement; returns None if the full check is needed."""
     permission = "lease IS NULL AND ? IS NULL" if token is None else "token = ?"
-    return _advance(db, f"{_ADVANCE} AND {permission} {_ADVANCED}", (count, session_id, token), now)
+    return _execute_advance(db, f"{_ADVANCE} AND {permission} {_ADVANCED}", (count, session_id, token), now)
 
 
-def advance(db: sqlite3.Connection, session_id: str, count: int, now: int) -> tuple[int, int]:
-    """The session's key and the last of `count` new numbers."""
-    return _advance(db, f"{_ADVANCE} {_ADVANCED}", (count, session_id), now) or no_session(session_id)
+def advance_sequence(db: sqlite3.Connection, session_id: str, count: int, now: int) -> tuple[int, int]:
+    """Reserves `count` sequence numbers; returns the session's key and the last number."""
+    return _execute_advance(db, f"{_ADVANCE} {_ADVANCED}", (count, session_id), now) or raise_no_session(session_id)
 
 
 _ADVANCE = "UPDATE sessions SET seq = seq + ? WHERE id = ? AND deleted = 0"
 _ADVANCED = "RETURNING key, seq, active"
 
 
-def _advance(db: sqlite3.Connection, statement: str, values: tuple[Any, ...], now: int) -> tuple[int, int] | None:
+def _execute_advance(
+    db: sqlite3.Connection, statement: str, values: tuple[Any, ...], now: int
+) -> tuple[int, int] | None:
     row = db.execute(statement, values).fetchone()
     if row is None:
         return None
     key, seq, active = row
-    if not 0 <= now - active < ACTIVITY_MS:
+    if not 0 <= now - active < ACTIVITY_RESOLUTION_MS:
         db.execute("UPDATE sessions SET active = max(created, ?) WHERE key = ?", (now, key))
     return key, seq
 
 
-def delete(db: sqlite3.Connection, session_id: str, token: int | None) -> None:
-    """Gone for everybody at once; its rows are swept up in small steps afterwards."""
-    held = holder(session_row(db, session_id))
-    if held is not None and token != held.token:
-        raise in_use(held)
-    _hide(db, session_id)
+def delete_session(db: sqlite3.Connection, session_id: str, token: int | None) -> None:
+    """Marks a session and its children as deleted; idle maintenance deletes the rows in small batches."""
+    lease = current_lease(session_row(db, session_id))
+    if lease is not None and token != lease.token:
+        raise session_in_use_error(lease)
+    _mark_deleted(db, session_id)
 
 
-def clear(db: sqlite3.Connection) -> int:
+def delete_unowned_sessions(db: sqlite3.Connection) -> int:
     ids = [row[0] for row in db.execute("SELECT id FROM sessions WHERE deleted = 0")]
-    free = [id for id in ids if holder(session_row(db, id)) is None]
+    free = [id for id in ids if current_lease(session_row(db, id)) is None]
     for id in free:
-        _hide(db, id, descend=False)
+        _mark_deleted(db, id, descend=False)
     return len(free)
 
 
-def _hide(db: sqlite3.Connection, session_id: str, *, descend: bool = True) -> None:
+def _mark_deleted(db: sqlite3.Connection, session_id: str, *, descend: bool = True) -> None:
     children = db.execute("SELECT id FROM sessions WHERE parent = ? AND deleted = 0", (session_id,)).fetchall()
     key = db.execute(
         "UPDATE sessions SET deleted = 1, parent = NULL, id = 'deleted ' || key WHERE id = ? RETURNING key",
@@ -199,14 +197,14 @@ def _hide(db: sqlite3.Connection, session_id: str, *, descend: bool = True) -> N
     ).fetchone()[0]
     db.execute("DELETE FROM titles WHERE rowid = ?", (key,))
     for (child,) in children if descend else ():
-        _hide(db, child)
+        _mark_deleted(db, child)
 
 
-def fork(db: sqlite3.Connection, session_id: str, at: str | None, title: str | None, now: int) -> StoredSession:
-    """Rows are copied as they are, whatever they hold; readers give them their new session."""
+def fork_session(db: sqlite3.Connection, session_id: str, at: str | None, title: str | None, now: int) -> StoredSession:
+    """Copies rows without decoding them, also damaged ones; rows do not contain their session id."""
     source = session_row(db, session_id)
     last = _fork_point(db, source["key"], at)
-    session = create(db, forked(read_session(source), last["id"] if last else "", title, now), now)
+    session = insert_session(db, forked_session(decode_session(source), last["id"] if last else "", title, now), now)
     target = session_row(db, session.id)["key"]
     end = last["key"] if last else 0
     db.execute(_COPY_MESSAGES, (target, source["key"], end))
@@ -252,13 +250,13 @@ def _fork_point(db: sqlite3.Connection, session: int, at: str | None) -> sqlite3
     cursor.row_factory = sqlite3.Row
     row = cursor.fetchone()
     if row is None and at is not None:
-        no_message(at)
+        raise_no_message(at)
     return row
 
 
 def _put_part(db: sqlite3.Connection, session: int, seq: int, row: PartRow, *, draft: bool) -> None:
-    """The large texts of a draft stay in its row: it grows, and each of its values replaces the one before."""
-    body, blobs = (row.body, {}) if draft else split(row.body)
+    """Writes a part. Large strings of a draft stay in its row, because the next draft replaces them."""
+    body, blobs = (row.body, {}) if draft else extract_blobs(row.body)
     own = (row.id, seq, draft, len(blobs), row.tool, row.outcome, row.start, row.end, body)
     try:
         db.execute(_PUT_PART, (session, session, row.message_id, *own))
@@ -266,13 +264,13 @@ def _put_part(db: sqlite3.Connection, session: int, seq: int, row: PartRow, *, d
         raise PartValidationError(f"there is no message {row.message_id}", field="message_id") from error
     if blobs:
         key = db.execute(_PART_KEY, (session, row.message_id, row.id)).fetchone()[0]
-        drop_blobs(db, key, but=blobs)
+        release_blobs(db, key, but=blobs)
         db.executemany("INSERT OR IGNORE INTO blobs (name, body) VALUES (?, ?)", blobs.items())
         db.executemany("INSERT OR IGNORE INTO blob_uses VALUES (?, ?)", [(key, name) for name in blobs])
 
 
-def drop_blobs(db: sqlite3.Connection, part: int, but: Collection[str] = ()) -> None:
-    """Let go of a part's large texts; those that nothing else uses are deleted."""
+def release_blobs(db: sqlite3.Connection, part: int, but: Collection[str] = ()) -> None:
+    """Removes the blob references of a part, except `but`, and deletes blobs without references."""
     used = db.execute("SELECT name FROM blob_uses WHERE part = ?", (part,)).fetchall()
     for (name,) in used:
         if name not in but:
@@ -280,12 +278,12 @@ def drop_blobs(db: sqlite3.Connection, part: int, but: Collection[str] = ()) -> 
             db.execute("DELETE FROM blobs WHERE name = ? AND name NOT IN (SELECT name FROM blob_uses)", (name,))
 
 
-def _take(db: sqlite3.Connection, session: int, item: str, seq: int, now: int) -> None:
+def _take_inbox_item(db: sqlite3.Connection, session: int, item: str, seq: int, now: int) -> None:
     row = db.execute(
         "UPDATE inbox SET taken = 1, seq = ? WHERE session = ? AND id = ? AND taken = 0 RETURNING key, body",
         (seq, session, item),
     ).fetchone()
     if row is None:
         raise StoreError(f"inbox item {item} is not there or was taken before")
-    taken = msgspec.structs.replace(inbox_item(row[1]), taken=now)
+    taken = msgspec.structs.replace(decode_inbox_item(row[1]), taken=now)
     db.execute("UPDATE inbox SET body = ? WHERE key = ?", (encode_record(taken), row[0]))

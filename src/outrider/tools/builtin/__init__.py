@@ -1,1 +1,1 @@
-"""The tools that come with Outrider: one module and its prompt each; `outrider.app` names them."""
+"""Built-in tools: one module and one prompt file each. The engine's tool registry lists them."""

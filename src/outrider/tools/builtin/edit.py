@@ -1,14 +1,14 @@
-"""Replaces a text in a file: exactly where it stands, or not at all."""
+"""The `edit` tool: replaces a text in a file if the match is exact and unambiguous."""
 
 from typing import Annotated
 
 from outrider.errors import ToolFailure
 from outrider.tools.context import ToolContext
-from outrider.tools.edit_transaction import Editor, Revision, Revisions
-from outrider.tools.text.diff import difference, fresh_view, numbered
-from outrider.tools.text.encoding import Encoding, split_lines
-from outrider.tools.text.replace import Replaced, replace_text
-from outrider.tools.tool import Tool, ToolResult, argument_aliases, prompt_beside
+from outrider.tools.edit_transaction import FileEditor, FileRevision, RevisionSet
+from outrider.tools.text.diff import current_view, diff_texts, number_lines
+from outrider.tools.text.encoding import TextEncoding, split_lines
+from outrider.tools.text.replace import TextReplacement, replace_text
+from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
 
 ALIASES = {
     "path": "file_path",
@@ -20,10 +20,10 @@ ALIASES = {
     "newString": "new_string",
     "replaceAll": "replace_all",
 }
-_LISTED = 10
+_MAX_LISTED = 10
 
 
-def edit_tool(editor: Editor) -> Tool:
+def edit_tool(editor: FileEditor) -> Tool:
     async def edit(
         file_path: str,
         old_string: str,
@@ -31,41 +31,41 @@ def edit_tool(editor: Editor) -> Tool:
         context: ToolContext,
         replace_all: Annotated[bool, "every occurrence"] = False,  # noqa: FBT002
     ) -> ToolResult:
-        return await editor.change(
-            context, lambda revisions: _edit(revisions, file_path, old_string, new_string, everywhere=replace_all)
+        return await editor.apply_plan(
+            context, lambda revisions: _apply_edit(revisions, file_path, old_string, new_string, everywhere=replace_all)
         )
 
-    return Tool(edit, description=prompt_beside(__file__), preprocess_args=argument_aliases(ALIASES))
+    return Tool(edit, description=load_prompt(__file__), preprocess_args=argument_aliases(ALIASES))
 
 
-def _edit(revisions: Revisions, path: str, old: str, new: str, *, everywhere: bool) -> ToolResult:
+def _apply_edit(revisions: RevisionSet, path: str, old: str, new: str, *, everywhere: bool) -> ToolResult:
     revision = revisions.open(path, "edit")
-    name = revision.place.shown
+    name = revision.location.display
     if not revision.before and not old and new:
-        revision.write(new, Encoding() if revision.before is None else revision.encoding)
+        revision.set_text(new, TextEncoding() if revision.before is None else revision.encoding)
         done = "Created" if revision.before is None else "Filled"
         return ToolResult(f"{done} {name} ({len(new.splitlines())} lines).", title=name)
     text = revision.text
     if revision.stale:
-        revisions.saw(revision)
+        revisions.record_seen(revision)
         raise ToolFailure(
-            f"{name} was changed since you read it. Nothing was written. It holds now:\n{fresh_view(text, old)}"
+            f"{name} was changed since you read it. Nothing was written. It holds now:\n{current_view(text, old)}"
         )
-    # Only who has read the file can mean a text that stands there with other whitespace.
+    # Whitespace differences are tolerated only if the model has read the file; otherwise the text is a guess.
     replaced = replace_text(text, old, new, everywhere=everywhere, tolerant=revision.seen)
-    revision.write(replaced.text, revision.encoding)
-    return _told(revision, text, replaced)
+    revision.set_text(replaced.text, revision.encoding)
+    return _format_result(revision, text, replaced)
 
 
-def _told(revision: Revision, before: str, replaced: Replaced) -> ToolResult:
-    name = revision.place.shown
-    changed = difference(name, before, replaced.text)
-    where = ", ".join(map(str, replaced.lines[:_LISTED])) + (", …" if len(replaced.lines) > _LISTED else "")
+def _format_result(revision: FileRevision, before: str, replaced: TextReplacement) -> ToolResult:
+    name = revision.location.display
+    changed = diff_texts(name, before, replaced.text)
+    where = ", ".join(map(str, replaced.lines[:_MAX_LISTED])) + (", …" if len(replaced.lines) > _MAX_LISTED else "")
     count = len(replaced.lines)
-    told = f"Edited {name} at line {where}." if count == 1 else f"Edited {name} in {count} places (lines {where})."
-    if replaced.overlooked:
+    message = f"Edited {name} at line {where}." if count == 1 else f"Edited {name} in {count} places (lines {where})."
+    if replaced.tolerated:
         first = max(replaced.lines[0] - 2, 1)
         piece = split_lines(replaced.text)[first - 1 : replaced.lines[0] + 20]
-        told += f" The text there had other {replaced.overlooked}; it reads now:\n{numbered(piece, first)}"
+        message += f" The text there had other {replaced.tolerated}; it reads now:\n{number_lines(piece, first)}"
     metadata = {"diff": changed.text, "added": changed.added, "removed": changed.removed}
-    return ToolResult(told, title=name, metadata=metadata)
+    return ToolResult(message, title=name, metadata=metadata)

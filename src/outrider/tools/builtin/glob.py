@@ -1,4 +1,4 @@
-"""Finds files by their names, those changed last first."""
+"""The `glob` tool: finds files by name pattern, most recently modified first."""
 
 import os
 from pathlib import PurePosixPath
@@ -6,31 +6,31 @@ from typing import Annotated
 
 from outrider.errors import ToolFailure
 from outrider.tools import search
-from outrider.tools.threads import Threads
-from outrider.tools.tool import Tool, ToolResult, argument_aliases, prompt_beside
-from outrider.tools.workspace_files import Files, Place, printable
+from outrider.tools.threads import ThreadPool
+from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
+from outrider.tools.workspace_files import FileLocation, WorkspaceFiles, printable_path
 
-SHOWN = 200
-_threads = Threads(4)
+MAX_SHOWN = 200
+_threads = ThreadPool(4)
 
 
-def glob_tool(files: Files) -> Tool:
+def glob_tool(files: WorkspaceFiles) -> Tool:
     async def glob(pattern: str, path: Annotated[str, "folder"] = ".") -> ToolResult:
-        path, pattern = _split(path, pattern)
-        regex = search.path_pattern(pattern)
-        place: Place = await _threads.run(lambda: files.locate(path, "search"))
-        with files.folder(place) as folder:
-            names = [name for name in await search.list_files(folder, place.real) if regex.match(name)]
-            newest: list[str] = await _threads.run(lambda: _newest(folder, names))
-        shown = [printable(os.path.join(path, name) if path != "." else name) for name in newest]  # noqa: PTH118
-        text = "\n".join(shown) or f"No files match {printable(pattern)}."
+        path, pattern = _split_pattern(path, pattern)
+        regex = search.compile_glob(pattern)
+        location: FileLocation = await _threads.run(lambda: files.locate(path, "search"))
+        with files.open_folder(location) as folder:
+            names = [name for name in await search.list_files(folder, location.real) if regex.match(name)]
+            newest: list[str] = await _threads.run(lambda: _newest_files(folder, names))
+        shown = [printable_path(os.path.join(path, name) if path != "." else name) for name in newest]  # noqa: PTH118
+        text = "\n".join(shown) or f"No files match {printable_path(pattern)}."
         if len(names) > len(newest):
             text += f"\n\n({len(names):,} files match; these {len(newest)} were changed last. Narrow the pattern.)"
-        return ToolResult(text, title=printable(pattern), metadata={"count": len(names)})
+        return ToolResult(text, title=printable_path(pattern), metadata={"count": len(names)})
 
     return Tool(
         glob,
-        description=prompt_beside(__file__),
+        description=load_prompt(__file__),
         read_only=True,
         repeatable=True,
         timeout=60,
@@ -38,18 +38,18 @@ def glob_tool(files: Files) -> Tool:
     )
 
 
-def _split(path: str, pattern: str) -> tuple[str, str]:
-    """An absolute pattern, or one that begins with folders, says where to look."""
+def _split_pattern(path: str, pattern: str) -> tuple[str, str]:
+    """Splits an absolute pattern into the folder to search and the relative pattern. Raises ToolFailure for `..`."""
     if pattern.startswith(("/", "~")):
-        fixed = PurePosixPath(pattern[: len(pattern) - len(pattern.lstrip("/"))] + _fixed(pattern))
+        fixed = PurePosixPath(pattern[: len(pattern) - len(pattern.lstrip("/"))] + _literal_folders(pattern))
         return str(fixed), pattern[len(str(fixed)) :].lstrip("/") or "*"
     if ".." in PurePosixPath(pattern).parts:
         raise ToolFailure("a pattern does not climb with `..`; say in `path` where to look")
     return path, pattern
 
 
-def _fixed(pattern: str) -> str:
-    """The folders before the first one that has a wildcard."""
+def _literal_folders(pattern: str) -> str:
+    """Returns the leading folders of the pattern that contain no wildcard."""
     folders: list[str] = []
     for part in pattern.strip("/").split("/")[:-1]:
         if any(char in part for char in "*?[{"):
@@ -58,11 +58,11 @@ def _fixed(pattern: str) -> str:
     return "/".join(folders)
 
 
-def _newest(folder: int, names: list[str]) -> list[str]:
+def _newest_files(folder: int, names: list[str]) -> list[str]:
     def changed(name: str) -> tuple[int, str]:
         try:
             return -os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime_ns, name
         except OSError:
             return 0, name
 
-    return sorted(names, key=changed)[:SHOWN]
+    return sorted(names, key=changed)[:MAX_SHOWN]

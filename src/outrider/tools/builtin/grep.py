@@ -1,4 +1,4 @@
-"""Searches the contents of files for a regular expression."""
+"""The `grep` tool: searches file contents for a regular expression."""
 
 import os
 import stat
@@ -8,17 +8,17 @@ from typing import Annotated, Any
 import msgspec
 
 from outrider.errors import ToolFailure
-from outrider.permissions.paths.protected import protecting
+from outrider.permissions.paths.protected import find_protected_name
 from outrider.tools import search
-from outrider.tools.search import Hit, OutputMode, Query, Scope
-from outrider.tools.text.encoding import shown
-from outrider.tools.threads import Threads
-from outrider.tools.tool import Tool, ToolResult, argument_aliases, prompt_beside
-from outrider.tools.workspace_files import Files, Place, printable
+from outrider.tools.search import FileMatch, OutputMode, SearchRequest, SearchScope
+from outrider.tools.text.encoding import displayable_text
+from outrider.tools.threads import ThreadPool
+from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
+from outrider.tools.workspace_files import FileLocation, WorkspaceFiles, printable_path
 
-ROOM = 26_000  # characters of an answer; the runner would cut a longer one in its middle
-_LONGEST_PATTERN = 10_000
-_MOST_CONTEXT = 20
+MAX_RESULT_CHARACTERS = 26_000  # stays below the runner's output cap, which would cut the middle
+_MAX_PATTERN_LENGTH = 10_000
+_MAX_CONTEXT = 20
 _ALIASES = {
     "regex": "pattern",
     "query": "pattern",
@@ -30,40 +30,40 @@ _ALIASES = {
     "file_path": "path",
     "mode": "output_mode",
 }
-_threads = Threads(4)
+_threads = ThreadPool(4)
 
 
-def grep_tool(files: Files) -> Tool:
-    async def grep(  # noqa: PLR0913  what models know to ask for
+def grep_tool(files: WorkspaceFiles) -> Tool:
+    async def grep(  # parameters that models already know
         pattern: str,
         path: Annotated[str, "file or folder"] = ".",
         glob: Annotated[str | None, "e.g. `*.py`"] = None,
         type: Annotated[str | None, "e.g. `py`"] = None,
         output_mode: OutputMode = "content",
-        ignore_case: bool = False,  # noqa: FBT001, FBT002  as models write it
+        ignore_case: bool = False,  # noqa: FBT001, FBT002  models pass it by name
         context: Annotated[int, "lines around"] = 0,
         multiline: bool = False,  # noqa: FBT001, FBT002
         limit: int = 200,
     ) -> ToolResult:
         glob = f"{{{glob}}}" if glob and "," in glob and "{" not in glob else glob
-        query = Query(pattern, output_mode, glob, type, ignore_case, context, multiline)
-        _require_sane(query, limit)
-        target: _Target = await _threads.run(lambda: _target(files, path))
-        return _told(_from_workspace(await _search(files, target, query), target), query, limit)
+        query = SearchRequest(pattern, output_mode, glob, type, ignore_case, context, multiline)
+        _check_request(query, limit)
+        target: _SearchTarget = await _threads.run(lambda: _locate_target(files, path))
+        return _format_matches(_with_workspace_paths(await _run_search(files, target, query), target), query, limit)
 
     return Tool(
         grep,
-        description=prompt_beside(__file__),
+        description=load_prompt(__file__),
         read_only=True,
         repeatable=True,
         timeout=60,
-        preprocess_args=_understood,
+        preprocess_args=_normalize_arguments,
         unsaid=("type", "multiline", "limit"),
     )
 
 
-def _understood(arguments: dict[str, Any]) -> dict[str, Any]:
-    """`-A` and `-B` become lines on both sides, and `-n` is what happens anyway."""
+def _normalize_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Maps `-A` and `-B` to `context`, drops `-n` (line numbers are always shown) and resolves aliases."""
     arguments = argument_aliases(_ALIASES, drop=frozenset({"-n"}))(arguments)
     around = [arguments.pop(name) for name in ("-A", "-B") if name in arguments]
     if around and "context" not in arguments:
@@ -74,88 +74,91 @@ def _understood(arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def _require_sane(query: Query, limit: int) -> None:
-    if not query.pattern or len(query.pattern) > _LONGEST_PATTERN:
-        raise ToolFailure(f"`pattern` has 1 to {_LONGEST_PATTERN:,} characters")
+def _check_request(query: SearchRequest, limit: int) -> None:
+    if not query.pattern or len(query.pattern) > _MAX_PATTERN_LENGTH:
+        raise ToolFailure(f"`pattern` has 1 to {_MAX_PATTERN_LENGTH:,} characters")
     if any("\0" in (word or "") for word in (query.pattern, query.glob, query.type)):
         raise ToolFailure("a NUL character cannot be searched for")
-    if not 0 <= query.context <= _MOST_CONTEXT:
-        raise ToolFailure(f"`context` is from 0 to {_MOST_CONTEXT}, got {query.context}")
+    if not 0 <= query.context <= _MAX_CONTEXT:
+        raise ToolFailure(f"`context` is from 0 to {_MAX_CONTEXT}, got {query.context}")
     if limit < 1:
         raise ToolFailure(f"`limit` is at least 1, got {limit}")
 
 
-class _Target(msgspec.Struct, frozen=True):
-    """A folder, or one file in it."""
+class _SearchTarget(msgspec.Struct, frozen=True):
+    """A folder, or one file in a folder."""
 
-    folder: Place
+    folder: FileLocation
     name: str
 
 
-def _target(files: Files, path: str) -> _Target:
-    place = files.locate(path, "search")
-    if not place.parts or os.path.isdir(place.real):  # noqa: PTH112
-        return _Target(place, ".")
-    real, shown = os.path.dirname(place.real), os.path.dirname(place.shown)  # noqa: PTH120
-    return _Target(Place(real, place.home, shown or "."), place.parts[-1])
+def _locate_target(files: WorkspaceFiles, path: str) -> _SearchTarget:
+    location = files.locate(path, "search")
+    if not location.parts or os.path.isdir(location.real):  # noqa: PTH112
+        return _SearchTarget(location, ".")
+    real, shown = os.path.dirname(location.real), os.path.dirname(location.display)  # noqa: PTH120
+    return _SearchTarget(FileLocation(real, location.base, shown or "."), location.parts[-1])
 
 
-def _from_workspace(hits: list[Hit], target: _Target) -> list[Hit]:
-    """Paths that can be read as they are told."""
-    folder = target.folder.shown
+def _with_workspace_paths(hits: list[FileMatch], target: _SearchTarget) -> list[FileMatch]:
+    """Prefixes the paths with the searched folder, so that the model can pass them to other tools."""
+    folder = target.folder.display
     return hits if folder == "." else [msgspec.structs.replace(hit, path=f"{folder}/{hit.path}") for hit in hits]
 
 
-async def _search(files: Files, target: _Target, query: Query) -> list[Hit]:
-    """A single file was named, so it is wanted whatever it holds."""
+async def _run_search(files: WorkspaceFiles, target: _SearchTarget, query: SearchRequest) -> list[FileMatch]:
+    """Runs the search. A file that is named explicitly is searched without the path filter."""
     single = target.name != "."
-    with files.folder(target.folder) as folder:
-        if single and not _regular(folder, target.name):
-            raise ToolFailure(f"{printable(target.name)} does not exist or is not a regular file")
-        scope = Scope(folder, target.folder.real, target.name, (lambda _: True) if single else _filter(query.glob))
-        found = await search.find_hits(query, scope)
+    with files.open_folder(target.folder) as folder:
+        if single and not _is_regular_file(folder, target.name):
+            raise ToolFailure(f"{printable_path(target.name)} does not exist or is not a regular file")
+        scope = SearchScope(
+            folder, target.folder.real, target.name, (lambda _: True) if single else _path_filter(query.glob)
+        )
+        found = await search.search_files(query, scope)
         if query.mode == "files_with_matches":
-            return await _threads.run(lambda: sorted(found, key=lambda hit: _age(folder, hit.path)))
+            return await _threads.run(lambda: sorted(found, key=lambda hit: _recency_key(folder, hit.path)))
     return sorted(found, key=lambda hit: (hit.path, hit.line))
 
 
-def _regular(folder: int, name: str) -> bool:
+def _is_regular_file(folder: int, name: str) -> bool:
     try:
         return stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
     except OSError:
         return False
 
 
-def _filter(glob: str | None) -> Callable[[str], bool]:
-    """Files that hold secrets are read only when they are named, and then asked about."""
-    regex = search.path_pattern(glob.removeprefix("!")) if glob else None
+def _path_filter(glob: str | None) -> Callable[[str], bool]:
+    """Returns a filter for paths. It excludes files with secrets: reading them requires an explicit path and an
+    approval."""
+    regex = search.compile_glob(glob.removeprefix("!")) if glob else None
     negated = bool(glob) and glob.startswith("!")
 
     def wanted(path: str) -> bool:
         if regex is not None and bool(regex.match(path)) == negated:
             return False
-        return protecting(path.split("/"), "read") is None
+        return find_protected_name(path.split("/"), "read") is None
 
     return wanted
 
 
-def _age(folder: int, path: str) -> tuple[int, str]:
+def _recency_key(folder: int, path: str) -> tuple[int, str]:
     try:
         return -os.stat(path, dir_fd=folder, follow_symlinks=False).st_mtime_ns, path
     except OSError:
         return 0, path
 
 
-def _told(hits: list[Hit], query: Query, limit: int) -> ToolResult:
+def _format_matches(hits: list[FileMatch], query: SearchRequest, limit: int) -> ToolResult:
     matching = sum(hit.matches for hit in hits)
     metadata = {"matches": matching, "files": len({hit.path for hit in hits})}
     if not hits:
         return ToolResult("No matches.", title=query.pattern[:100], metadata=metadata)
     lines: list[str] = []
-    room, left = ROOM, limit
-    last: Hit | None = None
+    room, left = MAX_RESULT_CHARACTERS, limit
+    last: FileMatch | None = None
     for hit in hits:
-        line = _line(hit, last, query)
+        line = _format_match(hit, last, query)
         left -= hit.matches
         room -= len(line) + 1
         if left < 0 or room < 0:
@@ -167,12 +170,12 @@ def _told(hits: list[Hit], query: Query, limit: int) -> ToolResult:
     return ToolResult("\n".join(lines), title=query.pattern[:100], metadata=metadata)
 
 
-def _line(hit: Hit, last: Hit | None, query: Query) -> str:
-    """The path once per file, as a heading; a gap between pieces of one file."""
+def _format_match(hit: FileMatch, last: FileMatch | None, query: SearchRequest) -> str:
+    """Formats one match: the path as a heading once per file, and `--` between separate line ranges."""
     if query.mode == "files_with_matches":
-        return printable(hit.path)
+        return printable_path(hit.path)
     if query.mode == "count":
-        return f"{printable(hit.path)}: {hit.text}"
-    heading = "" if last and last.path == hit.path else f"{chr(10) if last else ''}{printable(hit.path)}\n"
+        return f"{printable_path(hit.path)}: {hit.text}"
+    heading = "" if last and last.path == hit.path else f"{chr(10) if last else ''}{printable_path(hit.path)}\n"
     gap = "--\n" if query.context and last and last.path == hit.path and hit.line > last.line + 1 else ""
-    return f"{heading}{gap}{hit.line}{':' if hit.matches else '-'}{shown(hit.text)}"
+    return f"{heading}{gap}{hit.line}{':' if hit.matches else '-'}{displayable_text(hit.text)}"

@@ -1,4 +1,4 @@
-"""Lists a folder: its folders, then its files with their sizes."""
+"""The `list` tool: lists a folder, subfolders first, then files with their sizes."""
 
 import os
 import stat
@@ -6,61 +6,61 @@ from collections.abc import Iterator
 from typing import Annotated
 
 from outrider.errors import ToolFailure
-from outrider.permissions.paths.gitignore import REPOSITORIES
-from outrider.tools.tool import Tool, ToolResult, argument_aliases, prompt_beside
-from outrider.tools.workspace_files import FOLDER, Files, printable
+from outrider.permissions.paths.gitignore import VCS_FOLDERS
+from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
+from outrider.tools.workspace_files import OPEN_FOLDER_FLAGS, WorkspaceFiles, printable_path
 
-SHOWN = 500
-_DEEPEST = 5
-_MOST_ENTRIES = 100_000
+MAX_SHOWN = 500
+_MAX_DEPTH = 5
+_MAX_ENTRIES = 100_000
 
 
-def list_tool(files: Files) -> Tool:
+def list_tool(files: WorkspaceFiles) -> Tool:
     def list_folder(path: str = ".", depth: Annotated[int, "levels, 1 to 5"] = 1) -> ToolResult:
-        if not 1 <= depth <= _DEEPEST:
-            raise ToolFailure(f"`depth` is from 1 to {_DEEPEST}, got {depth}")
-        place = files.locate(path, "list")
-        with files.folder(place) as folder:
-            lines = _lines(folder, depth)
-            shown = [line for line, _ in zip(lines, range(SHOWN), strict=False)]
+        if not 1 <= depth <= _MAX_DEPTH:
+            raise ToolFailure(f"`depth` is from 1 to {_MAX_DEPTH}, got {depth}")
+        location = files.locate(path, "list")
+        with files.open_folder(location) as folder:
+            lines = _list_entries(folder, depth)
+            shown = [line for line, _ in zip(lines, range(MAX_SHOWN), strict=False)]
             more = next(lines, None) is not None
         text = "\n".join(shown) or "(the folder is empty)"
         if more:
-            text += f"\n\n(only the first {SHOWN} entries; list a folder inside it, or use glob)"
-        return ToolResult(text, title=place.shown)
+            text += f"\n\n(only the first {MAX_SHOWN} entries; list a folder inside it, or use glob)"
+        return ToolResult(text, title=location.display)
 
     return Tool(
         list_folder,
         name="list",
-        description=prompt_beside(__file__),
+        description=load_prompt(__file__),
         read_only=True,
         repeatable=True,
         preprocess_args=argument_aliases({"directory": "path", "dir_path": "path", "dir": "path", "file_path": "path"}),
     )
 
 
-def _lines(folder: int, depth: int, indent: str = "") -> Iterator[str]:
+def _list_entries(folder: int, depth: int, indent: str = "") -> Iterator[str]:
     with os.scandir(folder) as entries:
-        found = [entry for entry, _ in zip(entries, range(_MOST_ENTRIES), strict=False)]
+        found = [entry for entry, _ in zip(entries, range(_MAX_ENTRIES), strict=False)]
     found.sort(key=lambda entry: (not entry.is_dir(follow_symlinks=False), entry.name))
     for entry in found:
-        yield f"{indent}{printable(entry.name)}{_mark(entry)}"
-        if depth > 1 and entry.is_dir(follow_symlinks=False) and entry.name not in REPOSITORIES:
-            yield from _inside(folder, entry.name, depth - 1, indent + "  ")
+        yield f"{indent}{printable_path(entry.name)}{_entry_suffix(entry)}"
+        if depth > 1 and entry.is_dir(follow_symlinks=False) and entry.name not in VCS_FOLDERS:
+            yield from _list_subfolder(folder, entry.name, depth - 1, indent + "  ")
 
 
-def _inside(folder: int, name: str, depth: int, indent: str) -> Iterator[str]:
+def _list_subfolder(folder: int, name: str, depth: int, indent: str) -> Iterator[str]:
     try:
-        deeper = os.open(name, FOLDER, dir_fd=folder)
+        deeper = os.open(name, OPEN_FOLDER_FLAGS, dir_fd=folder)
     except OSError:
         return
     try:
-        yield from _lines(deeper, depth, indent)
+        yield from _list_entries(deeper, depth, indent)
     finally:
         os.close(deeper)
 
 
-def _mark(entry: "os.DirEntry[str]") -> str:
+def _entry_suffix(entry: "os.DirEntry[str]") -> str:
     try:
         found = entry.stat(follow_symlinks=False)
     except OSError:

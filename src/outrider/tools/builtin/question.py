@@ -1,4 +1,4 @@
-"""Asks the user, through whichever front end is there."""
+"""The `question` tool: asks the user through the connected front end."""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
@@ -7,27 +7,27 @@ import msgspec
 
 from outrider.errors import ToolFailure
 from outrider.tools.context import ToolContext
-from outrider.tools.tool import Tool, ToolResult, prompt_beside
+from outrider.tools.tool import Tool, ToolResult, load_prompt
 from outrider.types.validate import is_object
 
-MOST_OPTIONS = 20
-LONGEST = 4_000
+MAX_OPTIONS = 20
+MAX_TEXT_LENGTH = 4_000
 
 
-class Question(msgspec.Struct, frozen=True):
-    """With no options the answer is free text; with some, it may be free text too."""
+class UserQuestion(msgspec.Struct, frozen=True):
+    """A question with optional choices. The answer may be free text in any case."""
 
     text: str
     options: tuple[str, ...] = ()
     multiple: bool = False
 
 
-Ask = Callable[[Question, ToolContext], Awaitable[tuple[str, ...] | None]]
-"""The user's answers, or None when nobody is there to give one."""
+AskUser = Callable[[UserQuestion, ToolContext], Awaitable[tuple[str, ...] | None]]
+"""Callback that returns the user's answers, or None if no front end can ask."""
 
 
-def question_tool(ask: Ask | None) -> Tool:
-    """`ask` is None where nobody can be asked."""
+def question_tool(ask: AskUser | None) -> Tool:
+    """Returns the tool. `ask` is None if no front end can ask the user."""
 
     async def question(
         question: str,
@@ -35,30 +35,32 @@ def question_tool(ask: Ask | None) -> Tool:
         options: Annotated[list[str] | None, "answers to choose from"] = None,
         multiple: Annotated[bool, "several may be chosen"] = False,  # noqa: FBT002
     ) -> ToolResult:
-        asked = Question(question.strip(), tuple(options or ()), multiple)
-        _require_sane(asked)
-        answers = await ask(asked, context) if ask is not None else None
+        user_question = UserQuestion(question.strip(), tuple(options or ()), multiple)
+        _check_question(user_question)
+        answers = await ask(user_question, context) if ask is not None else None
         if answers is None:
-            raise ToolFailure("nobody is there to answer; decide yourself, or end and say what you need to know")
-        said = [answer.strip() for answer in answers if answer.strip()]
+            raise ToolFailure(
+                "no user is connected to answer; decide yourself, or finish and state what you need to know"
+            )
+        texts = [answer.strip() for answer in answers if answer.strip()]
         return ToolResult(
-            f"The user answered: {'; '.join(said)}" if said else "The user gave no answer.",
-            title=asked.text[:100],
-            metadata={"answers": said},
+            f"The user answered: {'; '.join(texts)}" if texts else "The user gave no answer.",
+            title=user_question.text[:100],
+            metadata={"answers": texts},
         )
 
     return Tool(
         question,
-        description=prompt_beside(__file__),
+        description=load_prompt(__file__),
         read_only=True,
         parallel=False,
         asks=True,
-        preprocess_args=_understood,
+        preprocess_args=_normalize_arguments,
     )
 
 
-def _understood(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Other agents ask lists of questions, and give options a description; a list of one is taken."""
+def _normalize_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Accepts other agents' parameters: a list with one question, and options as objects with a description."""
     many: Any = arguments.get("questions")
     if "question" not in arguments and isinstance(many, list) and len(many) == 1 and is_object(many[0]):  # pyright: ignore
         first = many[0]
@@ -66,19 +68,21 @@ def _understood(arguments: dict[str, Any]) -> dict[str, Any]:
         arguments["multiple"] = first.get("multiSelect", first.get("multiple", False))
     options: Any = arguments.get("options")
     if isinstance(options, list):
-        arguments["options"] = [_label(option) for option in options]  # pyright: ignore
+        arguments["options"] = [_option_label(option) for option in options]  # pyright: ignore
     return arguments
 
 
-def _label(option: Any) -> Any:
+def _option_label(option: Any) -> Any:
     if not is_object(option) or "label" not in option:
         return option
     description = option.get("description")
     return f"{option['label']}: {description}" if description else option["label"]
 
 
-def _require_sane(asked: Question) -> None:
-    if not asked.text or len(asked.text) > LONGEST:
-        raise ToolFailure(f"`question` has 1 to {LONGEST:,} characters")
-    if len(asked.options) > MOST_OPTIONS or any(not 0 < len(option) <= LONGEST for option in asked.options):
-        raise ToolFailure(f"`options` are at most {MOST_OPTIONS} texts, none of them empty")
+def _check_question(user_question: UserQuestion) -> None:
+    if not user_question.text or len(user_question.text) > MAX_TEXT_LENGTH:
+        raise ToolFailure(f"`question` has 1 to {MAX_TEXT_LENGTH:,} characters")
+    if len(user_question.options) > MAX_OPTIONS or any(
+        not 0 < len(option) <= MAX_TEXT_LENGTH for option in user_question.options
+    ):
+        raise ToolFailure(f"`options` are at most {MAX_OPTIONS} texts, none of them empty")

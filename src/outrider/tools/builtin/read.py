@@ -1,18 +1,18 @@
-"""Reads a file: text by lines, images and PDF as attachments."""
+"""The `read` tool: returns text by lines, and images and PDF files as attachments."""
 
 import base64
 from typing import Annotated, Any, BinaryIO
 
 from outrider.errors import ToolFailure
 from outrider.tools.context import ToolContext
-from outrider.tools.tool import Tool, ToolResult, argument_aliases, prompt_beside
-from outrider.tools.workspace_files import Bounds, Files, Piece, Place, SeenVersions, read_piece
+from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
+from outrider.tools.workspace_files import FileLines, FileLocation, ReadBounds, SeenVersions, WorkspaceFiles, read_lines
 from outrider.types.tool_state import Attachment
 
-LARGEST_ATTACHMENT = 10 * 1024 * 1024
-# A little less than the runner shows of an output, so that it is never cut in the middle.
-BOUNDS = Bounds(lines=1_990, characters=28_000)
-_MAGIC = (
+MAX_ATTACHMENT = 10 * 1024 * 1024
+# Slightly less than the runner's output cap, so that the runner never cuts the middle of a file.
+READ_BOUNDS = ReadBounds(lines=1_990, characters=28_000)
+_MAGIC_BYTES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
     (b"GIF87a", "image/gif"),
@@ -22,30 +22,30 @@ _MAGIC = (
 ALIASES = {"path": "file_path", "filename": "file_path", "filePath": "file_path", "start_line": "offset"}
 
 
-def read_tool(files: Files, ledger: SeenVersions) -> Tool:
+def read_tool(files: WorkspaceFiles, ledger: SeenVersions) -> Tool:
     def read(
         file_path: str,
         context: ToolContext,
         offset: Annotated[int | None, "first line, from 1"] = None,
         limit: int | None = None,
     ) -> ToolResult:
-        first, bounds = max(offset or 1, 1), _bounds(limit)
-        place = files.locate(file_path, "read")
-        with files.open(place) as file:
+        first, bounds = max(offset or 1, 1), _bounds_for(limit)
+        location = files.locate(file_path, "read")
+        with files.open(location) as file:
             kind = media_type(file.read(16))
             file.seek(0)
             if kind is not None:
-                return _attached(place, file, kind)
-            piece = read_piece(file, first, bounds)
+                return _attach_file(location, file, kind)
+            piece = read_lines(file, first, bounds)
         if piece is None:
-            raise ToolFailure(f"{place.shown} is a binary file, which cannot be shown as text")
+            raise ToolFailure(f"{location.display} is a binary file, which cannot be shown as text")
         if piece.version is not None:
-            ledger.saw(context.session_id, place.real, piece.version)
-        return ToolResult(_told(piece), title=place.shown, metadata=_about(piece))
+            ledger.record(context.session_id, location.real, piece.version)
+        return ToolResult(_format_lines(piece), title=location.display, metadata=_result_metadata(piece))
 
     return Tool(
         read,
-        description=prompt_beside(__file__),
+        description=load_prompt(__file__),
         read_only=True,
         repeatable=True,
         preprocess_args=argument_aliases(ALIASES),
@@ -55,38 +55,40 @@ def read_tool(files: Files, ledger: SeenVersions) -> Tool:
 def media_type(start: bytes) -> str | None:
     if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
         return "image/webp"
-    return next((kind for magic, kind in _MAGIC if start.startswith(magic)), None)
+    return next((kind for magic, kind in _MAGIC_BYTES if start.startswith(magic)), None)
 
 
-def _bounds(limit: int | None) -> Bounds:
+def _bounds_for(limit: int | None) -> ReadBounds:
     if limit is not None and limit < 1:
         raise ToolFailure(f"`limit` is the number of lines and at least 1, got {limit}")
-    return Bounds(min(limit or BOUNDS.lines, BOUNDS.lines), BOUNDS.characters)
+    return ReadBounds(min(limit or READ_BOUNDS.lines, READ_BOUNDS.lines), READ_BOUNDS.characters)
 
 
-def _attached(place: Place, file: BinaryIO, kind: str) -> ToolResult:
-    content = file.read(LARGEST_ATTACHMENT + 1)
-    if len(content) > LARGEST_ATTACHMENT:
-        raise ToolFailure(f"{place.shown} is larger than {LARGEST_ATTACHMENT:,} bytes, too large to attach")
-    name = place.parts[-1]
+def _attach_file(location: FileLocation, file: BinaryIO, kind: str) -> ToolResult:
+    content = file.read(MAX_ATTACHMENT + 1)
+    if len(content) > MAX_ATTACHMENT:
+        raise ToolFailure(f"{location.display} is larger than {MAX_ATTACHMENT:,} bytes, too large to attach")
+    name = location.parts[-1]
     attachment = Attachment(kind, base64.b64encode(content).decode(), name=name)
-    return ToolResult(f"{place.shown} ({kind}, {len(content):,} bytes) is attached.", (attachment,), place.shown)
+    return ToolResult(
+        f"{location.display} ({kind}, {len(content):,} bytes) is attached.", (attachment,), location.display
+    )
 
 
-def _told(piece: Piece) -> str:
+def _format_lines(piece: FileLines) -> str:
     if piece.total == 0:
         return "(the file is empty)"
     if not piece.lines:
         raise ToolFailure(f"the file has only {piece.total} lines; line {piece.first} is beyond its end")
     text = "\n".join(f"{number:6}\t{line}" for number, line in enumerate(piece.lines, piece.first))
     last = piece.first + len(piece.lines) - 1
-    if piece.cut:
-        whole = f"of {piece.total}" if piece.total is not None else "of a very large file"
-        text += f"\n\n(lines {piece.first}-{last} {whole}; read on with offset {last + 1})"
+    if piece.truncated:
+        total = f"of {piece.total}" if piece.total is not None else "of a very large file"
+        text += f"\n\n(lines {piece.first}-{last} {total}; read on with offset {last + 1})"
     if piece.encoding.label != "utf-8":
         text += f"\n\n(the file is in {piece.encoding.label}; it stays so when you change it)"
     return text
 
 
-def _about(piece: Piece) -> dict[str, Any]:
+def _result_metadata(piece: FileLines) -> dict[str, Any]:
     return {"first": piece.first, "lines": len(piece.lines), "total": piece.total, "encoding": piece.encoding.name}

@@ -1,4 +1,4 @@
-"""Runs a shell command, and waits for it or leaves it in the background."""
+"""The `shell` tool: runs a shell command in the foreground or background."""
 
 import shlex
 from collections.abc import Sequence
@@ -6,19 +6,19 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from outrider.errors import ProcessError, ToolFailure
-from outrider.processes.output import Pacer, plain_text
-from outrider.processes.supervisor import Outcome, Supervisor, TimeLimit
-from outrider.tools.command_output import noted, told_output
+from outrider.processes.output import OutputThrottle, plain_text
+from outrider.processes.supervisor import CommandResult, ProcessSupervisor, TimeLimit
+from outrider.tools.command_output import append_note, format_output
 from outrider.tools.context import Progress, ToolContext
-from outrider.tools.tool import Tool, ToolResult, argument_aliases, prompt_beside
+from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
 from outrider.types.ids import new_id
 
 AtLimit = Literal["kill", "background"]
 
-SECONDS, MOST_SECONDS = 120.0, 600.0
-EARLY = 0.5  # seconds in which a process in the background that fails at once is seen to
-MILLISECONDS = 1_000  # so many seconds nobody may ask for, so it was meant in milliseconds
-AT_LIMIT: dict[AtLimit, str] = {"kill": "is killed", "background": "goes on in the background"}
+DEFAULT_TIMEOUT, MAX_TIMEOUT = 120.0, 600.0
+EARLY_EXIT_WAIT = 0.5  # seconds to wait for an immediate failure of a background process
+MILLISECONDS_THRESHOLD = 1_000  # above the maximum timeout in seconds, so the value is in milliseconds
+TIMEOUT_PHRASES: dict[AtLimit, str] = {"kill": "is killed", "background": "goes on in the background"}
 ALIASES = {
     "cmd": "command",
     "script": "command",
@@ -31,14 +31,14 @@ ALIASES = {
 _rename = argument_aliases(ALIASES)
 
 
-def shell_tool(supervisor: Supervisor, *, at_limit: AtLimit = "kill") -> Tool:
+def shell_tool(supervisor: ProcessSupervisor, *, at_limit: AtLimit = "kill") -> Tool:
     async def shell(
         command: str,
         context: ToolContext,
         description: Annotated[str, "in a few words"] = "",
-        timeout: Annotated[float, "seconds, at most 600"] = SECONDS,  # noqa: ASYNC109  the word that models know
+        timeout: Annotated[float, "seconds, at most 600"] = DEFAULT_TIMEOUT,  # noqa: ASYNC109  the parameter name that models know
         workdir: str = "",
-        background: bool = False,  # noqa: FBT001, FBT002  models fill it in by name
+        background: bool = False,  # noqa: FBT001, FBT002  models pass it by name
     ) -> ToolResult:
         if not command.strip():
             raise ToolFailure("`command` is empty; nothing was run")
@@ -46,39 +46,41 @@ def shell_tool(supervisor: Supervisor, *, at_limit: AtLimit = "kill") -> Tool:
         context.report(Progress(title=title))
         try:
             if background:
-                return await _start(supervisor, command, context.workspace / workdir, context, title)
-            limit = TimeLimit(min(max(timeout, 0.0), MOST_SECONDS), at_limit)
-            outcome = await _run(supervisor, command, context.workspace / workdir, context, limit)
+                return await _start_in_background(supervisor, command, context.workspace / workdir, context, title)
+            limit = TimeLimit(min(max(timeout, 0.0), MAX_TIMEOUT), at_limit)
+            outcome = await _run_command(supervisor, command, context.workspace / workdir, context, limit)
         except ProcessError as error:
             raise ToolFailure(error.message) from error
-        return _told(outcome, title, limit)
+        return _format_outcome(outcome, title, limit)
 
-    description = prompt_beside(__file__, at_limit=AT_LIMIT[at_limit])
-    return Tool(shell, description=description, preprocess_args=prepared, plan=True, unsaid=("description",))
+    description = load_prompt(__file__, at_limit=TIMEOUT_PHRASES[at_limit])
+    return Tool(shell, description=description, preprocess_args=normalize_arguments, plan=True, unsaid=("description",))
 
 
-def prepared(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Some models give a list of words for a command, and milliseconds for a time."""
+def normalize_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Resolves aliases. Accepts the command as a list of strings and the timeout in milliseconds."""
     arguments = _rename(arguments)
-    if isinstance(words := arguments.get("command"), list):
-        arguments["command"] = _joined([str(word) for word in words])  # pyright: ignore
+    if isinstance(argv := arguments.get("command"), list):
+        arguments["command"] = _join_command([str(word) for word in argv])  # pyright: ignore
     if isinstance(milliseconds := arguments.pop("timeout_ms", None), int | float):
         arguments["timeout"] = milliseconds / 1000
-    elif isinstance(timeout := arguments.get("timeout"), int | float) and timeout >= MILLISECONDS:
+    elif isinstance(timeout := arguments.get("timeout"), int | float) and timeout >= MILLISECONDS_THRESHOLD:
         arguments["timeout"] = timeout / 1000
     return {name: value for name, value in arguments.items() if value is not None}
 
 
-def _joined(words: Sequence[str]) -> str:
-    match words:
+def _join_command(argv: Sequence[str]) -> str:
+    match argv:
         case [shell, "-c" | "-lc", command] if Path(shell).name in {"bash", "sh", "zsh"}:
             return command
         case _:
-            return shlex.join(words)
+            return shlex.join(argv)
 
 
-async def _run(supervisor: Supervisor, command: str, workdir: Path, context: ToolContext, limit: TimeLimit) -> Outcome:
-    shown = Pacer(lambda text: context.report(Progress(plain_text(text))))
+async def _run_command(
+    supervisor: ProcessSupervisor, command: str, workdir: Path, context: ToolContext, limit: TimeLimit
+) -> CommandResult:
+    shown = OutputThrottle(lambda text: context.report(Progress(plain_text(text))))
     try:
         return await supervisor.run_command(
             context.call_id or new_id(),
@@ -89,38 +91,40 @@ async def _run(supervisor: Supervisor, command: str, workdir: Path, context: Too
             session_id=context.session_id,
         )
     finally:
-        shown.flush()  # also before an early end, for which the runner keeps what was reported
+        shown.flush()  # also on cancellation: the runner stores the reported output
 
 
-async def _start(supervisor: Supervisor, command: str, workdir: Path, context: ToolContext, title: str) -> ToolResult:
+async def _start_in_background(
+    supervisor: ProcessSupervisor, command: str, workdir: Path, context: ToolContext, title: str
+) -> ToolResult:
     call_id = context.call_id or new_id()
     started = await supervisor.start_command(call_id, command, workdir=workdir, session_id=context.session_id)
-    return _told_to_run_on(await supervisor.wait(started.id, EARLY), title)
+    return _format_background_result(await supervisor.wait(started.id, EARLY_EXIT_WAIT), title)
 
 
-def _told(outcome: Outcome, title: str, limit: TimeLimit) -> ToolResult:
+def _format_outcome(outcome: CommandResult, title: str, limit: TimeLimit) -> ToolResult:
     ending = outcome.ending
     if ending is None:
-        return _told_to_run_on(outcome, title)
+        return _format_background_result(outcome, title)
     match ending.cause:
         case "timeout":
             raise ToolFailure(f"killed after its time limit of {limit.seconds:g} s", reason="timeout")
         case "killed" | "memory" | "lost":
-            raise ToolFailure(ending.words)
+            raise ToolFailure(ending.description)
         case "exited" | "signaled":
-            text = noted(told_output(outcome.output), "" if ending.succeeded else ending.words)
-            return ToolResult(noted(text, outcome.note), title=title, metadata=_about(outcome))
+            text = append_note(format_output(outcome.output), "" if ending.succeeded else ending.description)
+            return ToolResult(append_note(text, outcome.note), title=title, metadata=_result_metadata(outcome))
 
 
-def _told_to_run_on(outcome: Outcome, title: str) -> ToolResult:
+def _format_background_result(outcome: CommandResult, title: str) -> ToolResult:
     if outcome.ending is None:
         note = f"it runs on in the background; its process_id is {outcome.process_id}"
     else:
-        note = f"it was started in the background and has ended: {outcome.ending.words}"
-    return ToolResult(noted(told_output(outcome.output), note), title=title, metadata=_about(outcome))
+        note = f"it was started in the background and has ended: {outcome.ending.description}"
+    return ToolResult(append_note(format_output(outcome.output), note), title=title, metadata=_result_metadata(outcome))
 
 
-def _about(outcome: Outcome) -> dict[str, Any]:
+def _result_metadata(outcome: CommandResult) -> dict[str, Any]:
     path = outcome.output.path
     return {
         "process_id": outcome.process_id,

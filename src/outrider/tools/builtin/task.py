@@ -1,20 +1,20 @@
-"""Hands a piece of work to another agent, which has a context of its own."""
+"""The `task` tool: delegates work to another agent with a separate context."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated
 
 from outrider.errors import ToolFailure
 from outrider.tools.context import ToolContext
-from outrider.tools.tool import Tool, ToolResult, argument_aliases, prompt_beside
+from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
 
 RunTask = Callable[[str, str, str, ToolContext], Awaitable[str]]
-"""Runs the agent of that name with a short description and a prompt, as a child of the call; its answer."""
+"""Callback that runs an agent (name, description, prompt, context) as a child of the call and returns its answer."""
 
 ALIASES = {"subagent_type": "agent", "agent_name": "agent", "subagent": "agent", "message": "prompt", "task": "prompt"}
 
 
 def task_tool(agents: Mapping[str, str], run_task: RunTask) -> Tool:
-    """`agents` are names and what each is good at; the first is taken when the model names none."""
+    """Returns the tool. `agents` maps names to descriptions; the first is the default if the model names none."""
     names = list(agents)
 
     async def task(
@@ -31,6 +31,6 @@ def task_tool(agents: Mapping[str, str], run_task: RunTask) -> Tool:
         answer = await run_task(chosen, description, prompt, context)
         return ToolResult(answer, title=description[:100], metadata={"agent": chosen})
 
-    listed = "\n".join(f"- {name}: {words}" for name, words in agents.items())
-    description = prompt_beside(__file__, agents=listed)
+    listed = "\n".join(f"- {name}: {purpose}" for name, purpose in agents.items())
+    description = load_prompt(__file__, agents=listed)
     return Tool(task, description=description, preprocess_args=argument_aliases(ALIASES), delegates=True)

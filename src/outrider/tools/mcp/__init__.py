@@ -1,1 +1,1 @@
-"""MCP: servers that bring tools, resources and prompts, each behind its own connection; the SDK is loaded when used."""
+"""MCP client: tools, resources and prompts of configured servers. The SDK is imported on first use."""

@@ -1,4 +1,4 @@
-"""Which MCP servers there are, as values: how to reach each one, and what it may cost."""
+"""Configuration of MCP servers: connection parameters, limits and the parser for `.mcp.json`."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -10,14 +10,14 @@ import msgspec
 from outrider.errors import ConfigurationError
 from outrider.types.validate import is_object
 
-HIDDEN = "[hidden]"
-_SHORTEST_SECRET = 6  # a shorter one is part of too many words
+HIDDEN_SECRET = "[hidden]"
+_MIN_SECRET_LENGTH = 6  # a shorter value would match ordinary text
 _SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|password|credential|signature", re.IGNORECASE)
 _SCHEME = re.compile(r"^(?:bearer|basic|token)\s+", re.IGNORECASE)
 
 
 class StdioServer(msgspec.Struct, frozen=True, kw_only=True):
-    """A program that speaks MCP on its standard input and output."""
+    """A server that runs as a child process and communicates over stdin and stdout."""
 
     name: str
     command: str
@@ -26,18 +26,18 @@ class StdioServer(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str | None = None
 
     @property
-    def place(self) -> str:
+    def display_address(self) -> str:
         return self.command
 
-    def secrets(self) -> list[str]:
-        return _long_first(value for name, value in self.env.items() if _SECRET_NAME.search(name))
+    def secret_values(self) -> list[str]:
+        return _longest_first(value for name, value in self.env.items() if _SECRET_NAME.search(name))
 
     def __repr__(self) -> str:
         return f"StdioServer({self.name!r}, {self.command!r}, env={sorted(self.env)})"
 
 
 class HttpServer(msgspec.Struct, frozen=True, kw_only=True):
-    """A server at an address. `sse` is the older manner of speaking over HTTP."""
+    """A server with a URL. The transport `sse` is the deprecated HTTP transport."""
 
     name: str
     url: str
@@ -45,62 +45,62 @@ class HttpServer(msgspec.Struct, frozen=True, kw_only=True):
     transport: Literal["http", "sse"] = "http"
 
     @property
-    def place(self) -> str:
-        """The address without what may be secret in it."""
+    def display_address(self) -> str:
+        """Returns the URL without credentials and query."""
         address = urlsplit(self.url)
         return f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}"
 
-    def secrets(self) -> list[str]:
+    def secret_values(self) -> list[str]:
         address = urlsplit(self.url)
         values = [_SCHEME.sub("", value) for value in self.headers.values()]
         values += [address.username or "", address.password or "", address.query]
         values += [pair.partition("=")[2] for pair in address.query.split("&")]
-        return _long_first(values)
+        return _longest_first(values)
 
     def __repr__(self) -> str:
-        return f"HttpServer({self.name!r}, {self.place!r}, headers={sorted(self.headers)})"
+        return f"HttpServer({self.name!r}, {self.display_address!r}, headers={sorted(self.headers)})"
 
 
 ServerConfig = StdioServer | HttpServer
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one server may take: seconds, bytes, counts."""
+class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Resource limits of one server: seconds, bytes and numbers of items."""
 
     startup: float = 30.0
     call: float = 300.0
-    listing: float = 30.0  # one list of tools, resources or prompts, or one of its members
-    shutdown: float = 2.0  # to end by itself, before it is made to
+    listing: float = 30.0  # one list request, or one read of a resource or prompt
+    shutdown: float = 2.0  # before the process is killed
     message: int = 8 << 20
-    garbage: int = 1 << 20  # bytes in a row that are no messages
+    garbage: int = 1 << 20  # consecutive bytes that are not valid messages
     garbage_lines: int = 1_000
-    messages_per_second: float = 1_000.0  # what comes faster waits in the pipe
+    messages_per_second: float = 1_000.0  # above this rate the reader pauses, and the pipe fills up
     bytes_per_second: float = 32 << 20
-    listed: int = 1_000  # members of one list
-    definition: int = 100_000  # characters of one tool's schema
+    listed: int = 1_000  # items of one list
+    definition: int = 100_000  # bytes of one tool's JSON schema
     description: int = 10_000
-    log: int = 4_000  # characters of what the server last wrote to its error stream
+    log: int = 4_000  # bytes of stderr to store
     reconnects: int = 5
-    first_delay: float = 0.5  # before the first new attempt; each further one waits twice as long
+    first_delay: float = 0.5  # doubles with each further attempt
     longest_delay: float = 30.0
-    steady: float = 60.0  # after so many seconds of service, deaths are counted anew
+    steady: float = 60.0  # seconds of service that reset the failure counter
 
 
-def hide(text: str, config: ServerConfig) -> str:
-    """The text without the keys that this server was given."""
-    for secret in config.secrets():
-        text = text.replace(secret, HIDDEN)
+def hide_secrets(text: str, config: ServerConfig) -> str:
+    """Replaces the configured secrets of this server in the text."""
+    for secret in config.secret_values():
+        text = text.replace(secret, HIDDEN_SECRET)
     return text
 
 
-def _long_first(values: Iterable[str]) -> list[str]:
-    kept = {value.strip() for value in values if len(value.strip()) >= _SHORTEST_SECRET}
+def _longest_first(values: Iterable[str]) -> list[str]:
+    kept = {value.strip() for value in values if len(value.strip()) >= _MIN_SECRET_LENGTH}
     return sorted(kept, key=lambda value: (-len(value), value))
 
 
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
-_KINDS = {"http": "http", "streamable-http": "http", "streamable_http": "http", "sse": "sse"}
-_NAMES: dict[type, str] = {
+_TRANSPORT_BY_TYPE = {"http": "http", "streamable-http": "http", "streamable_http": "http", "sse": "sse"}
+_TYPE_NAMES: dict[type, str] = {
     str: "a string",
     bool: "a boolean",
     int: "a number",
@@ -110,19 +110,20 @@ _NAMES: dict[type, str] = {
 }
 
 
-class ConfigFile(msgspec.Struct, frozen=True):
-    """The servers that can be used, and a sentence for each one that cannot: one bad entry costs only itself."""
+class McpConfigFile(msgspec.Struct, frozen=True):
+    """The valid servers, and one error message per invalid entry; an invalid entry does not affect the others."""
 
     servers: tuple[ServerConfig, ...] = ()
     problems: tuple[str, ...] = ()
 
 
-class _Wrong(ValueError):
-    """Something about one key of one server."""
+class _EntryError(ValueError):
+    """An invalid value in one server entry."""
 
 
-def read_config(text: str | bytes, environment: Mapping[str, str], source: str = ".mcp.json") -> ConfigFile:
-    """`source` is what errors call the file. Whether the file may count at all is the caller's decision."""
+def parse_config(text: str | bytes, environment: Mapping[str, str], source: str = ".mcp.json") -> McpConfigFile:
+    """Parses `.mcp.json`. `source` is the file name for error messages. Raises ConfigurationError for invalid JSON. The
+    caller decides whether the file is trusted."""
     try:
         content = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -134,80 +135,80 @@ def read_config(text: str | bytes, environment: Mapping[str, str], source: str =
     problems: list[str] = []
     for name, entry in entries.items():
         try:
-            servers += _servers(name, entry, environment)
-        except _Wrong as error:
+            servers += _read_entry(name, entry, environment)
+        except _EntryError as error:
             problems.append(f"{source}: mcpServers.{name}{error}")
-    return ConfigFile(tuple(servers), tuple(problems))
+    return McpConfigFile(tuple(servers), tuple(problems))
 
 
-def _servers(name: str, entry: Any, environment: Mapping[str, str]) -> list[ServerConfig]:
-    """One, or none if it is switched off."""
+def _read_entry(name: str, entry: Any, environment: Mapping[str, str]) -> list[ServerConfig]:
+    """Returns a list with the server; an empty list if the entry is disabled."""
     if not is_object(entry):
-        raise _Wrong(f": expected an object, got {_kind(entry)}")
-    return [] if entry.get("disabled") is True else [_server(name, _Entry(entry, environment))]
+        raise _EntryError(f": expected an object, got {_type_name(entry)}")
+    return [] if entry.get("disabled") is True else [_build_server(name, _ConfigEntry(entry, environment))]
 
 
-def _server(name: str, entry: "_Entry") -> ServerConfig:
+def _build_server(name: str, entry: "_ConfigEntry") -> ServerConfig:
     if not name.strip():
-        raise _Wrong(": a server needs a name")
-    kind = entry.text("type", "")
-    if kind in _KINDS or (not kind and "url" in entry.fields):
-        url = entry.text("url")
+        raise _EntryError(": a server needs a name")
+    kind = entry.get_text("type", "")
+    if kind in _TRANSPORT_BY_TYPE or (not kind and "url" in entry.fields):
+        url = entry.get_text("url")
         address = urlsplit(url)
         if address.scheme not in ("http", "https") or not address.hostname:
-            raise _Wrong(".url: expected an address that begins with http:// or https://")
-        transport = "sse" if _KINDS.get(kind) == "sse" else "http"
-        return HttpServer(name=name, url=url, headers=entry.texts("headers"), transport=transport)
+            raise _EntryError(".url: expected an address that begins with http:// or https://")
+        transport = "sse" if _TRANSPORT_BY_TYPE.get(kind) == "sse" else "http"
+        return HttpServer(name=name, url=url, headers=entry.get_mapping("headers"), transport=transport)
     if kind not in ("", "stdio"):
-        raise _Wrong(f".type: {kind!r} is not a kind of server; it is stdio, http or sse")
-    command = entry.text("command")
+        raise _EntryError(f".type: {kind!r} is not a kind of server; it is stdio, http or sse")
+    command = entry.get_text("command")
     if not command.strip():
-        raise _Wrong(".command: is empty")
-    cwd = entry.text("cwd", "") or None
-    return StdioServer(name=name, command=command, args=entry.list("args"), env=entry.texts("env"), cwd=cwd)
+        raise _EntryError(".command: is empty")
+    cwd = entry.get_text("cwd", "") or None
+    return StdioServer(name=name, command=command, args=entry.get_list("args"), env=entry.get_mapping("env"), cwd=cwd)
 
 
-class _Entry:
-    """One server's object, read key by key with variables put in."""
+class _ConfigEntry:
+    """One server's object. The getter methods validate types and expand environment variables."""
 
     def __init__(self, fields: dict[str, Any], environment: Mapping[str, str]) -> None:
         self.fields = fields
         self._environment = environment
 
-    def text(self, key: str, default: str | None = None) -> str:
+    def get_text(self, key: str, default: str | None = None) -> str:
         value = self.fields.get(key, default)
         if value is None:
-            raise _Wrong(f".{key}: is missing")
-        return self._expanded(value, f".{key}")
+            raise _EntryError(f".{key}: is missing")
+        return self._expand_variables(value, f".{key}")
 
-    def list(self, key: str) -> tuple[str, ...]:
+    def get_list(self, key: str) -> tuple[str, ...]:
         values: Any = self.fields.get(key, [])
         if not isinstance(values, list):
-            raise _Wrong(f".{key}: expected a list of strings, got {_kind(values)}")
-        return tuple(self._expanded(value, f".{key}[{at}]") for at, value in enumerate(values))  # pyright: ignore
+            raise _EntryError(f".{key}: expected a list of strings, got {_type_name(values)}")
+        return tuple(self._expand_variables(value, f".{key}[{at}]") for at, value in enumerate(values))  # pyright: ignore
 
-    def texts(self, key: str) -> dict[str, str]:
+    def get_mapping(self, key: str) -> dict[str, str]:
         values: Any = self.fields.get(key, {})
         if not is_object(values):
-            raise _Wrong(f".{key}: expected an object of strings, got {_kind(values)}")
-        return {name: self._expanded(value, f".{key}.{name}") for name, value in values.items()}
+            raise _EntryError(f".{key}: expected an object of strings, got {_type_name(values)}")
+        return {name: self._expand_variables(value, f".{key}.{name}") for name, value in values.items()}
 
-    def _expanded(self, value: Any, where: str) -> str:
+    def _expand_variables(self, value: Any, where: str) -> str:
         if not isinstance(value, str):
-            raise _Wrong(f"{where}: expected a string, got {_kind(value)}")
+            raise _EntryError(f"{where}: expected a string, got {_type_name(value)}")
         if "\0" in value:
-            raise _Wrong(f"{where}: contains a NUL character")
-        return _VARIABLE.sub(self._variable(where), value)
+            raise _EntryError(f"{where}: contains a NUL character")
+        return _VARIABLE.sub(self._variable_resolver(where), value)
 
-    def _variable(self, where: str) -> Callable[[re.Match[str]], str]:
+    def _variable_resolver(self, where: str) -> Callable[[re.Match[str]], str]:
         def found(match: re.Match[str]) -> str:
             value = self._environment.get(match["name"]) or match["default"]
             if value is None and match["name"] not in self._environment:
-                raise _Wrong(f"{where}: the variable {match['name']} is not set, and there is no default")
+                raise _EntryError(f"{where}: the variable {match['name']} is not set, and there is no default")
             return value or ""
 
         return found
 
 
-def _kind(value: object) -> str:
-    return "null" if value is None else _NAMES.get(type(value), type(value).__name__)
+def _type_name(value: object) -> str:
+    return "null" if value is None else _TYPE_NAMES.get(type(value), type(value).__name__)

@@ -1,4 +1,4 @@
-"""The contract between a server's owner and what connects to it, without a word of the SDK."""
+"""Interfaces between a server's connection owner and the SDK adapter; this module does not import the SDK."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -10,13 +10,13 @@ import msgspec
 
 from outrider.errors import ToolFailure
 from outrider.tools.context import Progress
-from outrider.tools.mcp.config import Limits, ServerConfig
+from outrider.tools.mcp.config import ServerConfig, ServerLimits
 from outrider.tools.tool import ToolResult
 
 
-class Definition(msgspec.Struct, frozen=True):
-    """One tool as its server describes it. `hints` are the server's own claims (read-only and the like): they are
-    shown, and nothing is decided by them."""
+class ToolDefinition(msgspec.Struct, frozen=True):
+    """A tool definition from a server. `hints` are unverified claims of the server (such as read-only): they are
+    displayed, but no decision depends on them."""
 
     server: str
     name: str
@@ -27,13 +27,13 @@ class Definition(msgspec.Struct, frozen=True):
 
     @property
     def fingerprint(self) -> str:
-        """Of all that a model reads; the order of a schema's keys is no change."""
+        """Returns a hash of everything the model reads. The key order of the schema does not matter."""
         seen = [self.name, self.description, self.parameters]
         return sha256(msgspec.json.encode(seen, order="sorted")).hexdigest()
 
 
-class Resource(msgspec.Struct, frozen=True):
-    """Something to read. In a template's `uri`, parts in braces stand for what the reader chooses."""
+class McpResource(msgspec.Struct, frozen=True):
+    """A readable resource. In the `uri` of a template, parts in braces are parameters."""
 
     server: str
     uri: str
@@ -50,37 +50,38 @@ class PromptArgument(msgspec.Struct, frozen=True):
     required: bool = False
 
 
-class Prompt(msgspec.Struct, frozen=True):
+class McpPrompt(msgspec.Struct, frozen=True):
     server: str
     name: str
     description: str = ""
     arguments: tuple[PromptArgument, ...] = ()
 
 
-Ledger = MutableMapping[str, str]
-"""Fingerprints by `server/tool`. The caller keeps it, so that a change is noticed from one session to the next."""
+FingerprintLedger = MutableMapping[str, str]
+"""Maps `server/tool` to a fingerprint. The caller stores it, so that a changed definition is detected in a later
+session."""
 
 
-def has_changed(definition: Definition, ledger: Ledger) -> bool:
-    """Whether the tool is another than the one that is in the ledger. One that was never seen is entered."""
-    return ledger.setdefault(_entry(definition), definition.fingerprint) != definition.fingerprint
+def has_changed(definition: ToolDefinition, ledger: FingerprintLedger) -> bool:
+    """Returns True if the fingerprint differs from the stored one. Stores the fingerprint of a new tool."""
+    return ledger.setdefault(_ledger_key(definition), definition.fingerprint) != definition.fingerprint
 
 
-def accept(definition: Definition, ledger: Ledger) -> None:
-    """Somebody has looked at the tool as it is now."""
-    ledger[_entry(definition)] = definition.fingerprint
+def accept_definition(definition: ToolDefinition, ledger: FingerprintLedger) -> None:
+    """Stores the current fingerprint after a user has reviewed the tool."""
+    ledger[_ledger_key(definition)] = definition.fingerprint
 
 
-def _entry(definition: Definition) -> str:
+def _ledger_key(definition: ToolDefinition) -> str:
     return f"{definition.server}/{definition.name}"
 
 
-Report = Callable[[Progress], None]
-Listed = Literal["tools", "resources", "prompts"]
+ReportProgress = Callable[[Progress], None]
+ListKind = Literal["tools", "resources", "prompts"]
 
 
-class Question(msgspec.Struct, frozen=True):
-    """What a server wants to know from the user during a call: values for a schema, or a visit to an address."""
+class Elicitation(msgspec.Struct, frozen=True):
+    """A server's request for user input during a call: values for a schema, or a URL to visit."""
 
     server: str
     message: str
@@ -88,21 +89,21 @@ class Question(msgspec.Struct, frozen=True):
     url: str | None = None
 
 
-class Reply(msgspec.Struct, frozen=True):
+class ElicitationReply(msgspec.Struct, frozen=True):
     action: Literal["accept", "decline", "cancel"]
     content: dict[str, Any] | None = None
 
 
-Ask = Callable[[Question], Awaitable[Reply]]
+AskUser = Callable[[Elicitation], Awaitable[ElicitationReply]]
 
 
-class Host(msgspec.Struct, frozen=True):
-    """What servers get of this side. `ask` is None where nobody can be asked."""
+class McpHost(msgspec.Struct, frozen=True):
+    """What the client side provides to servers. `ask` is None if no front end can ask the user."""
 
     workspace: Path
     environment: Mapping[str, str]
-    limits: Limits = Limits()
-    ask: Ask | None = None
+    limits: ServerLimits = ServerLimits()
+    ask: AskUser | None = None
 
 
 class PromptMessage(msgspec.Struct, frozen=True):
@@ -110,77 +111,82 @@ class PromptMessage(msgspec.Struct, frozen=True):
     content: ToolResult
 
 
-class Link(Protocol):
-    """A connection in use. Every method raises ServerFault, and LinkLost when the connection ends meanwhile."""
+class ServerLink(Protocol):
+    """An open connection. Each method raises ServerFault, or LinkLost if the connection ends during the request."""
 
     @property
     def instructions(self) -> str: ...
-    async def list_tools(self) -> list[Definition]: ...
-    async def list_resources(self) -> list[Resource]: ...
-    async def list_prompts(self) -> list[Prompt]: ...
-    async def call_tool(self, name: str, arguments: dict[str, Any], report: Report) -> ToolResult: ...
+    async def list_tools(self) -> list[ToolDefinition]: ...
+    async def list_resources(self) -> list[McpResource]: ...
+    async def list_prompts(self) -> list[McpPrompt]: ...
+    async def call_tool(self, name: str, arguments: dict[str, Any], report: ReportProgress) -> ToolResult: ...
     async def read_resource(self, uri: str) -> ToolResult: ...
     async def get_prompt(self, name: str, arguments: dict[str, str]) -> tuple[PromptMessage, ...]: ...
 
 
-class Listener(msgspec.Struct, frozen=True):
-    """What the owner of a connection wants to hear."""
+class ConnectionListener(msgspec.Struct, frozen=True):
+    """Callbacks for the connection's owner."""
 
-    ready: Callable[[Link], Awaitable[None]]  # awaited, and counts as a part of the start-up
+    ready: Callable[[ServerLink], Awaitable[None]]  # awaited as part of the start-up
     ended: Callable[[], None]
-    stale: Callable[[Listed], None]  # a list has changed at the server
-    log: Report
+    stale: Callable[[ListKind], None]  # a list changed on the server
+    log: ReportProgress
 
 
-class Life:
-    """One connection from its start to its end, as both sides of the contract see it."""
+class ConnectionLifetime:
+    """State of one connection from start to end, shared by the owner and the SDK adapter."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: ConnectionListener) -> None:
         self.listener = listener
-        self.over = asyncio.Event()
+        self.ended = asyncio.Event()
         self.reason = ""
-        self.has_died = False  # of itself, not by our doing
-        self.trouble = ""  # what the transport saw last and the SDK does not tell
+        self.has_died = False  # the server ended the connection
+        self.last_problem = ""  # last transport error, which the SDK does not report
         self._loop = asyncio.get_running_loop()
         self._since: float | None = None
 
-    async def begin(self, link: Link) -> None:
+    async def start_serving(self, link: ServerLink) -> None:
         await self.listener.ready(link)
         self._since = self._loop.time()
 
     @property
-    def served(self) -> float | None:
-        """For how many seconds; None if it never did."""
+    def seconds_served(self) -> float | None:
+        """Returns the seconds since the connection was ready; None if it never was."""
         return None if self._since is None else self._loop.time() - self._since
 
     def end(self, reason: str, *, has_died: bool = False) -> None:
-        """The first reason counts; the others follow from it."""
-        if not self.over.is_set():
+        """Ends the connection. Only the first reason is stored, since later ones are consequences."""
+        if not self.ended.is_set():
             self.reason = reason
             self.has_died = has_died
-            self.over.set()
+            self.ended.set()
             self.listener.ended()
 
 
-class Hold(Protocol):
-    """Connects, begins the life, stays until it is over, and leaves nothing behind; `life.reason` says why it ended.
-    `legacy` skips what only newer servers understand."""
+class ConnectionRunner(Protocol):
+    """Opens a connection, calls `start_serving`, and returns after the connection has ended and is cleaned up.
+    `life.reason` contains the cause.
 
-    def __call__(self, config: ServerConfig, host: Host, life: Life, *, legacy: bool) -> Awaitable[None]: ...
+    `legacy` disables protocol features that older servers do not support.
+    """
+
+    def __call__(
+        self, config: ServerConfig, host: McpHost, life: ConnectionLifetime, *, legacy: bool
+    ) -> Awaitable[None]: ...
 
 
 class ServerFault(ToolFailure):
-    """The server cannot be used, or did not do what was asked."""
+    """The server is not available or returned an error."""
 
 
 class LinkLost(ServerFault):
-    """The connection ended while an answer was awaited."""
+    """The connection ended during a request."""
 
 
 class SessionForgotten(LinkLost):
-    """The server no longer knows this connection; it has done nothing of what was asked."""
+    """The server does not know the session any more; it did not execute the request."""
 
 
-def cut(text: str, most: int) -> str:
-    """A text in no more than so many characters; its end is left out."""
+def truncate_text(text: str, most: int) -> str:
+    """Truncates the text to `most` characters and appends the number of omitted ones."""
     return text if len(text) <= most else f"{text[:most]}… ({len(text) - most:,} more characters)"

@@ -1,4 +1,4 @@
-"""The SDK's transports over HTTP, with answers that are bounded in size and speed, and keys that stay out of words."""
+"""HTTP transports of the SDK, with limits on response size and rate, and with secrets removed from log records."""
 
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
@@ -9,26 +9,30 @@ import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
-from outrider.tools.mcp.config import HttpServer, Limits, hide
-from outrider.tools.mcp.connection import Life
-from outrider.tools.mcp.sdk_stdio import Pace
+from outrider.tools.mcp.config import HttpServer, ServerLimits, hide_secrets
+from outrider.tools.mcp.connection import ConnectionLifetime
+from outrider.tools.mcp.sdk_stdio import TokenBucket
 
-CONNECT = 10.0  # seconds
-_TALKATIVE = ("httpx2", "httpcore2.connection", "mcp.client.streamable_http", "mcp.client.sse")
-PATIENCE = 30.0  # seconds beyond a call's limit that a silent connection is kept
+CONNECT_TIMEOUT = 10.0  # seconds
+_LOGGERS_WITH_URLS = ("httpx2", "httpcore2.connection", "mcp.client.streamable_http", "mcp.client.sse")
+READ_TIMEOUT_MARGIN = 30.0  # seconds added to the call limit before an idle connection times out
 
 
 @asynccontextmanager
-async def http_transport(config: HttpServer, limits: Limits, life: Life) -> AsyncGenerator[Any, None]:
-    client = _Client(config, limits, life)
+async def http_transport(
+    config: HttpServer, limits: ServerLimits, life: ConnectionLifetime
+) -> AsyncGenerator[Any, None]:
+    client = _BoundedClientFactory(config, limits, life)
     with _quiet_logs(config):
         if config.transport == "sse":
-            patience = limits.call + PATIENCE
-            async with sse_client(config.url, httpx_client_factory=client.make, sse_read_timeout=patience) as streams:
+            patience = limits.call + READ_TIMEOUT_MARGIN
+            async with sse_client(
+                config.url, httpx_client_factory=client.make_client, sse_read_timeout=patience
+            ) as streams:
                 yield streams
             return
         async with (
-            client.make() as http,
+            client.make_client() as http,
             streamable_http_client(config.url, http_client=http, max_sse_event_size=limits.message) as streams,
         ):
             yield streams
@@ -36,13 +40,13 @@ async def http_transport(config: HttpServer, limits: Limits, life: Life) -> Asyn
 
 @contextmanager
 def _quiet_logs(config: HttpServer) -> Generator[None]:
-    """The SDK and its HTTP library log addresses, and a key may stand in an address."""
+    """Removes secrets from log records: the SDK and its HTTP library log URLs, which may contain a key."""
 
     def without_keys(record: logging.LogRecord) -> bool:
-        record.msg, record.args = hide(record.getMessage(), config), ()
+        record.msg, record.args = hide_secrets(record.getMessage(), config), ()
         return True
 
-    loggers = [logging.getLogger(name) for name in _TALKATIVE]
+    loggers = [logging.getLogger(name) for name in _LOGGERS_WITH_URLS]
     for logger in loggers:
         logger.addFilter(without_keys)
     try:
@@ -52,45 +56,46 @@ def _quiet_logs(config: HttpServer) -> Generator[None]:
             logger.removeFilter(without_keys)
 
 
-class _Client:
-    """Makes HTTP clients whose every answer is looked at before it is read."""
+class _BoundedClientFactory:
+    """Creates HTTP clients that check and limit each response before it is read."""
 
-    def __init__(self, config: HttpServer, limits: Limits, life: Life) -> None:
+    def __init__(self, config: HttpServer, limits: ServerLimits, life: ConnectionLifetime) -> None:
         self._config = config
         self._limits = limits
         self._life = life
 
-    def make(
+    def make_client(
         self,
         headers: dict[str, str] | None = None,
         timeout: httpx2.Timeout | None = None,
         auth: httpx2.Auth | None = None,
     ) -> httpx2.AsyncClient:
-        """In the form that the SDK asks for; what it would set is set already."""
+        """Has the signature that the SDK requires. The parameters `headers` and `timeout` are ignored, because the
+        configuration sets them."""
         return httpx2.AsyncClient(
             headers=self._config.headers | {"Accept-Encoding": "identity"},
-            timeout=httpx2.Timeout(CONNECT, read=self._limits.call + PATIENCE),
+            timeout=httpx2.Timeout(CONNECT_TIMEOUT, read=self._limits.call + READ_TIMEOUT_MARGIN),
             auth=auth,
-            event_hooks={"response": [self._bound]},
+            event_hooks={"response": [self._bound_response]},
         )
 
-    async def _bound(self, response: httpx2.Response) -> None:
+    async def _bound_response(self, response: httpx2.Response) -> None:
         if response.request.method == "POST" or self._config.transport == "sse":
             refused = f"it answered {response.status_code} {response.reason_phrase}".strip()
-            self._life.trouble = refused if response.status_code >= 400 else ""
+            self._life.last_problem = refused if response.status_code >= 400 else ""
         if response.headers.get("content-encoding", "identity") != "identity":
-            # A few compressed bytes can become gigabytes; nobody asked for them.
+            # A small compressed response can expand to gigabytes.
             await response.aclose()
             raise httpx2.StreamError("the server compressed its answer although it was asked not to")
         is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
-        response.stream = _Bounded(response.stream, self._limits, None if is_stream else self._limits.message)
+        response.stream = _BoundedStream(response.stream, self._limits, None if is_stream else self._limits.message)
 
 
-class _Bounded(httpx2.AsyncByteStream):
-    def __init__(self, stream: Any, limits: Limits, most: int | None) -> None:
+class _BoundedStream(httpx2.AsyncByteStream):
+    def __init__(self, stream: Any, limits: ServerLimits, most: int | None) -> None:
         self._stream = stream
-        self._bytes = Pace(limits.bytes_per_second)
-        self._messages = Pace(limits.messages_per_second)
+        self._bytes = TokenBucket(limits.bytes_per_second)
+        self._messages = TokenBucket(limits.messages_per_second)
         self._most = most
 
     async def __aiter__(self) -> AsyncIterator[bytes]:

@@ -1,4 +1,4 @@
-"""Holds one connection through the SDK: made, used and closed in one task, whatever the server does."""
+"""Runs one connection through the SDK: opened, used and closed in one task."""
 
 import base64
 import binascii
@@ -16,33 +16,33 @@ from mcp.client import ClientRequestContext, IncomingMessage, Transport
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from outrider.processes.spawner import Spawner
+from outrider.processes.spawner import ProcessSpawner
 from outrider.tools.context import Progress
-from outrider.tools.mcp.config import HttpServer, Limits, ServerConfig, StdioServer, hide
+from outrider.tools.mcp.config import HttpServer, ServerConfig, ServerLimits, StdioServer, hide_secrets
 from outrider.tools.mcp.connection import (
-    Definition,
-    Host,
-    Life,
+    ConnectionLifetime,
+    Elicitation,
     LinkLost,
-    Listed,
-    Prompt,
+    ListKind,
+    McpHost,
+    McpPrompt,
+    McpResource,
     PromptArgument,
     PromptMessage,
-    Question,
-    Report,
-    Resource,
+    ReportProgress,
     ServerFault,
     SessionForgotten,
-    cut,
+    ToolDefinition,
+    truncate_text,
 )
 from outrider.tools.mcp.sdk_http import http_transport
 from outrider.tools.mcp.sdk_stdio import stdio_transport
 from outrider.tools.tool import ToolResult
 from outrider.types.tool_state import Attachment
 
-LONGEST_ERROR = 10_000
-LARGEST_STRUCTURE = 64 << 10  # bytes of structured content that are kept beside the text
-_BEGINNINGS = {
+MAX_ERROR_LENGTH = 10_000
+MAX_STRUCTURED_SIZE = 64 << 10  # bytes of structured content to store in the metadata
+_MAGIC_BYTES = {
     "image/png": b"\x89PNG",
     "image/jpeg": b"\xff\xd8\xff",
     "image/gif": b"GIF8",
@@ -50,31 +50,34 @@ _BEGINNINGS = {
 }
 
 
-def result_of(answer: wire.CallToolResult) -> ToolResult:
-    """What a call came to; one that the server calls an error is raised as one."""
-    result = gathered(answer.content)
-    structured = (answer.structured_content is not None and encoded(answer.structured_content)) or b""
+def call_result(answer: wire.CallToolResult) -> ToolResult:
+    """Converts the result of a call. Raises ServerFault if the server reports an error."""
+    result = merge_blocks(answer.content)
+    structured = (answer.structured_content is not None and encode_or_none(answer.structured_content)) or b""
     if not result.content and structured:
         result = msgspec.structs.replace(result, content=structured.decode())
     if answer.is_error:
-        raise ServerFault(cut(result.content or "the tool failed and gave no reason", LONGEST_ERROR))
-    if structured and len(structured) <= LARGEST_STRUCTURE:
+        raise ServerFault(truncate_text(result.content or "the tool failed and gave no reason", MAX_ERROR_LENGTH))
+    if structured and len(structured) <= MAX_STRUCTURED_SIZE:
         metadata = result.metadata | {"structured": answer.structured_content}
         result = msgspec.structs.replace(result, metadata=metadata)
     return result
 
 
-def encoded(value: Any) -> bytes | None:
-    """None for what is valid JSON and yet cannot be written again: numbers beyond 64 bits, halves of letters."""
+def encode_or_none(value: Any) -> bytes | None:
+    """Encodes JSON. Returns None for values that msgspec cannot encode: integers beyond 64 bits and lone surrogates."""
     try:
         return msgspec.json.encode(value)
     except (ValueError, OverflowError, TypeError, RecursionError):
         return None
 
 
-def gathered(blocks: Iterable[wire.ContentBlock]) -> ToolResult:
-    """All blocks in one result, in their order. A link is told as text and never followed: its address is the
-    server's choice, and whoever reads the result would visit it."""
+def merge_blocks(blocks: Iterable[wire.ContentBlock]) -> ToolResult:
+    """Merges content blocks into one result, in order.
+
+    A resource link becomes text and is never fetched: the server chooses the URL, so fetching it would be a request
+    forgery risk.
+    """
     texts: list[str] = []
     attachments: list[Attachment] = []
     links: list[dict[str, Any]] = []
@@ -83,9 +86,9 @@ def gathered(blocks: Iterable[wire.ContentBlock]) -> ToolResult:
             case wire.TextContent():
                 texts.append(block.text)
             case wire.ImageContent() | wire.AudioContent():
-                texts.append(_attach(attachments, block.data, block.mime_type, None))
+                texts.append(_attach_file(attachments, block.data, block.mime_type, None))
             case wire.EmbeddedResource():
-                texts.append(_embed(attachments, block.resource))
+                texts.append(_embed_resource(attachments, block.resource))
             case wire.ResourceLink():
                 links.append({"uri": block.uri, "name": block.name, "mime_type": block.mime_type})
                 about = ": ".join(word for word in (block.name, block.description) if word)
@@ -96,48 +99,51 @@ def gathered(blocks: Iterable[wire.ContentBlock]) -> ToolResult:
     return ToolResult("\n".join(text for text in texts if text), tuple(attachments), metadata=metadata)
 
 
-def resource_of(contents: Sequence[wire.TextResourceContents | wire.BlobResourceContents]) -> ToolResult:
+def resource_result(contents: Sequence[wire.TextResourceContents | wire.BlobResourceContents]) -> ToolResult:
     attachments: list[Attachment] = []
     if len(contents) == 1 and isinstance(contents[0], wire.TextResourceContents):
         return ToolResult(contents[0].text)
-    texts = [_embed(attachments, content) for content in contents]
+    texts = [_embed_resource(attachments, content) for content in contents]
     return ToolResult("\n".join(texts), tuple(attachments))
 
 
-def _embed(attachments: list[Attachment], resource: wire.TextResourceContents | wire.BlobResourceContents) -> str:
+def _embed_resource(
+    attachments: list[Attachment], resource: wire.TextResourceContents | wire.BlobResourceContents
+) -> str:
     match resource:
         case wire.TextResourceContents():
             return f"[resource {resource.uri}]\n{resource.text}"
         case wire.BlobResourceContents():
             name = resource.uri.rstrip("/").rpartition("/")[2] or None
             mime_type = resource.mime_type or "application/octet-stream"
-            return f"[resource {resource.uri}]\n{_attach(attachments, resource.blob, mime_type, name)}"
+            return f"[resource {resource.uri}]\n{_attach_file(attachments, resource.blob, mime_type, name)}"
         case _:
             assert_never(resource)
 
 
-def _attach(attachments: list[Attachment], data: str, mime_type: str, name: str | None) -> str:
-    """What is no such file is left out, since a model's API would refuse the whole conversation for it."""
+def _attach_file(attachments: list[Attachment], data: str, mime_type: str, name: str | None) -> str:
+    """Appends an attachment and returns its label. Invalid data is omitted, because a model API would reject every
+    later request with it."""
     try:
         content = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
         return f"[a file of type {mime_type} was left out: it is not valid base64]"
-    if not content.startswith(_BEGINNINGS.get(mime_type, b"")):
+    if not content.startswith(_MAGIC_BYTES.get(mime_type, b"")):
         return f"[a file was left out: it is not of its type, {mime_type}]"
     attachments.append(Attachment(mime_type, data=data, name=name))
     return f"[attached: {name or mime_type}]"
 
 
 T = TypeVar("T")
-Page = Callable[[str | None], Awaitable[tuple[Iterable[T], str | None]]]
-CLOSED = "Connection closed"  # the SDK's words
-_LONGEST = 2_000
+FetchPage = Callable[[str | None], Awaitable[tuple[Iterable[T], str | None]]]
+CONNECTION_CLOSED_MESSAGE = "Connection closed"  # message text of the SDK
+_MAX_MESSAGE_LENGTH = 2_000
 
 
 class SdkLink:
-    """See `Link`."""
+    """Implementation of `ServerLink` with the SDK's client."""
 
-    def __init__(self, client: Client, config: ServerConfig, limits: Limits, life: Life) -> None:
+    def __init__(self, client: Client, config: ServerConfig, limits: ServerLimits, life: ConnectionLifetime) -> None:
         self._client = client
         self._config = config
         self._limits = limits
@@ -145,9 +151,9 @@ class SdkLink:
 
     @property
     def instructions(self) -> str:
-        return cut(self._client.instructions or "", self._limits.description)
+        return truncate_text(self._client.instructions or "", self._limits.description)
 
-    async def list_tools(self) -> list[Definition]:
+    async def list_tools(self) -> list[ToolDefinition]:
         if self._client.server_capabilities.tools is None:
             return []
 
@@ -155,11 +161,11 @@ class SdkLink:
             found = await self._client.list_tools(cursor=cursor)
             return found.tools, found.next_cursor
 
-        listed = await self._asked(self._all(page))
-        definitions = [definition_of(self._config.name, tool, self._limits) for tool in listed]
+        listed = await self._request(self._fetch_all(page))
+        definitions = [tool_definition(self._config.name, tool, self._limits) for tool in listed]
         return [definition for definition in definitions if definition is not None]
 
-    async def list_resources(self) -> list[Resource]:
+    async def list_resources(self) -> list[McpResource]:
         if self._client.server_capabilities.resources is None:
             return []
 
@@ -171,11 +177,11 @@ class SdkLink:
             found = await self._client.list_resource_templates(cursor=cursor)
             return found.resource_templates, found.next_cursor
 
-        resources = await self._asked(self._all(page))
-        templates = await self._asked(self._all(template_page), missing=())
-        return [*map(self._resource, resources), *map(self._template, templates)]
+        resources = await self._request(self._fetch_all(page))
+        templates = await self._request(self._fetch_all(template_page), missing=())
+        return [*map(self._to_resource, resources), *map(self._to_template, templates)]
 
-    async def list_prompts(self) -> list[Prompt]:
+    async def list_prompts(self) -> list[McpPrompt]:
         if self._client.server_capabilities.prompts is None:
             return []
 
@@ -183,24 +189,24 @@ class SdkLink:
             found = await self._client.list_prompts(cursor=cursor)
             return found.prompts, found.next_cursor
 
-        return [self._prompt(prompt) for prompt in await self._asked(self._all(page))]
+        return [self._to_prompt(prompt) for prompt in await self._request(self._fetch_all(page))]
 
-    async def call_tool(self, name: str, arguments: dict[str, Any], report: Report) -> ToolResult:
-        async def heard(progress: float, total: float | None, message: str | None) -> None:
-            text = f"{cut(message, _LONGEST)}\n" if message else ""
+    async def call_tool(self, name: str, arguments: dict[str, Any], report: ReportProgress) -> ToolResult:
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            text = f"{truncate_text(message, _MAX_MESSAGE_LENGTH)}\n" if message else ""
             report(Progress(output=text, metadata={"progress": {"done": progress, "total": total}}))
 
-        return result_of(await self._asked(self._client.call_tool(name, arguments, progress_callback=heard)))
+        return call_result(await self._request(self._client.call_tool(name, arguments, progress_callback=on_progress)))
 
     async def read_resource(self, uri: str) -> ToolResult:
-        return resource_of((await self._asked(self._client.read_resource(uri))).contents)
+        return resource_result((await self._request(self._client.read_resource(uri))).contents)
 
     async def get_prompt(self, name: str, arguments: dict[str, str]) -> tuple[PromptMessage, ...]:
-        answer = await self._asked(self._client.get_prompt(name, arguments))
-        return tuple(PromptMessage(message.role, gathered([message.content])) for message in answer.messages)
+        answer = await self._request(self._client.get_prompt(name, arguments))
+        return tuple(PromptMessage(message.role, merge_blocks([message.content])) for message in answer.messages)
 
-    async def _all(self, page: Page[T]) -> list[T]:
-        """Every page, as far as the limit goes: a list that never ends is cut."""
+    async def _fetch_all(self, page: FetchPage[T]) -> list[T]:
+        """Fetches all pages up to the limit, so that an endless list terminates."""
         found: list[T] = []
         cursor: str | None = None
         for _ in range(self._limits.listed):
@@ -211,131 +217,148 @@ class SdkLink:
             cursor = following
         return found[: self._limits.listed]
 
-    async def _asked(self, answer: Awaitable[T], missing: T | None = None) -> T:
-        """The answer, or a fault in words without keys. A method that the server lacks answers with `missing`."""
+    async def _request(self, answer: Awaitable[T], missing: T | None = None) -> T:
+        """Awaits a request and converts errors to ServerFault without secrets. Returns `missing` if the server lacks
+        the method."""
         try:
             return await answer
         except MCPError as error:
             if error.error.code == wire.METHOD_NOT_FOUND and missing is not None:
                 return missing
-            raise self._fault(error) from error
+            raise self._to_fault(error) from error
         except Exception as error:
-            raise ServerFault(self._hidden(words_of(error))) from error
+            raise ServerFault(self._hide_secrets(error_text(error))) from error
 
-    def _fault(self, error: MCPError) -> ServerFault:
-        # Servers use the same number for errors of their own.
-        if error.error.code == wire.CONNECTION_CLOSED and error.error.message == CLOSED:
+    def _to_fault(self, error: MCPError) -> ServerFault:
+        # Servers use the same error code for their own errors, so the message is compared too.
+        if error.error.code == wire.CONNECTION_CLOSED and error.error.message == CONNECTION_CLOSED_MESSAGE:
             return LinkLost("it closed the connection")
-        if error.error.message == "Session terminated":  # the SDK's words for a 404 within a session
+        if error.error.message == "Session terminated":  # the SDK's message for status 404 within a session
             self._life.end("the server ended the session")
             return SessionForgotten("the server ended the session; nothing was run")
-        about = f" ({self._life.trouble})" if self._life.trouble else ""
-        return ServerFault(self._hidden(words_of(error) + about))
+        about = f" ({self._life.last_problem})" if self._life.last_problem else ""
+        return ServerFault(self._hide_secrets(error_text(error) + about))
 
-    def _hidden(self, text: str) -> str:
-        return hide(text, self._config)
+    def _hide_secrets(self, text: str) -> str:
+        return hide_secrets(text, self._config)
 
-    def _resource(self, found: wire.Resource) -> Resource:
-        about = cut(found.description or "", self._limits.description)
-        return Resource(self._config.name, found.uri, found.name, about, found.mime_type, found.size)
+    def _to_resource(self, found: wire.Resource) -> McpResource:
+        about = truncate_text(found.description or "", self._limits.description)
+        return McpResource(self._config.name, found.uri, found.name, about, found.mime_type, found.size)
 
-    def _template(self, found: wire.ResourceTemplate) -> Resource:
-        about = cut(found.description or "", self._limits.description)
-        return Resource(self._config.name, found.uri_template, found.name, about, found.mime_type, is_template=True)
+    def _to_template(self, found: wire.ResourceTemplate) -> McpResource:
+        about = truncate_text(found.description or "", self._limits.description)
+        return McpResource(self._config.name, found.uri_template, found.name, about, found.mime_type, is_template=True)
 
-    def _prompt(self, found: wire.Prompt) -> Prompt:
+    def _to_prompt(self, found: wire.Prompt) -> McpPrompt:
         arguments = tuple(
             PromptArgument(one.name, one.description or "", one.required or False) for one in found.arguments or ()
         )
-        return Prompt(self._config.name, found.name, cut(found.description or "", self._limits.description), arguments)
+        return McpPrompt(
+            self._config.name, found.name, truncate_text(found.description or "", self._limits.description), arguments
+        )
 
 
-def definition_of(server: str, tool: wire.Tool, limits: Limits) -> Definition | None:
-    """None for a tool whose schema is too large to be shown to a model, or cannot be written."""
-    schema = encoded(tool.input_schema)
+def tool_definition(server: str, tool: wire.Tool, limits: ServerLimits) -> ToolDefinition | None:
+    """Converts a tool definition. Returns None if the schema is too large or cannot be encoded."""
+    schema = encode_or_none(tool.input_schema)
     if schema is None or len(schema) > limits.definition:
         return None
     parameters = tool.input_schema
-    if parameters.get("type") != "object":  # every API wants an object there
+    if parameters.get("type") != "object":  # every model API requires an object schema
         parameters = parameters | {"type": "object"}
     hints = tool.annotations.model_dump(exclude_none=True) if tool.annotations else {}
     title = tool.title or (tool.annotations.title if tool.annotations else None)
-    return Definition(server, tool.name, cut(tool.description or "", limits.description), parameters, title, hints)
+    return ToolDefinition(
+        server, tool.name, truncate_text(tool.description or "", limits.description), parameters, title, hints
+    )
 
 
-def words_of(error: BaseException) -> str:
-    """What an error of the SDK, or below it, means."""
+def error_text(error: BaseException) -> str:
+    """Returns the message of an error from the SDK or a lower layer."""
     match error:
         case MCPError():
-            return cut(error.error.message, _LONGEST) or f"error {error.error.code}"
+            return truncate_text(error.error.message, _MAX_MESSAGE_LENGTH) or f"error {error.error.code}"
         case ValidationError():
             return f"it answered with what is not a valid answer ({error.error_count()} problems in {error.title})"
         case ServerFault():
             return error.message
         case _:
             text = str(error).strip()
-            return cut(f"{type(error).__name__}: {text}" if text else type(error).__name__, _LONGEST)
+            return truncate_text(
+                f"{type(error).__name__}: {text}" if text else type(error).__name__, _MAX_MESSAGE_LENGTH
+            )
 
 
-_CHANGES: dict[type[object], Listed] = {
+_LIST_CHANGES: dict[type[object], ListKind] = {
     wire.ToolListChangedNotification: "tools",
     wire.ResourceListChangedNotification: "resources",
     wire.PromptListChangedNotification: "prompts",
 }
-_LONGEST_LOG = 2_000
+_MAX_LOG_LENGTH = 2_000
 _log = logging.getLogger("outrider.mcp")
 
-# The SDK logs what goes wrong inside it, which is told as faults here; without listeners it would be printed.
+# The SDK logs internal errors, which are reported as faults here. Without a handler, Python would print them.
 for _name in ("mcp", "client"):
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
 
-async def hold(spawner: Spawner, config: ServerConfig, host: Host, life: Life, *, legacy: bool) -> None:
-    """See `Hold`. One scope spans the whole life: first it is the start-up limit, at last the limit for closing."""
+async def run_connection(
+    spawner: ProcessSpawner, config: ServerConfig, host: McpHost, life: ConnectionLifetime, *, legacy: bool
+) -> None:
+    """Implements `ConnectionRunner`. One cancel scope covers the connection: its deadline is first the start-up limit,
+    at the end the shutdown limit."""
     scope = anyio.CancelScope(deadline=anyio.current_time() + host.limits.startup)
-    client = _client(config, host, life, _transport(config, host, spawner, life), legacy=legacy)
+    client = _build_client(config, host, life, _build_transport(config, host, spawner, life), legacy=legacy)
     try:
         with scope:
-            await _serve(client, scope, SdkLink(client, config, host.limits, life), life, host.limits)
-    except Exception as error:  # noqa: BLE001  a fault of one server, whatever it is, stays with that server
+            await _serve_connection(client, scope, SdkLink(client, config, host.limits, life), life, host.limits)
+    except Exception as error:  # noqa: BLE001  a fault of one server must not affect the others
         if not scope.cancel_called:
-            life.end(life.trouble or "; ".join(dict.fromkeys(_causes(error))))
+            life.end(life.last_problem or "; ".join(dict.fromkeys(_error_causes(error))))
     life.end(f"it did not answer within {host.limits.startup:g} s")
 
 
-async def _serve(client: Client, scope: anyio.CancelScope, link: SdkLink, life: Life, limits: Limits) -> None:
+async def _serve_connection(
+    client: Client, scope: anyio.CancelScope, link: SdkLink, life: ConnectionLifetime, limits: ServerLimits
+) -> None:
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_close_with, life, scope, limits.shutdown)
+        tasks.start_soon(_set_close_deadline, life, scope, limits.shutdown)
         async with client:
-            await life.begin(link)
+            await life.start_serving(link)
             scope.deadline = math.inf
-            tasks.start_soon(_listen, client, life)
-            await life.over.wait()
+            tasks.start_soon(_listen_for_changes, client, life)
+            await life.ended.wait()
         tasks.cancel_scope.cancel()
 
 
-async def _close_with(life: Life, scope: anyio.CancelScope, grace: float) -> None:
-    """A start-up is broken off; a connection in use may take its leave."""
-    await life.over.wait()
-    scope.deadline = anyio.current_time() + (0 if life.served is None else grace)
+async def _set_close_deadline(life: ConnectionLifetime, scope: anyio.CancelScope, grace: float) -> None:
+    """Waits for the end, then sets the deadline: none for a connection that is still starting, `grace` seconds for an
+    open one."""
+    await life.ended.wait()
+    scope.deadline = anyio.current_time() + (0 if life.seconds_served is None else grace)
 
 
-def _client(config: ServerConfig, host: Host, life: Life, transport: Transport, *, legacy: bool) -> Client:
-    callbacks = _Callbacks(config, host, life)
+def _build_client(
+    config: ServerConfig, host: McpHost, life: ConnectionLifetime, transport: Transport, *, legacy: bool
+) -> Client:
+    callbacks = _ServerCallbacks(config, host, life)
     return Client(
         transport,
         mode="legacy" if legacy else "auto",
-        client_info=wire.Implementation(name="outrider", version=_version()),
-        list_roots_callback=callbacks.roots,
-        elicitation_callback=callbacks.question if host.ask else None,
-        logging_callback=callbacks.log,
+        client_info=wire.Implementation(name="outrider", version=_package_version()),
+        list_roots_callback=callbacks.list_roots,
+        elicitation_callback=callbacks.elicit if host.ask else None,
+        logging_callback=callbacks.on_log,
         log_level="info",
-        message_handler=callbacks.message,
+        message_handler=callbacks.on_message,
         cache=None,
     )
 
 
-def _transport(config: ServerConfig, host: Host, spawner: Spawner, life: Life) -> Transport:
+def _build_transport(
+    config: ServerConfig, host: McpHost, spawner: ProcessSpawner, life: ConnectionLifetime
+) -> Transport:
     match config:
         case StdioServer():
             return stdio_transport(config, host, spawner, life)
@@ -343,8 +366,9 @@ def _transport(config: ServerConfig, host: Host, spawner: Spawner, life: Life) -
             return http_transport(config, host.limits, life)
 
 
-async def _listen(client: Client, life: Life) -> None:
-    """Newer servers tell of changes only to those who ask; older ones tell `_Callbacks.message`."""
+async def _listen_for_changes(client: Client, life: ConnectionLifetime) -> None:
+    """Subscribes to list changes, which newer servers require. Older servers notify `_ServerCallbacks.on_message`
+    unasked."""
     offered = client.server_capabilities
     tools = bool(offered.tools and offered.tools.list_changed)
     resources = bool(offered.resources and offered.resources.list_changed)
@@ -357,54 +381,54 @@ async def _listen(client: Client, life: Life) -> None:
         ) as changes:
             async for _ in changes:
                 """The session passes each one to `_Callbacks.message` as well."""
-    except Exception as error:  # noqa: BLE001  news are a convenience; the connection serves without them
-        _log.debug("no news of changes: %s", type(error).__name__)
+    except Exception as error:  # noqa: BLE001  change notifications are optional
+        _log.debug("cannot subscribe to list changes: %s", type(error).__name__)
 
 
-class _Callbacks:
-    """What a server may ask of this side, and what it tells. Sampling is not offered, and so refused by the SDK."""
+class _ServerCallbacks:
+    """Handlers for requests and notifications from the server. Sampling has no handler, so the SDK rejects it."""
 
-    def __init__(self, config: ServerConfig, host: Host, life: Life) -> None:
+    def __init__(self, config: ServerConfig, host: McpHost, life: ConnectionLifetime) -> None:
         self._server = config.name
         self._host = host
         self._life = life
 
-    async def roots(self, context: ClientRequestContext) -> wire.ListRootsResult:
+    async def list_roots(self, context: ClientRequestContext) -> wire.ListRootsResult:
         folder = self._host.workspace.absolute()
         return wire.ListRootsResult(roots=[wire.Root.model_validate({"uri": folder.as_uri(), "name": folder.name})])
 
-    async def question(
+    async def elicit(
         self, context: ClientRequestContext, params: wire.ElicitRequestParams
     ) -> wire.ElicitResult | wire.ErrorData:
         if self._host.ask is None:
-            return wire.ErrorData(code=wire.INVALID_REQUEST, message="there is nobody to ask")
+            return wire.ErrorData(code=wire.INVALID_REQUEST, message="no user is connected")
         is_form = isinstance(params, wire.ElicitRequestFormParams)
         schema = dict(params.requested_schema) if is_form else None
         url = None if is_form else params.url
-        reply = await self._host.ask(Question(self._server, params.message, schema, url))
+        reply = await self._host.ask(Elicitation(self._server, params.message, schema, url))
         return wire.ElicitResult(action=reply.action, content=reply.content)
 
-    async def log(self, params: wire.LoggingMessageNotificationParams) -> None:
+    async def on_log(self, params: wire.LoggingMessageNotificationParams) -> None:
         text = params.data if isinstance(params.data, str) else repr(params.data)
-        self._life.listener.log(Progress(output=f"[{params.level}] {cut(text, _LONGEST_LOG)}\n"))
+        self._life.listener.log(Progress(output=f"[{params.level}] {truncate_text(text, _MAX_LOG_LENGTH)}\n"))
 
-    async def message(self, message: IncomingMessage) -> None:
-        if (changed := _CHANGES.get(type(message))) is not None:
+    async def on_message(self, message: IncomingMessage) -> None:
+        if (changed := _LIST_CHANGES.get(type(message))) is not None:
             self._life.listener.stale(changed)
 
 
-def _causes(error: BaseException) -> Iterator[str]:
-    """What really happened, out of the groups that task groups make."""
+def _error_causes(error: BaseException) -> Iterator[str]:
+    """Yields the messages of the innermost exceptions of an exception group."""
     if isinstance(error, BaseExceptionGroup):
         for inner in cast("BaseExceptionGroup[BaseException]", error).exceptions:
-            yield from _causes(inner)
-    elif isinstance(error, MCPError) and error.error.message == CLOSED:
+            yield from _error_causes(inner)
+    elif isinstance(error, MCPError) and error.error.message == CONNECTION_CLOSED_MESSAGE:
         yield "it closed the connection"
     else:
-        yield words_of(error)
+        yield error_text(error)
 
 
-def _version() -> str:
+def _package_version() -> str:
     try:
         return version("outrider")
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""The SDK's transport over a program's standard input and output, with bounds that the SDK's own does not have."""
+"""Stdio transport for the SDK, with limits that the SDK's own transport lacks."""
 
 import asyncio
 import contextlib
@@ -13,17 +13,17 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 
 from outrider.errors import ProcessError
-from outrider.processes.launch import Launch, child_environment
-from outrider.processes.process import Ending, InputPipe, ending_of
-from outrider.processes.spawner import Spawner
-from outrider.tools.mcp.config import Limits, StdioServer
-from outrider.tools.mcp.connection import Host, Life, ServerFault
+from outrider.processes.launch import LaunchRequest, child_environment
+from outrider.processes.process import ExitStatus, InputPipe, exit_status_of
+from outrider.processes.spawner import ProcessSpawner
+from outrider.tools.mcp.config import ServerLimits, StdioServer
+from outrider.tools.mcp.connection import ConnectionLifetime, McpHost, ServerFault
 
-_SHOWN = 200
+_MAX_SAMPLE = 200
 
 
-class Pace:
-    """So much per second, and a second's worth at once; who spends more waits."""
+class TokenBucket:
+    """Rate limiter with a burst of one second; `spend` sleeps when the bucket is empty."""
 
     def __init__(self, per_second: float) -> None:
         self._rate = per_second
@@ -38,10 +38,10 @@ class Pace:
             await asyncio.sleep(-self._left / self._rate)
 
 
-class Lines:
-    """Whole lines of what is fed; an unfinished one is kept, up to the size of a message."""
+class LineBuffer:
+    """Splits a byte stream into lines. An incomplete line is buffered up to the message limit."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ServerLimits) -> None:
         self._most = limits.message
         self._unfinished = bytearray()
 
@@ -58,20 +58,20 @@ class Lines:
         return lines
 
 
-class Garbage:
-    """Counts what is not a message. A banner or a stray log line is borne; nothing but such lines is not."""
+class GarbageCounter:
+    """Counts invalid lines. Single log lines are tolerated; too many consecutive ones raise ServerFault."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
         self._bytes = 0
         self._lines = 0
         self._sample = b""
 
-    def forgive(self) -> None:
+    def reset(self) -> None:
         self._bytes = self._lines = 0
 
     def add(self, line: bytes) -> None:
-        self._sample = self._sample or line.strip()[:_SHOWN]
+        self._sample = self._sample or line.strip()[:_MAX_SAMPLE]
         self._bytes += len(line) + 1
         self._lines += 1
         if self._bytes > self._limits.garbage or self._lines > self._limits.garbage_lines:
@@ -79,8 +79,8 @@ class Garbage:
             raise ServerFault(f"it writes to its standard output what is not MCP, for example {sample!r}")
 
 
-class Tail:
-    """The end of a text that grows without limit."""
+class TailBuffer:
+    """Stores the last bytes of a stream."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -95,133 +95,138 @@ class Tail:
         return self._kept.decode("utf-8", "replace").strip()
 
 
-BUFFER = 1 << 18
+READ_SIZE = 1 << 18
 LEFTOVER_GRACE = 0.1
-LAST_WORDS = 1.0  # seconds that the news of an end may take after the last output
+EXIT_REPORT_WAIT = 1.0  # seconds to wait for the exit status after the last output
 
 
 class SupportsClose(Protocol):
     def close(self) -> None: ...
 
 
-class Child:
-    """Made by `start_child`. Whatever happens, `close` or letting go of the object's line ends every descendant."""
+class ServerProcess:
+    """A server's child process, created by `start_server_process`. Closing the control connection kills all its
+    descendants."""
 
     def __init__(self, line: tuple[asyncio.StreamReader, asyncio.StreamWriter], stdin: InputPipe, log: int) -> None:
         self.stdin = stdin
-        self.log = Tail(log)
-        self.ending: Ending | None = None
+        self.log = TailBuffer(log)
+        self.ending: ExitStatus | None = None
         self._ended = asyncio.Event()
-        self._news, self._words = line
+        self._control_reader, self._control_writer = line
         self._pipes: list[asyncio.BaseTransport] = []
 
-    async def open(self, pipe: int) -> asyncio.StreamReader:
-        """Read from a pipe no faster than its reader does, so that a flood waits at its source."""
-        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader(limit=BUFFER)
+    async def open_pipe(self, pipe: int) -> asyncio.StreamReader:
+        """Opens a pipe for reading with a bounded buffer, so that a fast writer blocks."""
+        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader(limit=READ_SIZE)
         file = os.fdopen(pipe, "rb", 0)
         transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), file)
         self._pipes.append(transport)
         return reader
 
-    async def started(self) -> None:
-        first = (await self._next_word()).decode("utf-8", "replace").strip()
+    async def wait_started(self) -> None:
+        first = (await self._read_control_line()).decode("utf-8", "replace").strip()
         if not first.startswith("started "):
             raise ServerFault(f"its program cannot be started: {first.removeprefix('failed ') or 'too many processes'}")
 
-    async def keep_log(self, stream: asyncio.StreamReader, pace: Pace) -> None:
-        while chunk := await stream.read(BUFFER):
+    async def collect_log(self, stream: asyncio.StreamReader, pace: TokenBucket) -> None:
+        while chunk := await stream.read(READ_SIZE):
             self.log.add(chunk)
             await pace.spend(len(chunk))
 
     async def watch(self) -> None:
-        """Until nothing of it is alive. What the program leaves behind at its end is ended too."""
-        while line := await self._next_word():
+        """Reads control messages until all descendants have ended. When the main process exits, the remaining ones are
+        killed."""
+        while line := await self._read_control_line():
             word, *rest = line.decode("utf-8", "replace").split()
             if word == "exited":
-                self.ending = ending_of(int(rest[0]), out_of_memory=rest[1] == "1", because=None)
+                self.ending = exit_status_of(int(rest[0]), out_of_memory=rest[1] == "1", requested=None)
                 self._ended.set()
-                self._end(LEFTOVER_GRACE)
+                self._request_kill(LEFTOVER_GRACE)
         self._ended.set()
 
-    async def _next_word(self) -> bytes:
-        """From the keeper; nothing when it has ended, also if it did so before it heard our last word."""
+    async def _read_control_line(self) -> bytes:
+        """Reads a line from the spawner process; returns empty bytes if the connection is closed or reset."""
         try:
-            return await self._news.readline()
+            return await self._control_reader.readline()
         except ConnectionError:
             return b""
 
-    async def last_words(self) -> str:
-        """How it ended and what it said last, for people."""
+    async def describe_end(self) -> str:
+        """Returns the exit status and the end of stderr as an error message."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS):
+            async with asyncio.timeout(EXIT_REPORT_WAIT):
                 await self._ended.wait()
-        how = f"its process ended ({self.ending.words})" if self.ending else "it closed its standard output"
-        return f"{how}; its last words: {self.log.text}" if self.log.text else how
+        how = f"its process ended ({self.ending.description})" if self.ending else "it closed its standard output"
+        return f"{how}; its last error output: {self.log.text}" if self.log.text else how
 
     async def close(self, grace: float) -> None:
-        """Its input ends first, which should be enough; then it is asked to end, then made to. `watch` must have
-        been stopped. Its output ends too, since one that is stuck in a flood would never look at its input; its
-        errors do not, since it may have something to say while it puts things in order."""
+        """Closes stdin, then sends SIGTERM and SIGKILL if the process does not exit. `watch` must be cancelled before.
+
+        Stdout is closed as well, because a process that blocks on a full pipe would never read the end of stdin. Stderr
+        stays open for messages during shutdown.
+        """
         try:
             self.stdin.close()
             self._pipes[0].close()
-            if not await self._is_gone(grace):
-                self._end(grace)
-                await self._is_gone(grace + LAST_WORDS)
+            if not await self._wait_ended(grace):
+                self._request_kill(grace)
+                await self._wait_ended(grace + EXIT_REPORT_WAIT)
         finally:
-            self.let_go()
+            self.release()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self.stdin.close()
-        self._words.close()
+        self._control_writer.close()
         for pipe in self._pipes:
             pipe.close()
 
-    async def _is_gone(self, seconds: float) -> bool:
+    async def _wait_ended(self, seconds: float) -> bool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.watch()
                 return True
         return False
 
-    def _end(self, grace: float) -> None:
-        self._words.write(f"kill {grace:.3f}\n".encode())
+    def _request_kill(self, grace: float) -> None:
+        self._control_writer.write(f"kill {grace:.3f}\n".encode())
 
 
-def launch_of(config: StdioServer, host: Host) -> Launch:
-    """With an environment of its own: what programs need, what the configuration gives, no keys of the engine."""
+def build_launch(config: StdioServer, host: McpHost) -> LaunchRequest:
+    """Returns the launch parameters. The environment contains only basic variables and configured ones, no API keys of
+    the engine."""
     environment = child_environment(host.environment, config.env)
     folder = host.workspace / (config.cwd or "")
-    return Launch((config.command, *config.args), environment, folder.absolute())
+    return LaunchRequest((config.command, *config.args), environment, folder.absolute())
 
 
-async def start_child(
-    config: StdioServer, host: Host, spawner: Spawner
-) -> tuple[Child, asyncio.StreamReader, asyncio.StreamReader]:
-    """The child, its output and its errors."""
-    stdin, ends = InputPipe(silent=False), list[int]()
+async def start_server_process(
+    config: StdioServer, host: McpHost, spawner: ProcessSpawner
+) -> tuple[ServerProcess, asyncio.StreamReader, asyncio.StreamReader]:
+    """Starts the process and returns it with its stdout and stderr. Raises ServerFault if it cannot be started."""
+    stdin, ends = InputPipe(empty=False), list[int]()
     try:
         ends += os.pipe()
         ends += os.pipe()
         output, their_output, errors, their_errors = ends
-        line = await spawner.spawn(launch_of(config, host), stdin.theirs.fileno(), their_output, their_errors)
+        line = await spawner.spawn(build_launch(config, host), stdin.child_end.fileno(), their_output, their_errors)
     except BaseException as error:
-        _close(stdin, *ends)
+        _close_all(stdin, *ends)
         if isinstance(error, ProcessError):
             raise ServerFault(error.message) from error
         raise
-    _close(stdin.theirs, their_output, their_errors)
-    child = Child(await asyncio.open_connection(sock=line), stdin, host.limits.log)
+    _close_all(stdin.child_end, their_output, their_errors)
+    child = ServerProcess(await asyncio.open_connection(sock=line), stdin, host.limits.log)
     try:
-        streams = await child.open(output), await child.open(errors)
-        await child.started()
+        streams = await child.open_pipe(output), await child.open_pipe(errors)
+        await child.wait_started()
     except BaseException:
-        child.let_go()
+        child.release()
         raise
     return child, *streams
 
 
-def _close(*ends: SupportsClose | int) -> None:
+def _close_all(*ends: SupportsClose | int) -> None:
     for end in ends:
         if isinstance(end, int):
             os.close(end)
@@ -229,7 +234,7 @@ def _close(*ends: SupportsClose | int) -> None:
             end.close()
 
 
-WAITING = 64  # messages that may wait for a server to read; then whoever sends waits too
+MAX_QUEUED_MESSAGES = 64  # queued messages to a server; then the sender waits
 
 Incoming = MemoryObjectReceiveStream[SessionMessage | Exception]
 Outgoing = MemoryObjectSendStream[SessionMessage]
@@ -237,17 +242,17 @@ Outgoing = MemoryObjectSendStream[SessionMessage]
 
 @asynccontextmanager
 async def stdio_transport(
-    config: StdioServer, host: Host, spawner: Spawner, life: Life
+    config: StdioServer, host: McpHost, spawner: ProcessSpawner, life: ConnectionLifetime
 ) -> AsyncGenerator[tuple[Incoming, Outgoing], None]:
-    child, stdout, stderr = await start_child(config, host, spawner)
+    child, stdout, stderr = await start_server_process(config, host, spawner)
     arriving, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    outgoing, leaving = anyio.create_memory_object_stream[SessionMessage](WAITING)
+    outgoing, leaving = anyio.create_memory_object_stream[SessionMessage](MAX_QUEUED_MESSAGES)
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(child.watch)
-            tasks.start_soon(child.keep_log, stderr, Pace(host.limits.bytes_per_second))
-            tasks.start_soon(_receive, child, stdout, arriving, host.limits, life)
-            tasks.start_soon(_send, child, leaving)
+            tasks.start_soon(child.collect_log, stderr, TokenBucket(host.limits.bytes_per_second))
+            tasks.start_soon(_receive_messages, child, stdout, arriving, host.limits, life)
+            tasks.start_soon(_send_messages, child, leaving)
             try:
                 yield incoming, outgoing
             finally:
@@ -259,30 +264,31 @@ async def stdio_transport(
             stream.close()
 
 
-async def _receive(
-    child: Child,
+async def _receive_messages(
+    child: ServerProcess,
     stdout: asyncio.StreamReader,
     arriving: MemoryObjectSendStream[SessionMessage | Exception],
-    limits: Limits,
-    life: Life,
+    limits: ServerLimits,
+    life: ConnectionLifetime,
 ) -> None:
-    """Why it ends is told before the session sees the end, so that open calls can say it."""
+    """Delivers messages from stdout. Sets the end reason before the session is closed, so that open calls can report
+    it."""
     async with arriving:
         try:
-            await _deliver(stdout, arriving, limits)
-            life.end(await child.last_words(), has_died=True)
+            await _deliver_lines(stdout, arriving, limits)
+            life.end(await child.describe_end(), has_died=True)
         except ServerFault as fault:
             life.end(fault.message)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             life.end("the connection was closed")
 
 
-async def _deliver(
-    stdout: asyncio.StreamReader, arriving: MemoryObjectSendStream[SessionMessage | Exception], limits: Limits
+async def _deliver_lines(
+    stdout: asyncio.StreamReader, arriving: MemoryObjectSendStream[SessionMessage | Exception], limits: ServerLimits
 ) -> None:
-    lines, garbage = Lines(limits), Garbage(limits)
-    bytes_pace, message_pace = Pace(limits.bytes_per_second), Pace(limits.messages_per_second)
-    while chunk := await stdout.read(BUFFER):
+    lines, garbage = LineBuffer(limits), GarbageCounter(limits)
+    bytes_pace, message_pace = TokenBucket(limits.bytes_per_second), TokenBucket(limits.messages_per_second)
+    while chunk := await stdout.read(READ_SIZE):
         await bytes_pace.spend(len(chunk))
         for line in lines.feed(chunk):
             try:
@@ -290,15 +296,15 @@ async def _deliver(
             except ValueError:
                 garbage.add(line)
                 continue
-            garbage.forgive()
+            garbage.reset()
             await message_pace.spend(1)
             await arriving.send(SessionMessage(message))
 
 
-async def _send(child: Child, leaving: MemoryObjectReceiveStream[SessionMessage]) -> None:
+async def _send_messages(child: ServerProcess, leaving: MemoryObjectReceiveStream[SessionMessage]) -> None:
     async with leaving:
         async for item in leaving:
             try:
                 await child.stdin.write(item.message.model_dump_json(by_alias=True, exclude_unset=True) + "\n")
-            except ProcessError:  # it no longer reads; its output tells the rest
+            except ProcessError:  # stdin is closed; the end of stdout reports the reason
                 return

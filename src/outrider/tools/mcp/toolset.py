@@ -1,4 +1,4 @@
-"""All MCP servers of an engine: opened together, used side by side, and closed with everything that they started."""
+"""The MCP servers of an engine: opened, used and closed together."""
 
 import asyncio
 import re
@@ -10,19 +10,27 @@ from importlib import import_module
 from typing import Annotated, Any, Self
 
 from outrider.errors import ConfigurationError
-from outrider.processes.spawner import Spawner
+from outrider.processes.spawner import ProcessSpawner
 from outrider.tools.context import ToolContext
 from outrider.tools.mcp.config import ServerConfig
-from outrider.tools.mcp.connection import Definition, Hold, Host, Ledger, ServerFault, accept, has_changed
-from outrider.tools.mcp.server import News, Server, Status
+from outrider.tools.mcp.connection import (
+    ConnectionRunner,
+    FingerprintLedger,
+    McpHost,
+    ServerFault,
+    ToolDefinition,
+    accept_definition,
+    has_changed,
+)
+from outrider.tools.mcp.server import McpServer, ServerStatus, ServerUpdate
 from outrider.tools.tool import Policy, Tool, ToolResult
 
 
 class McpTool(Tool):
-    """A tool of a server. It is never taken for read-only on the server's word, and asks again once it `has_changed`
-    since somebody last looked at it."""
+    """A tool of an MCP server. The server's read-only claim is ignored, and calls need approval after the definition
+    has changed (`has_changed`)."""
 
-    definition: Definition
+    definition: ToolDefinition
     has_changed: bool
 
     @property
@@ -33,8 +41,8 @@ class McpTool(Tool):
         return await self.function(self.definition, arguments, context)
 
 
-def tool_of(
-    server: Server, definition: Definition, name: str, *, has_changed: bool, policy: Policy, timeout: float
+def make_mcp_tool(
+    server: McpServer, definition: ToolDefinition, name: str, *, has_changed: bool, policy: Policy, timeout: float
 ) -> McpTool:
     def evaluate(base: Policy, arguments: dict[str, Any]) -> Policy:
         return "ask" if tool.has_changed and base == "allow" else base
@@ -43,7 +51,7 @@ def tool_of(
         name,
         definition.description or definition.title or definition.name,
         definition.parameters,
-        server.call,
+        server.call_tool,
         policy=policy,
         evaluate_policy=evaluate,
         timeout=timeout,
@@ -53,18 +61,18 @@ def tool_of(
     return tool
 
 
-def resource_tools(servers: Mapping[str, Server], policy: Policy) -> list[Tool]:
-    """For the model to see and read what servers offer."""
+def resource_tools(servers: Mapping[str, McpServer], policy: Policy) -> list[Tool]:
+    """Returns the tools with which a model lists and reads resources."""
 
     async def list_mcp_resources(
         server: Annotated[str | None, "the MCP server to ask; all of them if left out"] = None,
     ) -> str:
         """List what MCP servers offer to read: files, records, documents, each with its URI."""
-        asked = [_named(servers, server)] if server is not None else list(servers.values())
+        selected = [_find_server(servers, server)] if server is not None else list(servers.values())
         lines: list[str] = []
-        for one in asked:
+        for one in selected:
             try:
-                lines += [_line(found) for found in await one.list_resources()]
+                lines += [_format_resource(found) for found in await one.list_resources()]
             except ServerFault as fault:
                 lines.append(f"{one.name}: {fault.message}")
         return "\n".join(lines) or "There are no resources."
@@ -74,139 +82,144 @@ def resource_tools(servers: Mapping[str, Server], policy: Policy) -> list[Tool]:
         uri: Annotated[str, "as list_mcp_resources gave it; parts in braces filled in"],
     ) -> ToolResult:
         """Read a resource of an MCP server by its URI."""
-        return await _named(servers, server).read_resource(uri)
+        return await _find_server(servers, server).read_resource(uri)
 
     return [Tool(list_mcp_resources, policy=policy), Tool(read_mcp_resource, policy=policy)]
 
 
-def _named(servers: Mapping[str, Server], name: str) -> Server:
+def _find_server(servers: Mapping[str, McpServer], name: str) -> McpServer:
     if name not in servers:
         raise ServerFault(f"there is no MCP server {name!r}; there are: {', '.join(servers) or 'none'}")
     return servers[name]
 
 
-def _line(resource: Any) -> str:
+def _format_resource(resource: Any) -> str:
     about = " · ".join(word for word in (resource.mime_type, resource.description) if word)
     kind = "template " if resource.is_template else ""
     return f"{resource.server}: {kind}{resource.uri} ({resource.name}){f' {about}' if about else ''}"
 
 
-LONGEST = 64
-_MARK = 8  # letters of a hash, which tells apart what would have one name
-_FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
+MAX_NAME_LENGTH = 64
+_HASH_LENGTH = 8  # hash characters that make a name unique
+_INVALID_CHARACTERS = re.compile(r"[^A-Za-z0-9_-]")
 
-Origin = tuple[str, str]
-"""A server's name and the tool's own."""
+ToolOrigin = tuple[str, str]
+"""Server name and tool name."""
 
 
-def tool_names(origins: Iterable[Origin]) -> dict[Origin, str]:
-    """A name for each, the same whatever the order; what would collide or be too long gets a mark of its own."""
-    alike: defaultdict[str, list[Origin]] = defaultdict(list)
+def tool_names(origins: Iterable[ToolOrigin]) -> dict[ToolOrigin, str]:
+    """Returns a unique name per tool, independent of the order. Names that collide or are too long get a hash
+    suffix."""
+    alike: defaultdict[str, list[ToolOrigin]] = defaultdict(list)
     for origin in sorted(set(origins)):
-        alike[_plain(origin)].append(origin)
-    names: dict[Origin, str] = {}
+        alike[_sanitize_name(origin)].append(origin)
+    names: dict[ToolOrigin, str] = {}
     for plain, found in alike.items():
-        exact = [origin for origin in found if f"mcp__{origin[0]}__{origin[1]}" == plain and len(plain) <= LONGEST]
-        keeps = exact[0] if exact else (found[0] if len(found) == 1 and len(plain) <= LONGEST else None)
-        names.update((origin, plain if origin == keeps else _marked(plain, origin)) for origin in found)
+        exact = [
+            origin for origin in found if f"mcp__{origin[0]}__{origin[1]}" == plain and len(plain) <= MAX_NAME_LENGTH
+        ]
+        keeps = exact[0] if exact else (found[0] if len(found) == 1 and len(plain) <= MAX_NAME_LENGTH else None)
+        names.update((origin, plain if origin == keeps else _name_with_hash(plain, origin)) for origin in found)
     return names
 
 
-def _plain(origin: Origin) -> str:
+def _sanitize_name(origin: ToolOrigin) -> str:
     server, tool = origin
-    return _FOREIGN.sub("_", f"mcp__{server}__{tool}")
+    return _INVALID_CHARACTERS.sub("_", f"mcp__{server}__{tool}")
 
 
-def _marked(plain: str, origin: Origin) -> str:
-    mark = sha256("\0".join(origin).encode("utf-8", "surrogatepass")).hexdigest()[:_MARK]
-    return f"{plain[: LONGEST - _MARK - 1]}_{mark}"
+def _name_with_hash(plain: str, origin: ToolOrigin) -> str:
+    mark = sha256("\0".join(origin).encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_LENGTH]
+    return f"{plain[: MAX_NAME_LENGTH - _HASH_LENGTH - 1]}_{mark}"
 
 
-def _tell_nobody(news: News) -> None:
-    """For those who look at the states instead."""
+def _ignore_update(news: ServerUpdate) -> None:
+    """Default callback: discards the update."""
 
 
 class McpServers:
-    """Belongs to one event loop. Giving a configuration is consent to start its program or to visit its address:
-    whether a workspace's own configuration may count is decided before.
+    """All configured servers; belongs to one event loop.
 
-    `ledger` remembers each tool's fingerprint; `policy` is what a tool's calls need unless its definition changed,
-    which always asks."""
+    Passing a configuration permits starting its program or connecting to its URL: the caller checks before whether the
+    workspace is trusted. `ledger` stores the fingerprint of each tool. `policy` applies to calls of unchanged tools; a
+    changed tool always asks.
+    """
 
     def __init__(
         self,
         configs: Iterable[ServerConfig],
-        host: Host,
+        host: McpHost,
         *,
-        ledger: Ledger | None = None,
+        ledger: FingerprintLedger | None = None,
         policy: Policy = "ask",
-        tell: Callable[[News], None] = _tell_nobody,
+        notify: Callable[[ServerUpdate], None] = _ignore_update,
     ) -> None:
         self._host = host
-        self._spawner = Spawner()
-        self._ledger: Ledger = {} if ledger is None else ledger
+        self._spawner = ProcessSpawner()
+        self._ledger: FingerprintLedger = {} if ledger is None else ledger
         self._policy: Policy = policy
         self._closing = asyncio.Event()
-        self._owner: asyncio.Task[None] | None = None
-        self.servers: dict[str, Server] = {}
+        self._task: asyncio.Task[None] | None = None
+        self.servers: dict[str, McpServer] = {}
         for config in configs:
             if config.name in self.servers:
                 raise ConfigurationError(f"two MCP servers are called {config.name!r}")
-            self.servers[config.name] = Server(config, host, tell)
+            self.servers[config.name] = McpServer(config, host, notify)
 
     async def open(self) -> None:
-        """Begin to connect to all of them; `settled` waits for the outcome. Without the SDK, ConfigurationError."""
-        if self._owner is None and self.servers:
-            hold = partial(await asyncio.to_thread(_load), self._spawner)
+        """Starts connecting in the background; `wait_settled` waits for the result. Raises ConfigurationError if the
+        SDK is not installed."""
+        if self._task is None and self.servers:
+            hold = partial(await asyncio.to_thread(_load_sdk), self._spawner)
             if self._closing.is_set():
                 return
-            self._owner = asyncio.create_task(self._own(hold), name="MCP servers")
+            self._task = asyncio.create_task(self._run_servers(hold), name="MCP servers")
 
-    async def settled(self) -> dict[str, Status]:
-        """How each one stands, once none is connecting."""
-        return {name: await server.settled() for name, server in self.servers.items()}
+    async def wait_settled(self) -> dict[str, ServerStatus]:
+        """Waits until no server is connecting and returns the status of each."""
+        return {name: await server.wait_settled() for name, server in self.servers.items()}
 
     async def close(self) -> None:
-        """Returns when every connection is closed and every process has ended."""
+        """Returns after all connections are closed and all processes have ended."""
         self._closing.set()
-        if self._owner is not None:
-            await asyncio.shield(self._owner)
+        if self._task is not None:
+            await asyncio.shield(self._task)
 
     async def __aenter__(self) -> Self:
         await self.open()
-        await self.settled()
+        await self.wait_settled()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def tools(self) -> list[McpTool]:
-        """Those of every server as they are now, always in the same order."""
+        """Returns the current tools of all servers in a stable order."""
         origins = [(server.name, name) for server in self.servers.values() for name in server.definitions]
         names = tool_names(origins)
-        return [self._tool(*origin, names[origin]) for origin in sorted(origins)]
+        return [self._make_tool(*origin, names[origin]) for origin in sorted(origins)]
 
     def resource_tools(self) -> list[Tool]:
         return resource_tools(self.servers, self._policy)
 
     def accept(self, tool: McpTool) -> None:
-        """Somebody has looked at the tool as it is now; it counts as changed no more."""
-        accept(tool.definition, self._ledger)
+        """Marks the current definition as reviewed; its calls no longer count as changed."""
+        accept_definition(tool.definition, self._ledger)
         tool.has_changed = False
 
-    def _tool(self, server_name: str, tool_name: str, shown: str) -> McpTool:
+    def _make_tool(self, server_name: str, tool_name: str, shown: str) -> McpTool:
         server = self.servers[server_name]
         definition = server.definitions[tool_name]
         changed = has_changed(definition, self._ledger)
         timeout = self._host.limits.call
-        return tool_of(server, definition, shown, has_changed=changed, policy=self._policy, timeout=timeout)
+        return make_mcp_tool(server, definition, shown, has_changed=changed, policy=self._policy, timeout=timeout)
 
-    async def _own(self, hold: Hold) -> None:
-        """The one task behind all of it."""
+    async def _run_servers(self, hold: ConnectionRunner) -> None:
+        """Runs all servers in one task group until `close`."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 for server in self.servers.values():
-                    tasks.create_task(server.own(hold, tasks), name=f"MCP server {server.name}")
+                    tasks.create_task(server.run(hold, tasks), name=f"MCP server {server.name}")
                 await self._closing.wait()
                 for server in self.servers.values():
                     server.close()
@@ -214,10 +227,10 @@ class McpServers:
             await self._spawner.close()
 
 
-def _load() -> Callable[..., Awaitable[None]]:
-    """The SDK takes a second to import, so this is done when it is needed, beside the event loop."""
+def _load_sdk() -> Callable[..., Awaitable[None]]:
+    """Imports the SDK adapter; called in a thread, because the import takes about one second."""
     try:
-        return import_module("outrider.tools.mcp.sdk_session").hold
+        return import_module("outrider.tools.mcp.sdk_session").run_connection
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"MCP servers need the extra `mcp` ({error.name} is missing): pip install 'outrider[mcp]'"

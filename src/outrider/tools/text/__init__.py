@@ -1,1 +1,1 @@
-"""Text without files: encodings, line endings, finding and replacing, differences."""
+"""Text functions without file access: encodings, line endings, replacement, patches and diffs."""

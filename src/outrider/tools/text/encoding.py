@@ -1,4 +1,4 @@
-"""Which encoding a file's bytes are in, such that decoding and encoding again gives the same bytes."""
+"""Detects text encodings such that decoding and encoding returns the same bytes; handles line endings."""
 
 import codecs
 import re
@@ -8,20 +8,21 @@ import msgspec
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, whose mark is the beginning of this one
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16 LE, whose BOM is a prefix of this one
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-_SAMPLE = 64 * 1024
-_ESCAPED = re.compile("[\udc80-\udcff]")
-_CONTROL = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f]")
-_CONTROLS = re.compile(r"[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f]")
-_WINDOWS = re.compile(rb"[\x80-\x9f]")
+_SAMPLE_SIZE = 64 * 1024
+_ESCAPED_BYTES = re.compile("[\udc80-\udcff]")
+_CONTROL_BYTES = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f]")
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f]")
+_CP1252_BYTES = re.compile(rb"[\x80-\x9f]")
 
 
-class Encoding(msgspec.Struct, frozen=True):
-    """`errors` is surrogateescape for UTF-8 with a few wrong bytes: they survive an edit as they are."""
+class TextEncoding(msgspec.Struct, frozen=True):
+    """A text encoding. `errors` is surrogateescape for UTF-8 with some invalid bytes, so that an edit
+    preserves them."""
 
     name: str = "utf-8"
     bom: bytes = b""
@@ -31,7 +32,7 @@ class Encoding(msgspec.Struct, frozen=True):
         return raw[len(self.bom) :].decode(self.name, self.errors)
 
     def encode(self, text: str) -> bytes:
-        """With the byte order mark; raises UnicodeEncodeError for what the encoding lacks."""
+        """Encodes with the byte order mark. Raises UnicodeEncodeError for a character that the encoding lacks."""
         return self.bom + text.encode(self.name, self.errors)
 
     @property
@@ -39,61 +40,63 @@ class Encoding(msgspec.Struct, frozen=True):
         return f"{self.name} with BOM" if self.bom else self.name
 
 
-def detect(raw: bytes, *, whole: bool = True) -> Encoding | None:
-    """None for bytes that are no text. `whole` is False when `raw` is only the beginning of a file."""
+def detect_encoding(raw: bytes, *, complete: bool = True) -> TextEncoding | None:
+    """Returns the encoding, or None for binary data. `whole` is False if `raw` is only the start of a file."""
     for bom, name in _BOMS:
-        if raw.startswith(bom) and _decodes(raw[len(bom) :], name, whole):
-            return Encoding(name, bom)
-    if b"\0" in raw[:_SAMPLE]:
-        return _unmarked_utf16(raw, whole)
-    if _decodes(raw, "utf-8", whole):
-        return None if b"\0" in raw else Encoding()
-    return _eight_bit(raw)
+        if raw.startswith(bom) and _is_decodable(raw[len(bom) :], name, complete):
+            return TextEncoding(name, bom)
+    if b"\0" in raw[:_SAMPLE_SIZE]:
+        return _detect_bare_utf16(raw, complete)
+    if _is_decodable(raw, "utf-8", complete):
+        return None if b"\0" in raw else TextEncoding()
+    return _detect_eight_bit(raw)
 
 
-def shown(text: str) -> str:
-    """Text as a model can get it: bytes that are no text become the replacement character."""
-    return _ESCAPED.sub("\ufffd", text)
+def displayable_text(text: str) -> str:
+    """Replaces escaped invalid bytes with U+FFFD, so that the text can be sent to a model."""
+    return _ESCAPED_BYTES.sub("\ufffd", text)
 
 
-def _decodes(raw: bytes, name: str, whole: bool) -> bool:  # noqa: FBT001
+def _is_decodable(raw: bytes, name: str, complete: bool) -> bool:  # noqa: FBT001
     try:
-        codecs.getincrementaldecoder(name)().decode(raw, final=whole)
+        codecs.getincrementaldecoder(name)().decode(raw, final=complete)
     except UnicodeDecodeError:
         return False
     return True
 
 
-def _unmarked_utf16(raw: bytes, whole: bool) -> Encoding | None:  # noqa: FBT001
-    """Text of Latin letters has its zeros in every other place."""
-    sample = raw[:_SAMPLE]
+def _detect_bare_utf16(raw: bytes, complete: bool) -> TextEncoding | None:  # noqa: FBT001
+    """Detects UTF-16 without a BOM: Latin text has a zero in every other byte."""
+    sample = raw[:_SAMPLE_SIZE]
     even, odd = sample[::2].count(0), sample[1::2].count(0)
     name = "utf-16-le" if odd > even else "utf-16-be"
     few, many = sorted((even, odd))
     letters = many > len(sample) * 0.35 and few == 0
-    if not letters or not _decodes(raw, name, whole) or _CONTROLS.search(raw.decode(name, "replace")):
+    if not letters or not _is_decodable(raw, name, complete) or _CONTROL_CHARACTERS.search(raw.decode(name, "replace")):
         return None
-    return Encoding(name)
+    return TextEncoding(name)
 
 
-def _eight_bit(raw: bytes) -> Encoding | None:
-    """UTF-8 with wrong bytes, when most of what is not ASCII is UTF-8; else one of the Latin encodings."""
-    sample = raw[:_SAMPLE]
-    if b"\0" in raw or len(_CONTROL.findall(sample)) > len(sample) * 0.02:
+def _detect_eight_bit(raw: bytes) -> TextEncoding | None:
+    """Returns UTF-8 with surrogateescape if most non-ASCII characters are valid UTF-8, else cp1252 or latin-1."""
+    sample = raw[:_SAMPLE_SIZE]
+    if b"\0" in raw or len(_CONTROL_BYTES.findall(sample)) > len(sample) * 0.02:
         return None
     text = sample.decode("utf-8", "surrogateescape")
-    wrong = len(_ESCAPED.findall(text))
+    wrong = len(_ESCAPED_BYTES.findall(text))
     right = sum(not char.isascii() for char in text) - wrong if wrong < len(text) else 0
     if right > wrong or not wrong:
-        return Encoding("utf-8", errors="surrogateescape")
-    return Encoding("cp1252" if _WINDOWS.search(raw) and _decodes(raw, "cp1252", whole=True) else "latin-1")
+        return TextEncoding("utf-8", errors="surrogateescape")
+    return TextEncoding(
+        "cp1252" if _CP1252_BYTES.search(raw) and _is_decodable(raw, "cp1252", complete=True) else "latin-1"
+    )
 
 
-_BREAK = re.compile(r"\r\n|\n|\r")
+_LINE_BREAK = re.compile(r"\r\n|\n|\r")
 
 
-class PlainText:
-    """A text with every line ending as a line feed, that knows where each place lies in the original."""
+class NormalizedText:
+    """A text with normalized line endings that maps indexes to the original text."""
 
     def __init__(self, original: str) -> None:
         self.original = original
@@ -104,26 +107,26 @@ class PlainText:
         elif "\r\n" in original:
             self.text = original.replace("\r\n", "\n")
             found = (match.start() for match in re.finditer("\r\n", original))
-            self._pairs = [place - number for number, place in enumerate(found)]
+            self._pairs = [position - number for number, position in enumerate(found)]
         else:
             self.text = original
 
-    def place(self, index: int) -> int:
-        """Where a place of the plain text lies in the original."""
+    def original_index(self, index: int) -> int:
+        """Returns the index in the original text."""
         return index + bisect_left(self._pairs, index)
 
     def endings_in(self, start: int, end: int) -> set[str]:
-        """The kinds of line endings inside a piece of the original."""
-        return set(_BREAK.findall(self.original, start, end)) if self._pairs else {"\n"}
+        """Returns the kinds of line endings in a range of the original."""
+        return set(_LINE_BREAK.findall(self.original, start, end)) if self._pairs else {"\n"}
 
     def ending_near(self, start: int, end: int) -> str:
-        """The line ending inside a piece of the original, else the next one, else the one before."""
+        """Returns the line ending in a range of the original, else the next one, else the previous one."""
         if not self._pairs:
             return "\r" if self.carriage_returns else "\n"
-        inside = _BREAK.findall(self.original, start, end)
+        inside = _LINE_BREAK.findall(self.original, start, end)
         if inside:
             return inside[-1]
-        following = _BREAK.search(self.original, end)
+        following = _LINE_BREAK.search(self.original, end)
         if following:
             return following.group()
         return "\r\n" if self.original.rfind("\r\n", 0, start) + 1 == self.original.rfind("\n", 0, start) else "\n"
@@ -134,7 +137,7 @@ def with_ending(text: str, ending: str) -> str:
 
 
 def split_lines(text: str) -> list[str]:
-    """Lines with their endings; a lone carriage return ends a line only in a text without line feeds."""
+    """Splits into lines with their endings. A lone carriage return ends a line only if the text has no line feeds."""
     mark = "\r" if "\r" in text and "\n" not in text else "\n"
     pieces = text.split(mark)
     last = pieces.pop()

@@ -1,4 +1,4 @@
-"""Lines to look for in a file and what becomes of them; lines that stay keep the file's own bytes."""
+"""Finds lines in a file and replaces them; unchanged lines keep their original bytes."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -8,58 +8,62 @@ from typing import Literal
 import msgspec
 
 from outrider.errors import ToolFailure
-from outrider.tools.text.diff import numbered
-from outrider.tools.text.encoding import PlainText, ending_of, split_lines, with_ending, without_ending
+from outrider.tools.text.diff import number_lines
+from outrider.tools.text.encoding import NormalizedText, ending_of, split_lines, with_ending, without_ending
 
-Move = Literal[" ", "-", "+"]
+LineAction = Literal[" ", "-", "+"]
 Tolerance = Literal["exact", "trailing whitespace", "indentation"]
 Reindent = Callable[[str], str | None]
 
 
-class Step(msgspec.Struct, frozen=True):
-    """One line that stays, goes or comes. `bare` is for a last line that has no line ending."""
+class HunkLine(msgspec.Struct, frozen=True):
+    """One context, removed or added line. `no_newline` marks a last line without a line ending."""
 
-    move: Move
+    action: LineAction
     text: str
-    bare: bool = False
+    no_newline: bool = False
 
 
-class Hunk(msgspec.Struct, frozen=True):
-    """`anchors` are lines that stand somewhere before it, `at` the line number that the patch states (from 1)."""
+class PatchHunk(msgspec.Struct, frozen=True):
+    """A group of adjacent changes. `anchors` are lines that precede it; `stated_line` is the line number in the patch
+    (from 1)."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[HunkLine, ...]
     anchors: tuple[str, ...] = ()
-    at: int | None = None
+    stated_line: int | None = None
     at_end: bool = False
 
     @property
-    def old(self) -> list[str]:
-        return [step.text for step in self.steps if step.move != "+"]
+    def old_lines(self) -> list[str]:
+        return [step.text for step in self.steps if step.action != "+"]
 
 
-class Match(msgspec.Struct, frozen=True):
-    """Where a hunk fits, how exactly, and how its new lines are indented there."""
+class HunkMatch(msgspec.Struct, frozen=True):
+    """Where a hunk matches, with which tolerance, and how to reindent its new lines."""
 
-    place: int
+    index: int
     tolerance: Tolerance
     reindent: Reindent
 
 
-def hunk_between(old: list[str], new: list[str]) -> Hunk:
-    """The hunk that turns `old` into `new` and touches no line that is in both."""
-    steps: list[Step] = []
-    for same, before, after in aligned(old, new):
+def hunk_between(old: list[str], new: list[str]) -> PatchHunk:
+    """Returns a hunk that changes `old` to `new` and leaves common lines untouched."""
+    steps: list[HunkLine] = []
+    for same, before, after in align_lines(old, new):
         if same:
-            steps += [Step(" ", line) for line in old[before]]
+            steps += [HunkLine(" ", line) for line in old[before]]
             continue
-        steps += [Step("-", line) for line in old[before]]
-        steps += [Step("+", line) for line in new[after]]
-    return Hunk(tuple(steps))
+        steps += [HunkLine("-", line) for line in old[before]]
+        steps += [HunkLine("+", line) for line in new[after]]
+    return PatchHunk(tuple(steps))
 
 
-def aligned(old: list[str], new: list[str]) -> Iterator[tuple[bool, slice, slice]]:
-    """Pieces of two lists that are the same, or not. What both begin and end with is the same before all else, so that
-    of several equal lines, blank ones mostly, those stay that nobody meant to touch."""
+def align_lines(old: list[str], new: list[str]) -> Iterator[tuple[bool, slice, slice]]:
+    """Yields equal and different slices of two lists.
+
+    The common prefix and suffix are matched first, so that among several equal lines (mostly blank ones) the unchanged
+    ones are preserved.
+    """
     shorter = min(len(old), len(new))
     head = next((n for n in range(shorter) if old[n] != new[n]), shorter)
     tail = next((n for n in range(shorter - head) if old[-1 - n] != new[-1 - n]), shorter - head)
@@ -72,76 +76,77 @@ def aligned(old: list[str], new: list[str]) -> Iterator[tuple[bool, slice, slice
         yield True, slice(len(old) - tail, len(old)), slice(len(new) - tail, len(new))
 
 
-def find_matches(lines: list[str], old: list[str], *, start: int = 0, tolerant: bool = True) -> list[Match]:
-    """Every place where `old` fits, by the strictest comparison that finds one."""
+def find_matches(lines: list[str], old: list[str], *, start: int = 0, tolerant: bool = True) -> list[HunkMatch]:
+    """Returns all positions where `old` matches, by the strictest comparison that finds any."""
     plain = [without_ending(line) for line in lines]
-    found = [Match(place, "exact", _as_it_is) for place in _places(plain, old, start)]
+    found = [HunkMatch(index, "exact", _keep_line) for index in _find_sequence(plain, old, start)]
     if found or not tolerant:
         return found
     trimmed, wanted = [line.rstrip() for line in plain], [line.rstrip() for line in old]
-    found = [Match(place, "trailing whitespace", _as_it_is) for place in _places(trimmed, wanted, start)]
+    found = [HunkMatch(index, "trailing whitespace", _keep_line) for index in _find_sequence(trimmed, wanted, start)]
     if found or not any(wanted):
         return found
-    stripped = _places([line.strip() for line in plain], [line.strip() for line in old], start)
-    shifts = ((place, _reindentation(wanted, trimmed[place : place + len(old)])) for place in stripped)
-    return [Match(place, "indentation", shift) for place, shift in shifts if shift is not None]
+    stripped = _find_sequence([line.strip() for line in plain], [line.strip() for line in old], start)
+    shifts = ((index, _find_reindent(wanted, trimmed[index : index + len(old)])) for index in stripped)
+    return [HunkMatch(index, "indentation", shift) for index, shift in shifts if shift is not None]
 
 
-def apply_steps(lines: list[str], steps: Iterable[Step], match: Match, ending: str) -> list[str] | None:
-    """The lines that take the place of those matched; None when a new line's indentation has no counterpart."""
+def apply_hunk_lines(lines: list[str], steps: Iterable[HunkLine], match: HunkMatch, ending: str) -> list[str] | None:
+    """Returns the lines that replace the matched ones; None if a new line cannot be reindented."""
     result: list[str] = []
-    place = match.place
+    index = match.index
     for step in steps:
-        if step.move == "+":
+        if step.action == "+":
             text = match.reindent(step.text)
             if text is None:
                 return None
-            result.append(text + ("" if step.bare else ending))
+            result.append(text + ("" if step.no_newline else ending))
             continue
-        if step.move == " ":
-            result.append(lines[place])
-        place += 1
+        if step.action == " ":
+            result.append(lines[index])
+        index += 1
     return result
 
 
-def close_ends(before: list[str], middle: list[str], after: list[str], ending: str) -> list[str]:
-    """Joined again, with a line ending wherever another line follows."""
+def join_lines(before: list[str], middle: list[str], after: list[str], ending: str) -> list[str]:
+    """Joins the lines and adds a line ending where another line follows."""
     joined = before + middle + after
-    for place in range(max(len(before) - 1, 0), len(before) + len(middle)):
-        if place < len(joined) - 1 and not ending_of(joined[place]):
-            joined[place] += ending
+    for index in range(max(len(before) - 1, 0), len(before) + len(middle)):
+        if index < len(joined) - 1 and not ending_of(joined[index]):
+            joined[index] += ending
     return joined
 
 
-def _places(lines: list[str], wanted: list[str], start: int) -> list[int]:
+def _find_sequence(lines: list[str], wanted: list[str], start: int) -> list[int]:
     size = len(wanted)
     if not size:
         return []
-    # The rarest line decides quickly; blank lines are everywhere.
+    # Search for the longest line first, which is likely to be rare; blank lines match everywhere.
     probe = max(range(size), key=lambda index: len(wanted[index]))
     rare = wanted[probe]
     return [
-        place - probe
-        for place, line in enumerate(lines)
-        if line == rare and place - probe >= start and lines[place - probe : place - probe + size] == wanted
+        index - probe
+        for index, line in enumerate(lines)
+        if line == rare and index - probe >= start and lines[index - probe : index - probe + size] == wanted
     ]
 
 
-def _as_it_is(line: str) -> str | None:
+def _keep_line(line: str) -> str | None:
     return line
 
 
-def _reindentation(wanted: list[str], found: list[str]) -> Reindent | None:
-    """The one rule that brings every wanted line to the indentation of its counterpart."""
+def _find_reindent(wanted: list[str], found: list[str]) -> Reindent | None:
+    """Returns a function that converts the indentation of all wanted lines to that of the found ones; None if there is
+    none."""
     for want, have in zip(wanted, found, strict=True):
         if want != have:
-            rule = _rule(_indent(want), _indent(have))
+            rule = _reindent_rule(_leading_whitespace(want), _leading_whitespace(have))
             fits = rule is not None and all(rule(w) == h for w, h in zip(wanted, found, strict=True) if w.strip())
             return rule if fits else None
-    return _as_it_is
+    return _keep_line
 
 
-def _rule(want: str, have: str) -> Reindent | None:
+def _reindent_rule(want: str, have: str) -> Reindent | None:
     if have.endswith(want):
         more = have[: len(have) - len(want)]
         return lambda line: more + line if line.strip() else line
@@ -149,84 +154,88 @@ def _rule(want: str, have: str) -> Reindent | None:
         less = want[: len(want) - len(have)]
         return lambda line: line.removeprefix(less) if line.startswith(less) else (None if line.strip() else line)
     if not want.strip(" ") and not have.strip("\t") and len(want) % len(have) == 0:
-        return _tabs_for(len(want) // len(have))
+        return _spaces_to_tabs(len(want) // len(have))
     if not want.strip("\t") and not have.strip(" ") and len(have) % len(want) == 0:
         spaces = " " * (len(have) // len(want))
-        return lambda line: _indent(line).replace("\t", spaces) + line[len(_indent(line)) :]
+        return lambda line: _leading_whitespace(line).replace("\t", spaces) + line[len(_leading_whitespace(line)) :]
     return None
 
 
-def _tabs_for(width: int) -> Reindent:
+def _spaces_to_tabs(width: int) -> Reindent:
     def reindent(line: str) -> str | None:
-        indent = _indent(line)
-        whole, rest = divmod(len(indent), width)
-        return "\t" * whole + " " * rest + line[len(indent) :] if not indent.strip(" ") else None
+        indent = _leading_whitespace(line)
+        tabs, rest = divmod(len(indent), width)
+        return "\t" * tabs + " " * rest + line[len(indent) :] if not indent.strip(" ") else None
 
     return reindent
 
 
-def _indent(line: str) -> str:
+def _leading_whitespace(line: str) -> str:
     return line[: len(line) - len(line.lstrip())]
 
 
-_LISTED = 10
-_SEARCHED_LINES = 3_000
+_MAX_LISTED = 10
+_MAX_SEARCHED_LINES = 3_000
 _NUMBERED = re.compile(r"^\s*\d+\t")
 
 
-class Replaced(msgspec.Struct, frozen=True):
-    """The new text, at which lines (from 1) it differs, and what was overlooked in the comparison."""
+class TextReplacement(msgspec.Struct, frozen=True):
+    """The new text, the changed line numbers (from 1), and the difference that was tolerated."""
 
     text: str
     lines: tuple[int, ...]
-    overlooked: str = ""
+    tolerated: str = ""
 
 
-def replace_text(text: str, old: str, new: str, *, everywhere: bool, tolerant: bool) -> Replaced:
-    """Raises ToolFailure, in words that help to mend the call, unless the place is beyond doubt."""
+def replace_text(text: str, old: str, new: str, *, everywhere: bool, tolerant: bool) -> TextReplacement:
+    """Replaces `old` with `new`. Raises ToolFailure with a hint for the next call if the match is missing or
+    ambiguous."""
     if old == new:
         raise ToolFailure("old_string and new_string are the same; there is nothing to change")
     if not old:
         raise ToolFailure("old_string is empty, but the file is not; say which text to replace")
-    plain = PlainText(text)
+    plain = NormalizedText(text)
     verbatim = "\r" in old
     haystack = text if verbatim else plain.text
-    places = _places_replacing(haystack, old, everywhere=everywhere)
-    if len(places) > 1 and not everywhere:
-        raise _ambiguous(haystack, places)
-    if places:
-        spans = [(at, at + len(old)) if verbatim else (plain.place(at), plain.place(at + len(old))) for at in places]
-        pieces = [new if verbatim else _piece(plain, span, old, new) for span in spans]
-        return Replaced(_spliced(text, spans, pieces), _line_numbers(haystack, places))
+    indexes = _find_occurrences(haystack, old, everywhere=everywhere)
+    if len(indexes) > 1 and not everywhere:
+        raise _ambiguity_failure(haystack, indexes)
+    if indexes:
+        spans = [
+            (at, at + len(old)) if verbatim else (plain.original_index(at), plain.original_index(at + len(old)))
+            for at in indexes
+        ]
+        pieces = [new if verbatim else _replacement_text(plain, span, old, new) for span in spans]
+        return TextReplacement(_replace_spans(text, spans, pieces), _line_numbers(haystack, indexes))
     if tolerant and not everywhere:
-        return _as_lines(plain, old, new)
-    raise _missing(text, old)
+        return _replace_by_lines(plain, old, new)
+    raise _missing_failure(text, old)
 
 
-def _places_replacing(text: str, old: str, *, everywhere: bool) -> list[int]:
-    """Overlapping ones count too, unless all are to be replaced one after the other."""
-    places: list[int] = []
+def _find_occurrences(text: str, old: str, *, everywhere: bool) -> list[int]:
+    """Returns the indexes of all occurrences, including overlapping ones unless `everywhere` is set."""
+    indexes: list[int] = []
     at = text.find(old)
     while at >= 0:
-        places.append(at)
+        indexes.append(at)
         at = text.find(old, at + (len(old) if everywhere else 1))
-    return places
+    return indexes
 
 
-def _piece(plain: PlainText, span: tuple[int, int], old: str, new: str) -> str:
-    """The new text with the line endings of its place; where those are mixed, lines that stay keep their own."""
+def _replacement_text(plain: NormalizedText, span: tuple[int, int], old: str, new: str) -> str:
+    """Returns the new text with the line endings of the range; if they are mixed, unchanged lines keep their own."""
     ending = plain.ending_near(*span)
     if len(plain.endings_in(*span)) <= 1:
         return with_ending(new, ending)
     originals = split_lines(plain.original[slice(*span)])
     before, after = split_lines(old), split_lines(new)
     pieces: list[str] = []
-    for same, kept, fresh in aligned(before, after):
+    for same, kept, fresh in align_lines(before, after):
         pieces += originals[kept] if same else [with_ending(line, ending) for line in after[fresh]]
     return "".join(pieces)
 
 
-def _spliced(text: str, spans: list[tuple[int, int]], pieces: list[str]) -> str:
+def _replace_spans(text: str, spans: list[tuple[int, int]], pieces: list[str]) -> str:
     result: list[str] = []
     done = 0
     for (start, end), piece in zip(spans, pieces, strict=True):
@@ -235,73 +244,75 @@ def _spliced(text: str, spans: list[tuple[int, int]], pieces: list[str]) -> str:
     return "".join([*result, text[done:]])
 
 
-def _as_lines(plain: PlainText, old: str, new: str) -> Replaced:
+def _replace_by_lines(plain: NormalizedText, old: str, new: str) -> TextReplacement:
     if new and old.endswith("\n") != new.endswith("\n"):
-        raise _missing(plain.original, old)
+        raise _missing_failure(plain.original, old)
     lines, wanted = split_lines(plain.original), _bare_lines(old)
     matches = find_matches(lines, wanted)
     if not matches:
-        raise _missing(plain.original, old)
+        raise _missing_failure(plain.original, old)
     if len(matches) > 1:
         raise ToolFailure(
             f"old_string does not match exactly, and with other whitespace it fits lines "
-            f"{_listed([match.place + 1 for match in matches])}; give the exact text, with more lines around it"
+            f"{_list_numbers([match.index + 1 for match in matches])}; give the exact text, with more lines around it"
         )
-    return _replaced(lines, wanted, _bare_lines(new), plain, matches[0])
+    return _apply_line_match(lines, wanted, _bare_lines(new), plain, matches[0])
 
 
-def _replaced(lines: list[str], wanted: list[str], new: list[str], plain: PlainText, match: Match) -> Replaced:
-    before, after = lines[: match.place], lines[match.place + len(wanted) :]
+def _apply_line_match(
+    lines: list[str], wanted: list[str], new: list[str], plain: NormalizedText, match: HunkMatch
+) -> TextReplacement:
+    before, after = lines[: match.index], lines[match.index + len(wanted) :]
     start = sum(map(len, before))
-    ending = plain.ending_near(start, start + sum(map(len, lines[match.place : match.place + len(wanted)])))
-    middle = apply_steps(lines, hunk_between(wanted, new).steps, match, ending)
+    ending = plain.ending_near(start, start + sum(map(len, lines[match.index : match.index + len(wanted)])))
+    middle = apply_hunk_lines(lines, hunk_between(wanted, new).steps, match, ending)
     if middle is None:
-        raise _missing(plain.original, "\n".join(wanted))
+        raise _missing_failure(plain.original, "\n".join(wanted))
     if not after and middle and without_ending(lines[-1]) == lines[-1]:
         middle[-1] = without_ending(middle[-1])
-    text = "".join(close_ends(before, middle, after, ending))
-    return Replaced(text, (match.place + 1,), match.tolerance)
+    text = "".join(join_lines(before, middle, after, ending))
+    return TextReplacement(text, (match.index + 1,), match.tolerance)
 
 
 def _bare_lines(text: str) -> list[str]:
     return [without_ending(line) for line in split_lines(text)] if text else []
 
 
-def _line_numbers(text: str, places: list[int]) -> tuple[int, ...]:
+def _line_numbers(text: str, indexes: list[int]) -> tuple[int, ...]:
     numbers: list[int] = []
     line, done = 1, 0
-    for place in places:
-        line += text.count("\n", done, place)
-        done = place
+    for index in indexes:
+        line += text.count("\n", done, index)
+        done = index
         numbers.append(line)
     return tuple(numbers)
 
 
-def _ambiguous(text: str, places: list[int]) -> ToolFailure:
-    lines = _line_numbers(text, places[: _LISTED + 1])
+def _ambiguity_failure(text: str, indexes: list[int]) -> ToolFailure:
+    lines = _line_numbers(text, indexes[: _MAX_LISTED + 1])
     return ToolFailure(
-        f"old_string is found {len(places)} times (lines {_listed(list(lines))}); give more of the text around the one "
-        "that is meant, or set replace_all. Nothing was written"
+        f"old_string is found {len(indexes)} times (lines {_list_numbers(list(lines))}); give more of the text "
+        "around the one that is meant, or set replace_all. Nothing was written"
     )
 
 
-def _missing(text: str, old: str) -> ToolFailure:
-    return ToolFailure(f"old_string is not in the file. Nothing was written{_why(text, old)}")
+def _missing_failure(text: str, old: str) -> ToolFailure:
+    return ToolFailure(f"old_string is not in the file. Nothing was written{_explain_mismatch(text, old)}")
 
 
-def _why(text: str, old: str) -> str:
+def _explain_mismatch(text: str, old: str) -> str:
     if all(_NUMBERED.match(line) for line in old.split("\n") if line):
         return ". It begins with line numbers, which are not part of the file"
     lines = split_lines(text)
     wanted = max((line.strip() for line in old.split("\n")), key=len)
-    stripped = [line.strip() for line in lines[:_SEARCHED_LINES]]
+    stripped = [line.strip() for line in lines[:_MAX_SEARCHED_LINES]]
     near = get_close_matches(wanted[:500], [line[:500] for line in dict.fromkeys(stripped)], n=1, cutoff=0.6)
     if not near:
         return ""
-    place = next(index for index, line in enumerate(stripped) if line[:500] == near[0])
-    start = max(0, place - 3)
-    return f". The nearest text is:\n{numbered(lines[start : place + 6], start + 1)}"
+    index = next(index for index, line in enumerate(stripped) if line[:500] == near[0])
+    start = max(0, index - 3)
+    return f". The nearest text is:\n{number_lines(lines[start : index + 6], start + 1)}"
 
 
-def _listed(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers[:_LISTED])) + (", …" if len(numbers) > _LISTED else "")
+def _list_numbers(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers[:_MAX_LISTED])) + (", …" if len(numbers) > _MAX_LISTED else "")

@@ -1,1 +1,1 @@
-"""How entries of a conversation look: pure functions from values to lines of styled text."""
+"""Rendering of transcript entries: functions that return lines of styled text for a width and a palette."""

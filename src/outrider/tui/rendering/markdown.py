@@ -1,4 +1,4 @@
-"""Markdown as lines, block by block, and a flow that only works on what is new."""
+"""Renders Markdown as styled lines, with tables and highlighted code; MarkdownStream renders growing text."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -15,22 +15,30 @@ from rich.style import Style
 from rich.text import Text
 from textual.strip import Strip
 
-from outrider.tui.rendering.text import clean, cut, indented, line, padded, strips_of, wrapped
+from outrider.tui.rendering.text import (
+    clean_text,
+    indent_lines,
+    pad_line,
+    render_strips,
+    text_line,
+    truncate_line,
+    wrap_text,
+)
 from outrider.tui.theme import Palette
 
 
-def inline(node: SyntaxTreeNode, palette: Palette, style: Style | None = None) -> Text:
-    """The text of a block; links name their address, since where a link leads must be seen and not guessed."""
+def inline_text(node: SyntaxTreeNode, palette: Palette, style: Style | None = None) -> Text:
+    """Return the inline text of a block. A link shows its address, so that the user can see the real target."""
     text = Text(end="")
     for child in node.children:
         if child.type == "inline":
-            text.append_text(inline(child, palette, style))
+            text.append_text(inline_text(child, palette, style))
         else:
-            _write(child, text, palette, style or palette.style("text"))
+            _append_node(child, text, palette, style or palette.style("text"))
     return text
 
 
-def _write(node: SyntaxTreeNode, text: Text, palette: Palette, style: Style) -> None:
+def _append_node(node: SyntaxTreeNode, text: Text, palette: Palette, style: Style) -> None:
     match node.type:
         case "text" | "html_inline" | "text_special":
             text.append(node.content, style)
@@ -41,101 +49,102 @@ def _write(node: SyntaxTreeNode, text: Text, palette: Palette, style: Style) -> 
         case "hardbreak":
             text.append("\n")
         case "strong":
-            _write_all(node, text, palette, style + Style(bold=True))
+            _append_children(node, text, palette, style + Style(bold=True))
         case "em":
-            _write_all(node, text, palette, style + Style(italic=True))
+            _append_children(node, text, palette, style + Style(italic=True))
         case "s":
-            _write_all(node, text, palette, style + Style(strike=True))
+            _append_children(node, text, palette, style + Style(strike=True))
         case "link":
-            _write_link(node, text, palette)
+            _append_link(node, text, palette)
         case "image":
             text.append(f"[image: {node.content or node.attrs.get('src', '')}]", palette.style("link"))
         case _:
-            _write_all(node, text, palette, style)
+            _append_children(node, text, palette, style)
 
 
-def _write_all(node: SyntaxTreeNode, text: Text, palette: Palette, style: Style) -> None:
+def _append_children(node: SyntaxTreeNode, text: Text, palette: Palette, style: Style) -> None:
     for child in node.children:
-        _write(child, text, palette, style)
+        _append_node(child, text, palette, style)
 
 
-def _write_link(node: SyntaxTreeNode, text: Text, palette: Palette) -> None:
+def _append_link(node: SyntaxTreeNode, text: Text, palette: Palette) -> None:
     start = len(text)
-    _write_all(node, text, palette, palette.style("link", underline=True))
+    _append_children(node, text, palette, palette.style("link", underline=True))
     address = str(node.attrs.get("href", ""))
     if address and text.plain[start:] != address:
         text.append(f" ({address})", palette.style("quiet"))
 
 
-NARROWEST = 4
-READABLE = 8  # columns of the screen for each of the table, on the average
-_GAP = 2
+MIN_COLUMN_WIDTH = 4
+MIN_AVERAGE_WIDTH = 8  # average width per table column; below it the table is shown as records
+_COLUMN_GAP = 2
 
 
-def table(node: SyntaxTreeNode, width: int, palette: Palette) -> list[Text]:
-    """Cells that are too long for their column go on below. On a narrow screen a wide table is told row by row."""
-    rows = [_cells(row, palette, head=part.type == "thead") for part in node.children for row in part.children]
+def table_lines(node: SyntaxTreeNode, width: int, palette: Palette) -> list[Text]:
+    """Return the lines of a table. Long cells wrap in their column; on a narrow screen each row becomes a list."""
+    rows = [_row_cells(row, palette, head=part.type == "thead") for part in node.children for row in part.children]
     if not rows:
         return []
-    if len(rows[0]) * READABLE > width and len(rows[0]) > 2:
-        return _row_by_row(rows, width, palette)
-    widths = _widths(rows, width)
+    if len(rows[0]) * MIN_AVERAGE_WIDTH > width and len(rows[0]) > 2:
+        return _records_lines(rows, width, palette)
+    widths = _column_widths(rows, width)
     lines: list[Text] = []
     for number, row in enumerate(rows):
-        lines += _row(row, widths)
+        lines += _row_lines(row, widths)
         if number == 0:
-            rule = (" " * _GAP).join("─" * found for found in widths)
-            lines.append(line(rule, palette.style("faint")))
+            rule = (" " * _COLUMN_GAP).join("─" * found for found in widths)
+            lines.append(text_line(rule, palette.style("faint")))
     return lines
 
 
-def _row_by_row(rows: list[list[Text]], width: int, palette: Palette) -> list[Text]:
+def _records_lines(rows: list[list[Text]], width: int, palette: Palette) -> list[Text]:
+    """Return each table row as a list of `header value` lines."""
     heads, *others = rows
-    label = min(max((head.cell_len for head in heads), default=0) + _GAP, width // 2)
+    label = min(max((head.cell_len for head in heads), default=0) + _COLUMN_GAP, width // 2)
     lines: list[Text] = []
     for row in others:
-        lines += [line("─" * width, palette.style("faint"))]
+        lines += [text_line("─" * width, palette.style("faint"))]
         for head, cell in zip(heads, row, strict=False):
-            lines += _row([head, cell], [label - _GAP, width - label])
-    return lines or _row(heads, [width // len(heads)] * len(heads))
+            lines += _row_lines([head, cell], [label - _COLUMN_GAP, width - label])
+    return lines or _row_lines(heads, [width // len(heads)] * len(heads))
 
 
-def _cells(row: SyntaxTreeNode, palette: Palette, *, head: bool) -> list[Text]:
+def _row_cells(row: SyntaxTreeNode, palette: Palette, *, head: bool) -> list[Text]:
     style = palette.style("text") + Style(bold=head)
-    return [inline(cell, palette, style) for cell in row.children]
+    return [inline_text(cell, palette, style) for cell in row.children]
 
 
-def _widths(rows: list[list[Text]], width: int) -> list[int]:
-    """What each column wants, as long as there is room; then the widest give way first."""
-    wanted = [max(cell.cell_len for cell in column) for column in zip_longest(*rows, fillvalue=Text())]
-    room = max(width - _GAP * (len(wanted) - 1), NARROWEST * len(wanted))
-    while sum(wanted) > room:
-        widest = max(range(len(wanted)), key=wanted.__getitem__)
-        if wanted[widest] <= NARROWEST:
+def _column_widths(rows: list[list[Text]], width: int) -> list[int]:
+    """Return the column widths: the natural ones if they fit, else shrink the widest columns first."""
+    widths = [max(cell.cell_len for cell in column) for column in zip_longest(*rows, fillvalue=Text())]
+    room = max(width - _COLUMN_GAP * (len(widths) - 1), MIN_COLUMN_WIDTH * len(widths))
+    while sum(widths) > room:
+        widest = max(range(len(widths)), key=widths.__getitem__)
+        if widths[widest] <= MIN_COLUMN_WIDTH:
             break
-        others = sum(wanted) - wanted[widest]
-        second = max((found for number, found in enumerate(wanted) if number != widest), default=0)
-        wanted[widest] = max(min(room - others, wanted[widest] - 1), min(second, wanted[widest] - 1), NARROWEST)
-    return wanted
+        others = sum(widths) - widths[widest]
+        second = max((other for number, other in enumerate(widths) if number != widest), default=0)
+        widths[widest] = max(min(room - others, widths[widest] - 1), min(second, widths[widest] - 1), MIN_COLUMN_WIDTH)
+    return widths
 
 
-def _row(cells: list[Text], widths: list[int]) -> list[Text]:
-    columns = [wrapped(cell, width) for cell, width in zip(cells, widths, strict=False)]
-    return [_line(pieces, widths) for pieces in zip_longest(*columns, fillvalue=Text())]
+def _row_lines(cells: list[Text], widths: list[int]) -> list[Text]:
+    columns = [wrap_text(cell, width) for cell, width in zip(cells, widths, strict=False)]
+    return [_join_cells(pieces, widths) for pieces in zip_longest(*columns, fillvalue=Text())]
 
 
-def _line(pieces: tuple[Text, ...], widths: list[int]) -> Text:
-    whole = line()
+def _join_cells(pieces: tuple[Text, ...], widths: list[int]) -> Text:
+    joined = text_line()
     for number, (piece, width) in enumerate(zip(pieces, widths, strict=False)):
         last = number == len(pieces) - 1
-        whole.append_text(piece)
-        whole.append("" if last else " " * (width - piece.cell_len + _GAP))
-    return whole
+        joined.append_text(piece)
+        joined.append("" if last else " " * (width - piece.cell_len + _COLUMN_GAP))
+    return joined
 
 
-LONGEST = 40_000  # characters; more than this is shown plain, since colours would hold up the screen
+MAX_HIGHLIGHTED_CHARS = 40_000  # characters; longer code is shown without highlighting, which would block the screen
 
-_COLOURS: dict[Any, tuple[str, dict[str, bool]]] = {
+_TOKEN_COLOURS: dict[Any, tuple[str, dict[str, bool]]] = {
     Token.Comment: ("quiet", {"italic": True}),
     Token.Keyword: ("keyword", {}),
     Token.Operator.Word: ("keyword", {}),
@@ -155,21 +164,21 @@ _COLOURS: dict[Any, tuple[str, dict[str, bool]]] = {
 }
 
 
-def coloured(code: str, language: str, palette: Palette) -> list[Text]:
-    """The lines of a piece of code; an unknown language stays plain."""
-    lexer = lexer_for(language) if len(code) <= LONGEST else None
+def highlight_code(code: str, language: str, palette: Palette) -> list[Text]:
+    """Return highlighted lines of code; plain ones for an unknown language."""
+    lexer = find_lexer(language) if len(code) <= MAX_HIGHLIGHTED_CHARS else None
     if lexer is None:
         return [Text(found, palette.style("text"), end="") for found in code.split("\n")]
-    whole = Text(end="")
-    for token, text in lexer.get_tokens(code):
-        whole.append(text, _style(token, palette))
-    lines = list(whole.split("\n", allow_blank=True))
+    text = Text(end="")
+    for token, content in lexer.get_tokens(code):
+        text.append(content, _token_style(token, palette))
+    lines = list(text.split("\n", allow_blank=True))
     return lines[: code.count("\n") + 1]  # lexers add a last newline
 
 
 @lru_cache(maxsize=64)
-def lexer_for(language: str) -> Lexer | None:
-    """By the name of a language, else by a file's name."""
+def find_lexer(language: str) -> Lexer | None:
+    """Find a Pygments lexer by language name, else by file name."""
     if not language:
         return None
     try:
@@ -183,80 +192,86 @@ def lexer_for(language: str) -> Lexer | None:
 
 
 @lru_cache(maxsize=512)
-def _style(token: Any, palette: Palette) -> Style:
+def _token_style(token: Any, palette: Palette) -> Style:
+    """Return the style of a token type, or of its closest parent type that has one."""
     while token is not None:
-        if token in _COLOURS:
-            colour, more = _COLOURS[token]
+        if token in _TOKEN_COLOURS:
+            colour, more = _TOKEN_COLOURS[token]
             return palette.style(colour, **more)
         token = token.parent
     return palette.style("text")
 
 
 _parser = MarkdownIt("commonmark", {"html": False}).enable("table").enable("strikethrough")
-_DEEPEST = 12
-_OPEN_ROWS = 40  # of a long block of code that is still written are made anew with every piece
+_MAX_DEPTH = 12
+_UNSETTLED_ROWS = 40  # last rows of a streaming code block that are rendered again with every chunk
 
 
-def markdown(text: str, width: int, palette: Palette) -> list[Text]:
-    return _blocks(_parse(clean(text)), width, palette)
+def markdown_lines(text: str, width: int, palette: Palette) -> list[Text]:
+    """Return the lines of a complete Markdown text."""
+    return _block_lines(_parse_markdown(clean_text(text)).children, width, palette)
 
 
-class Flow:
-    """A text that grows. What stands before the last block is rendered once and then kept."""
+class MarkdownStream:
+    """Renders a growing Markdown text. Blocks before the last one cannot change any more ("settled"), so they are
+    rendered once and cached."""
 
     def __init__(self, width: int, palette: Palette, margin: int = 0) -> None:
         self._width = max(width - margin, 8)
-        self._margin = line(" " * margin)
+        self._margin = text_line(" " * margin)
         self._palette = palette
         self._text = ""
         self._settled = 0
-        self._fence = ""  # the opening line of a code block of which a part has settled
+        self._fence = ""  # opening line of a code block whose first rows have settled
         self._strips: list[Strip] = []
 
-    def lines(self, text: str) -> list[Strip]:
+    def render(self, text: str) -> list[Strip]:
+        """Return the strips of the text; settled blocks come from the cache."""
         if not text.startswith(self._text):
             self._settled, self._fence, self._strips = 0, "", []
         self._text = text
-        rows = self._rows()
-        blocks = _parse("\n".join(rows)).children
-        still_open = _still_open(blocks, len(rows))
+        rows = self._pending_rows()
+        blocks = _parse_markdown("\n".join(rows)).children
+        still_open = _unsettled_blocks(blocks, len(rows))
         if len(blocks) > still_open and (start := _first_row(blocks[-still_open])):
-            self._keep(_blocks_of(blocks[:-still_open], self._width, self._palette), start - bool(self._fence))
+            self._settle_rows(_block_lines(blocks[:-still_open], self._width, self._palette), start - bool(self._fence))
             self._fence, blocks, rows = "", blocks[-still_open:], rows[start:]
-        if len(blocks) == 1 and blocks[0].type == "fence" and len(rows) > 2 * _OPEN_ROWS:
+        if len(blocks) == 1 and blocks[0].type == "fence" and len(rows) > 2 * _UNSETTLED_ROWS:
             blocks = self._settle_code(blocks[-1], rows)
-        return self._strips + strips_of(self._spaced(_blocks_of(blocks, self._width, self._palette)))
+        return self._strips + render_strips(self._add_spacing(_block_lines(blocks, self._width, self._palette)))
 
-    def _rows(self) -> list[str]:
-        """What has not settled, line by line, so that a line of the clean text is a line of the text."""
-        rows = [clean(found.rstrip("\r")) for found in self._text[self._settled :].split("\n")]
+    def _pending_rows(self) -> list[str]:
+        """Return the rows that have not settled. Rows are cleaned one by one, so that row numbers match the text."""
+        rows = [clean_text(found.rstrip("\r")) for found in self._text[self._settled :].split("\n")]
         return [self._fence, *rows] if self._fence else rows
 
     def _settle_code(self, block: SyntaxTreeNode, rows: list[str]) -> Sequence[SyntaxTreeNode]:
-        """A very long block of code: its first lines are done with, although it goes on."""
+        """Settle the first rows of a long code block that is still streaming; return the remaining blocks."""
         if any(found.strip().startswith(block.markup) for found in rows[1:]):
-            return [block]  # it is closed, and will settle whole
-        done = rows[1:-_OPEN_ROWS]
-        self._keep(_code("\n".join(done), block.info, self._width, self._palette), len(done) + (not self._fence))
+            return [block]  # the block is closed and settles as a whole
+        done = rows[1:-_UNSETTLED_ROWS]
+        self._settle_rows(
+            _code_lines("\n".join(done), block.info, self._width, self._palette), len(done) + (not self._fence)
+        )
         self._fence = f"{block.markup}{block.info}"
-        return _parse("\n".join(self._rows())).children
+        return _parse_markdown("\n".join(self._pending_rows())).children
 
-    def _keep(self, lines: list[Text], rows: int) -> None:
-        """These lines stand for so many lines of the text."""
-        self._strips += strips_of(self._spaced(lines))
-        place = self._settled
+    def _settle_rows(self, lines: list[Text], rows: int) -> None:
+        """Cache the rendered lines of the next `rows` rows of the text."""
+        self._strips += render_strips(self._add_spacing(lines))
+        position = self._settled
         for _ in range(rows):
-            place = self._text.index("\n", place) + 1
-        self._settled = place
+            position = self._text.index("\n", position) + 1
+        self._settled = position
 
-    def _spaced(self, lines: list[Text]) -> list[Text]:
-        spaced = [line(), *lines] if self._strips and lines and not self._fence else lines
-        return indented(spaced, self._margin) if self._margin else spaced
+    def _add_spacing(self, lines: list[Text]) -> list[Text]:
+        spaced = [text_line(), *lines] if self._strips and lines and not self._fence else lines
+        return indent_lines(spaced, self._margin) if self._margin else spaced
 
 
-def _still_open(blocks: Sequence[SyntaxTreeNode], rows: int) -> int:
-    """How many blocks at the end may yet become others. A line that is being written can still turn out to belong to
-    the block before it: `1` looks like a paragraph until `1. next` goes on with a list."""
+def _unsettled_blocks(blocks: Sequence[SyntaxTreeNode], rows: int) -> int:
+    """Return how many blocks at the end may still change. An unfinished row may turn out to belong to the block before
+    it: `1` is a paragraph until `1. next` makes it a list item."""
     return 2 if blocks and _first_row(blocks[-1]) == rows - 1 else 1
 
 
@@ -264,74 +279,72 @@ def _first_row(block: SyntaxTreeNode) -> int:
     return (block.map or (0, 0))[0]
 
 
-def _parse(text: str) -> SyntaxTreeNode:
+def _parse_markdown(text: str) -> SyntaxTreeNode:
     return SyntaxTreeNode(_parser.parse(text))
 
 
-def _blocks(tree: SyntaxTreeNode, width: int, palette: Palette) -> list[Text]:
-    return _blocks_of(tree.children, width, palette)
-
-
-def _blocks_of(nodes: Sequence[SyntaxTreeNode], width: int, palette: Palette, depth: int = 0) -> list[Text]:
+def _block_lines(nodes: Sequence[SyntaxTreeNode], width: int, palette: Palette, depth: int = 0) -> list[Text]:
     lines: list[Text] = []
     for node in nodes:
-        found = _block(node, width, palette, depth)
+        found = _render_block(node, width, palette, depth)
         if lines and found:
-            lines.append(line())
+            lines.append(text_line())
         lines += found
     return lines
 
 
-def _block(node: SyntaxTreeNode, width: int, palette: Palette, depth: int) -> list[Text]:
+def _render_block(node: SyntaxTreeNode, width: int, palette: Palette, depth: int) -> list[Text]:
     match node.type:
         case "heading":
             style = palette.style("accent", bold=True) if node.tag in {"h1", "h2"} else palette.style("text", bold=True)
-            return wrapped(inline(node, palette, style), width)
+            return wrap_text(inline_text(node, palette, style), width)
         case "fence" | "code_block":
-            return _code(node.content.rstrip("\n"), node.info.split(" ")[0], width, palette)
+            return _code_lines(node.content.rstrip("\n"), node.info.split(" ")[0], width, palette)
         case "bullet_list" | "ordered_list":
-            return _list(node, width, palette, depth)
+            return _list_lines(node, width, palette, depth)
         case "blockquote":
-            inside = _blocks_of(node.children, max(width - 2, 8), palette, depth + 1) if depth < _DEEPEST else []
-            bar = line("▎ ", palette.style("faint"))
-            return indented(inside, bar, bar)
+            inside = _block_lines(node.children, max(width - 2, 8), palette, depth + 1) if depth < _MAX_DEPTH else []
+            bar = text_line("▎ ", palette.style("faint"))
+            return indent_lines(inside, bar, bar)
         case "table":
-            return table(node, width, palette)
+            return table_lines(node, width, palette)
         case "hr":
-            return [line("─" * width, palette.style("faint"))]
+            return [text_line("─" * width, palette.style("faint"))]
         case "html_block":
-            return wrapped(Text(node.content.rstrip(), palette.style("text"), end=""), width)
+            return wrap_text(Text(node.content.rstrip(), palette.style("text"), end=""), width)
         case _:
-            return wrapped(inline(node, palette), width)
+            return wrap_text(inline_text(node, palette), width)
 
 
-def _code(code: str, language: str, width: int, palette: Palette) -> list[Text]:
-    """On a ground of its own; what is longer than a line goes on below."""
-    ground = Style(bgcolor=palette.surface)
-    lines = [piece for found in coloured(code, language, palette) for piece in wrapped(found, max(width - 2, 8))]
-    return [padded(Text.assemble(" ", cut(found, width - 1), end=""), width, ground) for found in lines]
+def _code_lines(code: str, language: str, width: int, palette: Palette) -> list[Text]:
+    """Return highlighted code lines on their own background; long lines wrap."""
+    background = Style(bgcolor=palette.surface)
+    lines = [
+        piece for found in highlight_code(code, language, palette) for piece in wrap_text(found, max(width - 2, 8))
+    ]
+    return [pad_line(Text.assemble(" ", truncate_line(found, width - 1), end=""), width, background) for found in lines]
 
 
-def _list(node: SyntaxTreeNode, width: int, palette: Palette, depth: int) -> list[Text]:
-    if depth > _DEEPEST:
+def _list_lines(node: SyntaxTreeNode, width: int, palette: Palette, depth: int) -> list[Text]:
+    if depth > _MAX_DEPTH:
         return []
     start = int(node.attrs.get("start", 1))
     tight = all(part.hidden for item in node.children for part in item.children if part.type == "paragraph")
     lines: list[Text] = []
     for number, item in enumerate(node.children):
         mark = f"{start + number}. " if node.type == "ordered_list" else "• "
-        inside = _item(item, max(width - len(mark), 8), palette, depth)
+        inside = _item_lines(item, max(width - len(mark), 8), palette, depth)
         if lines and not tight:
-            lines.append(line())
-        lines += indented(inside or [line()], line(mark, palette.style("accent")))
+            lines.append(text_line())
+        lines += indent_lines(inside or [text_line()], text_line(mark, palette.style("accent")))
     return lines
 
 
-def _item(item: SyntaxTreeNode, width: int, palette: Palette, depth: int) -> list[Text]:
+def _item_lines(item: SyntaxTreeNode, width: int, palette: Palette, depth: int) -> list[Text]:
     lines: list[Text] = []
     for part in item.children:
-        found = _block(part, width, palette, depth + 1)
+        found = _render_block(part, width, palette, depth + 1)
         if lines and part.type not in {"bullet_list", "ordered_list", "paragraph"}:
-            lines.append(line())
+            lines.append(text_line())
         lines += found
     return lines

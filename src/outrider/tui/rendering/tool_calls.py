@@ -1,4 +1,4 @@
-"""A call as lines: what it is, how it stands in one of six words, and as much of its output as helps."""
+"""Renders tool calls: a heading with subject and status, then the command, diff, todo list or output."""
 
 import json
 import re
@@ -9,107 +9,130 @@ import msgspec
 from rich.text import Text
 
 from outrider.tui.entries import ToolCallEntry
-from outrider.tui.rendering.markdown import coloured, markdown
-from outrider.tui.rendering.text import clean, clean_line, cut, duration, ends, indented, line, padded, tail, wrapped
+from outrider.tui.rendering.markdown import highlight_code, markdown_lines
+from outrider.tui.rendering.text import (
+    clean_line,
+    clean_text,
+    format_duration,
+    indent_lines,
+    justify_ends,
+    last_lines,
+    pad_line,
+    text_line,
+    truncate_line,
+    wrap_text,
+)
 from outrider.tui.theme import Palette
 from outrider.types.parts import DisplayStatus, ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
 
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
-_SIGNS = {"+": ("added", "good"), "-": ("removed", "bad")}
+_DIFF_STYLES = {"+": ("added", "good"), "-": ("removed", "bad")}
 
 
-def diff(text: str, width: int, palette: Palette) -> list[Text]:
-    """A unified diff; several files are told apart by their names."""
-    rows = clean(text).split("\n")
+def diff_lines(text: str, width: int, palette: Palette) -> list[Text]:
+    """Return the lines of a unified diff with line numbers; file names are shown if there are several."""
+    rows = clean_text(text).split("\n")
     names = [row for row in rows if row.startswith("+++ ")]
     lines: list[Text] = []
     old = new = 0
     for row in rows:
         if found := _HUNK.match(row):
             if lines and lines[-1].plain.strip() != "":
-                lines.append(line("   ⋮", palette.style("faint")))
+                lines.append(text_line("   ⋮", palette.style("faint")))
             old, new = int(found[1]), int(found[2])
         elif row.startswith("--- ") or row.startswith("+++ "):
             if row.startswith("+++ ") and len(names) > 1:
-                lines.append(line(row[4:], palette.style("quiet", bold=True)))
+                lines.append(text_line(row[4:], palette.style("quiet", bold=True)))
         else:
-            lines += _row(row, old if row.startswith("-") else new, width, palette)
+            lines += _diff_row(row, old if row.startswith("-") else new, width, palette)
             old += not row.startswith("+")
             new += not row.startswith("-")
     return lines
 
 
-def replaced(old: str, new: str, width: int, palette: Palette) -> list[Text]:
-    """One text in place of another, before anybody knows at which line."""
-    gone = [f"-{row}" for row in clean(old).removesuffix("\n").split("\n")] if old else []
-    come = [f"+{row}" for row in clean(new).removesuffix("\n").split("\n")] if new else []
-    return [piece for row in (*gone, *come) for piece in _row(row, None, width, palette)]
+def replacement_lines(old: str, new: str, width: int, palette: Palette) -> list[Text]:
+    """Return the replacement of one text by another as lines; line numbers are not known before the call runs."""
+    removed = [f"-{row}" for row in clean_text(old).removesuffix("\n").split("\n")] if old else []
+    added = [f"+{row}" for row in clean_text(new).removesuffix("\n").split("\n")] if new else []
+    return [piece for row in (*removed, *added) for piece in _diff_row(row, None, width, palette)]
 
 
-def patch(text: str, width: int, palette: Palette) -> list[Text]:
-    """A patch as the model wrote it, coloured by the first character of each line."""
+def patch_lines(text: str, width: int, palette: Palette) -> list[Text]:
+    """Return the lines of a patch as the model wrote it, colored by the first character of each line."""
     lines: list[Text] = []
-    for row in clean(text).split("\n"):
+    for row in clean_text(text).split("\n"):
         if row.startswith(("***", "@@", "diff ", "index ", "--- ", "+++ ")):
-            lines += wrapped(line(row, palette.style("quiet")), width)
+            lines += wrap_text(text_line(row, palette.style("quiet")), width)
         else:
-            lines += _row(row, None, width, palette)
+            lines += _diff_row(row, None, width, palette)
     return lines
 
 
-def _row(row: str, number: int | None, width: int, palette: Palette) -> Iterator[Text]:
+def _diff_row(row: str, number: int | None, width: int, palette: Palette) -> Iterator[Text]:
+    """Yield the lines of one diff row; continuation lines of a long row have no sign and number."""
     sign = row[:1] or " "
-    ground, colour = _SIGNS.get(sign, ("background", "quiet"))
+    background, colour = _DIFF_STYLES.get(sign, ("background", "quiet"))
     gutter = "" if number is None else f"{number:>4} "
     room = max(width - len(gutter) - 2, 8)
-    for place, piece in enumerate(wrapped(line(row[1:]), room)):
+    for row_index, piece in enumerate(wrap_text(text_line(row[1:]), room)):
         mark = Text.assemble(
-            (gutter if place == 0 else " " * len(gutter), palette.style("faint")),
-            (f"{sign} " if place == 0 else "  ", palette.style(colour)),
+            (gutter if row_index == 0 else " " * len(gutter), palette.style("faint")),
+            (f"{sign} " if row_index == 0 else "  ", palette.style(colour)),
             end="",
         )
-        body = Text.assemble(mark, (piece.plain, palette.style("text" if sign in _SIGNS else "quiet")), end="")
-        yield padded(body, width, palette.on(ground)) if sign in _SIGNS else body
+        body = Text.assemble(mark, (piece.plain, palette.style("text" if sign in _DIFF_STYLES else "quiet")), end="")
+        yield pad_line(body, width, palette.style_on(background)) if sign in _DIFF_STYLES else body
 
 
-_SUBJECTS = ("description", "file_path", "path", "pattern", "command", "url", "query", "name", "agent_name", "question")
+_SUBJECT_FIELDS = (
+    "description",
+    "file_path",
+    "path",
+    "pattern",
+    "command",
+    "url",
+    "query",
+    "name",
+    "agent_name",
+    "question",
+)
 
 
-def subject(part: ToolPart, raw: str = "") -> str:
-    """The few words that tell this call from others."""
-    given = given_so_far(part, raw)
+def call_subject(part: ToolPart, raw: str = "") -> str:
+    """Return a short text that identifies this call: path, command, pattern, …"""
+    tool_input = partial_input(part, raw)
     match part.tool:
         case "grep" | "glob":
-            where = given.get("path") or given.get("include") or ""
-            return clean_line(f"{given.get('pattern', '')} {f'in {where}' if where else ''}".strip())
+            where = tool_input.get("path") or tool_input.get("include") or ""
+            return clean_line(f"{tool_input.get('pattern', '')} {f'in {where}' if where else ''}".strip())
         case "call_agent":
-            return clean_line(f"{given.get('agent_name', '')}: {given.get('message', '')}")
+            return clean_line(f"{tool_input.get('agent_name', '')}: {tool_input.get('message', '')}")
         case "process":
-            return clean_line(" ".join(str(value) for value in given.values() if isinstance(value, str | int)))
+            return clean_line(" ".join(str(value) for value in tool_input.values() if isinstance(value, str | int)))
         case "apply_patch":
-            return clean_line(", ".join(_patched(str(given.get("patch", given.get("input", ""))))))
+            return clean_line(", ".join(_patched_files(str(tool_input.get("patch", tool_input.get("input", ""))))))
         case "todo":
             return ""
         case _:
-            found = next((given[name] for name in _SUBJECTS if given.get(name)), None)
-            return clean_line(str(found)) if found is not None else clean_line(_compact(given))
+            found = next((tool_input[name] for name in _SUBJECT_FIELDS if tool_input.get(name)), None)
+            return clean_line(str(found)) if found is not None else clean_line(_format_arguments(tool_input))
 
 
-def command_of(part: ToolPart, raw: str = "") -> str:
-    return str(given_so_far(part, raw).get("command", ""))
+def shell_command(part: ToolPart, raw: str = "") -> str:
+    return str(partial_input(part, raw).get("command", ""))
 
 
-def given_so_far(part: ToolPart, raw: str) -> dict[str, Any]:
-    """The input; while it is being written, what can be read of it."""
+def partial_input(part: ToolPart, raw: str) -> dict[str, Any]:
+    """Return the input of a call; while it streams, the fields that can be parsed so far."""
     if part.state.input:
         return part.state.input
     text = raw or (part.state.raw if isinstance(part.state, ToolPending) else "")
-    return unfinished(text) if text else {}
+    return parse_partial_json(text) if text else {}
 
 
-def unfinished(text: str) -> dict[str, Any]:
-    """An object that is cut off somewhere, with the last string as far as it goes."""
+def parse_partial_json(text: str) -> dict[str, Any]:
+    """Parse a truncated JSON object; an unfinished last string is included."""
     for closing in ("", '"}', "}", '"]}', "]}", '"}]}', "null}", '""}'):
         try:
             found = json.loads(text + closing, strict=False)
@@ -119,52 +142,58 @@ def unfinished(text: str) -> dict[str, Any]:
     return {}
 
 
-def effect(tool: str, given: dict[str, Any], width: int, palette: Palette) -> list[Text]:
-    """Exactly what will run or be written, nothing left out."""
+def effect_lines(tool: str, tool_input: dict[str, Any], width: int, palette: Palette) -> list[Text]:
+    """Return lines with exactly what will run or be written, without shortening: the user approves this."""
     match tool:
         case "shell":
             shown = [
                 piece
-                for found in coloured(clean(str(given.get("command", ""))), "bash", palette)
-                for piece in wrapped(found, width)
+                for found in highlight_code(clean_text(str(tool_input.get("command", ""))), "bash", palette)
+                for piece in wrap_text(found, width)
             ]
-            return shown + _others(given, {"command", "description"}, width, palette)
+            return shown + _argument_lines(tool_input, {"command", "description"}, width, palette)
         case "edit":
-            rest = _others(given, {"old_string", "new_string", "file_path"}, width, palette)
-            return rest + replaced(str(given.get("old_string", "")), str(given.get("new_string", "")), width, palette)
+            rest = _argument_lines(tool_input, {"old_string", "new_string", "file_path"}, width, palette)
+            return rest + replacement_lines(
+                str(tool_input.get("old_string", "")), str(tool_input.get("new_string", "")), width, palette
+            )
         case "write":
-            return replaced("", str(given.get("content", "")), width, palette)
+            return replacement_lines("", str(tool_input.get("content", "")), width, palette)
         case "apply_patch":
-            return patch(str(given.get("patch", given.get("input", ""))), width, palette)
+            return patch_lines(str(tool_input.get("patch", tool_input.get("input", ""))), width, palette)
         case _:
-            return _others(given, set(), width, palette)
+            return _argument_lines(tool_input, set(), width, palette)
 
 
-def _others(given: dict[str, Any], without: set[str], width: int, palette: Palette) -> list[Text]:
+def _argument_lines(tool_input: dict[str, Any], excluded: set[str], width: int, palette: Palette) -> list[Text]:
     lines: list[Text] = []
-    for name, value in given.items():
-        if name in without:
+    for name, value in tool_input.items():
+        if name in excluded:
             continue
-        text = value if isinstance(value, str) else _json(value)
-        label = Text.assemble((f"{clean_line(name)}: ", palette.style("quiet")), (clean(text), palette.style("text")))
-        lines += wrapped(label, width)
+        text = value if isinstance(value, str) else _encode_json(value)
+        label = Text.assemble(
+            (f"{clean_line(name)}: ", palette.style("quiet")), (clean_text(text), palette.style("text"))
+        )
+        lines += wrap_text(label, width)
     return lines
 
 
-def _patched(text: str) -> list[str]:
+def _patched_files(text: str) -> list[str]:
     marks = ("*** Update File: ", "*** Add File: ", "*** Delete File: ", "+++ ")
     return [row[len(mark) :] for row in text.split("\n") for mark in marks if row.startswith(mark)]
 
 
-def _compact(given: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value if isinstance(value, str) else _json(value)}" for name, value in given.items())
+def _format_arguments(tool_input: dict[str, Any]) -> str:
+    return ", ".join(
+        f"{name}={value if isinstance(value, str) else _encode_json(value)}" for name, value in tool_input.items()
+    )
 
 
-def _json(value: Any) -> str:
+def _encode_json(value: Any) -> str:
     return msgspec.json.encode(value, enc_hook=str).decode()
 
 
-MARKS: dict[DisplayStatus, tuple[str, str]] = {
+STATUS_MARKS: dict[DisplayStatus, tuple[str, str]] = {
     "generating": ("◌", "quiet"),
     "generated": ("○", "quiet"),
     "calling": ("●", "accent"),
@@ -172,41 +201,44 @@ MARKS: dict[DisplayStatus, tuple[str, str]] = {
     "canceled": ("⊘", "warn"),
     "errored": ("✗", "bad"),
 }
-FINISH = "finish"
-_SILENT = frozenset({"read", "list", "glob", "grep", "skill", "web_fetch", "process"})  # output is for the model
-_TODO = {"pending": "○", "in_progress": "◐", "completed": "●", "cancelled": "⊘"}
+FINISH_TOOL = "finish"
+_HIDDEN_OUTPUT_TOOLS = frozenset(
+    {"read", "list", "glob", "grep", "skill", "web_fetch", "process"}
+)  # their output is for the model
+_TODO_MARKS = {"pending": "○", "in_progress": "◐", "completed": "●", "cancelled": "⊘"}
 OUTPUT_LINES, ERROR_LINES, DIFF_LINES, UNFOLDED_LINES = 8, 4, 24, 500
 
 
 def call_lines(call: ToolCallEntry, width: int, palette: Palette) -> list[Text]:
-    if call.part.tool == FINISH:
-        return indented(markdown(_last_words(call), max(width - 2, 8), palette), line("  "))
-    head = _head(call, width, palette)
-    body = _body(call, max(width - 2, 8), palette)
-    return [head, *indented(body, line("  "), line("  "))]
+    """Return the lines of a tool call: heading and body, or only the text of a `finish` call."""
+    if call.part.tool == FINISH_TOOL:
+        return indent_lines(markdown_lines(_final_answer(call), max(width - 2, 8), palette), text_line("  "))
+    head = _heading_line(call, width, palette)
+    body = _body_lines(call, max(width - 2, 8), palette)
+    return [head, *indent_lines(body, text_line("  "), text_line("  "))]
 
 
-def _last_words(call: ToolCallEntry) -> str:
-    """An agent that works with others ends with a call; what it says there is its answer."""
-    return str(given_so_far(call.part, call.raw).get("message", ""))
+def _final_answer(call: ToolCallEntry) -> str:
+    """Return the message of a `finish` call, which is the final answer of a called agent."""
+    return str(partial_input(call.part, call.raw_input).get("message", ""))
 
 
-def _head(call: ToolCallEntry, width: int, palette: Palette) -> Text:
+def _heading_line(call: ToolCallEntry, width: int, palette: Palette) -> Text:
     part = call.part
-    mark, colour = MARKS[part.display_status]
-    words = subject(part, call.raw)
+    mark, colour = STATUS_MARKS[part.display_status]
+    subject = call_subject(part, call.raw_input)
     left = Text.assemble(
         (f"{mark} ", palette.style(colour)),
         (clean_line(part.tool, 40), palette.style("text", bold=True)),
-        ("  " if words else "", ""),
-        (words, palette.style("quiet")),
+        ("  " if subject else "", ""),
+        (subject, palette.style("quiet")),
         end="",
     )
-    return ends(left, _standing(call, palette), width)
+    return justify_ends(left, _status_text(call, palette), width)
 
 
-def _standing(call: ToolCallEntry, palette: Palette) -> Text:
-    """The word for how it stands, with what a glance should tell: the time, lines changed, why it ended."""
+def _status_text(call: ToolCallEntry, palette: Palette) -> Text:
+    """Return the status with its most useful details: changed lines, exit code, duration, failure reason."""
     part, state = call.part, call.part.state
     word = part.display_status
     text = Text(end="")
@@ -216,13 +248,13 @@ def _standing(call: ToolCallEntry, palette: Palette) -> Text:
             text.append(word, palette.style("quiet"))
             _append_time(text, state.time.end - state.time.start, palette)
         case ToolError():
-            text.append(word, palette.style(MARKS[word][1]))
+            text.append(word, palette.style(STATUS_MARKS[word][1]))
             text.append(f" · {state.reason}", palette.style("quiet"))
         case ToolPending(phase="awaiting_approval"):
             text.append(word, palette.style("quiet"))
-            text.append(" · asks", palette.style("warn"))
+            text.append(" · needs approval", palette.style("warn"))
         case ToolPending() | ToolRunning():
-            text.append(word, palette.style(MARKS[word][1]))
+            text.append(word, palette.style(STATUS_MARKS[word][1]))
     return text
 
 
@@ -238,102 +270,112 @@ def _append_counts(text: Text, state: ToolCompleted, palette: Palette) -> None:
 
 def _append_time(text: Text, milliseconds: int, palette: Palette) -> None:
     if milliseconds >= 500:
-        text.append(f" {duration(milliseconds / 1000)}", palette.style("quiet"))
+        text.append(f" {format_duration(milliseconds / 1000)}", palette.style("quiet"))
 
 
-def _body(call: ToolCallEntry, width: int, palette: Palette) -> list[Text]:
+def _body_lines(call: ToolCallEntry, width: int, palette: Palette) -> list[Text]:
     part, state = call.part, call.part.state
     match state:
         case ToolPending():
-            return _pending(call, width, palette)
+            return _pending_lines(call, width, palette)
         case ToolRunning():
-            return [*_command(part, width, palette), *_live(call, width, palette)]
+            return [*_command_lines(part, width, palette), *_live_output_lines(call, width, palette)]
         case ToolCompleted():
-            return _completed(call, state, width, palette)
+            return _completed_lines(call, state, width, palette)
         case ToolError():
             most = UNFOLDED_LINES if call.unfolded else ERROR_LINES
-            error = _bounded(
-                clean(state.error), width, most, palette, style="bad" if state.reason == "failed" else "quiet"
+            error = _first_lines(
+                clean_text(state.error), width, most, palette, style="bad" if state.reason == "failed" else "quiet"
             )
-            return [*_command(part, width, palette), *error]
+            return [*_command_lines(part, width, palette), *error]
 
 
-def _pending(call: ToolCallEntry, width: int, palette: Palette) -> list[Text]:
-    """What the model is writing: the end of it, since that is what moves. What is asked about is shown there."""
-    given = given_so_far(call.part, call.raw)
-    asks = isinstance(call.part.state, ToolPending) and call.part.state.phase == "awaiting_approval"
-    if asks or call.part.tool in _SILENT or not given:
+def _pending_lines(call: ToolCallEntry, width: int, palette: Palette) -> list[Text]:
+    """Return the end of the streaming input, where it grows. An approval dialog shows the input itself."""
+    tool_input = partial_input(call.part, call.raw_input)
+    awaiting_approval = isinstance(call.part.state, ToolPending) and call.part.state.phase == "awaiting_approval"
+    if awaiting_approval or call.part.tool in _HIDDEN_OUTPUT_TOOLS or not tool_input:
         return []
-    lines = effect(call.part.tool, given, width, palette)
+    lines = effect_lines(call.part.tool, tool_input, width, palette)
     return lines[-OUTPUT_LINES:]
 
 
-def _command(part: ToolPart, width: int, palette: Palette) -> list[Text]:
-    """The command itself, where the head shows its description."""
-    command = clean(command_of(part))
-    if part.tool != "shell" or subject(part) == clean_line(command):
+def _command_lines(part: ToolPart, width: int, palette: Palette) -> list[Text]:
+    """Return the shell command as lines if the heading shows its description instead."""
+    command = clean_text(shell_command(part))
+    if part.tool != "shell" or call_subject(part) == clean_line(command):
         return []
     rows = [
         piece
         for row in command.split("\n")[:OUTPUT_LINES]
-        for piece in wrapped(line(row, palette.style("text")), width - 2)
+        for piece in wrap_text(text_line(row, palette.style("text")), width - 2)
     ]
-    return indented(rows, line("$ ", palette.style("accent")))
+    return indent_lines(rows, text_line("$ ", palette.style("accent")))
 
 
-def _live(call: ToolCallEntry, width: int, palette: Palette) -> list[Text]:
-    if call.child:
-        return [cut(line(clean_line(call.child), palette.style("quiet")), width)]
-    rows = clean("\n".join(call.live)).rstrip("\n")
-    return _last(rows, width, UNFOLDED_LINES if call.unfolded else OUTPUT_LINES, palette) if rows else []
+def _live_output_lines(call: ToolCallEntry, width: int, palette: Palette) -> list[Text]:
+    if call.child_activity:
+        return [truncate_line(text_line(clean_line(call.child_activity), palette.style("quiet")), width)]
+    rows = clean_text("\n".join(call.live_output)).rstrip("\n")
+    return _last_output_lines(rows, width, UNFOLDED_LINES if call.unfolded else OUTPUT_LINES, palette) if rows else []
 
 
-def _completed(call: ToolCallEntry, state: ToolCompleted, width: int, palette: Palette) -> list[Text]:
+def _completed_lines(call: ToolCallEntry, state: ToolCompleted, width: int, palette: Palette) -> list[Text]:
     part = call.part
     if isinstance(changed := state.metadata.get("diff"), str) and changed:
-        return _folded(diff(changed, width, palette), UNFOLDED_LINES if call.unfolded else DIFF_LINES, palette)
+        return _fold_lines(
+            diff_lines(changed, width, palette), UNFOLDED_LINES if call.unfolded else DIFF_LINES, palette
+        )
     if isinstance(state.metadata.get("todos"), list | tuple):
-        return _todos(state, width, palette)
-    if part.tool in _SILENT and not call.unfolded:
+        return _todo_lines(state, width, palette)
+    if part.tool in _HIDDEN_OUTPUT_TOOLS and not call.unfolded:
         return []
-    return [*_command(part, width, palette), *_output(call, clean(state.output).strip("\n"), width, palette)]
+    return [
+        *_command_lines(part, width, palette),
+        *_output_lines(call, clean_text(state.output).strip("\n"), width, palette),
+    ]
 
 
-def _output(call: ToolCallEntry, text: str, width: int, palette: Palette) -> list[Text]:
-    """Of a command the end is shown, where it says how it went; of everything else the beginning."""
+def _output_lines(call: ToolCallEntry, text: str, width: int, palette: Palette) -> list[Text]:
+    """Return the end of a shell command's output, where its result is, or the beginning of any other output."""
     if call.unfolded:
-        return _bounded(text, width, UNFOLDED_LINES, palette)
+        return _first_lines(text, width, UNFOLDED_LINES, palette)
     if call.part.tool == "shell":
-        return _last(text, width, OUTPUT_LINES, palette)
-    return _bounded(text, width, OUTPUT_LINES, palette)
+        return _last_output_lines(text, width, OUTPUT_LINES, palette)
+    return _first_lines(text, width, OUTPUT_LINES, palette)
 
 
-def _todos(state: ToolCompleted, width: int, palette: Palette) -> list[Text]:
+def _todo_lines(state: ToolCompleted, width: int, palette: Palette) -> list[Text]:
     lines: list[Text] = []
     for item in state.metadata["todos"]:
         status = str(item.get("status", "pending"))
         colour = {"completed": "good", "in_progress": "accent"}.get(status, "quiet")
-        words = line(clean(str(item.get("content", ""))), palette.style("quiet" if status == "completed" else "text"))
-        lines += indented(wrapped(words, width - 2), line(f"{_TODO.get(status, '○')} ", palette.style(colour)))
+        content = text_line(
+            clean_text(str(item.get("content", ""))), palette.style("quiet" if status == "completed" else "text")
+        )
+        lines += indent_lines(
+            wrap_text(content, width - 2), text_line(f"{_TODO_MARKS.get(status, '○')} ", palette.style(colour))
+        )
     return lines
 
 
-def _bounded(text: str, width: int, most: int, palette: Palette, *, style: str = "quiet") -> list[Text]:
-    """The first lines, and how many follow."""
+def _first_lines(text: str, width: int, max_lines: int, palette: Palette, *, style: str = "quiet") -> list[Text]:
+    """Return the first lines and the number of the following ones."""
     rows = text.strip("\n").split("\n")
-    lines = [piece for row in rows[: most + 1] for piece in wrapped(line(row, palette.style(style)), width)]
-    hidden = len(rows) - most
+    lines = [piece for row in rows[: max_lines + 1] for piece in wrap_text(text_line(row, palette.style(style)), width)]
+    hidden = len(rows) - max_lines
     if hidden > 1:
-        return [*lines[:most], line(f"… {hidden} more lines", palette.style("faint"))]
-    return lines[: most + 8]
+        return [*lines[:max_lines], text_line(f"… {hidden} more lines", palette.style("faint"))]
+    return lines[: max_lines + 8]
 
 
-def _last(text: str, width: int, most: int, palette: Palette) -> list[Text]:
-    hidden, rows = tail(text.split("\n"), most)
-    lines = [piece for row in rows for piece in wrapped(line(row, palette.style("quiet")), width)][-most:]
-    return [line(f"… {hidden} lines above", palette.style("faint")), *lines] if hidden else lines
+def _last_output_lines(text: str, width: int, max_lines: int, palette: Palette) -> list[Text]:
+    """Return the last lines and the number of lines above them."""
+    hidden, rows = last_lines(text.split("\n"), max_lines)
+    lines = [piece for row in rows for piece in wrap_text(text_line(row, palette.style("quiet")), width)][-max_lines:]
+    return [text_line(f"… {hidden} lines above", palette.style("faint")), *lines] if hidden else lines
 
 
-def _folded(lines: list[Text], most: int, palette: Palette) -> list[Text]:
-    hidden = len(lines) - most
-    return [*lines[:most], line(f"… {hidden} more lines", palette.style("faint"))] if hidden > 1 else lines
+def _fold_lines(lines: list[Text], max_lines: int, palette: Palette) -> list[Text]:
+    hidden = len(lines) - max_lines
+    return [*lines[:max_lines], text_line(f"… {hidden} more lines", palette.style("faint"))] if hidden > 1 else lines

@@ -1,1 +1,1 @@
-"""The pieces of the screen."""
+"""Textual widgets of the main screen, and modal screens."""

@@ -1,4 +1,4 @@
-"""A list to choose from, filtered as one types."""
+"""Modal screens: a filtered list to pick from, a page to read, and a text editor."""
 
 from collections.abc import Callable, Sequence
 from typing import ClassVar
@@ -14,39 +14,41 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
-from outrider.tui.rendering.markdown import markdown
-from outrider.tui.rendering.text import clean, clean_line
-from outrider.tui.widgets.status import palette_of
+from outrider.tui.rendering.markdown import markdown_lines
+from outrider.tui.rendering.text import clean_line, clean_text
+from outrider.tui.widgets.status import widget_palette
 
-MOST = 200
+MAX_OPTIONS = 200
 
 
-class Item(msgspec.Struct, frozen=True):
+class PickerItem(msgspec.Struct, frozen=True):
+    """One item of a picker: its value, label and note."""
+
     value: str
     label: str
     note: str = ""
 
 
-class Picker(ModalScreen[str | None]):
-    """Gives the value that was chosen, or None."""
+class PickerScreen(ModalScreen[str | None]):
+    """A list that is filtered while the user types; returns the picked value, or None."""
 
     DEFAULT_CSS = """
-    Picker { align: center middle; background: $background 60%; }
-    Picker > Vertical {
+    PickerScreen { align: center middle; background: $background 60%; }
+    PickerScreen > Vertical {
         width: 84; max-width: 96%; height: auto; max-height: 80%; padding: 1 2; background: $surface;
         border: round $faint; border-title-color: $primary;
     }
-    Picker Input, Picker Input:focus {
+    PickerScreen Input, PickerScreen Input:focus {
         border: none; height: 1; padding: 0 2; background: $surface; margin-bottom: 1;
     }
-    Picker OptionList {
+    PickerScreen OptionList {
         border: none; background: $surface; height: auto; max-height: 20; padding: 0; scrollbar-size-vertical: 1;
         text-wrap: nowrap; text-overflow: ellipsis;
     }
-    Picker OptionList:focus { border: none; }
+    PickerScreen OptionList:focus { border: none; }
     """
 
-    def __init__(self, title: str, items: Sequence[Item], current: str = "") -> None:
+    def __init__(self, title: str, items: Sequence[PickerItem], current: str = "") -> None:
         super().__init__()
         self._title = title
         self._items = items
@@ -59,11 +61,11 @@ class Picker(ModalScreen[str | None]):
             yield OptionList(id="options", markup=False)
 
     def on_mount(self) -> None:
-        self._fill("")
+        self._filter_items("")
         self.query_one(Input).focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        self._fill(event.value)
+        self._filter_items(event.value)
 
     def on_input_submitted(self) -> None:
         options = self.query_one(OptionList)
@@ -91,17 +93,17 @@ class Picker(ModalScreen[str | None]):
         event.stop()
         event.prevent_default()
 
-    def _fill(self, typed: str) -> None:
-        words = typed.lower().split()
-        shown = [item for item in self._items if all(word in f"{item.label} {item.note}".lower() for word in words)]
+    def _filter_items(self, typed: str) -> None:
+        terms = typed.lower().split()
+        shown = [item for item in self._items if all(word in f"{item.label} {item.note}".lower() for word in terms)]
         options = self.query_one(OptionList)
         options.clear_options()
-        options.add_options([Option(self._text(item), id=item.value) for item in shown[:MOST]])
-        place = next((number for number, item in enumerate(shown) if item.value == self._current), 0)
-        options.highlighted = place if shown else None
+        options.add_options([Option(self._item_text(item), id=item.value) for item in shown[:MAX_OPTIONS]])
+        index = next((number for number, item in enumerate(shown) if item.value == self._current), 0)
+        options.highlighted = index if shown else None
 
-    def _text(self, item: Item) -> Text:
-        palette = palette_of(self)
+    def _item_text(self, item: PickerItem) -> Text:
+        palette = widget_palette(self)
         mark = "● " if item.value == self._current else "  "
         text = Text()
         text.append(mark, palette.style("accent"))
@@ -110,16 +112,16 @@ class Picker(ModalScreen[str | None]):
         return text
 
 
-Drawn = Callable[[int], str]
-"""Lines for a width."""
+WidthRenderer = Callable[[int], str]
+"""Renders text for a width in columns."""
 
 
-class Reader(ModalScreen[None]):
-    """Markdown; or lines as they are, drawn for the width that there is (a tree, a log)."""
+class PageScreen(ModalScreen[None]):
+    """A page of Markdown, or of preformatted lines (a tree, a log) rendered for the available width."""
 
     DEFAULT_CSS = """
-    Reader { align: center middle; background: $background 60%; }
-    Reader > VerticalScroll {
+    PageScreen { align: center middle; background: $background 60%; }
+    PageScreen > VerticalScroll {
         width: 100; max-width: 96%; height: auto; max-height: 90%; padding: 1 2; background: $surface;
         border: round $faint; border-title-color: $primary; border-subtitle-color: $quiet; scrollbar-size-vertical: 1;
         scrollbar-gutter: stable;
@@ -127,7 +129,7 @@ class Reader(ModalScreen[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,enter", "dismiss", "close")]
 
-    def __init__(self, title: str, text: str | Drawn) -> None:
+    def __init__(self, title: str, text: str | WidthRenderer) -> None:
         super().__init__()
         self._title = title
         self._text = text
@@ -135,35 +137,35 @@ class Reader(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll() as box:
             box.border_title = Content(self._title)
-            box.border_subtitle = "esc closes"
+            box.border_subtitle = "esc: close"
             yield Static(markup=False)
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
 
     def on_resize(self) -> None:
-        self.call_after_refresh(self._draw)
+        self.call_after_refresh(self._draw_page)
 
-    def _draw(self) -> None:
-        palette = palette_of(self)
+    def _draw_page(self) -> None:
+        palette = widget_palette(self)
         width = max(self.query_one(VerticalScroll).scrollable_content_region.width, 20)
         if isinstance(self._text, str):
-            shown = Text("\n").join(markdown(self._text, width, palette))
+            shown = Text("\n").join(markdown_lines(self._text, width, palette))
         else:
-            shown = Text(clean(self._text(width)), palette.style("text"), no_wrap=True)
+            shown = Text(clean_text(self._text(width)), palette.style("text"), no_wrap=True)
         self.query_one(Static).update(shown)
 
 
-class Editor(ModalScreen[str | None]):
-    """Gives the text as it was left, or None where nothing shall happen."""
+class EditorScreen(ModalScreen[str | None]):
+    """A text editor; returns the edited text, or None if cancelled."""
 
     DEFAULT_CSS = """
-    Editor { align: center middle; background: $background 60%; }
-    Editor > Vertical {
+    EditorScreen { align: center middle; background: $background 60%; }
+    EditorScreen > Vertical {
         width: 100; max-width: 96%; height: 80%; padding: 0 1; background: $background;
         border: round $primary 60%; border-title-color: $primary; border-subtitle-color: $quiet;
     }
-    Editor TextArea { border: none; background: $background; height: 1fr; &:focus { border: none; } }
+    EditorScreen TextArea { border: none; background: $background; height: 1fr; &:focus { border: none; } }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "accept", priority=True),
@@ -178,8 +180,8 @@ class Editor(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title = Content(self._title)
-            box.border_subtitle = "ctrl+s accepts · esc goes back"
-            yield TextArea(clean(self._text), soft_wrap=True, highlight_cursor_line=False)
+            box.border_subtitle = "ctrl+s: accept · esc: cancel"
+            yield TextArea(clean_text(self._text), soft_wrap=True, highlight_cursor_line=False)
 
     def on_mount(self) -> None:
         self.query_one(TextArea).focus()

@@ -1,4 +1,4 @@
-"""What runs beside the conversation: the todo list, agents at work, processes in the background."""
+"""The side panel: todo list, called agents and background processes."""
 
 from collections.abc import Callable, Iterable
 from time import monotonic
@@ -6,26 +6,36 @@ from time import monotonic
 from rich.text import Text
 from textual.widgets import Static
 
-from outrider.tui.conversation import ChildAgent, ChildProcess, SideActivity, Todo
-from outrider.tui.rendering.text import clean_line, cut, duration, elapsed, indented, line, wrapped
+from outrider.tui.conversation import ChildAgent, ChildProcess, SideActivity, TodoItem
+from outrider.tui.rendering.text import (
+    clean_line,
+    format_duration,
+    format_elapsed,
+    indent_lines,
+    text_line,
+    truncate_line,
+    wrap_text,
+)
 from outrider.tui.theme import Palette
-from outrider.tui.widgets.status import palette_of
+from outrider.tui.widgets.status import widget_palette
 
-WIDTH = 34
-_TODO = {
+PANEL_WIDTH = 34
+_TODO_MARKS = {
     "pending": ("○", "quiet"),
     "in_progress": ("◐", "accent"),
     "completed": ("●", "good"),
     "cancelled": ("⊘", "faint"),
 }
-_AGENT = {"working": ("●", "accent"), "asking": ("?", "warn"), "done": ("●", "good"), "failed": ("✗", "bad")}
-_MOST = 14
+_AGENT_MARKS = {"working": ("●", "accent"), "asking": ("?", "warn"), "done": ("●", "good"), "failed": ("✗", "bad")}
+_MAX_TODOS = 14
 
 
 class SidePanel(Static):
+    """The panel beside the transcript; it reads the clock to show running times."""
+
     DEFAULT_CSS = f"""
     SidePanel {{
-        width: {WIDTH}; height: 100%; padding: 0 1 0 2; display: none; background: $background;
+        width: {PANEL_WIDTH}; height: 100%; padding: 0 1 0 2; display: none; background: $background;
         border-left: solid $faint;
     }}
     """
@@ -34,47 +44,56 @@ class SidePanel(Static):
         super().__init__("", id="side", markup=False)
         self._clock = clock
 
-    def show(self, beside: SideActivity) -> None:
-        lines = side_lines(beside, WIDTH - 4, palette_of(self), self._clock())
+    def show_activity(self, activity: SideActivity) -> None:
+        lines = side_lines(activity, PANEL_WIDTH - 4, widget_palette(self), self._clock())
         self.update(Text("\n").join(lines))
 
 
-def has_something(beside: SideActivity) -> bool:
-    return bool(beside.todos or beside.agents or beside.running())
+def has_activity(activity: SideActivity) -> bool:
+    return bool(activity.todos or activity.agents or activity.background_processes())
 
 
-def side_lines(beside: SideActivity, width: int, palette: Palette, now: float) -> list[Text]:
+def side_lines(activity: SideActivity, width: int, palette: Palette, now: float) -> list[Text]:
+    """Return the lines of the sections of the panel; empty sections are omitted."""
     sections = (
-        ("To do", _todos(beside.todos, width, palette)),
-        ("Agents", [found for agent in beside.agents.values() for found in _agent(agent, width, palette, now)]),
-        ("Processes", [found for process in beside.running() for found in _process(process, width, palette, now)]),
+        ("To do", _todo_lines(activity.todos, width, palette)),
+        ("Agents", [found for agent in activity.agents.values() for found in _agent_lines(agent, width, palette, now)]),
+        (
+            "Processes",
+            [
+                found
+                for process in activity.background_processes()
+                for found in _process_lines(process, width, palette, now)
+            ],
+        ),
     )
     lines: list[Text] = []
     for title, body in sections:
         if body:
-            lines += [*([line()] if lines else []), line(title, palette.style("accent", bold=True)), *body]
-    return lines or [line("Nothing runs beside.", palette.style("quiet"))]
+            lines += [*([text_line()] if lines else []), text_line(title, palette.style("accent", bold=True)), *body]
+    return lines or [text_line("No todos, agents or background processes.", palette.style("quiet"))]
 
 
-def _todos(todos: Iterable[Todo], width: int, palette: Palette) -> list[Text]:
-    """Those that are done give way first where there are too many."""
+def _todo_lines(todos: Iterable[TodoItem], width: int, palette: Palette) -> list[Text]:
+    """Return the lines of the todo list; if it is too long, completed items are dropped first."""
     shown = list(todos)
-    while len(shown) > _MOST and shown[0].status in {"completed", "cancelled"}:
+    while len(shown) > _MAX_TODOS and shown[0].status in {"completed", "cancelled"}:
         shown.pop(0)
     lines: list[Text] = []
-    for todo in shown[:_MOST]:
-        mark, colour = _TODO.get(todo.status, _TODO["pending"])
+    for todo in shown[:_MAX_TODOS]:
+        mark, colour = _TODO_MARKS.get(todo.status, _TODO_MARKS["pending"])
         style = palette.style("quiet" if todo.status in {"completed", "cancelled"} else "text")
-        lines += indented(
-            wrapped(line(clean_line(todo.content), style), width - 2), line(f"{mark} ", palette.style(colour))
+        lines += indent_lines(
+            wrap_text(text_line(clean_line(todo.content), style), width - 2),
+            text_line(f"{mark} ", palette.style(colour)),
         )
     return lines
 
 
-def _agent(agent: ChildAgent, width: int, palette: Palette, now: float) -> list[Text]:
-    mark, colour = _AGENT[agent.state]
+def _agent_lines(agent: ChildAgent, width: int, palette: Palette, now: float) -> list[Text]:
+    mark, colour = _AGENT_MARKS[agent.state]
     ended = agent.state in {"done", "failed"}
-    spent = duration(agent.seconds) if ended else elapsed(now - agent.since)
+    spent = format_duration(agent.seconds) if ended else format_elapsed(now - agent.since)
     head = Text.assemble(
         (f"{mark} ", palette.style(colour)),
         (clean_line(agent.name, 24), palette.style("text")),
@@ -82,14 +101,17 @@ def _agent(agent: ChildAgent, width: int, palette: Palette, now: float) -> list[
         end="",
     )
     detail = agent.message if ended else agent.doing or agent.message
-    return [cut(head, width), cut(line(f"  {clean_line(detail)}", palette.style("quiet")), width)]
+    return [
+        truncate_line(head, width),
+        truncate_line(text_line(f"  {clean_line(detail)}", palette.style("quiet")), width),
+    ]
 
 
-def _process(process: ChildProcess, width: int, palette: Palette, now: float) -> list[Text]:
+def _process_lines(process: ChildProcess, width: int, palette: Palette, now: float) -> list[Text]:
     mark, colour = ("●", "accent") if not process.ended else ("○", "quiet")
-    state = process.ended or f"running {elapsed(now - process.since)}"
-    command = cut(line(clean_line(process.command), palette.style("text")), width - 2)
+    state = process.ended or f"running {format_elapsed(now - process.since)}"
+    command = truncate_line(text_line(clean_line(process.command), palette.style("text")), width - 2)
     return [
         Text.assemble((f"{mark} ", palette.style(colour)), command, end=""),
-        line(f"  {clean_line(state)}", palette.style("quiet")),
+        text_line(f"  {clean_line(state)}", palette.style("quiet")),
     ]

@@ -1,4 +1,4 @@
-"""The quiet lines around the composer: what goes on now, what waits, and where one is."""
+"""The lines around the composer: current activity, queued inputs, and the status line."""
 
 from collections.abc import Sequence
 from decimal import Decimal
@@ -10,90 +10,104 @@ from textual.containers import Horizontal
 from textual.widget import Widget
 from textual.widgets import Static
 
-from outrider.tui.conversation import Activity
-from outrider.tui.rendering.text import clean_line, count, cut, elapsed, ends, line, money
-from outrider.tui.theme import Palette, palette_named
+from outrider.tui.conversation import TurnActivity
+from outrider.tui.rendering.text import (
+    clean_line,
+    format_cost,
+    format_count,
+    format_elapsed,
+    justify_ends,
+    text_line,
+    truncate_line,
+)
+from outrider.tui.theme import Palette, find_palette
 from outrider.types.agents import Mode
 
 
-class Frame(Horizontal):
+class ComposerFrame(Horizontal):
+    """The border around the composer; its color shows the mode."""
+
     DEFAULT_CSS = """
-    Frame { height: auto; margin: 0 1; padding: 0 1; border: round $faint; background: $background; }
-    Frame:focus-within { border: round $primary 60%; }
-    Frame.-plan:focus-within { border: round $secondary 70%; }
-    Frame.-background:focus-within { border: round $warning; }
-    Frame.-chat:focus-within { border: round $quiet; }
+    ComposerFrame { height: auto; margin: 0 1; padding: 0 1; border: round $faint; background: $background; }
+    ComposerFrame:focus-within { border: round $primary 60%; }
+    ComposerFrame.-plan:focus-within { border: round $secondary 70%; }
+    ComposerFrame.-background:focus-within { border: round $warning; }
+    ComposerFrame.-chat:focus-within { border: round $quiet; }
     """
 
-    def show(self, mode: Mode) -> None:
+    def show_mode(self, mode: Mode) -> None:
         for known in ("plan", "background", "chat"):
             self.set_class(known == mode, f"-{known}")
 
 
-def palette_of(widget: Widget) -> Palette:
-    return palette_named(theme_of(widget))
+def widget_palette(widget: Widget) -> Palette:
+    """Return the palette of the current theme."""
+    return find_palette(widget_theme(widget))
 
 
-def theme_of(widget: Widget) -> str:
-    return widget.app.theme  # pyright: ignore[reportUnknownMemberType]  an App may return anything
+def widget_theme(widget: Widget) -> str:
+    """Return the name of the current theme."""
+    return widget.app.theme  # pyright: ignore[reportUnknownMemberType]  Textual leaves App's type parameter unknown
 
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-_MODES = {"chat": "quiet", "plan": "link", "agent": "accent", "background": "warn"}
-_FULL, _NEARLY = 0.9, 0.7
+_MODE_COLOURS = {"chat": "quiet", "plan": "link", "agent": "accent", "background": "warn"}
+_FULL_SHARE, _NEARLY_FULL_SHARE = 0.9, 0.7
 
 
 class ActivityLine(Static):
-    """While something is waited for: since when, how many tokens, what it has cost so far."""
+    """Shows the current activity of a turn, with its time, tokens and cost."""
 
     DEFAULT_CSS = "ActivityLine { height: 1; padding: 0 2; }"
 
     def __init__(self) -> None:
         super().__init__("", id="activity", markup=False)
-        self._turn = 0
+        self._spinner_index = 0
 
-    def show(self, activity: Activity, *, spent_before: Decimal | None) -> None:
-        palette = palette_of(self)
+    def show_activity(self, activity: TurnActivity, *, cost_before: Decimal | None) -> None:
+        palette = widget_palette(self)
         if not activity.busy:
             self.update("")
             return
-        self._turn += 1
+        self._spinner_index += 1
         left = Text(end="")
-        left.append(f"{_SPINNER[self._turn % len(_SPINNER)]} ", palette.style("accent"))
-        word = "waits for you" if activity.asking else activity.retrying or activity.word
-        left.append(clean_line(word, 80), palette.style("warn" if activity.retrying or activity.asking else "text"))
-        left.append(f" · {elapsed(activity.seconds)}", palette.style("quiet"))
-        if activity.tokens:
-            left.append(f" · {count(activity.tokens)} tokens", palette.style("quiet"))
-        if activity.spent is not None and spent_before is not None and activity.spent > spent_before:
-            left.append(f" · {money(activity.spent - spent_before)}", palette.style("quiet"))
-        right = line("esc interrupts", palette.style("faint"))
-        self.update(ends(left, right, max(self.size.width, 10)))
+        left.append(f"{_SPINNER[self._spinner_index % len(_SPINNER)]} ", palette.style("accent"))
+        word = "waiting for your answer" if activity.awaiting_answer else activity.retrying or activity.label
+        left.append(
+            clean_line(word, 80), palette.style("warn" if activity.retrying or activity.awaiting_answer else "text")
+        )
+        left.append(f" · {format_elapsed(activity.elapsed_seconds)}", palette.style("quiet"))
+        if activity.token_estimate:
+            left.append(f" · {format_count(activity.token_estimate)} tokens", palette.style("quiet"))
+        if activity.known_cost is not None and cost_before is not None and activity.known_cost > cost_before:
+            left.append(f" · {format_cost(activity.known_cost - cost_before)}", palette.style("quiet"))
+        right = text_line("esc: interrupt", palette.style("faint"))
+        self.update(justify_ends(left, right, max(self.size.width, 10)))
 
 
-class WaitingLines(Static):
-    """Input that has been said and not yet been taken."""
+class QueuedInputLines(Static):
+    """Shows the inputs that are queued and not delivered yet."""
 
-    DEFAULT_CSS = "WaitingLines { height: auto; max-height: 4; padding: 0 2; display: none; }"
+    DEFAULT_CSS = "QueuedInputLines { height: auto; max-height: 4; padding: 0 2; display: none; }"
 
     def __init__(self) -> None:
         super().__init__("", id="waiting", markup=False)
 
-    def show(self, waiting: Sequence[tuple[str, str]]) -> None:
-        """Pairs of how it will be delivered and what it says; the last one can be taken back."""
-        palette = palette_of(self)
-        self.display = bool(waiting)
+    def show_inputs(self, inputs: Sequence[tuple[str, str]]) -> None:
+        """Show pairs of delivery and text; the last input can be withdrawn with the up key."""
+        palette = widget_palette(self)
+        self.display = bool(inputs)
         text = Text(no_wrap=True, overflow="ellipsis", end="")
-        for number, (delivery, words) in enumerate(waiting):
+        for number, (delivery, input_text) in enumerate(inputs):
             text.append("\n" if number else "")
             text.append("↳ next step  " if delivery == "steer" else "↳ after this  ", palette.style("link"))
-            text.append(clean_line(words, 200), palette.style("quiet"))
-            text.append("  ↑ takes it back" if number == len(waiting) - 1 else "", palette.style("faint"))
+            text.append(clean_line(input_text, 200), palette.style("quiet"))
+            text.append("  ↑: edit again" if number == len(inputs) - 1 else "", palette.style("faint"))
         self.update(text)
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """What the last line of the screen tells."""
+class StatusInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The values of the status line."""
 
     mode: str
     model: str
@@ -107,54 +121,56 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatusLine(Static):
+    """The last line of the screen; redrawn only if its values, the width or the theme change."""
+
     DEFAULT_CSS = "StatusLine { height: 1; padding: 0 2; }"
 
     def __init__(self) -> None:
         super().__init__("", id="status", markup=False)
-        self._standing: Standing | None = None
-        self._shown: tuple[Standing, int, str] | None = None
+        self._status: StatusInfo | None = None
+        self._drawn_for: tuple[StatusInfo, int, str] | None = None
 
-    def show(self, standing: Standing) -> None:
-        self._standing = standing
-        seen = (standing, self.size.width, theme_of(self))
-        if self.size.width and seen != self._shown:
-            self._shown = seen
-            self.update(status_text(standing, self.size.width, palette_of(self)))
+    def show_status(self, status: StatusInfo) -> None:
+        self._status = status
+        seen = (status, self.size.width, widget_theme(self))
+        if self.size.width and seen != self._drawn_for:
+            self._drawn_for = seen
+            self.update(status_text(status, self.size.width, widget_palette(self)))
 
     def on_resize(self) -> None:
-        if self._standing is not None:
-            self.show(self._standing)
+        if self._status is not None:
+            self.show_status(self._status)
 
 
-def status_text(standing: Standing, width: int, palette: Palette) -> Text:
-    """On a narrow screen the folder goes first, then the model's provider."""
+def status_text(status: StatusInfo, width: int, palette: Palette) -> Text:
+    """Return the text of the status line; on a narrow screen the folder is omitted first, then the usage."""
     left = Text(end="")
-    left.append(standing.mode, palette.style(_MODES.get(standing.mode, "text"), bold=True))
-    left.append(f"  {clean_line(standing.model) or 'no model'}", palette.style("text"))
-    left.append(f"  {clean_line(standing.agent, 30)}", palette.style("quiet"))
-    right = _usage(standing, palette)
-    place = clean_line(_short(standing.workspace, standing.home), 120)
-    if left.cell_len + right.cell_len + len(place) + 5 <= width:
-        right.append(f"  {place}", palette.style("quiet"))
-    return ends(left, right, width) if right.cell_len + 14 < width else cut(left, width)
+    left.append(status.mode, palette.style(_MODE_COLOURS.get(status.mode, "text"), bold=True))
+    left.append(f"  {clean_line(status.model) or 'no model'}", palette.style("text"))
+    left.append(f"  {clean_line(status.agent, 30)}", palette.style("quiet"))
+    right = _usage_text(status, palette)
+    folder = clean_line(_shorten_home(status.workspace, status.home), 120)
+    if left.cell_len + right.cell_len + len(folder) + 5 <= width:
+        right.append(f"  {folder}", palette.style("quiet"))
+    return justify_ends(left, right, width) if right.cell_len + 14 < width else truncate_line(left, width)
 
 
-def _usage(standing: Standing, palette: Palette) -> Text:
+def _usage_text(status: StatusInfo, palette: Palette) -> Text:
     text = Text(end="")
-    if not standing.answers:
+    if not status.answers:
         return text
-    if standing.context_limit:
-        share = standing.context / standing.context_limit
-        colour = "bad" if share > _FULL else "warn" if share > _NEARLY else "quiet"
-        text.append(f"{share:.0%} of {count(standing.context_limit)}", palette.style(colour))
-    elif standing.context:
-        text.append(f"{count(standing.context)} tokens", palette.style("quiet"))
-    if standing.cost is not None:
-        text.append(f"  {money(standing.cost)}", palette.style("quiet"))
+    if status.context_limit:
+        share = status.context / status.context_limit
+        colour = "bad" if share > _FULL_SHARE else "warn" if share > _NEARLY_FULL_SHARE else "quiet"
+        text.append(f"{share:.0%} of {format_count(status.context_limit)}", palette.style(colour))
+    elif status.context:
+        text.append(f"{format_count(status.context)} tokens", palette.style("quiet"))
+    if status.cost is not None:
+        text.append(f"  {format_cost(status.cost)}", palette.style("quiet"))
     return text
 
 
-def _short(path: Path, home: Path) -> str:
+def _shorten_home(path: Path, home: Path) -> str:
     try:
         return f"~/{path.relative_to(home)}".rstrip("/.")
     except ValueError:

@@ -1,29 +1,31 @@
-"""The first screen of a new conversation: what this can do, and how to begin."""
+"""The welcome screen of a new session: what the agent does, example prompts and key hints."""
 
 from rich.text import Text
 from textual.widgets import Static
 
-from outrider.tui.rendering.text import clean, indented, line, plural, side_by_side, wrapped
+from outrider.tui.rendering.text import clean_text, format_plural, indent_lines, side_by_side, text_line, wrap_text
 from outrider.tui.theme import Palette
-from outrider.tui.widgets.status import palette_of
+from outrider.tui.widgets.status import widget_palette
 
-_TRIES = (
-    ("Explain how this project is put together", "it reads files and searches, unasked"),
-    ("Run the tests and mend what fails", "commands and changes are shown to you first"),
-    ("Plan how to add a login page", "shift+tab goes to plan mode, which changes nothing"),
+_SUGGESTIONS = (
+    ("Explain how this project is structured", "reads and searches files without asking"),
+    ("Run the tests and fix what fails", "shows commands and changes for approval first"),
+    ("Plan how to add a login page", "shift+tab switches to plan mode, which changes nothing"),
 )
-_KEYS = (
+_KEY_HINTS = (
     ("/", "commands"),
-    ("@", "names a file"),
-    ("!", "runs a command"),
+    ("@", "mention a file"),
+    ("!", "run a command"),
     ("shift+tab", "mode"),
     ("ctrl+o", "model"),
     ("f1", "help"),
 )
 
 
-class Welcome(Static):
-    DEFAULT_CSS = "Welcome { height: 1fr; padding: 1 3; content-align: left bottom; }"
+class WelcomeView(Static):
+    """The welcome screen; hidden once the session has entries."""
+
+    DEFAULT_CSS = "WelcomeView { height: 1fr; padding: 1 3; content-align: left bottom; }"
 
     def __init__(self, notices: tuple[str, ...] = (), missing: str = "") -> None:
         super().__init__("", id="welcome", markup=False)
@@ -32,14 +34,14 @@ class Welcome(Static):
         self.earlier = 0
 
     def on_resize(self) -> None:
-        self.draw()
+        self.draw_welcome()
 
-    def tell_earlier(self, number: int) -> None:
+    def show_earlier_count(self, number: int) -> None:
         self.earlier = number
-        self.draw()
+        self.draw_welcome()
 
-    def draw(self) -> None:
-        palette = palette_of(self)
+    def draw_welcome(self) -> None:
+        palette = widget_palette(self)
         lines = welcome_lines(self.notices, self.missing, max(self.size.width, 20), palette, earlier=self.earlier)
         self.update(Text("\n").join(lines))
 
@@ -47,27 +49,34 @@ class Welcome(Static):
 def welcome_lines(
     notices: tuple[str, ...], missing: str, width: int, palette: Palette, *, earlier: int = 0
 ) -> list[Text]:
-    lines = [line("◆ outrider", palette.style("accent", bold=True)), line()]
+    """Return the lines of the welcome screen; with a `missing` text, show only what must be configured first."""
+    lines = [text_line("◆ outrider", palette.style("accent", bold=True)), text_line()]
     if missing:
-        lines += _paragraph(missing[:1].upper() + missing[1:], width, palette, "text")
-        return [*lines, line(), *_notices(notices, width, palette)]
-    intro = "An agent that works in this folder. It asks before it changes anything or runs what could do harm."
-    lines += _paragraph(intro, width, palette, "text")
-    lines.append(line())
-    known = f"{plural(earlier, 'session')} of this folder"
-    for words, note in (*_TRIES, *((("/resume", known),) if earlier else ())):
-        mark, text = line("› ", palette.style("accent")), line(words, palette.style("text"))
+        lines += _paragraph_lines(missing[:1].upper() + missing[1:], width, palette, "text")
+        return [*lines, text_line(), *_notice_lines(notices, width, palette)]
+    intro = "An agent that works in this folder. It asks before it changes files or runs commands that could do harm."
+    lines += _paragraph_lines(intro, width, palette, "text")
+    lines.append(text_line())
+    known = f"{format_plural(earlier, 'session')} of this folder"
+    for prompt, note in (*_SUGGESTIONS, *((("/resume", known),) if earlier else ())):
+        mark, text = text_line("› ", palette.style("accent")), text_line(prompt, palette.style("text"))
         both = Text.assemble(mark, text, (f"   {note}", palette.style("quiet")))
-        lines += [both] if both.cell_len <= width else indented(wrapped(text, width - 2), mark)
-    lines.append(line())
-    keys = [Text.assemble((key, palette.style("accent")), (f" {note}", palette.style("quiet"))) for key, note in _KEYS]
-    return [*lines, *side_by_side(keys, width), *_notices(notices, width, palette)]
+        lines += [both] if both.cell_len <= width else indent_lines(wrap_text(text, width - 2), mark)
+    lines.append(text_line())
+    keys = [
+        Text.assemble((key, palette.style("accent")), (f" {note}", palette.style("quiet"))) for key, note in _KEY_HINTS
+    ]
+    return [*lines, *side_by_side(keys, width), *_notice_lines(notices, width, palette)]
 
 
-def _paragraph(text: str, width: int, palette: Palette, style: str) -> list[Text]:
-    return [piece for row in clean(text).split("\n") for piece in wrapped(line(row, palette.style(style)), width)]
+def _paragraph_lines(text: str, width: int, palette: Palette, style: str) -> list[Text]:
+    return [
+        piece
+        for row in clean_text(text).split("\n")
+        for piece in wrap_text(text_line(row, palette.style(style)), width)
+    ]
 
 
-def _notices(notices: tuple[str, ...], width: int, palette: Palette) -> list[Text]:
-    rows = [piece for notice in notices for piece in _paragraph(f"! {notice}", width, palette, "warn")]
-    return [line(), *rows] if rows else []
+def _notice_lines(notices: tuple[str, ...], width: int, palette: Palette) -> list[Text]:
+    rows = [piece for notice in notices for piece in _paragraph_lines(f"! {notice}", width, palette, "warn")]
+    return [text_line(), *rows] if rows else []

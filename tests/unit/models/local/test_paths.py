@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from outrider.models.local.tools import MOST, WorkspaceNames
+from outrider.models.local.compact_tools import MAX_FILE_NAMES, WorkspaceFileSource
 from outrider.types.parts import TextPart
 from outrider.types.request import ModelMessage, Prompt, Request
 
-NAMES = WorkspaceNames()
+NAMES = WorkspaceFileSource()
 
 
 @pytest.fixture
@@ -26,29 +26,29 @@ def asking(workspace: Path | str, *texts: str) -> Request:
 
 def test_files_are_offered_without_what_is_hidden_or_not_the_users_own(workspace):
     offered = ["README.md", "shop/cart.py", "shop/price_list.py", "tests/test_cart.py"]
-    assert NAMES.existing(asking(workspace, "Hello.")) == offered
+    assert NAMES.list_files(asking(workspace, "Hello.")) == offered
 
 
 def test_a_file_that_the_user_names_can_be_named_though_it_is_not_there(workspace):
-    offered = NAMES.existing(asking(workspace, "Earlier: a/b.txt", "Show me nothing.txt, and cart.py."))
+    offered = NAMES.list_files(asking(workspace, "Earlier: a/b.txt", "Show me nothing.txt, and cart.py."))
     assert "nothing.txt" in offered
     assert "cart.py" not in offered  # shop/cart.py is meant
     assert "a/b.txt" not in offered
 
 
 def test_numbers_are_not_taken_for_names(workspace):
-    assert "4.0" not in NAMES.existing(asking(workspace, "It costs 4.0, see v1.2."))
+    assert "4.0" not in NAMES.list_files(asking(workspace, "It costs 4.0, see v1.2."))
 
 
 def test_where_there_are_too_many_files_none_are_offered(tmp_path):
-    for number in range(MOST + 1):
+    for number in range(MAX_FILE_NAMES + 1):
         (tmp_path / f"{number}.txt").touch()
-    assert NAMES.existing(asking(tmp_path, "Hello.")) == ()
+    assert NAMES.list_files(asking(tmp_path, "Hello.")) == ()
 
 
 def test_without_a_workspace_nothing_is_offered():
-    assert NAMES.existing(asking("", "Hello.")) == ()
-    assert NAMES.meant(asking("", ""), "cart") == []
+    assert NAMES.list_files(asking("", "Hello.")) == ()
+    assert NAMES.match_files(asking("", ""), "cart") == []
 
 
 @pytest.mark.parametrize(
@@ -64,4 +64,4 @@ def test_without_a_workspace_nothing_is_offered():
     ],
 )
 def test_files_are_meant_by_the_words_in_their_names(workspace, text, meant):
-    assert NAMES.meant(asking(workspace, text), text) == meant
+    assert NAMES.match_files(asking(workspace, text), text) == meant

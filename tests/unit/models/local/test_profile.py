@@ -7,8 +7,8 @@ import pytest
 from outrider.context.prompts import prompt_text
 from outrider.engine.session_tools import SessionTools, ToolEnvironment
 from outrider.event_bus import EventBus
-from outrider.models.local.tools import PRIMER, without_numbers
-from outrider.models.local.weights import TOOLS, adapt_to_local_models, local_profile
+from outrider.models.local.compact_tools import LOCAL_TOOL_PROMPT, strip_line_numbers
+from outrider.models.local.weights import LOCAL_TOOLS, adapt_to_local_models, local_profile
 from outrider.processes.sandbox.sandbox import NoSandbox
 from outrider.sessions.session import Session
 from outrider.types.agents import Agent, Provider
@@ -28,7 +28,7 @@ async def built_in(tmp_path: Path) -> dict[str, ToolSpec]:
 
 def test_the_standard_agent_gets_few_tools_and_short_instructions():
     agent = local_profile(STANDARD)
-    assert agent.tools == TOOLS
+    assert agent.tools == LOCAL_TOOLS
     assert len(agent.instructions) < len(STANDARD.instructions)
 
 
@@ -42,26 +42,28 @@ def test_only_agents_with_an_embedded_model_are_changed():
     local, other = adapt_to_local_models(
         [STANDARD, remote], [Provider("local", "local"), Provider("vendor", "openai", "k")]
     )
-    assert local.tools == TOOLS
+    assert local.tools == LOCAL_TOOLS
     assert other is remote
 
 
 async def test_the_primer_speaks_of_tools_and_parameters_that_exist(built_in):
-    assert set(TOOLS) <= built_in.keys()
-    for name, compact in PRIMER.tools.items():
+    assert set(LOCAL_TOOLS) <= built_in.keys()
+    for name, compact in LOCAL_TOOL_PROMPT.tools.items():
         properties = built_in[name].parameters["properties"]
-        assert set(compact.keep) <= properties.keys()
-        assert set(built_in[name].parameters.get("required", ())) <= set(compact.keep)
-        assert compact.existing in (*compact.keep, "")
+        assert set(compact.parameters) <= properties.keys()
+        assert set(built_in[name].parameters.get("required", ())) <= set(compact.parameters)
+        assert compact.file_parameter in (*compact.parameters, "")
 
 
 def test_every_example_is_a_call_that_the_primer_allows():
-    for _, call in PRIMER.examples:
+    for _, call in LOCAL_TOOL_PROMPT.examples:
         arguments = {name for name in call if name != "tool"}
-        assert arguments <= ({"text"} if call["tool"] == "answer" else set(PRIMER.tools[call["tool"]].keep))
+        assert arguments <= (
+            {"text"} if call["tool"] == "answer" else set(LOCAL_TOOL_PROMPT.tools[call["tool"]].parameters)
+        )
 
 
 def test_a_file_is_shown_without_line_numbers():
-    assert without_numbers("     1\tdef a():\n     2\t    return 1\n\n(lines 1-2 of 9)") == (
+    assert strip_line_numbers("     1\tdef a():\n     2\t    return 1\n\n(lines 1-2 of 9)") == (
         "def a():\n    return 1\n\n(lines 1-2 of 9)"
     )

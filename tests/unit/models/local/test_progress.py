@@ -2,7 +2,7 @@
 
 import io
 
-from outrider.models.local.download import Meter, Progress, ProgressLine, progress_text
+from outrider.models.local.download import DownloadProgress, ProgressLine, ProgressMeter, progress_text
 
 
 class Terminal(io.StringIO):
@@ -11,26 +11,26 @@ class Terminal(io.StringIO):
 
 
 def test_speed_and_time_left_come_from_the_last_seconds():
-    told: list[Progress] = []
+    told: list[DownloadProgress] = []
     times = iter(range(100))
-    meter = Meter("tiny", 1000, told.append, lambda: float(next(times)))
-    meter.begin("somewhere")
+    meter = ProgressMeter("tiny", 1000, told.append, lambda: float(next(times)))
+    meter.start_source("somewhere")
     for done in (0, 100, 200, 300):
-        meter.at(done)
+        meter.report_bytes(done)
     assert (told[-1].speed, told[-1].seconds_left, told[-1].source) == (100.0, 7.0, "somewhere")
 
 
 def test_reports_come_no_more_often_than_eyes_can_follow():
-    told: list[Progress] = []
+    told: list[DownloadProgress] = []
     times = iter(number / 1000 for number in range(1000, 3000))
-    meter = Meter("tiny", 2000, told.append, lambda: next(times))
+    meter = ProgressMeter("tiny", 2000, told.append, lambda: next(times))
     for done in range(1000):
-        meter.at(done)
+        meter.report_bytes(done)
     assert len(told) < 15
 
 
 def test_a_line_tells_size_speed_and_time_left():
-    line = progress_text(Progress("1.5b", "the publisher", "fetching", 300_000_000, 1_200_000_000, 5e6, 180.0))
+    line = progress_text(DownloadProgress("1.5b", "the publisher", "fetching", 300_000_000, 1_200_000_000, 5e6, 180.0))
     assert line == "1.5b:  25 %  300.0 MB of 1.20 GB  5.0 MB/s  3 min 00 s left  from the publisher"
 
 
@@ -38,8 +38,8 @@ def test_a_terminal_gets_one_line_that_changes():
     screen = Terminal()
     line = ProgressLine(screen)
     for done in (10, 50, 100):
-        line(Progress("tiny", "x", "fetching", done, 100))
-    line(Progress("tiny", "x", "done", 100, 100))
+        line(DownloadProgress("tiny", "x", "fetching", done, 100))
+    line(DownloadProgress("tiny", "x", "done", 100, 100))
     assert screen.getvalue().count("\r") == 4
     assert screen.getvalue().count("\n") == 1
 
@@ -49,7 +49,7 @@ def test_a_bar_grows_and_fits_into_the_terminal(monkeypatch):
     screen = Terminal()
     line = ProgressLine(screen)
     for done in (0, 50, 100):
-        line(Progress("tiny", "a source with a very long name indeed", "fetching", done, 100))
+        line(DownloadProgress("tiny", "a source with a very long name indeed", "fetching", done, 100))
     lines = screen.getvalue().split("\r")[1:]
     assert [shown[:22].count("#") for shown in lines] == [0, 10, 20]
     assert max(map(len, lines)) < 60
@@ -59,5 +59,5 @@ def test_elsewhere_a_line_is_written_now_and_then():
     written = io.StringIO()
     line = ProgressLine(written)
     for done in range(100):
-        line(Progress("tiny", "x", "fetching", done, 100))
+        line(DownloadProgress("tiny", "x", "fetching", done, 100))
     assert 15 <= written.getvalue().count("\n") <= 25

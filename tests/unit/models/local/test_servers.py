@@ -3,8 +3,8 @@
 import asyncio
 import json
 
-from outrider.config.providers import NO_PROVIDER
-from outrider.models.local.discovery import find_servers, usual_servers, ways_to_a_model
+from outrider.config.providers import NO_PROVIDER_MESSAGE
+from outrider.models.local.discovery import default_servers, find_servers, missing_model_message
 from outrider.types.agents import Provider
 from tests.fixtures.http_server import Reply, serving, unused_port
 
@@ -20,10 +20,10 @@ async def found(*ports: int, seconds: float = 0.5):
 
 
 def test_the_usual_ports_of_this_machine_are_asked_without_a_key():
-    ports = {server.name: server.base_url for server in usual_servers()}
+    ports = {server.name: server.base_url for server in default_servers()}
     assert ports["ollama"] == "http://127.0.0.1:11434/v1"
     assert set(ports) == {"ollama", "llama.cpp", "lm-studio", "vllm"}
-    assert {server.api_key for server in usual_servers()} == {""}
+    assert {server.api_key for server in default_servers()} == {""}
 
 
 async def test_a_server_is_offered_with_its_models():
@@ -67,12 +67,12 @@ async def test_a_port_that_is_silent_costs_no_more_than_the_time_limit():
 async def test_who_has_no_model_is_offered_what_is_served_here():
     async with serving(Reply([TWO.encode()], headers=JSON)) as server:
         here = [Provider("ollama", "openai", "", f"http://127.0.0.1:{server.port}/v1")]
-        told = await asyncio.to_thread(ways_to_a_model, NO_PROVIDER, here)
-    assert told.startswith(NO_PROVIDER)
-    assert told.endswith("say --model ollama/llama3.2:3b (or ollama/qwen2.5-coder:7b)")
+        told = await asyncio.to_thread(missing_model_message, NO_PROVIDER_MESSAGE, here)
+    assert told.startswith(NO_PROVIDER_MESSAGE)
+    assert told.endswith("--model ollama/llama3.2:3b (or ollama/qwen2.5-coder:7b)")
 
 
 def test_without_a_server_and_with_another_problem_nothing_is_added():
     here = [Provider("ollama", "openai", "", f"http://127.0.0.1:{unused_port()}/v1")]
-    assert ways_to_a_model(NO_PROVIDER, here) == NO_PROVIDER
-    assert ways_to_a_model("the provider 'openai' has no key", here) == "the provider 'openai' has no key"
+    assert missing_model_message(NO_PROVIDER_MESSAGE, here) == NO_PROVIDER_MESSAGE
+    assert missing_model_message("the provider 'openai' has no key", here) == "the provider 'openai' has no key"

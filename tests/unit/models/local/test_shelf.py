@@ -6,15 +6,15 @@ import pytest
 
 from outrider.errors import ConfigurationError, WeightsError
 from outrider.models.local.weights import (
-    DEFAULT,
-    KNOWN,
-    SMALL,
+    DEFAULT_WEIGHTS,
+    KNOWN_WEIGHTS,
+    SMALL_WEIGHTS,
     find_weights,
-    imprints_folder,
-    known,
+    known_weights,
     list_weights,
-    place_of,
+    prefix_cache_folder,
     remove_weights,
+    weights_path,
 )
 
 
@@ -29,15 +29,22 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"), [("", DEFAULT), ("1.5b", DEFAULT), ("1.5B", DEFAULT), ("small", SMALL), ("0.5b", SMALL)]
+    ("name", "meant"),
+    [
+        ("", DEFAULT_WEIGHTS),
+        ("1.5b", DEFAULT_WEIGHTS),
+        ("1.5B", DEFAULT_WEIGHTS),
+        ("small", SMALL_WEIGHTS),
+        ("0.5b", SMALL_WEIGHTS),
+    ],
 )
 def test_a_name_means_one_model(name, meant):
-    assert known(name) is meant
+    assert known_weights(name) is meant
 
 
 def test_an_unknown_name_is_told_those_that_exist():
     with pytest.raises(ConfigurationError, match=r"1\.5b, 0\.5b.*PATH\.gguf"):
-        known("7b")
+        known_weights("7b")
 
 
 def test_weights_are_found_by_name_and_by_path(data):
@@ -64,7 +71,7 @@ def test_the_list_says_what_is_there_what_is_not_and_what_is_half_there(data):
     assert (default.name, default.path, default.partial, default.default) == ("1.5b", None, 2, True)
     assert (small.path, small.default) == (data / "models" / "0.5b.gguf", False)
     assert (own.name, own.bytes) == (str(data / "models" / "mine.gguf"), 9)
-    assert len(list_weights(data / "nowhere")) == len(KNOWN)
+    assert len(list_weights(data / "nowhere")) == len(KNOWN_WEIGHTS)
 
 
 def test_removing_frees_what_pull_brought(data):
@@ -76,11 +83,11 @@ def test_removing_frees_what_pull_brought(data):
 
 
 def test_removing_takes_along_what_else_was_there_for_the_weights(data):
-    small = place_of(SMALL, data)
-    for left in (imprints_folder(data, small) / "a.bin", small.parent / "0.5b-pieces-x" / "part.whl"):
+    small = weights_path(SMALL_WEIGHTS, data)
+    for left in (prefix_cache_folder(data, small) / "a.bin", small.parent / "0.5b-pieces-x" / "part.whl"):
         left.parent.mkdir(parents=True)
         left.write_bytes(b"1234")
-    kept = imprints_folder(data, data / "models" / "mine.gguf") / "b.bin"
+    kept = prefix_cache_folder(data, data / "models" / "mine.gguf") / "b.bin"
     kept.parent.mkdir(parents=True)
     kept.touch()
     assert remove_weights("small", data) == 18
@@ -88,7 +95,7 @@ def test_removing_takes_along_what_else_was_there_for_the_weights(data):
 
 
 def test_pieces_of_known_weights_add_up():
-    for weights in KNOWN:
+    for weights in KNOWN_WEIGHTS:
         assert weights.parts is not None
         rest = weights.bytes - weights.parts.piece * (weights.parts.count - 1)
         assert 0 < rest <= weights.parts.piece

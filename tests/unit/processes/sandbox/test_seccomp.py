@@ -6,13 +6,13 @@ import struct
 import pytest
 
 from outrider.processes.sandbox.seccomp import (
-    FAR_REACHING,
-    METADATA,
-    NUMBERS,
-    UNSHARED,
+    DENIED_SYSCALLS,
+    METADATA_SYSCALLS,
+    SHARED_RESOURCE_SYSCALLS,
+    SYSCALL_NUMBERS,
     Architecture,
-    Freedom,
-    filter_for,
+    SyscallFilterOptions,
+    build_filter,
 )
 
 ALLOW, KILL = "allow", "kill"
@@ -22,7 +22,7 @@ HARMLESS: dict[Architecture, tuple[int, ...]] = {
     "x86_64": (0, 1, 2, 9, 39, 59, 60, 62, 257, 424, 437),
     "aarch64": (63, 64, 56, 222, 172, 221, 93, 129, 424, 437),
 }
-FREE = Freedom()
+FREE = SyscallFilterOptions()
 
 
 def verdict(program: bytes, architecture: int, number: int, *arguments: int) -> str | int:
@@ -51,21 +51,21 @@ def architecture(request: pytest.FixtureRequest) -> Architecture:
     return request.param
 
 
-def ask(architecture: Architecture, freedom: Freedom, call: str | int, *arguments: int) -> str | int:
-    number = NUMBERS[architecture][call] if isinstance(call, str) else call
-    return verdict(filter_for(architecture, freedom), AUDIT[architecture], number, *arguments)
+def ask(architecture: Architecture, freedom: SyscallFilterOptions, call: str | int, *arguments: int) -> str | int:
+    number = SYSCALL_NUMBERS[architecture][call] if isinstance(call, str) else call
+    return verdict(build_filter(architecture, freedom), AUDIT[architecture], number, *arguments)
 
 
 def test_calls_that_reach_far_are_refused_and_plain_ones_pass(architecture: Architecture):
-    known = NUMBERS[architecture].keys()
-    assert {name: ask(architecture, FREE, name) for name in FAR_REACHING & known} == dict.fromkeys(
-        FAR_REACHING & known, errno.EPERM
+    known = SYSCALL_NUMBERS[architecture].keys()
+    assert {name: ask(architecture, FREE, name) for name in DENIED_SYSCALLS & known} == dict.fromkeys(
+        DENIED_SYSCALLS & known, errno.EPERM
     )
     assert {ask(architecture, FREE, number) for number in HARMLESS[architecture]} == {ALLOW}
 
 
 def test_calls_of_another_architecture_end_the_process(architecture: Architecture):
-    program = filter_for(architecture, FREE)
+    program = build_filter(architecture, FREE)
     assert verdict(program, 0x40000003, 20) == KILL
     assert verdict(program, AUDIT["aarch64" if architecture == "x86_64" else "x86_64"], 1) == KILL
 
@@ -97,24 +97,26 @@ def test_only_usual_sockets_are_opened(architecture: Architecture):
 
 
 def test_without_sockets_there_are_none(architecture: Architecture):
-    assert {ask(architecture, Freedom(sockets=False), "socket", family) for family in range(46)} == {errno.EACCES}
+    assert {ask(architecture, SyscallFilterOptions(sockets=False), "socket", family) for family in range(46)} == {
+        errno.EACCES
+    }
 
 
 def test_what_namespaces_would_keep_apart_is_refused_without_them(architecture: Architecture):
-    shared = Freedom(namespaces=False)
-    assert {ask(architecture, shared, name) for name in UNSHARED} == {errno.EPERM}
-    assert {ask(architecture, FREE, name) for name in UNSHARED} == {ALLOW}
+    shared = SyscallFilterOptions(namespaces=False)
+    assert {ask(architecture, shared, name) for name in SHARED_RESOURCE_SYSCALLS} == {errno.EPERM}
+    assert {ask(architecture, FREE, name) for name in SHARED_RESOURCE_SYSCALLS} == {ALLOW}
     assert ask(architecture, shared, "prlimit64", 0) == ALLOW
     assert ask(architecture, shared, "prlimit64", 4711) == errno.EPERM
     assert ask(architecture, FREE, "prlimit64", 4711) == ALLOW
 
 
 def test_metadata_of_files_can_be_left_alone(architecture: Architecture):
-    known = METADATA & NUMBERS[architecture].keys()
-    assert {ask(architecture, Freedom(metadata=False), name) for name in known} == {errno.EPERM}
+    known = METADATA_SYSCALLS & SYSCALL_NUMBERS[architecture].keys()
+    assert {ask(architecture, SyscallFilterOptions(metadata=False), name) for name in known} == {errno.EPERM}
     assert {ask(architecture, FREE, name) for name in known} == {ALLOW}
 
 
 def test_no_two_calls_share_a_number(architecture: Architecture):
-    numbers = NUMBERS[architecture]
+    numbers = SYSCALL_NUMBERS[architecture]
     assert len(set(numbers.values())) == len(numbers)

@@ -7,11 +7,11 @@ import pytest
 
 import outrider
 from outrider.errors import ConfigurationError
-from outrider.processes.launch import Launch
-from outrider.processes.sandbox.bubblewrap import Bubblewrap
-from outrider.processes.sandbox.defaults import secrets_of, steering_files, usual_policy
-from outrider.processes.sandbox.landlock import granted
-from outrider.processes.sandbox.sandbox import Policy, Zones, access_above, is_within, zones_of
+from outrider.processes.launch import LaunchRequest
+from outrider.processes.sandbox.bubblewrap import BubblewrapSandbox
+from outrider.processes.sandbox.defaults import default_policy, list_protected_paths, list_secret_paths
+from outrider.processes.sandbox.landlock import list_grants
+from outrider.processes.sandbox.sandbox import AccessZones, SandboxPolicy, access_above, is_within, resolve_zones
 
 
 @pytest.fixture
@@ -23,9 +23,9 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
 
 
-def mounts(policy: Policy) -> dict[str, str]:
+def mounts(policy: SandboxPolicy) -> dict[str, str]:
     """Path to the last option that mounts something there."""
-    argv = Bubblewrap("/usr/bin/bwrap").wrap(Launch(("true",), {}, policy.workspace), policy).argv
+    argv = BubblewrapSandbox("/usr/bin/bwrap").wrap(LaunchRequest(("true",), {}, policy.workspace), policy).argv
     found: dict[str, str] = {}
     for at, word in enumerate(argv[: argv.index("--chdir")]):
         if word in ("--bind", "--ro-bind"):
@@ -37,32 +37,32 @@ def mounts(policy: Policy) -> dict[str, str]:
 
 def test_the_stricter_word_counts_for_one_path_and_the_deeper_path_for_two(home: Path):
     work, data = home / "work", home / "data"
-    zones = zones_of(
-        Policy(workspace=work, writable=True, read_only=(work,), hidden=(data,), also_writable=(data / "work",))
+    zones = resolve_zones(
+        SandboxPolicy(workspace=work, writable=True, read_only=(work,), hidden=(data,), also_writable=(data / "work",))
     )
     assert zones == {str(work): "read-only", str(data): "hidden", str(data / "work"): "writable"}
 
 
 def test_only_what_exists_has_a_zone_and_links_are_followed(home: Path):
     (home / "link").symlink_to(home / ".ssh")
-    zones = zones_of(Policy(workspace=home / "work", hidden=(home / "link", home / "missing")))
+    zones = resolve_zones(SandboxPolicy(workspace=home / "work", hidden=(home / "link", home / "missing")))
     assert zones == {str(home / "work"): "read-only", str(home / ".ssh"): "hidden"}
 
 
 def test_parents_come_before_what_lies_in_them(home: Path):
-    zones = zones_of(usual_policy(home / "work", writable=True, home=home))
+    zones = resolve_zones(default_policy(home / "work", writable=True, home=home))
     assert [path.count("/") for path in zones] == sorted(path.count("/") for path in zones)
 
 
 def test_what_the_sandbox_needs_is_never_hidden(home: Path):
     assert (
-        zones_of(Policy(workspace=home, hidden=(home / "work",)), [str(home / "work")])[str(home / "work")]
+        resolve_zones(SandboxPolicy(workspace=home, hidden=(home / "work",)), [str(home / "work")])[str(home / "work")]
         == "read-only"
     )
 
 
 def test_the_nearest_zone_above_counts():
-    zones: Zones = {"/a": "hidden", "/a/b": "writable"}
+    zones: AccessZones = {"/a": "hidden", "/a/b": "writable"}
     assert access_above("/a/b/c/d", zones) == "writable"
     assert access_above("/a/b", zones) == "hidden"
     assert access_above("/ab", zones) is None
@@ -70,7 +70,7 @@ def test_the_nearest_zone_above_counts():
 
 
 def test_secrets_are_covered_and_the_workspace_is_shown(home: Path):
-    found = mounts(usual_policy(home, writable=True, home=home, own_files=[home / "data"]))
+    found = mounts(default_policy(home, writable=True, home=home, own_files=[home / "data"]))
     assert found[str(home / ".ssh")] == "--tmpfs"
     assert found[str(home / "data")] == "--tmpfs"
     assert found[str(home / ".netrc")] == "--ro-bind /dev/null"
@@ -78,40 +78,44 @@ def test_secrets_are_covered_and_the_workspace_is_shown(home: Path):
 
 
 def test_what_a_new_folder_covers_needs_no_cover_of_its_own(home: Path):
-    found = mounts(usual_policy(home / "work", writable=True, home=home))
+    found = mounts(default_policy(home / "work", writable=True, home=home))
     assert str(home / ".ssh") not in found  # it lies in /tmp, which is another one inside
     assert found[str(home / "work")] == "--bind"
 
 
 def test_steering_files_are_read_only_and_what_holds_them_cannot_be_renamed(home: Path):
-    found = mounts(usual_policy(home / "work", writable=True, home=home))
+    found = mounts(default_policy(home / "work", writable=True, home=home))
     assert found[str(home / "work/.git/config")] == found[str(home / "work/.git/hooks")] == "--ro-bind"
     assert found[str(home / "work/.git")] == "--bind"
 
 
 def test_a_read_only_workspace_needs_no_mount_for_what_is_in_it(home: Path):
-    found = mounts(usual_policy(home / "work", writable=False, home=home))
+    found = mounts(default_policy(home / "work", writable=False, home=home))
     assert str(home / "work/.git/config") not in found
     assert found[str(home / "work")] == "--ro-bind"  # since it lies in /tmp, which is another one inside
 
 
 def test_a_temporary_folder_of_the_session_takes_the_place_of_tmp(home: Path):
-    policy = usual_policy(home / "work", writable=True, home=home, temporary=home / "data")
-    argv = Bubblewrap("/usr/bin/bwrap").wrap(Launch(("true",), {}, home / "work"), policy).argv
+    policy = default_policy(home / "work", writable=True, home=home, temporary=home / "data")
+    argv = BubblewrapSandbox("/usr/bin/bwrap").wrap(LaunchRequest(("true",), {}, home / "work"), policy).argv
     assert " ".join(("--bind", str(home / "data"), "/tmp")) in " ".join(argv)
 
 
 def test_bubblewrap_is_not_taken_from_where_commands_may_write(home: Path):
     program = home / "work" / "bwrap"
     program.touch()
-    with pytest.raises(ConfigurationError, match="install bubblewrap elsewhere"):
-        Bubblewrap(str(program)).wrap(Launch(("true",), {}, home), Policy(workspace=home / "work", writable=True))
+    with pytest.raises(ConfigurationError, match="install bubblewrap in a system folder"):
+        BubblewrapSandbox(str(program)).wrap(
+            LaunchRequest(("true",), {}, home), SandboxPolicy(workspace=home / "work", writable=True)
+        )
 
 
 def test_the_network_is_shared_only_when_it_is_on(home: Path):
     for network, alone in (("off", True), ("on", False)):
-        policy = usual_policy(home / "work", writable=True, home=home, network=network)
-        assert ("--unshare-net" in Bubblewrap("bwrap").wrap(Launch(("true",), {}, home), policy).argv) is alone
+        policy = default_policy(home / "work", writable=True, home=home, network=network)
+        assert (
+            "--unshare-net" in BubblewrapSandbox("bwrap").wrap(LaunchRequest(("true",), {}, home), policy).argv
+        ) is alone
 
 
 def test_what_steers_the_loader_and_ways_out_do_not_reach_the_programs_around_the_command(home: Path):
@@ -122,40 +126,44 @@ def test_what_steers_the_loader_and_ways_out_do_not_reach_the_programs_around_th
         "PATH": "/bin",
         "TMPDIR": "/x",
     }
-    launch = Launch(("true",), environment, home)
-    wrapped = Bubblewrap("bwrap").wrap(launch, Policy(workspace=home))
+    launch = LaunchRequest(("true",), environment, home)
+    wrapped = BubblewrapSandbox("bwrap").wrap(launch, SandboxPolicy(workspace=home))
     assert wrapped.environment == {"PATH": "/bin", "TMPDIR": "/tmp"}
 
 
 def test_grants_leave_out_what_is_hidden_and_nothing_else(home: Path):
     (home / "plain").write_text("")
-    zones: Zones = {str(home / ".ssh"): "hidden", str(home / "data"): "hidden", str(home / "data/work"): "writable"}
-    found = dict(granted(str(home), "read-only", zones))
+    zones: AccessZones = {
+        str(home / ".ssh"): "hidden",
+        str(home / "data"): "hidden",
+        str(home / "data/work"): "writable",
+    }
+    found = dict(list_grants(str(home), "read-only", zones))
     expected = {name: "read-only" for name in (".netrc", "plain", "work")} | {"data/work": "writable"}
     assert found == {str(home / name): access for name, access in expected.items()}
 
 
 def test_a_folder_without_secrets_is_granted_whole(home: Path):
-    assert list(granted(str(home), "read-only", {})) == [(str(home), "read-only")]
-    zones: Zones = {str(home / "work"): "writable"}
-    assert dict(granted(str(home), "read-only", zones)) == {str(home): "read-only", str(home / "work"): "writable"}
+    assert list(list_grants(str(home), "read-only", {})) == [(str(home), "read-only")]
+    zones: AccessZones = {str(home / "work"): "writable"}
+    assert dict(list_grants(str(home), "read-only", zones)) == {str(home): "read-only", str(home / "work"): "writable"}
 
 
 def test_links_are_not_granted(home: Path):
     (home / "link").symlink_to("/etc")
-    assert str(home / "link") not in dict(granted(str(home), "read-only", {str(home / ".ssh"): "hidden"}))
+    assert str(home / "link") not in dict(list_grants(str(home), "read-only", {str(home / ".ssh"): "hidden"}))
 
 
 def test_the_usual_policy_hides_keys_and_protects_hooks(home: Path):
-    assert home / ".ssh" in secrets_of(home)
-    assert Path("/etc/shadow") in secrets_of(home)
-    assert home / "work" / ".git" / "hooks" in steering_files(home / "work")
-    assert not [path for path in secrets_of(home) if not Path(path).is_absolute()]
+    assert home / ".ssh" in list_secret_paths(home)
+    assert Path("/etc/shadow") in list_secret_paths(home)
+    assert home / "work" / ".git" / "hooks" in list_protected_paths(home / "work")
+    assert not [path for path in list_secret_paths(home) if not Path(path).is_absolute()]
 
 
 def test_the_engine_itself_cannot_be_changed_from_inside(home: Path):
     package = Path(outrider.__file__).parent
-    found = mounts(Policy(workspace=package.parent, writable=True))
+    found = mounts(SandboxPolicy(workspace=package.parent, writable=True))
     assert found[str(package)] == "--ro-bind"
 
 
@@ -163,7 +171,7 @@ def test_sockets_of_other_programs_are_covered_wherever_they_are_seen(home: Path
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(home / "work" / "listener"))
         listening.listen()
-        found = mounts(usual_policy(home / "work", writable=True, home=home))
+        found = mounts(default_policy(home / "work", writable=True, home=home))
     assert found[str(home / "work" / "listener")] == "--ro-bind /dev/null"
 
 
@@ -173,7 +181,7 @@ def test_a_link_in_a_steering_file_s_place_does_not_bring_a_secret_into_view(hom
     (home / "work" / ".mcp.json").symlink_to(home / ".netrc")
     (home / "work" / "real.md").write_text("x")
     (home / "work" / "CLAUDE.md").symlink_to(home / "work" / "real.md")
-    zones = zones_of(usual_policy(home / "work", writable=True, home=home))
+    zones = resolve_zones(default_policy(home / "work", writable=True, home=home))
     assert str(home / ".ssh" / "key") not in zones
     assert zones[str(home / ".netrc")] == "hidden"
     assert zones[str(home / "work" / "real.md")] == "read-only"

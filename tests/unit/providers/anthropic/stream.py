@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from outrider.providers.anthropic.decode import AnthropicDecoder
-from outrider.providers.assembler import Assembler
+from outrider.providers.assembler import AnswerAssembler
 from outrider.types.deltas import Answer, Delta
 
 Event = dict[str, Any]
@@ -51,10 +51,10 @@ def read(events: Iterable[Event | bytes], *, close: bool = True) -> list[Delta]:
 
 
 def folded(deltas: Iterable[Delta]) -> Answer:
-    assembler = Assembler("anthropic")
+    assembler = AnswerAssembler("anthropic")
     for delta in deltas:
         assembler.add(delta)
-    return assembler.answer()
+    return assembler.build_answer()
 
 
 def answered(*events: Event | bytes | list[Event]) -> Answer:

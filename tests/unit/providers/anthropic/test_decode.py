@@ -18,7 +18,7 @@ from outrider.errors import (
     ServerError,
 )
 from outrider.providers.anthropic.decode import AnthropicDecoder
-from outrider.providers.anthropic.errors import error_in_response
+from outrider.providers.anthropic.errors import error_from_response
 from outrider.types.deltas import (
     AnswerStart,
     Delta,
@@ -343,13 +343,13 @@ def test_nesting_that_nobody_can_follow_is_an_error_and_no_crash(depth: int) -> 
         with suppress(ProviderError):
             read([data], close=False)
         with pytest.raises(ProviderError):
-            list(AnthropicDecoder().whole(data))
-        assert isinstance(error_in_response(500, {}, data), ServerError)
+            list(AnthropicDecoder().decode_body(data))
+        assert isinstance(error_from_response(500, {}, data), ServerError)
 
 
 def whole(**fields: Any) -> list[Delta]:
     message = {"type": "message", "id": "m", "model": "c", "role": "assistant", "stop_reason": "end_turn"} | fields
-    return list(AnthropicDecoder().whole(json.dumps(message).encode()))
+    return list(AnthropicDecoder().decode_body(json.dumps(message).encode()))
 
 
 def test_an_answer_in_one_piece_gives_the_same_deltas() -> None:
@@ -391,7 +391,7 @@ def test_an_error_or_a_web_page_instead_of_an_answer_is_no_answer() -> None:
         whole(type="error", error={"type": "overloaded_error", "message": "Overloaded"})
     for body in (b"<html>Sign in</html>", b'{"hello": 1}', b"[]", b"", b'{"content": 5}'):
         with pytest.raises(MalformedAnswerError):
-            list(AnthropicDecoder().whole(body))
+            list(AnthropicDecoder().decode_body(body))
 
 
 values = st.recursive(

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from outrider.providers.anthropic.encode import CAUTIOUS_LIMIT, PROBE, head, tuning
-from outrider.providers.anthropic.models import traits_of
+from outrider.providers.anthropic.encode import FALLBACK_MAX_TOKENS, PROBE_MAX_TOKENS, encode_prefix, encode_settings
+from outrider.providers.anthropic.models import traits_for_model
 from outrider.types.request import ModelSettings, OutputSchema, Prompt, Request, ToolChoice, ToolSpec
 
 TOOL = ToolSpec("read", "Reads.", {"type": "object", "properties": {}})
@@ -16,7 +16,7 @@ def tuned(
     model: str, *, tools: tuple[ToolSpec, ...] = (), limit: int | None = 64_000, **settings: Any
 ) -> dict[str, Any]:
     request = Request(model, Prompt(), tools=tools, settings=ModelSettings(**settings), stream=False)
-    return tuning(request, traits_of(model), limit)
+    return encode_settings(request, traits_for_model(model), limit)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def tuned(
     ],
 )
 def test_the_version_is_read_from_every_way_of_naming_a_model(model: str, version: Any) -> None:
-    assert traits_of(model).version == version
+    assert traits_for_model(model).version == version
 
 
 @pytest.mark.parametrize(
@@ -151,13 +151,13 @@ def test_objects_in_the_schema_of_the_answer_are_closed_unless_they_say_otherwis
 def test_the_largest_answer_is_what_was_asked_then_what_is_known_then_a_question() -> None:
     assert tuned("claude-haiku-4-5", max_output_tokens=7)["max_tokens"] == 7
     assert tuned("claude-haiku-4-5")["max_tokens"] == 64_000
-    assert tuned("claude-haiku-4-5", limit=None)["max_tokens"] == PROBE
-    assert tuned("other", limit=None)["max_tokens"] == CAUTIOUS_LIMIT
+    assert tuned("claude-haiku-4-5", limit=None)["max_tokens"] == PROBE_MAX_TOKENS
+    assert tuned("other", limit=None)["max_tokens"] == FALLBACK_MAX_TOKENS
 
 
 def test_the_end_of_tools_and_of_the_system_prompt_are_marked() -> None:
     second = ToolSpec("write", "", {"properties": {}}, strict=True)
-    fields = head(Request("m", Prompt(), system="Be brief.", tools=(TOOL, second)), MARK)
+    fields = encode_prefix(Request("m", Prompt(), system="Be brief.", tools=(TOOL, second)), MARK)
     assert fields == {
         "tools": [
             {"name": "read", "description": "Reads.", "input_schema": TOOL.parameters},
@@ -170,4 +170,4 @@ def test_the_end_of_tools_and_of_the_system_prompt_are_marked() -> None:
         ],
         "system": [{"type": "text", "text": "Be brief.", "cache_control": MARK}],
     }
-    assert head(Request("m", Prompt(), system=" ", tools=(TOOL,)), None) == {"tools": fields["tools"][:1]}
+    assert encode_prefix(Request("m", Prompt(), system=" ", tools=(TOOL,)), None) == {"tools": fields["tools"][:1]}

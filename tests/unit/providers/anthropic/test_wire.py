@@ -8,9 +8,9 @@ import pytest
 
 from outrider.errors import ConfigurationError, InvalidRequestError, OverloadedError, RateLimitError, ServerError
 from outrider.providers.anthropic.client import AnthropicWire
-from outrider.providers.anthropic.encode import PROBE
+from outrider.providers.anthropic.encode import PROBE_MAX_TOKENS
 from outrider.providers.client import WireClient
-from outrider.providers.provider import Learning
+from outrider.providers.provider import AdaptiveWireFormat
 from outrider.types.agents import Provider
 from outrider.types.deltas import TextDelta
 from outrider.types.parts import FilePart, TextPart, ToolResultPart, ToolUsePart
@@ -39,19 +39,19 @@ def request(prompt: Prompt | None = None, model: str = MODEL, **fields: Any) -> 
 
 
 def body(of: AnthropicWire, asked: Request) -> dict[str, Any]:
-    return json.loads(of.call(asked).body)
+    return json.loads(of.build_request(asked).body)
 
 
 def test_a_turn_begins_with_the_bytes_of_the_turn_before_it() -> None:
     anthropic = wire()
     prompt = Prompt([user("read a")])
     asked = request(prompt, system="Be brief.", tools=(TOOL,))
-    bodies = [anthropic.call(asked).body]
+    bodies = [anthropic.build_request(asked).body]
     for number in range(3):
         call_id = f"t{number}"
         prompt.append(ModelMessage("assistant", (ToolUsePart(tool_id=call_id, tool_name="read"),)))
         prompt.append(ModelMessage("user", (ToolResultPart(tool_use_id=call_id, content="ä"),)))
-        bodies.append(anthropic.call(asked).body)
+        bodies.append(anthropic.build_request(asked).body)
     for before, after in pairwise(bodies):
         assert before.endswith(b"]}]}")
         assert after.startswith(before[: -len(b"]}")])
@@ -61,7 +61,7 @@ def test_a_turn_begins_with_the_bytes_of_the_turn_before_it() -> None:
 def test_earlier_messages_are_not_written_again() -> None:
     anthropic = wire()
     prompt = Prompt([user("one")])
-    anthropic.call(request(prompt))
+    anthropic.build_request(request(prompt))
     prompt._messages[0] = user("changed behind its back")  # pyright: ignore[reportPrivateUsage]
     prompt.append(user("two"))
     said = body(anthropic, request(prompt))["messages"]
@@ -77,8 +77,8 @@ def test_the_same_prompt_can_go_to_models_of_several_families() -> None:
 
 
 def test_all_of_claude_is_one_family_and_every_other_model_its_own() -> None:
-    assert wire().family("claude-3-5-haiku") == wire().family("anthropic/claude-opus-4.8") == "anthropic"
-    assert wire().family("kimi-k2") != wire().family("glm-5")
+    assert wire().model_family("claude-3-5-haiku") == wire().model_family("anthropic/claude-opus-4.8") == "anthropic"
+    assert wire().model_family("kimi-k2") != wire().model_family("glm-5")
 
 
 def test_caching_is_left_to_the_server_by_one_mark_outside_the_messages() -> None:
@@ -106,7 +106,7 @@ def test_extra_is_merged_last() -> None:
 
 
 def test_anthropic_itself_gets_the_key_in_its_own_header() -> None:
-    call = wire().call(request())
+    call = wire().build_request(request())
     assert call.url == "https://api.anthropic.com/v1/messages"
     assert call.headers == {"content-type": "application/json", "anthropic-version": "2023-06-01", "x-api-key": "k"}
     assert json.loads(call.body)["stream"] is True
@@ -117,7 +117,7 @@ def test_anthropic_itself_gets_the_key_in_its_own_header() -> None:
     "base", ["https://openrouter.ai/api", "https://openrouter.ai/api/", "https://openrouter.ai/api/v1"]
 )
 def test_compatible_servers_get_the_key_where_they_look_for_it(base: str) -> None:
-    call = wire(base_url=base, headers={"X-Title": "t"}).call(request())
+    call = wire(base_url=base, headers={"X-Title": "t"}).build_request(request())
     assert call.url == "https://openrouter.ai/api/v1/messages"
     assert call.headers["authorization"] == "Bearer k"
     assert call.headers["x-api-key"] == "k"
@@ -125,14 +125,14 @@ def test_compatible_servers_get_the_key_where_they_look_for_it(base: str) -> Non
 
 
 def test_a_providers_own_headers_count_last_and_no_key_is_no_header() -> None:
-    call = wire(key=None, base_url="http://localhost:1", headers={"Authorization": "Bearer t"}).call(request())
+    call = wire(key=None, base_url="http://localhost:1", headers={"Authorization": "Bearer t"}).build_request(request())
     assert call.headers["authorization"] == "Bearer t"
     assert "x-api-key" not in call.headers
 
 
 def test_vertex_has_the_model_in_the_address_and_the_version_in_the_body() -> None:
     vertex = wire(options={"project": "p", "region": "us-east5"})
-    call = vertex.call(request(model="claude-sonnet-4-5@20250929"))
+    call = vertex.build_request(request(model="claude-sonnet-4-5@20250929"))
     assert call.url == (
         "https://us-east5-aiplatform.googleapis.com/v1/projects/p/locations/us-east5"
         "/publishers/anthropic/models/claude-sonnet-4-5@20250929:streamRawPredict"
@@ -143,8 +143,8 @@ def test_vertex_has_the_model_in_the_address_and_the_version_in_the_body() -> No
     assert said["messages"][-1]["content"][-1]["cache_control"] == MARK
     assert call.headers["authorization"] == "Bearer k"
     assert "x-api-key" not in call.headers
-    assert vertex.call(request(stream=False)).url.endswith(":rawPredict")
-    world = wire(options={"project": "p", "region": "global"}).call(request())
+    assert vertex.build_request(request(stream=False)).url.endswith(":rawPredict")
+    world = wire(options={"project": "p", "region": "global"}).build_request(request())
     assert world.url.startswith("https://aiplatform.googleapis.com/v1/projects/p/locations/global/")
 
 
@@ -154,34 +154,35 @@ def test_vertex_without_a_region_is_a_mistake_that_is_told_at_once() -> None:
 
 
 def test_beta_headers_are_sent_when_they_are_needed_and_joined_with_the_users() -> None:
-    betas = wire(options={"betas": ["mine-1"]}).call(request()).headers["anthropic-beta"]
+    betas = wire(options={"betas": ["mine-1"]}).build_request(request()).headers["anthropic-beta"]
     assert betas == "mine-1"
     uploaded = Prompt([ModelMessage("user", (FilePart(mime="application/pdf", url="file-id:f"),))])
-    call = wire(headers={"Anthropic-Beta": "mine-2"}).call(request(uploaded, tools=(TOOL,), reasoning=True))
+    call = wire(headers={"Anthropic-Beta": "mine-2"}).build_request(request(uploaded, tools=(TOOL,), reasoning=True))
     assert call.headers["anthropic-beta"].split(",") == [
         "mine-2",
         "interleaved-thinking-2025-05-14",
         "files-api-2025-04-14",
     ]
     assert (
-        "anthropic-beta" not in wire().call(request(model="claude-sonnet-4-6", tools=(TOOL,), reasoning=True)).headers
+        "anthropic-beta"
+        not in wire().build_request(request(model="claude-sonnet-4-6", tools=(TOOL,), reasoning=True)).headers
     )
 
 
 def refused(message: str, status: int = 400) -> Any:
     said = {"type": "error", "error": {"type": "invalid_request_error", "message": message}, "request_id": "req_1"}
-    return wire().error(status, {}, json.dumps(said).encode())
+    return wire().decode_error(status, {}, json.dumps(said).encode())
 
 
 def test_the_largest_answer_is_found_by_asking_and_remembered() -> None:
     anthropic = wire(limit=None)
-    assert isinstance(anthropic, Learning)
-    assert body(anthropic, request())["max_tokens"] == PROBE
+    assert isinstance(anthropic, AdaptiveWireFormat)
+    assert body(anthropic, request())["max_tokens"] == PROBE_MAX_TOKENS
     told = "max_tokens: 10000000 > 64000, which is the maximum allowed number of output tokens for claude-haiku-4-5"
-    assert anthropic.learn(request(), refused(told))
+    assert anthropic.adapt_to_error(request(), refused(told))
     assert body(anthropic, request())["max_tokens"] == 64_000
-    assert body(anthropic, request(model="claude-opus-4-1"))["max_tokens"] == PROBE
-    assert not anthropic.learn(request(), refused(told)), "the same lesson twice changes nothing"
+    assert body(anthropic, request(model="claude-opus-4-1"))["max_tokens"] == PROBE_MAX_TOKENS
+    assert not anthropic.adapt_to_error(request(), refused(told)), "the same lesson twice changes nothing"
 
 
 async def test_a_client_asks_once_more_with_the_maximum_that_it_was_told() -> None:
@@ -195,13 +196,13 @@ async def test_a_client_asks_once_more_with_the_maximum_that_it_was_told() -> No
             deltas = [delta async for delta in client.stream(request())]
             assert TextDelta(0, "Hi") in deltas
         await client.aclose()
-        assert [json.loads(seen.body)["max_tokens"] for seen in server.requests] == [PROBE, 8192, 8192]
+        assert [json.loads(seen.body)["max_tokens"] for seen in server.requests] == [PROBE_MAX_TOKENS, 8192, 8192]
 
 
 def test_what_the_api_says_counts_more_than_the_catalog_and_less_than_the_user() -> None:
     anthropic = wire(limit=99_000)
     told = refused("max_tokens: 99000 > 64000, which is the maximum")
-    assert not anthropic.learn(request(max_output_tokens=99_000), told)
+    assert not anthropic.adapt_to_error(request(max_output_tokens=99_000), told)
     assert body(anthropic, request(max_output_tokens=99_000))["max_tokens"] == 99_000
     assert body(anthropic, request())["max_tokens"] == 64_000
 
@@ -229,14 +230,14 @@ def test_what_a_model_refuses_is_not_sent_to_it_again(
     asked: dict[str, Any], message: str, field: str, value: Any
 ) -> None:
     anthropic = wire()
-    assert anthropic.learn(request(**asked), refused(message))
+    assert anthropic.adapt_to_error(request(**asked), refused(message))
     assert body(anthropic, request(**asked)).get(field) == value
-    assert not anthropic.learn(request(**asked), refused(message))
+    assert not anthropic.adapt_to_error(request(**asked), refused(message))
 
 
 def test_other_refusals_teach_nothing() -> None:
-    assert not wire().learn(request(), refused("messages.0: something else is wrong"))
-    assert not wire().learn(request(), refused("max_tokens: 9 > 5", status=429))
+    assert not wire().adapt_to_error(request(), refused("messages.0: something else is wrong"))
+    assert not wire().adapt_to_error(request(), refused("max_tokens: 9 > 5", status=429))
 
 
 @pytest.mark.parametrize(
@@ -266,15 +267,15 @@ def test_other_refusals_teach_nothing() -> None:
         (500, b'{"error":"in words"}', ServerError, None, "in words"),
         (500, b'{"detail":"why"}', ServerError, None, "why"),
         (502, b"<html>Bad Gateway \xff</html>", ServerError, None, "<html>Bad Gateway \ufffd</html>"),
-        (500, b"{}", ServerError, None, "the provider answered with status 500 and no message"),
-        (500, b"", ServerError, None, "the provider answered with status 500 and no message"),
+        (500, b"{}", ServerError, None, "the provider returned status 500 without a message"),
+        (500, b"", ServerError, None, "the provider returned status 500 without a message"),
     ],
 )
 def test_refusals_are_typed_in_every_envelope(status: int, content: bytes, kind: Any, name: Any, message: str) -> None:
-    error = wire().error(status, {}, content)
+    error = wire().decode_error(status, {}, content)
     assert (type(error), error.status, error.type, error.message) == (kind, status, name, message)
 
 
 def test_the_providers_name_of_the_request_is_kept_for_its_support() -> None:
     assert refused("bad").details["request_id"] == "req_1"
-    assert wire().error(500, {"request-id": "req_2"}, b"").details["request_id"] == "req_2"
+    assert wire().decode_error(500, {"request-id": "req_2"}, b"").details["request_id"] == "req_2"

@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 
 from outrider.errors import ConfigurationError, NetworkError, ProviderError, RateLimitError, StalledStreamError
 from outrider.providers.cassettes.cassette import Cassette, RecordedChunk, RecordedExchange
-from outrider.providers.cassettes.deck import Deck, DeckOptions
-from outrider.providers.cassettes.recording import RecordingTransport
+from outrider.providers.cassettes.record import RecordingTransport
 from outrider.providers.cassettes.replay import ReplayTransport
-from outrider.providers.cassettes.scrub import Scrubber
+from outrider.providers.cassettes.scrub import SecretScrubber
+from outrider.providers.cassettes.transport_factory import CassetteOptions, CassetteTransportFactory
 from outrider.providers.client import WireClient
-from outrider.providers.provider import HttpCall
+from outrider.providers.provider import HttpRequest
 from outrider.providers.transport.http_client import HttpClient
 from outrider.providers.transport.retry import RetryPolicy
-from outrider.providers.transport.transport import Timeouts, Transport
+from outrider.providers.transport.transport import HttpTimeouts, HttpTransport
 from outrider.types.deltas import Delta, Retry, TextDelta
 from outrider.types.ids import new_id
 from tests.fixtures.http_server import Reply, Server, serving
 from tests.fixtures.plain_wire import KEY, PlainWire, plain_request, words
 
-SHORT = Timeouts(connect=1, first_byte=0.3, idle=0.2, quiet=0.5, total=2)
+SHORT = HttpTimeouts(connect=1, first_byte=0.3, idle=0.2, quiet=0.5, total=2)
 ONCE = RetryPolicy(attempts=1)
 TWICE = RetryPolicy(attempts=2, first_window=0.01)
 CHUNKS = [words("Hello"), words("wor")[:4], words("wor")[4:], words("ld", "[END]")]
@@ -38,7 +38,7 @@ def cassette(tmp_path: Path) -> Cassette:
     return Cassette(tmp_path / "tapes" / "one.jsonl")
 
 
-async def ask(transport: Transport, url: str, retry: RetryPolicy = ONCE) -> list[Delta]:
+async def ask(transport: HttpTransport, url: str, retry: RetryPolicy = ONCE) -> list[Delta]:
     """The answer; how long was waited before a retry is chance."""
     client = WireClient("plain", PlainWire(url), transport, retry=retry)
     try:
@@ -48,7 +48,7 @@ async def ask(transport: Transport, url: str, retry: RetryPolicy = ONCE) -> list
 
 
 @asynccontextmanager
-async def recording(cassette: Cassette, *replies: Reply) -> AsyncIterator[tuple[Transport, Server]]:
+async def recording(cassette: Cassette, *replies: Reply) -> AsyncIterator[tuple[HttpTransport, Server]]:
     async with serving(*replies) as server:
         yield RecordingTransport(HttpClient(SHORT), cassette), server
 
@@ -71,7 +71,7 @@ async def test_a_refusal_and_the_answer_after_it_are_played_in_order(cassette: C
     replies = [Reply([b'{"error": "slow down"}'], 429, {"retry-after": "0", "x-secret-org": "acme"}), Reply(CHUNKS)]
     async with recording(cassette, *replies) as (transport, server):
         recorded = await ask(transport, server.url, TWICE)
-    first, second = cassette.exchanges()
+    first, second = cassette.read_exchanges()
     assert (first.status, second.status) == (429, 200)
     assert first.headers["retry-after"] == "0" and "x-secret-org" not in first.headers
     player = ReplayTransport(cassette)
@@ -85,7 +85,7 @@ async def test_a_connection_that_broke_breaks_again(cassette: Cassette):
     async with recording(cassette, Reply([words("Hello")], after="reset")) as (transport, server):
         with pytest.raises(NetworkError):
             await ask(transport, server.url)
-    [exchange] = cassette.exchanges()
+    [exchange] = cassette.read_exchanges()
     assert exchange.failure is not None and exchange.chunks
     with pytest.raises(NetworkError, match="connection"):
         await ask(ReplayTransport(cassette), server.url)
@@ -95,7 +95,7 @@ async def test_a_server_that_never_answered_does_not_answer_again(cassette: Cass
     async with recording(cassette, Reply(status=0, after="stall")) as (transport, server):
         with pytest.raises(StalledStreamError):
             await ask(transport, server.url)
-    with pytest.raises(StalledStreamError, match="did not begin to answer"):
+    with pytest.raises(StalledStreamError, match="sent no response within"):
         await ask(ReplayTransport(cassette), server.url)
 
 
@@ -107,19 +107,19 @@ async def test_an_answer_that_its_reader_left_is_kept_as_far_as_it_was_read(cass
             pass
         await stream.aclose()
         await client.aclose()
-    [exchange] = cassette.exchanges()
-    assert exchange.failure is None and b"Hello" in exchange.chunks[0].content()
+    [exchange] = cassette.read_exchanges()
+    assert exchange.failure is None and b"Hello" in exchange.chunks[0].to_bytes()
 
 
 async def test_a_call_that_is_not_on_the_cassette_is_refused_with_the_first_difference(cassette: Cassette):
     async with recording(cassette, Reply(CHUNKS)) as (transport, server):
         await ask(transport, server.url)
     exchange = msgspec.structs.replace(
-        cassette.exchanges()[0], call=msgspec.structs.replace(cassette.exchanges()[0].call, body={"other": 1})
+        cassette.read_exchanges()[0], call=msgspec.structs.replace(cassette.read_exchanges()[0].call, body={"other": 1})
     )
     cassette.erase()
     cassette.add(exchange)
-    with pytest.raises(ProviderError, match="the next one on it differs in") as caught:
+    with pytest.raises(ProviderError, match="the next recorded request differs in") as caught:
         await ask(ReplayTransport(cassette), server.url)
     assert caught.value.type == "replay_mismatch" and not caught.value.retryable
     assert "other" in caught.value.message
@@ -130,12 +130,12 @@ async def test_one_call_too_many_is_refused(cassette: Cassette):
         await ask(transport, server.url)
     player = ReplayTransport(cassette)
     await ask(player, server.url)
-    with pytest.raises(ProviderError, match="all of it was played"):
+    with pytest.raises(ProviderError, match="all its exchanges were replayed"):
         await ask(player, server.url)
 
 
-async def call(transport: Transport, body: bytes) -> bytes:
-    answer = await transport.send(HttpCall("https://x.invalid/v1/chat", {}, body))
+async def call(transport: HttpTransport, body: bytes) -> bytes:
+    answer = await transport.send(HttpRequest("https://x.invalid/v1/chat", {}, body))
     try:
         return await answer.read()
     finally:
@@ -144,8 +144,8 @@ async def call(transport: Transport, body: bytes) -> bytes:
 
 def tape(cassette: Cassette, *bodies: object) -> Cassette:
     for body in bodies:
-        made = Scrubber().call(HttpCall("https://y.invalid/v1/chat", {}, msgspec.json.encode(body)))
-        cassette.add(RecordedExchange(made, 200, {}, (RecordedChunk.of(f"answer to {body}".encode(), 0),)))
+        made = SecretScrubber().scrub_request(HttpRequest("https://y.invalid/v1/chat", {}, msgspec.json.encode(body)))
+        cassette.add(RecordedExchange(made, 200, {}, (RecordedChunk.from_bytes(f"answer to {body}".encode(), 0),)))
     return cassette
 
 
@@ -161,7 +161,7 @@ async def test_fields_that_are_ignored_may_differ(cassette: Cassette):
 
 
 async def test_with_timing_chunks_arrive_as_slowly_as_they_did(cassette: Cassette):
-    made = Scrubber().call(HttpCall("https://y.invalid/v1/chat", {}, b"{}"))
+    made = SecretScrubber().scrub_request(HttpRequest("https://y.invalid/v1/chat", {}, b"{}"))
     cassette.add(RecordedExchange(made, 200, {}, (RecordedChunk(60, "late"),)))
     before = asyncio.get_running_loop().time()
     await call(ReplayTransport(cassette, timing=True), b"{}")
@@ -170,35 +170,37 @@ async def test_with_timing_chunks_arrive_as_slowly_as_they_did(cassette: Cassett
 
 async def test_a_deck_records_and_plays_and_shares_what_was_played(cassette: Cassette):
     tape(cassette, {"q": 1})
-    deck = Deck(DeckOptions(path=str(cassette.path)))
+    deck = CassetteTransportFactory(CassetteOptions(path=str(cassette.path)))
     unused = HttpClient()
-    assert await call(deck.over(unused), b'{"q": 1}')
+    assert await call(deck.wrap_transport(unused), b'{"q": 1}')
     with pytest.raises(ProviderError):
-        await call(deck.over(unused), b'{"q": 1}')
-    assert isinstance(Deck(DeckOptions(path="x", mode="record")).over(unused), RecordingTransport)
+        await call(deck.wrap_transport(unused), b'{"q": 1}')
+    assert isinstance(
+        CassetteTransportFactory(CassetteOptions(path="x", mode="record")).wrap_transport(unused), RecordingTransport
+    )
 
 
 def test_a_cassette_that_is_missing_or_damaged_says_so(cassette: Cassette):
-    with pytest.raises(ConfigurationError, match="record one first"):
-        cassette.exchanges()
+    with pytest.raises(ConfigurationError, match="record it first"):
+        cassette.read_exchanges()
     cassette.erase()
     cassette.path.write_text(cassette.path.read_text() + "{broken\n")
     with pytest.raises(ConfigurationError, match="line 2"):
-        cassette.exchanges()
+        cassette.read_exchanges()
     cassette.path.write_text('{"cassette": 99}\n')
     with pytest.raises(ConfigurationError, match="version 1"):
-        cassette.exchanges()
+        cassette.read_exchanges()
 
 
 @given(st.lists(st.binary(min_size=1, max_size=20), max_size=5))
 def test_any_bytes_survive_the_cassette(pieces: list[bytes]):
-    chunks = tuple(RecordedChunk.of(piece, 3) for piece in pieces)
+    chunks = tuple(RecordedChunk.from_bytes(piece, 3) for piece in pieces)
     written = msgspec.json.encode(chunks)
-    assert [chunk.content() for chunk in msgspec.json.decode(written, type=tuple[RecordedChunk, ...])] == pieces
+    assert [chunk.to_bytes() for chunk in msgspec.json.decode(written, type=tuple[RecordedChunk, ...])] == pieces
 
 
 SECRET = "correct-horse-battery"
-CALL = HttpCall(
+CALL = HttpRequest(
     f"https://user:{SECRET}@api.example/v1/x?key={SECRET}&alt=sse",
     {"Authorization": f"Bearer {SECRET}", "x-goog-api-key": SECRET, "Content-Type": "application/json", "x-team": "t"},
     msgspec.json.encode({"text": f"my key is {SECRET} and my word is swordfish", "max_tokens": 5, "signature": "abc"}),
@@ -206,7 +208,7 @@ CALL = HttpCall(
 
 
 def test_a_call_is_kept_without_its_secrets():
-    kept = Scrubber(["swordfish"]).call(CALL)
+    kept = SecretScrubber(["swordfish"]).scrub_request(CALL)
     assert SECRET not in str(kept) and "swordfish" not in str(kept)
     assert kept.url.startswith("https://api.example/v1/x?key=") and kept.url.endswith("&alt=sse")
     assert kept.headers == {"content-type": "application/json"}
@@ -215,26 +217,37 @@ def test_a_call_is_kept_without_its_secrets():
 
 def test_what_looks_like_a_key_is_hidden_wherever_it_stands():
     looks = "sk-" + "made-up-4-tests-" * 2
-    chunks = [RecordedChunk.of(f"Your key {looks} is wrong".encode(), 0)]
-    assert looks not in str(Scrubber().chunks(chunks, CALL))
+    chunks = [RecordedChunk.from_bytes(f"Your key {looks} is wrong".encode(), 0)]
+    assert looks not in str(SecretScrubber().scrub_chunks(chunks, CALL))
 
 
 @pytest.mark.parametrize("cut", range(1, len(SECRET)))
 def test_a_secret_across_two_chunks_is_hidden(cut: int):
-    chunks = [RecordedChunk.of(f"a {SECRET[:cut]}".encode(), 1), RecordedChunk.of(f"{SECRET[cut:]} b".encode(), 2)]
-    kept = Scrubber().chunks(chunks, CALL)
-    assert b"".join(chunk.content() for chunk in kept) == b"a [hidden secret] b"
+    chunks = [
+        RecordedChunk.from_bytes(f"a {SECRET[:cut]}".encode(), 1),
+        RecordedChunk.from_bytes(f"{SECRET[cut:]} b".encode(), 2),
+    ]
+    kept = SecretScrubber().scrub_chunks(chunks, CALL)
+    assert b"".join(chunk.to_bytes() for chunk in kept) == b"a [hidden secret] b"
 
 
 def test_chunks_keep_their_borders_where_no_secret_is_cut():
-    chunks = [RecordedChunk.of(b"one ", 1), RecordedChunk.of(SECRET.encode(), 2), RecordedChunk.of(b" two", 3)]
-    assert [chunk.content() for chunk in Scrubber().chunks(chunks, CALL)] == [b"one ", b"[hidden secret]", b" two"]
+    chunks = [
+        RecordedChunk.from_bytes(b"one ", 1),
+        RecordedChunk.from_bytes(SECRET.encode(), 2),
+        RecordedChunk.from_bytes(b" two", 3),
+    ]
+    assert [chunk.to_bytes() for chunk in SecretScrubber().scrub_chunks(chunks, CALL)] == [
+        b"one ",
+        b"[hidden secret]",
+        b" two",
+    ]
 
 
 def test_bytes_that_are_no_text_are_kept_as_they_are():
-    chunk = RecordedChunk.of(b"\xff\xfe", 0)
+    chunk = RecordedChunk.from_bytes(b"\xff\xfe", 0)
     assert base64.b64decode(chunk.base64) == b"\xff\xfe"
-    assert Scrubber().chunks([chunk], CALL) == (chunk,)
+    assert SecretScrubber().scrub_chunks([chunk], CALL) == (chunk,)
 
 
 async def test_ids_that_we_made_up_may_be_new_when_a_cassette_is_played(cassette: Cassette):

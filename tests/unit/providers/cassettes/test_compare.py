@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.cassettes.replay import first_difference, without_own_ids
+from outrider.providers.cassettes.replay import first_difference, replace_own_ids
 from outrider.types.ids import new_id
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}], "n": 1}
@@ -70,7 +70,7 @@ def test_two_bodies_differ_exactly_when_their_json_does(first: object, second: o
 
 
 def conversation(first: str, second: str, answered: str) -> object:
-    return without_own_ids([{"calls": [f"call_{first}", second.replace("-", "")]}, {"call_id": f"call_{answered}"}])
+    return replace_own_ids([{"calls": [f"call_{first}", second.replace("-", "")]}, {"call_id": f"call_{answered}"}])
 
 
 def test_ids_of_ours_may_be_new_as_long_as_the_same_things_belong_together():
@@ -81,9 +81,9 @@ def test_ids_of_ours_may_be_new_as_long_as_the_same_things_belong_together():
 
 def test_ids_of_others_are_left_alone():
     theirs = {"id": "9b2f1c1e-7d3a-4c1b-8a51-0f6a3a1f2b3c", "call": "toolu_01A09q90qw90lq917835lq9"}
-    assert without_own_ids(theirs) == theirs
+    assert replace_own_ids(theirs) == theirs
 
 
 def test_the_order_of_fields_does_not_number_ids_differently():
     a, b = new_id(), new_id()
-    assert without_own_ids({"x": a, "y": b}) == without_own_ids({"y": b, "x": a})
+    assert replace_own_ids({"x": a, "y": b}) == replace_own_ids({"y": b, "x": a})

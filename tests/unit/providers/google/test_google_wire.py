@@ -8,8 +8,8 @@ import pytest
 
 from outrider.errors import AuthenticationError, ContextOverflowError, NotFoundError, QuotaExceededError, RateLimitError
 from outrider.providers.google.client import FAMILY, GoogleWire
-from outrider.providers.google.decode import MADE_UP, GeminiDecoder
-from outrider.providers.provider import Wire
+from outrider.providers.google.decode import GENERATED_ID_PREFIX, GeminiDecoder
+from outrider.providers.provider import WireFormat
 from outrider.types.agents import Provider
 from outrider.types.parts import FilePart, ModelPart, ReasoningPart, TextPart, ToolPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Prompt, Request, ToolChoice, ToolSpec
@@ -31,11 +31,11 @@ def asked(*texts: str) -> Prompt:
 
 def body(model: str = OLD, settings: ModelSettings | None = None, **fields: Any) -> dict[str, Any]:
     request = Request(model, asked("Hi"), settings=settings or ModelSettings(), **fields)
-    return json.loads(wire().call(request).body)
+    return json.loads(wire().build_request(request).body)
 
 
 def contents(*messages: ModelMessage, model: str = OLD) -> list[dict[str, Any]]:
-    return json.loads(wire().call(Request(model, Prompt(messages))).body)["contents"]
+    return json.loads(wire().build_request(Request(model, Prompt(messages))).body)["contents"]
 
 
 def parts(role: Any, *given: ModelPart, model: str = OLD) -> list[dict[str, Any]]:
@@ -51,8 +51,8 @@ def use(**fields: Any) -> ToolUsePart:
 
 
 def test_a_request_without_settings_asks_for_nothing_else():
-    found: Wire = wire()
-    sent = found.call(Request(OLD, asked("Hi")))
+    found: WireFormat = wire()
+    sent = found.build_request(Request(OLD, asked("Hi")))
     assert json.loads(sent.body) == {"contents": [{"role": "user", "parts": [{"text": "Hi"}]}]}
     assert sent.headers["x-goog-api-key"] == "secret"
 
@@ -77,19 +77,19 @@ def test_a_request_without_settings_asks_for_nothing_else():
     ],
 )  # fmt: skip
 def test_where_requests_go(fields: dict[str, Any], stream: bool, url: str):
-    assert wire(**fields).call(Request("m", asked("Hi"), stream=stream)).url == url
+    assert wire(**fields).build_request(Request("m", asked("Hi"), stream=stream)).url == url
 
 
 def test_a_model_may_be_named_with_its_folder():
     assert (
         wire()
-        .call(Request("tunedModels/a", asked("Hi")))
+        .build_request(Request("tunedModels/a", asked("Hi")))
         .url.endswith("/v1beta/tunedModels/a:streamGenerateContent?alt=sse")
     )
 
 
 def test_vertex_takes_a_token():
-    headers = wire(options={"project": "p"}).call(Request("m", asked("Hi"))).headers
+    headers = wire(options={"project": "p"}).build_request(Request("m", asked("Hi"))).headers
     assert headers["authorization"] == "Bearer secret"
     assert "x-goog-api-key" not in headers
 
@@ -166,13 +166,13 @@ def test_an_answer_goes_back_as_it_came():
         call(args={"n": 1}) | {"thoughtSignature": "s4"},
         call(id="c2", args={"n": 2}),
     ]
-    answer = folded(GeminiDecoder().whole(json.dumps(chunk(*came, finish="STOP")).encode()))
+    answer = folded(GeminiDecoder().decode_body(json.dumps(chunk(*came, finish="STOP")).encode()))
     said = [part.use() if isinstance(part, ToolPart) else part for part in answer.message.parts]
     assert parts("assistant", *said, model=NEW) == came
 
 
 def test_an_id_that_was_made_up_never_leaves():
-    made_up = f"{MADE_UP}r_0"
+    made_up = f"{GENERATED_ID_PREFIX}r_0"
     assert parts("assistant", use(tool_id=made_up))[0]["functionCall"] == {"name": "read", "args": {}}
     found = parts("user", result(tool_use_id=made_up))[0]["functionResponse"]
     assert found == {"name": "read", "response": {"output": "text"}}
@@ -233,11 +233,11 @@ def test_a_message_with_nothing_to_say_is_left_out():
 
 def test_a_turn_begins_with_the_bytes_of_the_turn_before_and_encodes_no_message_twice():
     found, prompt = wire(), asked("Hi")
-    bodies = [found.call(Request(OLD, prompt, "Be brief.", (READ,))).body]
+    bodies = [found.build_request(Request(OLD, prompt, "Be brief.", (READ,))).body]
     for number in range(5):
         prompt.append(ModelMessage("assistant", (use(tool_id=f"c{number}", tool_input={"n": number}),)))
         prompt.append(ModelMessage("user", (result(tool_use_id=f"c{number}"),)))
-        bodies.append(found.call(Request(OLD, prompt, "Be brief.", (READ,))).body)
+        bodies.append(found.build_request(Request(OLD, prompt, "Be brief.", (READ,))).body)
     for before, after in pairwise(bodies):
         assert after.startswith(before.removesuffix(b"]}"))
     written: list[ModelMessage] = []
@@ -257,7 +257,7 @@ def test_a_turn_begins_with_the_bytes_of_the_turn_before_and_encodes_no_message_
 @pytest.mark.parametrize("listed", [False, True])
 def test_a_refusal_is_typed_and_in_googles_words(status: int, kind: str, message: str, error: Any, listed: bool):
     said = {"error": {"code": status, "message": message, "status": kind}}
-    found = wire().error(status, {}, json.dumps([said] if listed else said).encode())
+    found = wire().decode_error(status, {}, json.dumps([said] if listed else said).encode())
     assert type(found) is error
     assert (found.message, found.type, found.status) == (message, kind, status)
 
@@ -268,10 +268,10 @@ def test_the_wait_that_a_refusal_asks_for_is_told():
         {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.5s"},
     ]
     said = {"error": {"code": 429, "message": "You exceeded your current quota.", "details": details}}
-    found = wire().error(429, {}, json.dumps(said).encode())
+    found = wire().decode_error(429, {}, json.dumps(said).encode())
     assert isinstance(found, RateLimitError)
     assert found.retry_after == 34.5
 
 
 def test_a_refusal_that_is_no_json_is_told_as_it_is():
-    assert "bad gateway" in wire().error(502, {}, b"<h1>bad gateway</h1>").message
+    assert "bad gateway" in wire().decode_error(502, {}, b"<h1>bad gateway</h1>").message

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.google.decode import ArgsWriter, steps
+from outrider.providers.google.decode import PartialArgsWriter, parse_json_path
 
 names = st.text(st.characters(codec="ascii", exclude_characters=".[]'\"\\"), min_size=1, max_size=6)
 leaves = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(st.characters(codec="utf-8"), max_size=8)
@@ -41,21 +41,21 @@ def pieces(value: Any, path: str = "$") -> Iterator[dict[str, Any]]:
 
 @given(objects)
 def test_any_object_comes_out_as_it_went_in(value: dict[str, Any]):
-    writer = ArgsWriter()
-    assert json.loads("".join([*map(writer.write, pieces(value)), writer.end()])) == value
+    writer = PartialArgsWriter()
+    assert json.loads("".join([*map(writer.write, pieces(value)), writer.finish()])) == value
 
 
 def test_every_piece_adds_text_at_once():
-    writer = ArgsWriter()
+    writer = PartialArgsWriter()
     assert writer.write({"jsonPath": "$.a", "stringValue": "one", "willContinue": True}) == '{"a":"one'
     assert writer.write({"jsonPath": "$.a", "stringValue": ' "two"'}) == ' \\"two\\""'
     assert writer.write({"jsonPath": "$.b[0].c", "numberValue": 1}) == ',"b":[{"c":1'
     assert writer.write({"jsonPath": "$.b[1].c", "numberValue": 2}) == '},{"c":2'
-    assert writer.end() == "}]}"
+    assert writer.finish() == "}]}"
 
 
 def test_no_pieces_are_no_text():
-    assert ArgsWriter().end() == ""
+    assert PartialArgsWriter().finish() == ""
 
 
 @pytest.mark.parametrize(
@@ -69,4 +69,4 @@ def test_no_pieces_are_no_text():
     ],
 )
 def test_paths_are_read_in_every_spelling(path: str, found: list[str | int]):
-    assert steps(path) == found
+    assert parse_json_path(path) == found

@@ -6,27 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.assembler import Assembler
+from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.local.constrained_output import AnswerReader
-from outrider.providers.local.prompt import Words
+from outrider.providers.local.prompt import ProtocolKeywords
 from outrider.types.deltas import Delta, PartEnd, PartStart, TextDelta
 from outrider.types.parts import TextPart, ToolPart
 from outrider.types.tool_state import ToolPending
 
-WORDS = Words("answer", "tool")
+WORDS = ProtocolKeywords("answer", "tool")
 
 
-def deltas_of(text: str, size: int = 1, *, whole: bool = True, words: Words | None = WORDS) -> list[Delta]:
+def deltas_of(text: str, size: int = 1, *, whole: bool = True, words: ProtocolKeywords | None = WORDS) -> list[Delta]:
     reader = AnswerReader(words)
     found = [delta for start in range(0, len(text), size) for delta in reader.feed(text[start : start + size])]
-    return [*found, *reader.end(whole=whole)]
+    return [*found, *reader.finish(complete=whole)]
 
 
-def parts_of(text: str, size: int = 1, *, whole: bool = True, words: Words | None = WORDS) -> list:
-    assembler = Assembler("local")
+def parts_of(text: str, size: int = 1, *, whole: bool = True, words: ProtocolKeywords | None = WORDS) -> list:
+    assembler = AnswerAssembler("local")
     for delta in deltas_of(text, size, whole=whole, words=words):
         assembler.add(delta)
-    return assembler.parts()
+    return assembler.list_parts()
 
 
 @given(st.text(), st.integers(1, 9), st.booleans())

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from outrider.providers.local.constrained_output import CallSchema, Offer, grammar, output_schema
+from outrider.providers.local.constrained_output import CallSchema, ToolOffer, build_grammar, output_schema
 from outrider.providers.local.prompt import CompactTool, CompactToolPrompt
 from outrider.types.request import OutputSchema, ToolChoice, ToolSpec
 
@@ -29,14 +29,16 @@ NESTED = ToolSpec(
         "required": ["steps"],
     },
 )
-KNOWN = CompactToolPrompt(tools={"read": CompactTool(description="reads", keep=("file_path",), existing="file_path")})
+KNOWN = CompactToolPrompt(
+    tools={"read": CompactTool(description="reads", parameters=("file_path",), file_parameter="file_path")}
+)
 
 
 PLAIN, FREE = CompactToolPrompt(), ToolChoice()
 
 
 def schema_of(*tools: ToolSpec, choice=FREE, paths=(), primer=PLAIN, output=None) -> dict:
-    return CallSchema(tools, primer).for_answer([Offer(tool, paths) for tool in tools], choice, output)
+    return CallSchema(tools, primer).answer_schema([ToolOffer(tool, paths) for tool in tools], choice, output)
 
 
 def branches(*tools: ToolSpec, **options) -> dict:
@@ -88,4 +90,4 @@ def test_an_answer_that_must_follow_a_schema_carries_the_value():
 def test_the_runtime_takes_the_same_grammar_for_a_schema():
     runtime = pytest.importorskip("xllamacpp")
     schema = schema_of(READ, SHELL, NESTED, primer=KNOWN, paths=["a.py"])
-    assert grammar(schema).split() == runtime.json_schema_to_grammar(schema).split()
+    assert build_grammar(schema).split() == runtime.json_schema_to_grammar(schema).split()

@@ -23,7 +23,7 @@ def test_a_job_that_was_given_up_is_not_taken():
 
 
 def test_a_full_queue_takes_no_more():
-    queue: FairQueue[str] = FairQueue(most=2)
+    queue: FairQueue[str] = FairQueue(max_jobs=2)
     assert [queue.put("a", str(number)) for number in range(3)] == [True, True, False]
 
 

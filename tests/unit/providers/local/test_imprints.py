@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from outrider.providers.local.prefix_cache import Beginning, PrefixCache
+from outrider.providers.local.prefix_cache import PrefixCache, PromptPrefix
 from tests.fixtures.local_runtime import FakeRuntime
 
-SYSTEM = Beginning((("system", "Be short."),))
+SYSTEM = PromptPrefix((("system", "Be short."),))
 
 
 @pytest.fixture
@@ -38,13 +38,13 @@ def test_the_second_start_reads_nothing(folder, weights):
 
 
 def test_examples_belong_to_the_beginning(folder, weights):
-    taught = Beginning((("system", "Be short."), ("user", "Hello!"), ("assistant", "Hi.")))
+    taught = PromptPrefix((("system", "Be short."), ("user", "Hello!"), ("assistant", "Hi.")))
     assert start(folder, weights, taught).read_prompts == ["<system>Be short.<user>Hello!<assistant>Hi.<user>"]
 
 
 def test_another_workspace_reads_only_what_is_its_own(folder, weights):
-    def at(place: str) -> Beginning:
-        return Beginning(SYSTEM.messages, f"You are in {place}. ")
+    def at(place: str) -> PromptPrefix:
+        return PromptPrefix(SYSTEM.messages, f"You are in {place}. ")
 
     common = "<system>Be short.<user>"
     assert start(folder, weights, at("a")).read_prompts == [common, f"{common}You are in a. "]
@@ -55,7 +55,7 @@ def test_another_workspace_reads_only_what_is_its_own(folder, weights):
 
 def test_what_all_workspaces_share_outlives_what_is_their_own(folder, weights):
     for number in range(12):
-        start(folder, weights, Beginning(SYSTEM.messages, f"You are in {number}. "))
+        start(folder, weights, PromptPrefix(SYSTEM.messages, f"You are in {number}. "))
     assert start(folder, weights).read_prompts == []
 
 
@@ -85,7 +85,7 @@ def test_other_weights_and_other_words_have_other_imprints(folder, weights):
     start(folder, weights)
     weights.write_bytes(b"GGUF, newer")
     assert start(folder, weights).restored == []
-    assert start(folder, weights, Beginning((("system", "Be long."),))).restored == []
+    assert start(folder, weights, PromptPrefix((("system", "Be long."),))).restored == []
 
 
 def test_a_beginning_that_was_given_up_is_not_kept(folder, weights):
@@ -95,7 +95,7 @@ def test_a_beginning_that_was_given_up_is_not_kept(folder, weights):
 
 def test_only_the_latest_imprints_stay(folder, weights):
     for number in range(12):
-        start(folder, weights, Beginning((("system", str(number)),)))
+        start(folder, weights, PromptPrefix((("system", str(number)),)))
         for age, path in enumerate(sorted(folder.iterdir(), key=lambda path: -path.stat().st_mtime)):
             os.utime(path, (2_000_000_000 - age, 2_000_000_000 - age))
     assert len([*folder.iterdir()]) == 8

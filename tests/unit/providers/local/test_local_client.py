@@ -15,10 +15,10 @@ from outrider.errors import (
     ServerError,
     WeightsError,
 )
-from outrider.providers.assembler import Assembler
+from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.local.client import LocalClient
 from outrider.providers.local.model_pool import LoadedModel
-from outrider.providers.local.prompt import CompactTool, CompactToolPrompt, hint, reminder
+from outrider.providers.local.prompt import CompactTool, CompactToolPrompt, files_hint, request_reminder
 from outrider.types.deltas import TextDelta
 from outrider.types.parts import FilePart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Prompt, Request, ToolSpec
@@ -44,22 +44,22 @@ class OneModel:
         """How many requests have begun or wait; the first is taken at once, and holds up the others."""
         return len(self.runtime.bodies) + sum(map(len, self.model._queue._waiting.values()))
 
-    def take(self, name: str) -> LoadedModel:
+    def acquire(self, name: str) -> LoadedModel:
         if name == "missing":
-            raise WeightsError("fetch them with: outrider models pull missing")
+            raise WeightsError("download them with: outrider models pull missing")
         self.users += 1
         return self.model
 
-    def give_back(self, name: str) -> None:
+    def release(self, name: str) -> None:
         self.users -= 1
         self.model.close()
 
 
 class Names:
-    def existing(self, request):
+    def list_files(self, request):
         return ["a.txt", "b.txt"]
 
-    def meant(self, request, text):
+    def match_files(self, request, text):
         return ["a.txt"] if "first" in text else []
 
 
@@ -90,8 +90,8 @@ def schema_of(body: dict) -> dict:
     return json.loads(body["grammar"].partition("%json ")[2])
 
 
-async def folded(held: LocalClient, request: Request) -> Assembler:
-    assembler = Assembler("local")
+async def folded(held: LocalClient, request: Request) -> AnswerAssembler:
+    assembler = AnswerAssembler("local")
     async for delta in held.stream(request):
         assembler.add(delta)
     return assembler
@@ -99,7 +99,7 @@ async def folded(held: LocalClient, request: Request) -> Assembler:
 
 async def test_an_answer_is_text_with_what_it_used(models):
     answer = await folded(client(models()), asking())
-    (text,) = answer.parts()
+    (text,) = answer.list_parts()
     assert text.text == "Hello there."
     assert (answer.finish, answer.model) == ("stop", "tiny")
     assert (answer.tokens.input, answer.tokens.cache.read, answer.tokens.output) == (5, 4, 7)
@@ -118,7 +118,7 @@ async def test_the_model_is_told_of_its_tools_in_few_words_and_held_to_them(mode
 
 async def test_without_tools_the_model_is_left_to_speak(models):
     one = models("Plain words.")
-    (text,) = (await folded(client(one), asking(tools=()))).parts()
+    (text,) = (await folded(client(one), asking(tools=()))).list_parts()
     assert text.text == "Plain words."
     assert "grammar" not in one.runtime.bodies[0]
 
@@ -127,7 +127,7 @@ async def test_a_value_that_was_asked_for_is_held_to_its_schema(models):
     one = models('{"n": 4}')
     wanted = OutputSchema({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})
     request = asking(tools=(), settings=ModelSettings(output=wanted))
-    (text,) = (await folded(client(one), request)).parts()
+    (text,) = (await folded(client(one), request)).list_parts()
     assert text.text == '{"n": 4}'
     assert schema_of(one.runtime.bodies[0])["required"] == ["n"]
 
@@ -136,27 +136,33 @@ async def test_calls_and_results_are_written_as_the_model_writes_them(models):
     one = models()
     primer = CompactToolPrompt(
         tools={
-            "read": CompactTool(description="reads", keep=("path",), existing="path", subject="path", shown=str.upper)
+            "read": CompactTool(
+                description="reads",
+                parameters=("path",),
+                file_parameter="path",
+                subject_parameter="path",
+                render_result=str.upper,
+            )
         },
-        longest_result=200,
+        max_result_characters=200,
     )
     said = ModelMessage("user", (TextPart("What is in the first one?"),))
     called = ModelMessage("assistant", (ToolUsePart("1", "read", {"path": "a.txt"}),))
     result = ModelMessage("user", (ToolResultPart("1", "milk " * 100),))
-    await folded(client(one, primer=primer, names=Names()), asking(said, called, result))
+    await folded(client(one, primer=primer, file_names=Names()), asking(said, called, result))
     _, first, call, gave = one.runtime.bodies[0]["messages"]
-    assert first["content"].endswith(hint(["a.txt"]))
+    assert first["content"].endswith(files_hint(["a.txt"]))
     assert call == {"role": "assistant", "content": '{"tool": "read", "path": "a.txt"}'}
     assert gave["content"].startswith("read gave:\nMILK MILK")
     assert "characters left out" in gave["content"]
-    assert gave["content"].endswith(reminder("What is in the first one?"))
+    assert gave["content"].endswith(request_reminder("What is in the first one?"))
     (answer,) = schema_of(one.runtime.bodies[0])["anyOf"]  # nothing speaks of another file that could be read
     assert answer["properties"]["tool"] == {"const": "answer"}
 
 
 async def test_what_was_sent_is_sent_again_byte_for_byte(models):
     one = models()
-    held, prompt = client(one, names=Names()), Prompt([ModelMessage("user", (TextPart("The first."),))])
+    held, prompt = client(one, file_names=Names()), Prompt([ModelMessage("user", (TextPart("The first."),))])
     for text in ("one", "two", "three"):
         await folded(held, Request("tiny", prompt, "Be short.", (READ,)))
         prompt.append(ModelMessage("assistant", (TextPart(text),)))
@@ -193,7 +199,7 @@ async def test_a_file_that_a_small_model_cannot_see_is_mentioned(models):
 
 async def test_a_call_that_reaches_the_limit_is_not_whole(models):
     answer = await folded(client(models('{"tool": "read", "path": "a.t', finish="length")), asking())
-    (called,) = answer.parts()
+    (called,) = answer.list_parts()
     assert isinstance(called.state, ToolPending)
     assert (called.state.phase, answer.finish) == ("streaming", "length")
 
@@ -276,13 +282,13 @@ async def test_a_request_that_is_given_up_while_it_waits_is_never_computed(model
 
 async def test_a_model_that_was_given_up_while_it_loaded_is_there_for_the_next_request(models):
     one, go = models(), threading.Event()
-    taken = one.take
+    taken = one.acquire
 
     def take_slowly(name: str) -> LoadedModel:
         go.wait(60)
         return taken(name)
 
-    one.take = take_slowly
+    one.acquire = take_slowly
     held = client(one)
     first = asyncio.ensure_future(folded(held, asking()))
     await asyncio.sleep(0.02)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from outrider.models.local.tools import PRIMER
-from outrider.providers.local.constrained_output import offers
-from outrider.providers.local.prompt import NoNames
+from outrider.models.local.compact_tools import LOCAL_TOOL_PROMPT
+from outrider.providers.local.constrained_output import select_tools
+from outrider.providers.local.prompt import NoFileNames
 from outrider.types.parts import TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, Prompt, Request, ToolChoice, ToolSpec
 
@@ -16,10 +16,10 @@ SUBJECTS = {"read": "file_path", "write": "file_path", "shell": "command", "othe
 class Names:
     """A text may be about the files whose names without the ending stand in it."""
 
-    def existing(self, request):
+    def list_files(self, request):
         return FILES
 
-    def meant(self, request, text):
+    def match_files(self, request, text):
         return [name for name in FILES if name[0] in text.split()]
 
 
@@ -34,7 +34,7 @@ def offered(*calls, asked="Go.", choice="auto", names=NAMES) -> dict[str, list[s
         prompt.append(ModelMessage("user", (ToolResultPart(str(number), result),)))
     settings = ModelSettings(tool_choice=ToolChoice(choice, "shell" if choice == "tool" else None))
     request = Request("tiny", prompt, "", TOOLS, settings=settings)
-    return {offer.tool.name: list(offer.paths) for offer in offers(request, PRIMER, names)}
+    return {offer.tool.name: list(offer.paths) for offer in select_tools(request, LOCAL_TOOL_PROMPT, names)}
 
 
 def test_at_first_everything_can_be_called_and_every_file_named():
@@ -69,7 +69,10 @@ def test_what_the_user_says_next_begins_anew():
     prompt.append(ModelMessage("user", (ToolResultPart("1", "x"),)))
     prompt.append(ModelMessage("assistant", (TextPart("Done."),)))
     prompt.append(ModelMessage("user", (TextPart("And again."),)))
-    found = {offer.tool.name: offer.paths for offer in offers(Request("tiny", prompt, "", TOOLS), PRIMER, NAMES)}
+    found = {
+        offer.tool.name: offer.paths
+        for offer in select_tools(Request("tiny", prompt, "", TOOLS), LOCAL_TOOL_PROMPT, NAMES)
+    }
     assert found["read"] == FILES
 
 
@@ -83,8 +86,8 @@ def test_the_same_is_not_done_a_third_time_in_a_row():
 
 
 def test_where_names_are_not_known_a_file_is_not_read_a_third_time_in_a_row():
-    assert offered(("read", "a.py", "x"), names=NoNames())["read"] == []
-    assert "read" not in offered(("read", "a.py", "x"), ("read", "a.py", "x"), names=NoNames())
+    assert offered(("read", "a.py", "x"), names=NoFileNames())["read"] == []
+    assert "read" not in offered(("read", "a.py", "x"), ("read", "a.py", "x"), names=NoFileNames())
 
 
 def test_a_tool_that_nothing_is_known_of_is_always_offered():

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from outrider.errors import ProviderError
-from outrider.providers.assembler import Assembler
+from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.openai.chat_decode import ChatDecoder
 from outrider.types.deltas import Answer, Delta
 from outrider.types.parts import ReasoningPart, TextPart, ToolPart
@@ -36,10 +36,10 @@ def stream(*events: Any) -> list[Delta]:
 
 
 def answer(deltas: list[Delta]) -> Answer:
-    assembler = Assembler(FAMILY)
+    assembler = AnswerAssembler(FAMILY)
     for delta in deltas:
         assembler.add(delta)
-    return assembler.answer()
+    return assembler.build_answer()
 
 
 def streamed(*events: Any) -> Answer:
@@ -48,12 +48,12 @@ def streamed(*events: Any) -> Answer:
 
 def whole(message: dict[str, Any], finish: str | None = "stop", **rest: Any) -> Answer:
     body = {"id": "c1", "model": "m", "choices": [{"index": 0, "message": message, "finish_reason": finish}], **rest}
-    return answer(list(ChatDecoder().whole(json.dumps(body).encode())))
+    return answer(list(ChatDecoder().decode_body(json.dumps(body).encode())))
 
 
 def kept(*events: Any) -> tuple[Answer, ProviderError | None]:
     """What arrived before the stream broke, and how it broke."""
-    decoder, assembler = ChatDecoder(), Assembler(FAMILY)
+    decoder, assembler = ChatDecoder(), AnswerAssembler(FAMILY)
     try:
         for event in events:
             data = event if isinstance(event, str) else json.dumps(event)
@@ -62,8 +62,8 @@ def kept(*events: Any) -> tuple[Answer, ProviderError | None]:
         for delta in decoder.close():
             assembler.add(delta)
     except ProviderError as error:
-        return assembler.answer(), error
-    return assembler.answer(), None
+        return assembler.build_answer(), error
+    return assembler.build_answer(), None
 
 
 def text(found: Answer) -> str:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from outrider.providers.assembler import Assembler
+from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.openai.responses_client import FAMILY
 from outrider.providers.openai.responses_decode import ResponsesDecoder
 from outrider.types.deltas import Answer, Delta
@@ -51,11 +51,11 @@ def streamed(*events: Fields) -> Answer:
 
 
 def whole(response: Fields) -> Answer:
-    return folded(ResponsesDecoder().whole(json.dumps(response).encode()))
+    return folded(ResponsesDecoder().decode_body(json.dumps(response).encode()))
 
 
 def folded(deltas: Iterable[Delta]) -> Answer:
-    assembler = Assembler(FAMILY)
+    assembler = AnswerAssembler(FAMILY)
     for delta in deltas:
         assembler.add(delta)
-    return assembler.answer()
+    return assembler.build_answer()

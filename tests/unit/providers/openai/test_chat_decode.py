@@ -268,18 +268,18 @@ def test_an_error_event_in_plain_words_is_raised_with_them():
 def test_an_error_with_status_200_is_an_error():
     body = {"error": {"message": "maximum context length is 10 tokens", "code": "context_length_exceeded"}}
     with pytest.raises(ContextOverflowError):
-        list(ChatDecoder().whole(json.dumps(body).encode()))
+        list(ChatDecoder().decode_body(json.dumps(body).encode()))
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"choices": []}', b"[]", b'{"choices": [{"index": 0}]}', b'{"choices": ['])
 def test_a_body_that_holds_no_answer_is_malformed(body: bytes):
     with pytest.raises(MalformedAnswerError):
-        list(ChatDecoder().whole(body))
+        list(ChatDecoder().decode_body(body))
 
 
 def test_a_body_may_begin_with_white_space():
     body = b'\n\n   {"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]}'
-    assert text(answer(list(ChatDecoder().whole(body)))) == "Hi"
+    assert text(answer(list(ChatDecoder().decode_body(body)))) == "Hi"
 
 
 def test_a_chunk_that_breaks_off_is_malformed():

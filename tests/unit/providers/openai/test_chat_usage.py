@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from outrider.providers.openai.chat_chunks import Usage, tokens_of
+from outrider.providers.openai.chat_chunks import ChatUsage, tokens_from_usage
 from outrider.types.usage import CacheTokens, Tokens
 
 
 def tokens(**usage: Any) -> Tokens:
-    return tokens_of(msgspec.convert(usage, Usage))
+    return tokens_from_usage(msgspec.convert(usage, ChatUsage))
 
 
 def test_cached_and_reasoning_tokens_are_taken_out_of_what_includes_them():

@@ -17,7 +17,7 @@ from outrider.errors import (
     RateLimitError,
 )
 from outrider.providers.openai.chat_client import ChatWire
-from outrider.providers.provider import Learning, Wire
+from outrider.providers.provider import AdaptiveWireFormat, WireFormat
 from outrider.types.agents import Provider
 from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Prompt, Request, ToolChoice, ToolSpec
@@ -41,12 +41,12 @@ def body(
     dialect: str = "compatible", model: str = "m", settings: ModelSettings | None = None, **fields: Any
 ) -> dict[str, Any]:
     request = Request(model, asked("Hi"), settings=settings or ModelSettings(), **{"stream": False} | fields)
-    return json.loads(wire(dialect).call(request).body)
+    return json.loads(wire(dialect).build_request(request).body)
 
 
 def test_it_is_a_wire_that_learns():
-    found: Wire = wire()
-    assert isinstance(found, Learning)
+    found: WireFormat = wire()
+    assert isinstance(found, AdaptiveWireFormat)
 
 
 def test_a_request_without_settings_asks_for_nothing_else():
@@ -54,7 +54,7 @@ def test_a_request_without_settings_asks_for_nothing_else():
 
 
 def test_openai_is_where_requests_go_by_default():
-    call = wire().call(Request("m", asked("Hi")))
+    call = wire().build_request(Request("m", asked("Hi")))
     assert call.url == "https://api.openai.com/v1/chat/completions"
     assert call.headers["authorization"] == "Bearer secret"
 
@@ -62,14 +62,14 @@ def test_openai_is_where_requests_go_by_default():
 def test_azure_wants_its_version_in_the_address_and_its_key_in_a_header():
     place = "https://r.openai.azure.com/openai/deployments/d"
     for base_url, options in ((f"{place}?api-version=2024-10-21", {}), (f"{place}/", {"api_version": "2024-10-21"})):
-        call = wire(base_url=base_url, options=options).call(Request("m", asked("Hi")))
+        call = wire(base_url=base_url, options=options).build_request(Request("m", asked("Hi")))
         assert call.url == f"{place}/chat/completions?api-version=2024-10-21"
         assert call.headers["api-key"] == "secret"
         assert "authorization" not in call.headers
 
 
 def test_an_address_may_be_given_in_full():
-    call = wire(base_url="http://127.0.0.1:8080/v1/chat/completions").call(Request("m", asked("Hi")))
+    call = wire(base_url="http://127.0.0.1:8080/v1/chat/completions").build_request(Request("m", asked("Hi")))
     assert call.url == "http://127.0.0.1:8080/v1/chat/completions"
 
 
@@ -78,7 +78,7 @@ def test_an_address_may_be_given_in_full():
     [("https://api.mistral.ai/v1", False), ("http://localhost:11434/v1", True), (None, True)],
 )
 def test_usage_is_asked_for_where_it_may_be(base_url: str | None, streams_with_options: bool):
-    sent = json.loads(wire(base_url=base_url).call(Request("m", asked("Hi"))).body)
+    sent = json.loads(wire(base_url=base_url).build_request(Request("m", asked("Hi"))).body)
     assert sent["stream"] is True
     assert (sent.get("stream_options") == {"include_usage": True}) is streams_with_options
 
@@ -223,7 +223,7 @@ def test_extra_fields_come_last():
     ],
 )
 def test_a_family_is_named_by_the_makers_of_the_model(model: str, family: str):
-    assert wire().family(model) == family
+    assert wire().model_family(model) == family
 
 
 def conversation() -> list[ModelMessage]:
@@ -241,7 +241,7 @@ def test_each_request_begins_with_the_bytes_of_the_one_before(dialect: str):
     found, prompt, before = wire(dialect), Prompt(), b""
     for message in conversation():
         prompt.append(message)
-        sent = found.call(Request("m", prompt, system="Be kind.", tools=(READ,))).body
+        sent = found.build_request(Request("m", prompt, system="Be kind.", tools=(READ,))).body
         assert sent.startswith(before)
         assert json.loads(sent)["messages"]
         before = sent.removesuffix(b"]}")
@@ -264,8 +264,8 @@ def test_a_message_is_written_once_however_often_it_is_sent():
     prompt, found = CountingPrompt(), wire("openai")
     for message in conversation():
         prompt.append(message)
-        found.call(Request("gpt-4o", prompt, system="Be kind."))
-        found.call(Request("gpt-4o", prompt, system="Be brief.", tools=(READ,)))
+        found.build_request(Request("gpt-4o", prompt, system="Be kind."))
+        found.build_request(Request("gpt-4o", prompt, system="Be brief.", tools=(READ,)))
     assert prompt.written == len(conversation())
 
 
@@ -300,7 +300,7 @@ def test_a_request_with_everything_is_what_the_sdk_would_send():
     )
     tools = (READ, ToolSpec("n", "", CLOSED, strict=True))
     request = Request("gpt-5", prompt, "Be kind.", tools, settings, conversation="c")
-    sent = json.loads(wire("openai").call(request).body)
+    sent = json.loads(wire("openai").build_request(request).body)
     assert plain(TypeAdapter[Any](CompletionCreateParams).validate_python(sent)) == sent
 
 
@@ -327,9 +327,9 @@ def plain(value: Any) -> Any:
 def test_it_learns_from_a_refusal_what_a_server_knows(message: str, before: str, after: str | None):
     found = wire("compatible")
     request = Request("m", asked("Hi"), settings=ModelSettings(max_output_tokens=9))
-    assert before in json.loads(found.call(request).body)
-    assert found.learn(request, InvalidRequestError(message))
-    sent = json.loads(found.call(request).body)
+    assert before in json.loads(found.build_request(request).body)
+    assert found.adapt_to_error(request, InvalidRequestError(message))
+    sent = json.loads(found.build_request(request).body)
     assert before not in sent
     assert after is None or sent[after] == 9
 
@@ -346,29 +346,29 @@ def test_it_learns_that_a_server_does_not_want_reasoning_back(refusal: str):
     said = [ModelMessage("user", (TextPart("Hi"),)), ModelMessage("assistant", (thought, TextPart("Ho")))]
     found = ChatWire(Provider("p", "openai", "k", "http://127.0.0.1:1/v1"))
     request = Request("m", Prompt(said))
-    assert b"Hm." in found.call(request).body
-    assert found.learn(request, InvalidRequestError(refusal))
-    assert b"Hm." not in found.call(request).body
-    assert not found.learn(request, InvalidRequestError(refusal))
-    assert not found.learn(Request("n", Prompt(said[:1])), InvalidRequestError(refusal))
+    assert b"Hm." in found.build_request(request).body
+    assert found.adapt_to_error(request, InvalidRequestError(refusal))
+    assert b"Hm." not in found.build_request(request).body
+    assert not found.adapt_to_error(request, InvalidRequestError(refusal))
+    assert not found.adapt_to_error(Request("n", Prompt(said[:1])), InvalidRequestError(refusal))
 
 
 def test_it_learns_that_a_model_knows_no_developers():
     found = wire("openai")
     request = Request("o1-mini", asked("Hi"), system="Be kind.")
     refusal = "Unsupported value: 'messages[0].role' does not support 'developer' with this model."
-    assert found.learn(request, InvalidRequestError(refusal))
-    assert json.loads(found.call(request).body)["messages"][0]["role"] == "system"
+    assert found.adapt_to_error(request, InvalidRequestError(refusal))
+    assert json.loads(found.build_request(request).body)["messages"][0]["role"] == "system"
 
 
 def test_it_never_tries_the_same_thing_twice():
     found = wire("compatible")
     request = Request("m", asked("Hi"), settings=ModelSettings(max_output_tokens=9))
     either = InvalidRequestError("unsupported: max_tokens, max_completion_tokens")
-    assert found.learn(request, either)
-    assert not found.learn(request, either)
-    assert not found.learn(request, AuthenticationError("unsupported: stream_options"))
-    assert not found.learn(request, InvalidRequestError("the temperature is too high"))
+    assert found.adapt_to_error(request, either)
+    assert not found.adapt_to_error(request, either)
+    assert not found.adapt_to_error(request, AuthenticationError("unsupported: stream_options"))
+    assert not found.adapt_to_error(request, InvalidRequestError("the temperature is too high"))
 
 
 @pytest.mark.parametrize(
@@ -390,7 +390,7 @@ def test_it_never_tries_the_same_thing_twice():
     ],
 )
 def test_a_refusal_is_typed_and_speaks_the_servers_words(status: int, answer: str, kind: type, message: str):
-    error = wire().error(status, {}, answer.encode())
+    error = wire().decode_error(status, {}, answer.encode())
     assert isinstance(error, kind)
     assert (error.status, error.message) == (status, message)
 
@@ -399,17 +399,17 @@ def test_what_changes_between_two_requests_of_a_conversation_is_in_the_second():
     prompt, chat = asked("Hi"), wire("compatible")
     first = Request("m", prompt, "Be kind.", (READ,), stream=False)
     other = Request("m", prompt, "Be brief.", (READ,), ModelSettings(temperature=0.5), stream=False)
-    assert chat.call(first).body == chat.call(first).body
-    said = json.loads(chat.call(other).body)
+    assert chat.build_request(first).body == chat.build_request(first).body
+    said = json.loads(chat.build_request(other).body)
     assert (said["messages"][0]["content"], said["temperature"]) == ("Be brief.", 0.5)
-    assert "temperature" not in json.loads(chat.call(first).body)
-    assert "tools" not in json.loads(chat.call(Request("m", prompt, stream=False)).body)
+    assert "temperature" not in json.loads(chat.build_request(first).body)
+    assert "tools" not in json.loads(chat.build_request(Request("m", prompt, stream=False)).body)
 
 
 def test_a_field_of_the_users_own_counts_as_it_is_when_the_request_leaves():
     extra: dict[str, Any] = {"user": {"name": "a"}}
     request = Request("m", asked("Hi"), settings=ModelSettings(extra=extra), stream=False)
     chat = wire("compatible")
-    assert json.loads(chat.call(request).body)["user"] == {"name": "a"}
+    assert json.loads(chat.build_request(request).body)["user"] == {"name": "a"}
     extra["user"]["name"] = "b"
-    assert json.loads(chat.call(request).body)["user"] == {"name": "b"}
+    assert json.loads(chat.build_request(request).body)["user"] == {"name": "b"}

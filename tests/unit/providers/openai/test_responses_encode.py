@@ -19,7 +19,7 @@ REASONING = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_conten
 
 def items(*messages: ModelMessage, store: bool = False) -> list[dict[str, Any]]:
     settings = ModelSettings(extra={"store": True} if store else {})
-    return json.loads(WIRE.call(Request("m", Prompt(messages), settings=settings)).body)["input"]
+    return json.loads(WIRE.build_request(Request("m", Prompt(messages), settings=settings)).body)["input"]
 
 
 def user(*parts: ModelPart) -> ModelMessage:

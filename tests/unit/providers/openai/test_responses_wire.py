@@ -14,7 +14,7 @@ from outrider.errors import (
     RateLimitError,
 )
 from outrider.providers.openai.responses_client import ResponsesWire
-from outrider.providers.provider import Learning, Wire
+from outrider.providers.provider import AdaptiveWireFormat, WireFormat
 from outrider.types.agents import Provider
 from outrider.types.parts import TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Prompt, Request, ToolChoice, ToolSpec
@@ -34,12 +34,12 @@ def asked(*texts: str) -> Prompt:
 
 def body(model: str = "gpt-5", settings: ModelSettings | None = None, **fields: Any) -> dict[str, Any]:
     request = Request(model, asked("Hi"), settings=settings or ModelSettings(), **fields)
-    return json.loads(wire().call(request).body)
+    return json.loads(wire().build_request(request).body)
 
 
 def test_it_is_a_wire_that_learns():
-    found: Wire = wire()
-    assert isinstance(found, Learning)
+    found: WireFormat = wire()
+    assert isinstance(found, AdaptiveWireFormat)
 
 
 def test_a_request_without_settings_depends_on_nothing_that_a_server_remembers():
@@ -113,35 +113,37 @@ def test_extra_fields_are_merged_last():
 
 
 def test_openai_is_where_requests_go_by_default():
-    call = wire().call(Request("m", asked("Hi")))
+    call = wire().build_request(Request("m", asked("Hi")))
     assert call.url == "https://api.openai.com/v1/responses"
     assert call.headers["authorization"] == "Bearer secret"
 
 
 def test_azure_wants_a_version_and_a_header_of_its_own():
     azure = wire(base_url="https://a.openai.azure.com/openai/", options={"api_version": "2025-04-01-preview"})
-    call = azure.call(Request("m", asked("Hi")))
+    call = azure.build_request(Request("m", asked("Hi")))
     assert call.url == "https://a.openai.azure.com/openai/responses?api-version=2025-04-01-preview"
     assert call.headers["api-key"] == "secret"
 
 
 def test_private_state_belongs_to_the_service_that_wrote_it():
-    families = [wire(base_url=url).family("m") for url in (None, "https://eu.api.openai.com/v1", "https://api.x.ai/v1")]
+    families = [
+        wire(base_url=url).model_family("m") for url in (None, "https://eu.api.openai.com/v1", "https://api.x.ai/v1")
+    ]
     assert families == ["openai-responses", "openai-responses", "openai-responses@api.x.ai"]
 
 
 def test_a_turn_begins_with_the_bytes_of_the_turn_before_and_encodes_no_message_twice():
     found, prompt = wire(), asked("Hi")
-    bodies = [found.call(Request("m", prompt, "Be brief.", (READ,))).body]
+    bodies = [found.build_request(Request("m", prompt, "Be brief.", (READ,))).body]
     for number in range(5):
         use = ToolUsePart(tool_id=f"call_{number}", tool_name="read", tool_input={"n": number})
         prompt.append(ModelMessage("assistant", (use,)))
         prompt.append(ModelMessage("user", (ToolResultPart(tool_use_id=f"call_{number}", content="ok"),)))
-        bodies.append(found.call(Request("m", prompt, "Be brief.", (READ,))).body)
+        bodies.append(found.build_request(Request("m", prompt, "Be brief.", (READ,))).body)
     for before, after in pairwise(bodies):
         assert after.startswith(before.removesuffix(b"]}"))
     written: list[ModelMessage] = []
-    prompt.encoded(found.family("m"), lambda message: bytes(written.append(message) or b""))
+    prompt.encoded(found.model_family("m"), lambda message: bytes(written.append(message) or b""))
     assert written == []
 
 
@@ -157,7 +159,7 @@ def test_a_turn_begins_with_the_bytes_of_the_turn_before_and_encodes_no_message_
     ],
 )  # fmt: skip
 def test_a_refusal_is_typed_and_in_the_providers_words(status: int, said: dict[str, Any], error: type[Exception]):
-    found = wire().error(status, {}, json.dumps(said).encode())
+    found = wire().decode_error(status, {}, json.dumps(said).encode())
     assert type(found) is error
     assert found.status == status
     assert found.message in json.dumps(said)
@@ -174,13 +176,13 @@ def test_a_refusal_is_typed_and_in_the_providers_words(status: int, said: dict[s
 def test_what_a_model_does_not_take_is_left_out_from_then_on(message: str, lost: str):
     found = wire()
     request = Request("m", asked("Hi"), settings=ModelSettings(reasoning=True), conversation="c")
-    assert lost in found.call(request).body.decode()
-    assert found.learn(request, InvalidRequestError(message))
-    assert lost not in found.call(request).body.decode().replace("encrypted", "")
-    assert not found.learn(request, InvalidRequestError(message))
+    assert lost in found.build_request(request).body.decode()
+    assert found.adapt_to_error(request, InvalidRequestError(message))
+    assert lost not in found.build_request(request).body.decode().replace("encrypted", "")
+    assert not found.adapt_to_error(request, InvalidRequestError(message))
 
 
 def test_other_refusals_teach_nothing():
     request = Request("m", asked("Hi"))
-    assert not wire().learn(request, InvalidRequestError("temperature is too high"))
-    assert not wire().learn(request, RateLimitError("prompt_cache_key"))
+    assert not wire().adapt_to_error(request, InvalidRequestError("temperature is too high"))
+    assert not wire().adapt_to_error(request, RateLimitError("prompt_cache_key"))

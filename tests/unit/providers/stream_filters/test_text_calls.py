@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.providers.stream_filters.base import SplitStage
-from outrider.providers.stream_filters.text_tool_calls import TextCalls
+from outrider.providers.stream_filters.stream_filter import TextSplitFilter
+from outrider.providers.stream_filters.text_tool_calls import TextCallScanner
 from outrider.types.deltas import InputDelta, PartEnd, PartStart, TextDelta
 from tests.unit.providers.stream_filters.drive import answer_of, chunks_of, parts_of
 
@@ -16,8 +16,8 @@ CALL = '<tool_call>\n{"name": "read", "arguments": {"path": "a.txt"}}\n</tool_ca
 READ = ("tool", "read", {"path": "a.txt"})
 
 
-def scanner() -> TextCalls:
-    return TextCalls({"seek": {"line", "exact", "where"}})
+def scanner() -> TextCallScanner:
+    return TextCallScanner({"seek": {"line", "exact", "where"}})
 
 
 def split(text: str, size: int = 10_000) -> list[tuple[object, ...]]:
@@ -263,8 +263,8 @@ def test_any_text_may_be_a_parameter_in_markup(value: str, size: int):
     ]
 
 
-def given_for(chunks: list[str], make: Callable[[], TextCalls] = scanner) -> list[list[object]]:
-    stage = SplitStage(make)
+def given_for(chunks: list[str], make: Callable[[], TextCallScanner] = scanner) -> list[list[object]]:
+    stage = TextSplitFilter(make)
     list(stage.feed(PartStart(0, "text")))
     return [list(stage.feed(TextDelta(0, chunk))) for chunk in chunks]
 

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.errors import NetworkError
-from outrider.providers.assembler import Assembler
-from outrider.providers.message_rules import check
+from outrider.providers.assembler import AnswerAssembler
+from outrider.providers.message_rules import check_messages
 from outrider.providers.scripted import ScriptedClient
-from outrider.providers.stream_filters.text_tool_calls import TextCalls
-from outrider.providers.stream_filters.text_tools import TextToolsClient, call_in_text, in_text
+from outrider.providers.stream_filters.text_tool_calls import TextCallScanner
+from outrider.providers.stream_filters.text_tools import TextToolsClient, render_call, render_tools_as_text
 from outrider.types.deltas import Answer, Delta
 from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, Prompt, Request, ToolChoice, ToolSpec
@@ -41,10 +41,10 @@ def ask(*messages: ModelMessage, **fields: object) -> Request:
 
 
 async def fold(deltas: AsyncIterator[Delta]) -> Answer:
-    assembler = Assembler("test")
+    assembler = AnswerAssembler("test")
     async for delta in deltas:
         assembler.add(delta)
-    return assembler.answer()
+    return assembler.build_answer()
 
 
 async def test_a_written_call_becomes_a_call():
@@ -75,7 +75,7 @@ async def test_the_client_below_sees_no_tools_but_a_description_of_them():
     ],
 )
 def test_the_choice_of_tools_is_said_in_words(choice: ToolChoice, words: str):
-    system = in_text(ask(settings=ModelSettings(tool_choice=choice))).system
+    system = render_tools_as_text(ask(settings=ModelSettings(tool_choice=choice))).system
     assert system is not None and system.endswith(words)
 
 
@@ -101,9 +101,9 @@ HISTORY = (
 
 
 def test_calls_and_results_of_the_past_become_text_that_every_api_takes():
-    prompt = in_text(ask(*HISTORY)).prompt
+    prompt = render_tools_as_text(ask(*HISTORY)).prompt
     for kind in ("anthropic", "openai", "openai-responses", "google"):
-        check(kind, prompt)
+        check_messages(kind, prompt)
     reasoning, said = prompt[1].content
     assert reasoning == HISTORY[1].content[0]
     assert said.text == (
@@ -118,11 +118,11 @@ def test_calls_and_results_of_the_past_become_text_that_every_api_takes():
 
 def test_a_rewritten_prompt_grows_and_keeps_what_it_was():
     request = ask(*HISTORY[:2])
-    first = in_text(request).prompt
+    first = render_tools_as_text(request).prompt
     before = list(first)
-    assert in_text(request).prompt is first
+    assert render_tools_as_text(request).prompt is first
     request.prompt.append(HISTORY[2])
-    second = in_text(request).prompt
+    second = render_tools_as_text(request).prompt
     assert second is first and [id(message) for message in list(second)[:2]] == [id(message) for message in before]
     written = bytes(second.encoded("test", lambda message: repr(message.to_api_format()).encode()))
     assert written.startswith(repr(before[0].to_api_format()).encode())
@@ -142,21 +142,21 @@ async def test_text_that_turns_out_to_be_reasoning_begins_anew_through_both_stag
 
 
 async def test_what_was_held_back_is_given_when_the_connection_breaks():
-    assembler = Assembler("test")
+    assembler = AnswerAssembler("test")
     client = TextToolsClient(ScriptedClient([["So <tool_c", NetworkError("gone")]]))
     with pytest.raises(NetworkError):
         async for delta in client.stream(ask()):
             assembler.add(delta)
-    assert [part.text for part in assembler.parts()] == ["So <tool_c"]
+    assert [part.text for part in assembler.list_parts()] == ["So <tool_c"]
 
 
 async def test_a_call_that_broke_off_with_the_connection_stays_unfinished():
-    assembler = Assembler("test")
+    assembler = AnswerAssembler("test")
     client = TextToolsClient(ScriptedClient([['<tool_call>{"name":"read","arguments":{"pa', NetworkError("gone")]]))
     with pytest.raises(NetworkError):
         async for delta in client.stream(ask()):
             assembler.add(delta)
-    [call] = assembler.parts()
+    [call] = assembler.list_parts()
     assert call.state.phase == "streaming"
 
 
@@ -184,7 +184,7 @@ async def test_closing_the_stream_closes_the_one_below():
 )
 def test_what_we_write_for_a_call_is_what_we_read(value: dict[str, object]):
     made = ToolUsePart(tool_id="1", tool_name="read", tool_input=value)
-    assert parts_of(TextCalls, list(call_in_text(made))) == [("tool", "read", value)]
+    assert parts_of(TextCallScanner, list(render_call(made))) == [("tool", "read", value)]
 
 
 KINDS = {

@@ -4,18 +4,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.providers.assembler import Assembler
-from outrider.providers.stream_filters.base import SplitStage
-from outrider.providers.stream_filters.think_tags import NAMES, ThinkTags
+from outrider.providers.assembler import AnswerAssembler
+from outrider.providers.stream_filters.stream_filter import TextSplitFilter
+from outrider.providers.stream_filters.think_tags import TAG_NAMES, ThinkTagScanner
 from outrider.types.deltas import Finish, InputDelta, PartEnd, PartStart, ReasoningDelta, TextDelta
 from tests.unit.providers.stream_filters.drive import chunks_of, deltas_of, parts_of
 
 
 def split(text: str, size: int = 10_000) -> list[tuple[object, ...]]:
-    return parts_of(ThinkTags, chunks_of(text, size))
+    return parts_of(ThinkTagScanner, chunks_of(text, size))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TAG_NAMES)
 def test_reasoning_at_the_start_is_told_apart(name: str):
     assert split(f"<{name}>\nHm.\n</{name}>\n\nHello") == [("reasoning", "Hm."), ("text", "Hello")]
 
@@ -87,7 +87,7 @@ def test_tags_count_where_they_should(text: str, expected: list[tuple[object, ..
     assert split(text, size) == expected
 
 
-TAGS = [f"<{slash}{name}>" for name in NAMES for slash in ("", "/")]
+TAGS = [f"<{slash}{name}>" for name in TAG_NAMES for slash in ("", "/")]
 MARKS = ["<thi", "</", "<", ">", "`", "``", "```", "```py\n", "~~~\n", "<b>", "<Think>", "</THINK>", "> "]
 WORDS = ["\n", "\n\n", "\r\n", " ", "\t", "a", "Hello, ", "x < y", "é", "😀"]
 PIECES = st.lists(st.sampled_from(TAGS + MARKS + WORDS), max_size=20)
@@ -99,9 +99,9 @@ TEXTS = PIECES.map("".join)
 def test_any_chunking_gives_the_same_parts(text: str, data: st.DataObject):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     chunks = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    whole = parts_of(ThinkTags, [text])
-    assert parts_of(ThinkTags, chunks) == whole
-    assert parts_of(ThinkTags, list(text)) == whole
+    whole = parts_of(ThinkTagScanner, [text])
+    assert parts_of(ThinkTagScanner, chunks) == whole
+    assert parts_of(ThinkTagScanner, list(text)) == whole
 
 
 @given(st.text(alphabet=st.characters(exclude_characters="<"), max_size=200), st.integers(1, 5))
@@ -118,7 +118,7 @@ def test_text_in_which_no_tag_stands_at_the_start_of_a_line_leaves_byte_for_byte
 @given(TEXTS, TEXTS)
 def test_what_follows_reasoning_is_read_as_if_it_stood_alone(thought: str, text: str):
     plain = "".join(character for character in thought if character not in "<>`")
-    after = parts_of(ThinkTags, [f"<think>{plain}</think>x{text}"])
+    after = parts_of(ThinkTagScanner, [f"<think>{plain}</think>x{text}"])
     # Once reasoning was seen, a closing tag on its own no longer turns text into reasoning.
     assert after[: bool(plain.strip())] == [("reasoning", plain.strip())][: bool(plain.strip())]
     assert after[-1][0] in {"text", "reasoning"}
@@ -126,7 +126,7 @@ def test_what_follows_reasoning_is_read_as_if_it_stood_alone(thought: str, text:
 
 
 def test_text_is_given_as_soon_as_it_cannot_be_a_tag():
-    stage = SplitStage(ThinkTags)
+    stage = TextSplitFilter(ThinkTagScanner)
     list(stage.feed(PartStart(0, "text")))
     given = [
         [out for out in stage.feed(TextDelta(0, chunk)) if isinstance(out, TextDelta)]
@@ -136,7 +136,7 @@ def test_text_is_given_as_soon_as_it_cannot_be_a_tag():
 
 
 def test_reasoning_is_given_while_it_streams():
-    stage = SplitStage(ThinkTags)
+    stage = TextSplitFilter(ThinkTagScanner)
     list(stage.feed(PartStart(0, "text")))
     given = [list(stage.feed(TextDelta(0, chunk))) for chunk in ("<think>", "Let me", " see", "</", "think>")]
     assert given == [
@@ -149,7 +149,7 @@ def test_reasoning_is_given_while_it_streams():
 
 
 def test_other_parts_pass_under_new_numbers():
-    stage = SplitStage(ThinkTags)
+    stage = TextSplitFilter(ThinkTagScanner)
     sent = [
         PartStart(0, "text"), TextDelta(0, "<think>a</think>b"), PartEnd(0),
         PartStart(1, "tool", "c1", "read"), InputDelta(1, "{}"), PartEnd(1), Finish("tool_use", "x"),
@@ -159,16 +159,16 @@ def test_other_parts_pass_under_new_numbers():
 
 
 def test_private_state_of_a_text_part_goes_to_its_last_text():
-    stage = SplitStage(ThinkTags)
+    stage = TextSplitFilter(ThinkTagScanner)
     sent = [PartStart(0, "text"), TextDelta(0, "<think>a</think>"), PartEnd(0, state={"signature": "s"})]
     given = [out for delta in sent for out in stage.feed(delta)]
     assert given[-2:] == [PartStart(1, "text"), PartEnd(1, state={"signature": "s"})]
 
 
 def test_text_that_turns_out_to_be_reasoning_begins_anew_under_its_id():
-    assembler, ids = Assembler("test"), []
-    for delta in deltas_of(ThinkTags, ["Hm.\n", "</think>\nHi"]):
+    assembler, ids = AnswerAssembler("test"), []
+    for delta in deltas_of(ThinkTagScanner, ["Hm.\n", "</think>\nHi"]):
         assembler.add(delta)
         ids.append(assembler.part_id(0))
     assert len(set(ids)) == 1
-    assert [part.type for part in assembler.parts()] == ["reasoning", "text"]
+    assert [part.type for part in assembler.list_parts()] == ["reasoning", "text"]

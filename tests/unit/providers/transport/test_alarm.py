@@ -75,7 +75,7 @@ def test_what_is_called_off_does_not_happen_and_can_be_set_again():
     clock, rung = Clock(), list[float]()
     alarm = on(clock)
     alarm.set(10, lambda: rung.append(clock.now))
-    alarm.call_off()
+    alarm.clear()
     clock.go_on_to(20)
     assert rung == []
     alarm.set(10, lambda: rung.append(clock.now))

@@ -123,7 +123,7 @@ async def test_giving_up_at_the_moment_of_reaching_the_front_blocks_nobody():
 async def test_a_pause_that_the_provider_asked_for_counts_for_everybody():
     loop = asyncio.get_running_loop()
     found = limiter(requests=FAST)
-    found.hold(0.1)
+    found.pause_requests(0.1)
     started = loop.time()
     await asyncio.gather(found.reserve(0), found.reserve(0))
     assert loop.time() - started >= 0.09

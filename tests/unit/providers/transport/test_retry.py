@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from outrider.errors import InvalidRequestError, OverloadedError, ProviderError, RateLimitError
-from outrider.providers.transport.retry import Backoff, RetryPolicy, Showing
+from outrider.providers.transport.retry import FirstOutputGate, JitterBackoff, RetryPolicy
 from outrider.types.deltas import AnswerStart, Delta, PartStart, TextDelta, UsageReport
 from outrider.types.usage import Tokens
 
@@ -13,63 +13,63 @@ POLICY = RetryPolicy(attempts=4, first_window=1.0, largest_window=3.0, longest_w
 
 
 def test_an_error_that_waiting_cannot_mend_is_not_repeated():
-    assert Backoff(POLICY).wait(1, InvalidRequestError("no")) is None
+    assert JitterBackoff(POLICY).next_wait(1, InvalidRequestError("no")) is None
 
 
 def test_the_last_attempt_is_the_last():
-    backoff = Backoff(POLICY)
-    assert backoff.wait(3, OverloadedError("full")) is not None
-    assert backoff.wait(4, OverloadedError("full")) is None
+    backoff = JitterBackoff(POLICY)
+    assert backoff.next_wait(3, OverloadedError("full")) is not None
+    assert backoff.next_wait(4, OverloadedError("full")) is None
 
 
 @pytest.mark.parametrize(("attempt", "window"), [(1, 1.0), (2, 2.0), (3, 3.0)])
 def test_the_window_doubles_up_to_its_largest(attempt: int, window: float):
-    backoff = Backoff(POLICY)
-    waits = [backoff.wait(attempt, OverloadedError("full")) or 0 for _ in range(200)]
+    backoff = JitterBackoff(POLICY)
+    waits = [backoff.next_wait(attempt, OverloadedError("full")) or 0 for _ in range(200)]
     assert 0 <= min(waits) < 0.1 * window
     assert 0.9 * window < max(waits) < window
 
 
 def test_what_the_provider_asks_for_is_the_least_wait():
-    backoff = Backoff(POLICY)
-    waits = [backoff.wait(1, RateLimitError("slow", retry_after=1.5)) or 0 for _ in range(50)]
+    backoff = JitterBackoff(POLICY)
+    waits = [backoff.next_wait(1, RateLimitError("slow", retry_after=1.5)) or 0 for _ in range(50)]
     assert min(waits) >= 1.5
     assert max(waits) <= 3.0
 
 
 def test_a_provider_that_asks_for_a_day_is_not_waited_for():
-    assert Backoff(POLICY).wait(1, RateLimitError("slow", retry_after=86400)) is None
+    assert JitterBackoff(POLICY).next_wait(1, RateLimitError("slow", retry_after=86400)) is None
 
 
 def test_an_error_may_forbid_what_its_kind_allows():
     error = OverloadedError("full")
     error.retryable = False
-    assert Backoff(POLICY).wait(1, error) is None
+    assert JitterBackoff(POLICY).next_wait(1, error) is None
 
 
 @pytest.mark.parametrize("start", [0.0, 0.3, 0.77])
 def test_fifty_that_were_refused_together_return_apart(start: float):
-    backoff = Backoff(POLICY, start)
-    waits = sorted(backoff.wait(1, RateLimitError("slow")) or 0 for _ in range(50))
+    backoff = JitterBackoff(POLICY, start)
+    waits = sorted(backoff.next_wait(1, RateLimitError("slow")) or 0 for _ in range(50))
     for first in waits:
         assert sum(first <= wait < first + 0.1 for wait in waits) <= 10
     assert max(later - earlier for earlier, later in pairwise(waits)) < 0.1
 
 
 def test_the_start_of_a_text_is_held_until_there_is_text():
-    showing = Showing()
+    showing = FirstOutputGate()
     start, usage, part, text = AnswerStart(), UsageReport(Tokens()), PartStart(0, "text"), TextDelta(0, "a")
-    assert showing.pass_on([start, part, usage]) == [start, usage]
-    assert not showing.begun
-    assert showing.pass_on([text]) == [part, text]
-    assert showing.begun
+    assert showing.filter_deltas([start, part, usage]) == [start, usage]
+    assert not showing.is_open
+    assert showing.filter_deltas([text]) == [part, text]
+    assert showing.is_open
 
 
 def test_a_call_that_begins_is_shown_at_once():
-    showing = Showing()
+    showing = FirstOutputGate()
     call: list[Delta] = [PartStart(0, "tool", "call_1", "read")]
-    assert showing.pass_on(call) == call
-    assert showing.begun
+    assert showing.filter_deltas(call) == call
+    assert showing.is_open
 
 
 def test_errors_tell_themselves_whether_asking_again_may_help():

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.errors import MalformedAnswerError
-from outrider.providers.transport.sse import EventReader, ServerEvent
+from outrider.providers.transport.sse import ServerEvent, ServerEventReader
 
 
 def read(*chunks: bytes, limit: int = 1000) -> list[ServerEvent]:
-    reader = EventReader(limit)
+    reader = ServerEventReader(limit)
     events = [event for chunk in chunks for event in reader.feed(chunk)]
     return events + reader.close()
 
@@ -34,7 +34,7 @@ def test_line_ends_may_be_mixed():
 
 
 def test_an_event_is_given_out_with_the_chunk_that_ends_it():
-    reader = EventReader()
+    reader = ServerEventReader()
     assert reader.feed(b"data: a\r") == []
     assert reader.feed(b"\n\r") == [("", b"a")]
     assert reader.feed(b"\ndata: b\n\n") == [("", b"b")]
@@ -92,7 +92,7 @@ def test_what_is_not_utf8_is_replaced():
 
 
 def test_a_line_without_end_is_refused_when_it_grows_too_long():
-    reader = EventReader(limit=100)
+    reader = ServerEventReader(limit=100)
     with pytest.raises(MalformedAnswerError) as refused:
         for _ in range(1000):
             reader.feed(b"x" * 10)
@@ -100,7 +100,7 @@ def test_a_line_without_end_is_refused_when_it_grows_too_long():
 
 
 def test_an_event_of_too_many_lines_is_refused():
-    reader = EventReader(limit=100)
+    reader = ServerEventReader(limit=100)
     with pytest.raises(MalformedAnswerError):
         for _ in range(1000):
             reader.feed(b"data: 0123456789\n")

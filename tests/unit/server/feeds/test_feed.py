@@ -9,8 +9,8 @@ import msgspec
 
 from outrider.engine.engine import Engine
 from outrider.event_bus import EventBus
-from outrider.server.event_stream import Feed
-from outrider.server.session_family import Family
+from outrider.server.event_stream import SessionEventFeed
+from outrider.server.session_tree import SessionTree
 from outrider.types.events import Event, LoopStartedEvent, MessageAddedEvent, PartDeltaEvent, StateChangedEvent
 
 
@@ -56,7 +56,7 @@ async def heard(engine: Half, count: int, work: Any) -> list[Any]:
     """The first frames that a client gets, as numbers of changes and names of events."""
     frames: list[Any] = []
     whole = cast("Engine", engine)
-    async with aclosing(Feed("s", whole, Family(whole)).follow(0)) as following:
+    async with aclosing(SessionEventFeed("s", whole, SessionTree(whole)).stream_frames(0)) as following:
         await anext(following)
         working = asyncio.create_task(work)
         async with asyncio.timeout(30):

@@ -10,19 +10,19 @@ from outrider.tools.builtin.apply_patch import apply_patch_tool
 from outrider.tools.builtin.edit import edit_tool
 from outrider.tools.builtin.read import read_tool
 from outrider.tools.builtin.write import write_tool
-from outrider.tools.edit_transaction import Change, Editor, Keep
-from outrider.tools.runner import Runner
-from outrider.tools.tool import named
-from outrider.tools.workspace_files import Files
+from outrider.tools.edit_transaction import FileEditor, PlannedChange, SaveOriginals
+from outrider.tools.runner import ToolRunner
+from outrider.tools.tool import tools_by_name
+from outrider.tools.workspace_files import WorkspaceFiles
 
 
-def keeping(keep: Callable[[Path, bytes | None], Awaitable[None]]) -> Keep:
+def keeping(keep: Callable[[Path, bytes | None], Awaitable[None]]) -> SaveOriginals:
     """Keeps one file after the other, before anything is written."""
 
     @asynccontextmanager
-    async def around(_: ToolContext, changes: Sequence[Change]) -> AsyncIterator[None]:
+    async def around(_: ToolContext, changes: Sequence[PlannedChange]) -> AsyncIterator[None]:
         for change in changes:
-            await keep(Path(change.place.real), change.before)
+            await keep(Path(change.location.real), change.before)
         yield
 
     return around
@@ -36,10 +36,10 @@ class Desk:
         root.mkdir(exist_ok=True)
         self.kept: list[tuple[Path, bytes | None]] = []
         self.keep_fails: Exception | None = None
-        self.files = Files(root, **options)
-        self.editor = Editor(self.files, keeping(self.keep))
+        self.files = WorkspaceFiles(root, **options)
+        self.editor = FileEditor(self.files, keeping(self.keep))
         self.tools: list[Tool] = [
-            read_tool(self.files, self.editor.ledger),
+            read_tool(self.files, self.editor.seen_versions),
             write_tool(self.editor),
             edit_tool(self.editor),
             apply_patch_tool(self.editor),
@@ -54,9 +54,9 @@ class Desk:
         async def record(part: ToolPart) -> None:
             pass
 
-        tools = named(self.tools)
+        tools = tools_by_name(self.tools)
         part = ToolPart("call_1", tool, ToolPending(tools[tool].prepare(arguments), phase="ready"))
-        return await Runner(tools, record).run(part, ToolContext(session_id=session, workspace=self.root))
+        return await ToolRunner(tools, record).run(part, ToolContext(session_id=session, workspace=self.root))
 
     async def done(self, tool: str, session: str = "s", /, **arguments: Any) -> str:
         part = await self.call(tool, session, **arguments)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from outrider import ToolFailure
-from outrider.tools.edit_transaction import Change, commit
-from outrider.tools.workspace_files import Place
+from outrider.tools.edit_transaction import PlannedChange, commit_changes
+from outrider.tools.workspace_files import FileLocation
 from tests.unit.tools.builtin.desk import Desk, keeping
 
 
@@ -191,11 +191,11 @@ async def test_a_failure_while_writing_brings_the_files_before_it_back(desk: Des
         if path.name == "z":
             path.write_text("other\n")
 
-    desk.editor._keep = keeping(keep)  # pyright: ignore[reportPrivateUsage]
+    desk.editor._save_originals = keeping(keep)  # pyright: ignore[reportPrivateUsage]
     patch = begin_patch(
         "*** Update File: a", "-a", "+b", "*** Add File: new/deep/b", "+b", "*** Update File: z", "-z", "+y"
     )
-    assert "changed by somebody else" in await desk.refused("apply_patch", patch=patch)
+    assert "changed by another process" in await desk.refused("apply_patch", patch=patch)
     assert desk.names() == ["a", "z"]
     assert (desk.root / "a").read_text() == "a\n"
     assert (desk.root / "z").read_text() == "other\n"
@@ -206,17 +206,17 @@ def test_a_failure_half_way_takes_everything_back(desk: Desk):
     path.chmod(0o741)
     desk.put("d", "d\n")
 
-    def place(name: str) -> Place:
+    def place(name: str) -> FileLocation:
         return desk.files.locate(name, "create")
 
     changes = [
-        Change(place("a"), b"a\n", b"b\n"),
-        Change(place("d"), b"d\n", None),
-        Change(place("new/x"), None, b"x\n"),
-        Change(place("new/x"), None, b"y\n"),  # is there when its turn comes
+        PlannedChange(place("a"), b"a\n", b"b\n"),
+        PlannedChange(place("d"), b"d\n", None),
+        PlannedChange(place("new/x"), None, b"x\n"),
+        PlannedChange(place("new/x"), None, b"y\n"),  # is there when its turn comes
     ]
-    with pytest.raises(ToolFailure, match="changed by somebody else"):
-        commit(changes)
+    with pytest.raises(ToolFailure, match="changed by another process"):
+        commit_changes(changes)
     assert desk.names() == ["a", "d"]
     assert path.read_text() == "a\n"
     assert path.stat().st_mode & 0o777 == 0o741

@@ -6,21 +6,21 @@ from typing import Any
 import pytest
 
 from outrider import ToolContext, ToolFailure
-from outrider.tools.builtin.question import Question, question_tool
+from outrider.tools.builtin.question import UserQuestion, question_tool
 from outrider.tools.builtin.skill import Skill, skill_tool
 from outrider.tools.builtin.task import task_tool
-from outrider.tools.builtin.todo import Todo, todo_tool
+from outrider.tools.builtin.todo import TodoItem, todo_tool
 from tests.unit.tools.builtin.desk import Desk
 
 
 class Notes:
     def __init__(self) -> None:
-        self.lists: dict[str, tuple[Todo, ...]] = {}
+        self.lists: dict[str, tuple[TodoItem, ...]] = {}
 
-    async def recall(self, session_id: str) -> tuple[Todo, ...]:
+    async def recall(self, session_id: str) -> tuple[TodoItem, ...]:
         return self.lists.get(session_id, ())
 
-    async def keep(self, session_id: str, todos: tuple[Todo, ...]) -> None:
+    async def keep(self, session_id: str, todos: tuple[TodoItem, ...]) -> None:
         self.lists[session_id] = todos
 
 
@@ -36,7 +36,7 @@ async def test_a_list_is_kept_per_session_and_read_again(desk: Desk, notes: Note
     assert await desk.done("todo", todos=todos) == "[x] a\n[ ] b\n[ ] c"
     assert await desk.done("todo") == "[x] a\n[ ] b\n[ ] c"
     assert await desk.done("todo", "other") == "(the list is empty)"
-    assert notes.lists["s"][0] == Todo("a", "completed")
+    assert notes.lists["s"][0] == TodoItem("a", "completed")
 
 
 @pytest.mark.parametrize(
@@ -46,13 +46,13 @@ async def test_a_list_is_kept_per_session_and_read_again(desk: Desk, notes: Note
 async def test_a_wrong_list_is_refused_and_the_old_one_stays(desk: Desk, notes: Notes, todos: object):
     await desk.done("todo", todos=["first"])
     assert await desk.refused("todo", todos=todos)
-    assert notes.lists["s"] == (Todo("first"),)
+    assert notes.lists["s"] == (TodoItem("first"),)
 
 
 async def test_a_question_reaches_the_user_and_the_answer_the_model(desk: Desk):
-    asked: list[Question] = []
+    asked: list[UserQuestion] = []
 
-    async def ask(question: Question, context: ToolContext) -> tuple[str, ...]:
+    async def ask(question: UserQuestion, context: ToolContext) -> tuple[str, ...]:
         asked.append(question)
         return ("red", "blue")
 
@@ -61,12 +61,12 @@ async def test_a_question_reaches_the_user_and_the_answer_the_model(desk: Desk):
     assert told == "The user answered: red; blue"
     options = [{"label": "red", "description": "warm"}, {"label": "blue"}]
     await desk.done("question", questions=[{"question": "Which?", "options": options, "multiSelect": True}])
-    assert asked == [Question("Which?", ("red", "blue"), True), Question("Which?", ("red: warm", "blue"), True)]
+    assert asked == [UserQuestion("Which?", ("red", "blue"), True), UserQuestion("Which?", ("red: warm", "blue"), True)]
 
 
 async def test_with_nobody_there_a_question_is_refused_in_words_that_help(desk: Desk):
     desk.tools.append(question_tool(None))
-    assert "nobody is there to answer" in await desk.refused("question", question="Which?")
+    assert "no user is connected to answer" in await desk.refused("question", question="Which?")
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ async def test_an_edit_whose_old_content_cannot_be_kept_is_refused(desk: Desk):
     path = desk.put("file", "a\n")
     desk.keep_fails = OSError("no room")
     refusal = await desk.refused("edit", file_path="file", old_string="a", new_string="b")
-    assert "could not be kept for undo (no room). Nothing was written" in refusal
+    assert "could not be stored for undo (no room). Nothing was written" in refusal
     assert path.read_text() == "a\n"
     assert desk.names() == ["file"]
 
@@ -203,8 +203,8 @@ async def test_a_file_that_changes_between_plan_and_writing_is_not_overwritten(d
         path.write_text("somebody else's\n")
 
     desk.keep = keep
-    desk.editor._keep = keeping(keep)  # pyright: ignore[reportPrivateUsage]
+    desk.editor._save_originals = keeping(keep)  # pyright: ignore[reportPrivateUsage]
     refusal = await desk.refused("edit", file_path="file", old_string="a", new_string="b")
-    assert "changed by somebody else meanwhile" in refusal
+    assert "changed by another process" in refusal
     assert path.read_text() == "somebody else's\n"
     assert desk.names() == ["file"]

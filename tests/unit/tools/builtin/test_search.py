@@ -14,7 +14,7 @@ from outrider.tools import search as listing
 from outrider.tools.builtin.glob import glob_tool
 from outrider.tools.builtin.grep import grep_tool
 from outrider.tools.builtin.list import list_tool
-from outrider.tools.search import find_ripgrep, path_pattern
+from outrider.tools.search import compile_glob, find_ripgrep
 from tests.unit.tools.builtin.desk import Desk
 
 
@@ -209,7 +209,7 @@ async def test_a_cancelled_search_leaves_no_process(desk: Desk):
 
 
 def test_patterns_match_as_in_other_tools():
-    matches = path_pattern
+    matches = compile_glob
     assert matches("**/*.py").match("a.py")
     assert matches("src/**").match("src/a/b")
     assert not matches("src/*").match("src/a/b")

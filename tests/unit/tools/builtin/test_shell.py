@@ -8,23 +8,23 @@ from typing import Any
 import pytest
 
 from outrider import Progress, ToolCompleted, ToolContext, ToolError, ToolPart, ToolPending
-from outrider.processes.supervisor import Supervisor
+from outrider.processes.supervisor import ProcessSupervisor
 from outrider.tools.builtin import shell
 from outrider.tools.builtin.process import process_tool
 from outrider.tools.builtin.shell import shell_tool
-from outrider.tools.runner import Runner
-from outrider.tools.tool import named
+from outrider.tools.runner import ToolRunner
+from outrider.tools.tool import tools_by_name
 from tests.fixtures.living import until_there
 
 
 class Bench:
     """Runs calls of the two tools in one workspace."""
 
-    def __init__(self, supervisor: Supervisor, workspace: Path, **options: Any) -> None:
+    def __init__(self, supervisor: ProcessSupervisor, workspace: Path, **options: Any) -> None:
         self.supervisor = supervisor
         self.workspace = workspace
         self.reported: list[Progress] = []
-        self.tools = named([shell_tool(supervisor, **options), process_tool(supervisor)])
+        self.tools = tools_by_name([shell_tool(supervisor, **options), process_tool(supervisor)])
         self._count = 0
 
     async def call(self, tool: str, *, session: str = "s", **arguments: Any) -> ToolCompleted | ToolError:
@@ -33,7 +33,7 @@ class Bench:
         prepared = self.tools[tool].prepare(arguments)
         part = ToolPart(call_id, tool, ToolPending(prepared, phase="ready"))
         context = ToolContext(session, call_id, workspace=self.workspace, report=self.reported.append)
-        ended = await Runner(self.tools, self._record).run(part, context)
+        ended = await ToolRunner(self.tools, self._record).run(part, context)
         assert isinstance(ended.state, ToolCompleted | ToolError)
         return ended.state
 
@@ -55,7 +55,7 @@ class Bench:
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     workspace = tmp_path / "ws"
     workspace.mkdir()
-    async with Supervisor(folder=tmp_path / "outputs") as supervisor:
+    async with ProcessSupervisor(folder=tmp_path / "outputs") as supervisor:
         yield Bench(supervisor, workspace)
 
 
@@ -86,7 +86,7 @@ async def test_a_command_over_its_time_limit_ends_in_error_with_what_it_wrote(be
 
 
 async def test_a_command_over_its_time_limit_can_go_on_in_the_background(tmp_path: Path):
-    async with Supervisor() as supervisor:
+    async with ProcessSupervisor() as supervisor:
         bench = Bench(supervisor, tmp_path, at_limit="background")
         assert "goes on in the background" in bench.tools["shell"].description
         command = f"echo begun; {until_there(tmp_path / 'go on')}; echo done"
@@ -179,7 +179,7 @@ async def test_wrong_arguments_say_what_is_wrong(bench: Bench, arguments: dict[s
 async def test_a_process_in_the_background_is_read_written_waited_for_and_killed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(shell, "EARLY", 2)
+    monkeypatch.setattr(shell, "EARLY_EXIT_WAIT", 2)
     started = await bench.output("shell", command="echo ready; read x; echo got $x; sleep 60", background=True)
     assert started == "ready\n[it runs on in the background; its process_id is call_1]"
     assert "call_1: still running" in await bench.output("process", action="list")
@@ -194,7 +194,7 @@ async def test_a_process_in_the_background_is_read_written_waited_for_and_killed
 
 
 async def test_a_process_that_fails_at_once_says_so_instead_of_an_id(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(shell, "EARLY", 30)
+    monkeypatch.setattr(shell, "EARLY_EXIT_WAIT", 30)
     output = await bench.output("shell", command="echo no such port; exit 1", background=True)
     assert output == "no such port\n[it was started in the background and has ended: exit code 1]"
 
@@ -208,7 +208,7 @@ async def test_processes_of_other_sessions_are_unknown(bench: Bench):
 
 
 async def test_much_output_of_a_process_is_read_piece_by_piece(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(shell, "EARLY", 30)
+    monkeypatch.setattr(shell, "EARLY_EXIT_WAIT", 30)
     await bench.call("shell", command="seq 1 10000", background=True)
     first = await bench.output("process", action="read", process_id="call_1")
     assert "more bytes; read again" in first

@@ -147,7 +147,7 @@ async def test_a_name_that_changes_its_address_is_caught_when_the_connection_ope
         assert next(answers) == "93.184.216.34"  # the look of somebody who checks before
         desk.tools.append(web_fetch_tool(limits=FetchLimits(seconds=60)))
         error = await desk.refused("web_fetch", url=f"http://rebind.example:{server.port}/")
-        assert "leads to 127.0.0.1, which is not a public address" in error
+        assert "resolves to 127.0.0.1, which is not a public address" in error
         assert server.requests == []
 
 
@@ -172,10 +172,14 @@ def test_addresses_that_are_public(address: str):
 @pytest.mark.parametrize(
     ("html", "text"),
     [
-        ("<ul><li>a<li>b<ol><li>c</ol></ul>", "- a\n- b\n\n  1. c"),
+        ("<ul><li>a<li>b<ol><li>c</ol></ul>", "- a\n- b\n  1. c"),
         ("<pre>  a\n b</pre>", "```\n  a\n b\n```"),
         ("<p>a\n  b<br>c", "a b\nc"),
-        ("<table><tr><th>A<th>B</tr><tr><td>1<td>2</tr></table>", "| A | B |\n| 1 | 2 |"),
+        ("<table><tr><th>A<th>B</tr><tr><td>1<td>2</tr></table>", "| A | B |\n| --- | --- |\n| 1 | 2 |"),
+        ("<table><thead><tr><td>h</thead><tr><td>1</table>", "| h |\n| --- |\n| 1 |"),
+        ("<blockquote><p>a<p>b<ul><li>c</ul></blockquote>d", "> a\n>\n> b\n>\n> - c\n\nd"),
+        ("<ol><li>x<ul><li>y<li>z</ul><li>w</ol>", "1. x\n   - y\n   - z\n2. w"),
+        ("<h2>A <code>b_c*</code></h2>x_y*", "## A `b_c*`\n\nx_y*"),
         ("a<!-- no --> b<svg><path>x</svg> <b>c</b>", "a b **c**"),
         ("1 < 2 &amp;&amp; 3 > 2", "1 < 2 && 3 > 2"),
         ("<a href='#top'>up</a> <a>x</a> <a href=y>z", "up x [z](https://h.example/d/y)"),
@@ -191,7 +195,21 @@ def test_html_becomes_text_whatever_is_wrong_with_it(html: str, text: str):
 
 
 @pytest.mark.parametrize(
-    "piece", ["<a ", "<!--", "<", "</", "<a b='", '<a ">', "<div>", "<a href=x>", "<svg>", "<ul><li>", "&#"]
-)
+    "piece", ["<a ", "<!--", "<", "</", "<a b='", '<a ">', "<div>", "<a href=x>", "<svg>", "<ul><li>", "&#",
+              "<ol><li>x", "<li>x", "<table><tr><td>x", "<blockquote>x<br>", "<p>x", "<b>", "<dd>x", "<pre>\n"]
+)  # fmt: skip
 def test_a_hostile_page_takes_time_that_grows_with_its_length_only(piece: str):
     html_to_text(piece * (100_000 // len(piece)))  # the standard parser needs minutes for some of these
+
+
+@pytest.mark.parametrize("tag", ["div", "blockquote", "ul", "li", "table", "b", "dd"])
+def test_text_after_an_element_that_is_nested_too_deeply_is_outside_of_it(tag: str):
+    text, _ = html_to_text(f"{f'<{tag}>' * 500}inner{f'</{tag}>' * 500}<p>after")
+    assert "inner" in text
+    assert text.endswith("\n\nafter")
+    assert len(text) < 2_000
+
+
+def test_the_text_of_a_page_with_too_many_elements_is_complete():
+    text, _ = html_to_text("<p>x" * 60_000)
+    assert text.count("x") == 60_000

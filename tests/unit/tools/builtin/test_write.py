@@ -92,7 +92,7 @@ async def test_a_call_cancelled_while_the_old_content_is_kept_writes_nothing(des
         begun.set()
         await asyncio.sleep(10)
 
-    desk.editor._keep = keeping(keep)  # pyright: ignore[reportPrivateUsage]
+    desk.editor._save_originals = keeping(keep)  # pyright: ignore[reportPrivateUsage]
     edit = next(tool for tool in desk.tools if tool.name == "edit")
     arguments = {"file_path": "file", "old_string": "a", "new_string": "b"}
     task = asyncio.ensure_future(edit.call(arguments, ToolContext(session_id="s")))

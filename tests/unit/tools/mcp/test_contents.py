@@ -6,15 +6,15 @@ import mcp_types as wire
 import pytest
 
 from outrider.errors import ToolFailure
-from outrider.tools.mcp.config import Limits
-from outrider.tools.mcp.sdk_session import definition_of, resource_of, result_of
+from outrider.tools.mcp.config import ServerLimits
+from outrider.tools.mcp.sdk_session import call_result, resource_result, tool_definition
 from outrider.types.tool_state import Attachment
 
 PNG = base64.b64encode(b"\x89PNG and more").decode()
 
 
 def answer(*content, **more):
-    return result_of(wire.CallToolResult(content=list(content), **more))
+    return call_result(wire.CallToolResult(content=list(content), **more))
 
 
 def text(words):
@@ -74,15 +74,15 @@ def test_an_error_is_raised_with_its_words_and_bounded():
 
 
 def test_a_resource_of_one_text_is_that_text():
-    assert resource_of([wire.TextResourceContents(uri="a://b", text="words")]).content == "words"
-    assert resource_of([]).content == ""
+    assert resource_result([wire.TextResourceContents(uri="a://b", text="words")]).content == "words"
+    assert resource_result([]).content == ""
 
 
 def test_a_definition_is_bounded_and_its_schema_an_object():
     tool = wire.Tool(name="t", description="d" * 50_000, input_schema={"properties": {}})
-    definition = definition_of("s", tool, Limits())
+    definition = tool_definition("s", tool, ServerLimits())
     assert definition is not None
     assert len(definition.description) < 11_000
     assert definition.parameters == {"properties": {}, "type": "object"}
     endless = wire.Tool(name="t", input_schema={"type": "object", "description": "x" * 200_000})
-    assert definition_of("s", endless, Limits()) is None
+    assert tool_definition("s", endless, ServerLimits()) is None

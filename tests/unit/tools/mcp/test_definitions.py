@@ -2,9 +2,9 @@
 
 import msgspec
 
-from outrider.tools.mcp.connection import Definition, accept, has_changed
+from outrider.tools.mcp.connection import ToolDefinition, accept_definition, has_changed
 
-READ = Definition("files", "read", "Read a file.", {"type": "object", "properties": {"a": {}, "b": {}}})
+READ = ToolDefinition("files", "read", "Read a file.", {"type": "object", "properties": {"a": {}, "b": {}}})
 
 
 def test_a_tool_that_was_never_seen_is_entered_and_has_not_changed():
@@ -21,13 +21,13 @@ def test_other_words_or_another_schema_is_a_change_until_somebody_has_looked():
         changed = msgspec.structs.replace(READ, **change)
         assert has_changed(changed, ledger)
         assert has_changed(changed, ledger), "noticing is not accepting"
-        accept(changed, ledger)
+        accept_definition(changed, ledger)
         assert not has_changed(changed, ledger)
         assert has_changed(READ, ledger)
 
 
 def test_the_order_of_a_schema_and_the_hints_are_no_change():
-    other = Definition(
+    other = ToolDefinition(
         "files", "read", "Read a file.", {"properties": {"b": {}, "a": {}}, "type": "object"}, hints={"x": 1}
     )
     assert other.fingerprint == READ.fingerprint

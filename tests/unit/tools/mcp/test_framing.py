@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.tools.mcp.config import Limits
+from outrider.tools.mcp.config import ServerLimits
 from outrider.tools.mcp.connection import ServerFault
-from outrider.tools.mcp.sdk_stdio import Garbage, Lines, Pace, Tail
+from outrider.tools.mcp.sdk_stdio import GarbageCounter, LineBuffer, TailBuffer, TokenBucket
 
 
 @given(st.lists(st.binary(max_size=20)))
 def test_lines_come_out_whole_however_they_are_cut(chunks):
-    lines = Lines(Limits())
+    lines = LineBuffer(ServerLimits())
     found = [line for chunk in chunks for line in lines.feed(chunk)]
     *expected, unfinished = b"".join(chunks).split(b"\n")
     assert found == expected
@@ -21,21 +21,21 @@ def test_lines_come_out_whole_however_they_are_cut(chunks):
 
 
 def test_a_line_without_end_is_a_fault_before_it_fills_memory():
-    lines = Lines(Limits(message=1000))
+    lines = LineBuffer(ServerLimits(message=1000))
     lines.feed(b"x" * 1000)
     with pytest.raises(ServerFault, match="1,000 bytes"):
         lines.feed(b"x")
 
 
 def test_a_message_of_exactly_the_limit_passes():
-    assert Lines(Limits(message=1000)).feed(b"x" * 1000 + b"\n") == [b"x" * 1000]
+    assert LineBuffer(ServerLimits(message=1000)).feed(b"x" * 1000 + b"\n") == [b"x" * 1000]
 
 
 def test_a_banner_is_borne_and_nothing_but_garbage_is_not():
-    garbage = Garbage(Limits(garbage_lines=10))
+    garbage = GarbageCounter(ServerLimits(garbage_lines=10))
     for _ in range(10):
         garbage.add(b"loading")
-    garbage.forgive()
+    garbage.reset()
     for _ in range(10):
         garbage.add(b"loading")
     with pytest.raises(ServerFault, match="not MCP, for example 'loading'"):
@@ -44,11 +44,11 @@ def test_a_banner_is_borne_and_nothing_but_garbage_is_not():
 
 def test_garbage_is_bounded_in_bytes_too():
     with pytest.raises(ServerFault):
-        Garbage(Limits(garbage=100)).add(b"x" * 100)
+        GarbageCounter(ServerLimits(garbage=100)).add(b"x" * 100)
 
 
 async def test_who_spends_more_than_the_pace_waits():
-    pace, loop = Pace(1000), asyncio.get_running_loop()
+    pace, loop = TokenBucket(1000), asyncio.get_running_loop()
     begun = loop.time()
     with pytest.raises(StopIteration):  # it ends without a pause
         pace.spend(1000).send(None)
@@ -58,7 +58,7 @@ async def test_who_spends_more_than_the_pace_waits():
 
 @given(st.lists(st.binary(max_size=10)))
 def test_of_a_log_the_end_is_kept(chunks):
-    tail = Tail(15)
+    tail = TailBuffer(15)
     for chunk in chunks:
         tail.add(chunk)
     assert tail.text == b"".join(chunks)[-15:].decode("utf-8", "replace").strip()

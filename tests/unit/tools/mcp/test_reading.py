@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.errors import ConfigurationError
-from outrider.tools.mcp.config import HttpServer, StdioServer, hide, read_config
+from outrider.tools.mcp.config import HttpServer, StdioServer, hide_secrets, parse_config
 
 
 def read(servers, environment=None):
-    return read_config(json.dumps({"mcpServers": servers}), environment or {}, "project/.mcp.json")
+    return parse_config(json.dumps({"mcpServers": servers}), environment or {}, "project/.mcp.json")
 
 
 def problem(entry, environment=None):
@@ -96,11 +96,11 @@ def test_one_bad_entry_costs_only_itself():
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"mcpServers": []}', b"\xff\xfe", "[" * 100_000])
 def test_a_file_that_is_no_configuration_is_refused_by_name(text):
     with pytest.raises(ConfigurationError, match=r"^project/\.mcp\.json: "):
-        read_config(text, {}, "project/.mcp.json")
+        parse_config(text, {}, "project/.mcp.json")
 
 
 def test_a_file_without_servers_has_none():
-    assert read_config("{}", {}).servers == ()
+    assert parse_config("{}", {}).servers == ()
 
 
 json_values = st.recursive(
@@ -124,11 +124,11 @@ def test_keys_stay_out_of_words():
         url="https://user:pass-word@x.example/mcp?api_key=q-secret-1",
         headers={"Authorization": "Bearer h-secret-2", "X-Team": "team-secret"},
     )
-    text = f"{web!r} {web.place} h-secret-2 q-secret-1 pass-word team-secret {web.url}"
+    text = f"{web!r} {web.display_address} h-secret-2 q-secret-1 pass-word team-secret {web.url}"
     for secret in ("h-secret-2", "q-secret-1", "pass-word", "team-secret"):
-        assert secret not in hide(text, web)
+        assert secret not in hide_secrets(text, web)
         assert secret not in repr(web)
-        assert secret not in web.place
+        assert secret not in web.display_address
     program = StdioServer(name="p", command="x", env={"API_TOKEN": "e-secret-3", "MODE": "visible"})
     assert "e-secret-3" not in repr(program)
-    assert hide("e-secret-3 visible", program) == "[hidden] visible"
+    assert hide_secrets("e-secret-3 visible", program) == "[hidden] visible"

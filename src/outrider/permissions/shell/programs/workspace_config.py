@@ -1,0 +1,259 @@
+"""Finds workspace files that change what an installed program does: configuration and hooks of git, npm, cargo
+and others."""
+
+import hashlib
+import os
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from outrider.permissions.paths.protected import find_linked_git_folder
+from outrider.permissions.redaction.secret_patterns import split_names
+
+MAX_FILE_BYTES = 1_000_000
+_MAX_INDEX_BYTES = 64_000_000
+_GITLINK = b"\x00\x00\xe0\x00"
+_INDEX_MODES = frozenset({_GITLINK, b"\x00\x00\x81\xa4", b"\x00\x00\x81\xed", b"\x00\x00\xa0\x00", b"\x00\x00\x40\x00"})
+_SECTION = re.compile(r'^\s*\[\s*(?P<name>[A-Za-z0-9.-]+)\s*(?:"(?P<sub>(?:[^"\\]|\\.)*)")?\s*\](?P<rest>.*)$')
+_KEY = re.compile(r"^\s*(?P<key>[A-Za-z][A-Za-z0-9-]*)\s*(?:=|$|[#;])")
+_HOOKS_PATH = re.compile(r"^\s*(?:\[\s*core\s*\])?\s*hooksPath\s*=\s*(?P<path>[^#;]*)", re.IGNORECASE)
+# Settings of a repository's configuration that do not change which programs git runs.
+_HARMLESS_SECTIONS = split_names(
+    """user author committer branch color column advice init pull push gui status blame tag"""
+)
+_HARMLESS_KEYS = split_names(
+    """core.repositoryformatversion core.filemode core.bare core.logallrefupdates core.ignorecase
+    core.precomposeunicode core.symlinks core.autocrlf core.eol core.safecrlf core.abbrev core.quotepath
+    core.longpaths core.protecthfs core.protectntfs core.untrackedcache core.checkstat core.trustctime
+    core.preloadindex core.compression core.sparsecheckout core.sparsecheckoutcone core.whitespace
+    core.commitgraph core.multipackindex core.fscache remote.url remote.fetch remote.pushurl remote.push
+    remote.tagopt remote.prune remote.mirror remote.skipdefaultupdate submodule.url submodule.active
+    submodule.branch extensions.objectformat extensions.worktreeconfig log.date log.decorate log.abbrevcommit
+    log.follow extensions.noop diff.renames diff.algorithm diff.mnemonicprefix diff.noprefix diff.colormoved
+    diff.context merge.conflictstyle merge.ff rebase.autosquash rebase.autostash fetch.prune fetch.prunetags
+    fetch.parallel commit.verbose gc.auto gc.autodetach feature.manyfiles index.version
+    receive.denycurrentbranch rerere.enabled versionsort.suffix http.postbuffer pack.threads"""
+)
+# Settings that run a program, but never in a call that only reads, prints to no terminal and uses no network.
+_UNUSED_WHEN_READING = re.compile(
+    r"^(?:core\.(?:hookspath|editor|pager|sshcommand|askpass)|alias\..*|sequence\..*|commit\..*|gpg\..*|merge\..*|mergetool\..*|"
+    r"difftool\..*|credential\..*|url\..*|pager\..*|filter\.(?:smudge|required)|http\..*|remote\.(?!promisor|partialclone).*|rebase\..*|fetch\..*|"
+    r"pull\..*|receive\..*|uploadpack\..*|sendemail\..*|instaweb\..*|web\..*|browser\..*|man\..*|help\..*|submodule\..*|"
+    r"lfs\..*|init\..*|maintenance\..*|gc\..*|rerere\..*|notes\..*|mailmap\..*|interactive\..*|add\..*)$"
+)
+_NPM_KEYS = split_names(
+    """save-exact save-prefix engine-strict fund audit legacy-peer-deps package-lock progress loglevel
+    strict-peer-deps auto-install-peers shamefully-hoist hoist node-linker save color lockfile
+    prefer-frozen-lockfile public-hoist-pattern[] hoist-pattern[] resolution-mode update-notifier"""
+)
+
+
+class WorkspaceConfigFile:
+    """A workspace file that changes what a program does. Approval is tied to the hash of its content."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        self.path, self.reason = path, reason
+        self.content_hash = _hash_file(path)
+
+
+def first_unapproved(items: Iterator[WorkspaceConfigFile], approved: Collection[str]) -> WorkspaceConfigFile | None:
+    """Returns the first file whose content hash is not approved, or None."""
+    return next((config_file for config_file in items if config_file.content_hash not in approved), None)
+
+
+def find_config_files(
+    program: str, args: tuple[str, ...], *, root: Path, cwd: Path, reads_only: bool
+) -> Iterator[WorkspaceConfigFile]:
+    """Yields the workspace files that change what this program does, the most dangerous first."""
+    match program:
+        case "git":
+            yield from _find_git_config(root, cwd, reads_only=reads_only)
+        case "cargo" | "rustc" | "rustup" | "rustfmt":
+            chosen = (".cargo/config.toml", ".cargo/config", "rust-toolchain.toml", "rust-toolchain")
+            yield from _find_existing(root, cwd, chosen, "it selects the tools that cargo runs")
+        case "go" if reads_only:
+            yield from _find_existing(
+                root, cwd, ("go.mod", "go.work"), "it can make go download another version of itself"
+            )
+        case _ if reads_only:
+            return
+        case "npm" | "npx" | "yarn" | "pnpm" | "bun" | "corepack":
+            yield from _find_node_config(root, cwd)
+        case "pytest" | "py.test" | "tox" | "nox":
+            yield from _find_existing(
+                root, cwd, ("conftest.py", "tests/conftest.py", "test/conftest.py"), "pytest runs it first"
+            )
+        case "python" | "python3" if args[:2] == ("-m", "pytest"):
+            yield from _find_existing(
+                root, cwd, ("conftest.py", "tests/conftest.py", "test/conftest.py"), "pytest runs it first"
+            )
+        case _:
+            return
+
+
+def _folders_up_to_root(root: Path, cwd: Path) -> list[Path]:
+    """Returns the folders from `cwd` up to the workspace root."""
+    folders = [cwd, *cwd.parents]
+    return folders[: folders.index(root) + 1] if root in folders else [cwd]
+
+
+def _find_existing(root: Path, cwd: Path, names: tuple[str, ...], reason: str) -> Iterator[WorkspaceConfigFile]:
+    """Yields the files with these names that exist between `cwd` and the workspace root."""
+    for folder in _folders_up_to_root(root, cwd):
+        for name in names:
+            if (path := folder / name).is_file():
+                yield WorkspaceConfigFile(path, reason)
+
+
+def _find_node_config(root: Path, cwd: Path) -> Iterator[WorkspaceConfigFile]:
+    """Yields configuration files of Node package managers; `.npmrc` only if it has keys that are not harmless."""
+    for config_file in _find_existing(root, cwd, (".npmrc",), "it configures npm"):
+        keys = {line.partition("=")[0].strip() for line in _read_lines(config_file.path)}
+        if any(key and key[0] not in "#;" and key not in _NPM_KEYS for key in keys):
+            yield config_file
+    names = (".yarnrc.yml", ".yarnrc", ".pnpmfile.cjs", "bunfig.toml")
+    yield from _find_existing(root, cwd, names, "it configures the package manager")
+
+
+def _find_git_config(root: Path, cwd: Path, *, reads_only: bool) -> Iterator[WorkspaceConfigFile]:
+    """Yields git configuration, nested repositories and hooks that can make git run a program."""
+    folder = find_git_folder(cwd)
+    if folder is None:
+        return
+    for path in _git_config_paths(folder):
+        if key := find_risky_key(path, reads_only=reads_only):
+            yield WorkspaceConfigFile(path, f"it sets {key}, which can make git run a program")
+    yield from _find_nested_repositories(folder, cwd)
+    yield from _find_hooks(_common_git_folder(folder) / "hooks", reads_only=reads_only)
+    for path in _git_config_paths(folder):
+        for match in filter(None, map(_HOOKS_PATH.match, _read_lines(path))):
+            if set(match["path"]) & set('"\\'):
+                yield WorkspaceConfigFile(path, "it sets the hooks folder in an unusual form")
+            hooks = os.path.expanduser(match["path"].strip())  # noqa: PTH111
+            yield from _find_hooks(_worktree_root(cwd) / hooks, reads_only=reads_only)
+
+
+def _find_hooks(folder: Path, *, reads_only: bool) -> Iterator[WorkspaceConfigFile]:
+    """Yields the hooks that git can run.
+
+    Even `git diff` rewrites the index if only timestamps have changed, and then runs `post-index-change`.
+    """
+    for name in sorted(os.listdir(folder)) if folder.is_dir() and os.access(folder, os.R_OK) else ():  # noqa: PTH208
+        is_active = name == "post-index-change" if reads_only else not name.endswith(".sample")
+        if is_active and (folder / name).is_file():
+            yield WorkspaceConfigFile(folder / name, "git runs it")
+
+
+def _worktree_root(cwd: Path) -> Path:
+    return next((folder for folder in (cwd, *cwd.parents) if (folder / ".git").exists()), cwd)
+
+
+def _find_nested_repositories(folder: Path, cwd: Path) -> Iterator[WorkspaceConfigFile]:
+    """Yields risky configurations of submodules in the index: git runs itself in them with their configuration."""
+    home = _worktree_root(cwd)
+    for name in _read_gitlinks(folder / "index"):
+        if name is None:
+            yield WorkspaceConfigFile(
+                folder / "index", "it lists nested repositories in a format that is not understood"
+            )
+            return
+        inner = find_git_folder(home / name)
+        if inner is None or inner == folder:
+            continue
+        for path in _git_config_paths(inner):
+            if key := find_risky_key(path, reads_only=True):
+                yield WorkspaceConfigFile(
+                    path, f"it sets {key} for a nested repository, which can make git run a program"
+                )
+
+
+def _read_gitlinks(index: Path) -> Iterator[str | None]:
+    """Yields the paths of nested repositories in a git index; yields None if the format is not supported."""
+    try:
+        with index.open("rb") as file:
+            content = file.read(_MAX_INDEX_BYTES)
+    except OSError:
+        return
+    if _GITLINK not in content:
+        return
+    version, count, at = int.from_bytes(content[4:8]), int.from_bytes(content[8:12]), 12
+    for _ in range(count):
+        mode, flags = content[at + 24 : at + 28], int.from_bytes(content[at + 60 : at + 62])
+        start = at + (64 if flags & 0x4000 else 62)
+        end = content.find(b"\0", start)
+        if version not in {2, 3} or mode not in _INDEX_MODES or end < 0:
+            yield None
+            return
+        if mode == _GITLINK:
+            yield content[start:end].decode("utf-8", "surrogateescape")
+        at += (end - at + 8) // 8 * 8
+
+
+def _git_config_paths(folder: Path) -> Iterator[Path]:
+    common = _common_git_folder(folder)
+    modules = common / "modules"
+    for path in (common / "config", folder / "config", folder / "config.worktree"):
+        if path.is_file():
+            yield path
+    if modules.is_dir():
+        yield from sorted(modules.rglob("config"))[:50]
+
+
+def _common_git_folder(folder: Path) -> Path:
+    """Returns the git folder that a linked worktree shares with the main worktree."""
+    pointer = folder / "commondir"
+    return (folder / "".join(_read_lines(pointer)[:1]).strip()).resolve() if pointer.is_file() else folder
+
+
+def find_git_folder(cwd: Path) -> Path | None:
+    """Returns the git folder that git would use in `cwd`, a bare repository included."""
+    for folder in (cwd, *cwd.parents):
+        marker = folder / ".git"
+        if marker.is_dir():
+            return marker
+        if marker.is_file():
+            return find_linked_git_folder(folder) or marker
+        if all((folder / name).exists() for name in ("HEAD", "objects", "refs")):
+            return folder
+    return None
+
+
+def is_harmless_key(name: str) -> bool:
+    """Returns whether a git setting cannot make git run a program; `remote.origin.url` is looked up as `remote.url`."""
+    section, _, rest = name.lower().partition(".")
+    return section in _HARMLESS_SECTIONS or f"{section}.{rest.rpartition('.')[2]}" in _HARMLESS_KEYS
+
+
+def find_risky_key(path: Path, *, reads_only: bool) -> str | None:
+    """Returns the first key of a git configuration file that could make git run a program, or None."""
+    section = ""
+    for raw in _read_lines(path):
+        line = raw
+        if match := _SECTION.match(raw):
+            section, line = match["name"].lower(), match["rest"]
+        if not line.strip() or line.lstrip()[0] in "#;":
+            continue
+        key = _KEY.match(line)
+        name = f"{section}.{key['key'].lower()}" if key else line.strip()
+        if is_harmless_key(name):
+            continue
+        if not (reads_only and _UNUSED_WHEN_READING.match(name)):
+            return name
+    return None
+
+
+def _read_lines(path: Path) -> list[str]:
+    """Returns the lines of a file; an unreadable file returns a key that no list accepts."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_FILE_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ["[unreadable]", "unreadable"]
+
+
+def _hash_file(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.sha256(file.read(MAX_FILE_BYTES)).hexdigest()
+    except OSError:
+        return "unreadable"

@@ -1,0 +1,234 @@
+"""What is going on in a session right now: the running turn, called agents, background processes, the task list."""
+
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from outrider.presentation.notices import retry_notice
+from outrider.presentation.tool_calls import TodoItem, call_todos
+from outrider.types.events import (
+    AgentCalledEvent,
+    AgentReturnedEvent,
+    Event,
+    LLMRequestEvent,
+    LLMResponseEvent,
+    LoopCompletedEvent,
+    LoopStartedEvent,
+    PartDeltaEvent,
+    ProcessExitedEvent,
+    ProcessStartedEvent,
+    RetryScheduledEvent,
+    StateChangedEvent,
+    ToolApprovalRequestedEvent,
+    ToolExecutionStartedEvent,
+    ToolInputDeltaEvent,
+)
+from outrider.types.messages import Message
+from outrider.types.parts import ToolPart
+from outrider.types.tool_state import ToolCompleted
+
+_CHARACTERS_PER_TOKEN = 4
+_STATE_LABELS = {
+    "calling_model": "thinking",
+    "running_tools": "working",
+    "compacting": "summarising",
+    "idle": "starting",
+}
+AgentState = Literal["working", "asking", "done", "failed"]
+_ENDED = frozenset({"done", "failed"})
+MAX_ENDED = 12
+"""Agents and processes that have ended and are still listed."""
+
+
+class UsageTotals(Protocol):
+    """Stored usage of a session, summed up per model."""
+
+    @property
+    def cost(self) -> Decimal: ...
+    @property
+    def unpriced(self) -> int: ...
+    @property
+    def messages(self) -> int: ...
+
+
+class SessionActivity:
+    """State and usage of the running turn, fed with the events of a session and of the agents that it calls."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.busy = False
+        self.label = ""
+        self.retry_text = ""
+        self.waits_for_person = False
+        self.streamed_characters = 0  # of the answer that is being written
+        self.turn_tokens = 0
+        self.context_tokens = 0  # of the last prompt and its answer
+        self.answers = 0
+        self._cost = Decimal(0)
+        self._cost_known = True
+        self._started = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self._clock() - self._started if self.busy else 0.0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of this turn: those reported, and an estimate for the answer that is being written."""
+        return self.turn_tokens + self.streamed_characters // _CHARACTERS_PER_TOKEN
+
+    @property
+    def cost(self) -> Decimal | None:
+        """None if an answer came from a model without a known price."""
+        return self._cost if self._cost_known else None
+
+    def apply(self, event: Event, *, own: bool) -> None:
+        """Folds an event. `own`: it belongs to the session that is shown, not to an agent that was called in it."""
+        match event:
+            case LoopStartedEvent() if own:
+                self.busy, self._started, self.turn_tokens, self.streamed_characters = True, self._clock(), 0, 0
+                self.label = "starting"
+            case LoopCompletedEvent() if own:
+                self.busy, self.retry_text = False, ""
+            case StateChangedEvent() if own:
+                self.label = _STATE_LABELS.get(event.new_state, self.label)
+            case LLMRequestEvent():
+                self.streamed_characters = 0
+            case PartDeltaEvent() | ToolInputDeltaEvent():
+                self._apply_delta(event, own=own)
+            case RetryScheduledEvent():
+                self.retry_text = retry_notice(event).text
+            case LLMResponseEvent():
+                self._add_usage(event, own=own)
+            case _:
+                pass
+
+    def load(self, messages: Sequence[Message]) -> None:
+        """Computes usage from the stored messages of a session."""
+        answers = [message for message in messages if message.role == "assistant"]
+        self._cost = sum((message.cost for message in answers if message.cost is not None), Decimal(0))
+        self._cost_known = all(message.cost is not None for message in answers if message.tokens.total)
+        self.answers = len(answers)
+        used = next((message.tokens for message in reversed(answers) if message.tokens.total), None)
+        self.context_tokens = used.total if used else 0
+
+    def load_totals(self, rows: Sequence[UsageTotals]) -> None:
+        """Takes usage from stored totals where only the last messages of a session were loaded."""
+        self._cost = sum((row.cost for row in rows), Decimal(0))
+        self._cost_known = not any(row.unpriced for row in rows)
+        self.answers = sum(row.messages for row in rows)
+
+    def resume(self) -> None:
+        """Shows a turn that was already running when the session was opened."""
+        self.busy, self.label, self._started = True, "working", self._clock()
+
+    def _apply_delta(self, event: PartDeltaEvent | ToolInputDeltaEvent, *, own: bool) -> None:
+        self.retry_text = ""
+        self.streamed_characters += len(event.delta)
+        if own:
+            reasoning = isinstance(event, PartDeltaEvent) and event.field == "reasoning"
+            self.label = "thinking" if reasoning else "writing"
+
+    def _add_usage(self, event: LLMResponseEvent, *, own: bool) -> None:
+        self.turn_tokens += event.tokens.output + event.tokens.reasoning
+        self.streamed_characters = 0
+        self.answers += 1
+        if own and event.tokens.total:
+            self.context_tokens = event.tokens.total
+        if event.cost is not None:
+            self._cost += Decimal(event.cost)
+        elif event.tokens.total:
+            self._cost_known = False
+
+
+class ChildAgent(msgspec.Struct):
+    """An agent that was called in the session."""
+
+    call_id: str
+    name: str
+    message: str
+    session_id: str
+    started: float
+    state: AgentState = "working"
+    activity: str = "starting"
+    seconds: float = 0.0
+
+
+class ChildProcess(msgspec.Struct):
+    """A command that a call has started; `exit_text` is empty while it runs."""
+
+    id: str
+    command: str
+    started: float
+    in_background: bool = False
+    exit_text: str = ""
+
+
+class SideActivity:
+    """Called agents, processes and the task list of a session."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.agents: dict[str, ChildAgent] = {}  # by the id of their session
+        self.processes: dict[str, ChildProcess] = {}
+        self.todos: tuple[TodoItem, ...] = ()
+
+    def has_agent(self, session_id: str) -> bool:
+        return session_id in self.agents
+
+    def apply(self, event: Event) -> None:
+        match event:
+            case AgentCalledEvent():
+                self.agents[event.child_session_id] = ChildAgent(
+                    event.call_id, event.callee, event.message, event.child_session_id, self._clock()
+                )
+                _drop_oldest(self.agents, lambda agent: agent.state in _ENDED)
+            case AgentReturnedEvent() if event.child_session_id in self.agents:
+                agent = self.agents[event.child_session_id]
+                agent.state = "done" if event.success else "failed"
+                agent.activity, agent.seconds = "", self._clock() - agent.started
+            case ProcessStartedEvent():
+                self.processes[event.process_id] = ChildProcess(event.process_id, event.command, self._clock())
+                _drop_oldest(self.processes, lambda process: bool(process.exit_text))
+            case ProcessExitedEvent() if event.process_id in self.processes:
+                code = event.exit_code
+                text = event.signal or ("exited" if code == 0 else f"exit {code}")
+                self.processes[event.process_id].exit_text = text
+            case _:
+                self._apply_to_agent(event)
+
+    def update_from_call(self, part: ToolPart) -> None:
+        """Takes the task list that a call has stored, and notes whether its command runs on in the background."""
+        if not isinstance(part.state, ToolCompleted):
+            return
+        if (todos := call_todos(part)) is not None:
+            self.todos = todos
+        process = self.processes.get(str(part.state.metadata.get("process_id", "")))
+        if process is not None:
+            process.in_background = bool(part.state.metadata.get("running"))
+
+    def background_processes(self) -> list[ChildProcess]:
+        """Commands that no call waits for; the others are shown with their call."""
+        return [process for process in self.processes.values() if process.in_background]
+
+    def _apply_to_agent(self, event: Event) -> None:
+        agent = self.agents.get(event.session_id)
+        if agent is None or agent.state in _ENDED:
+            return
+        match event:
+            case ToolExecutionStartedEvent():
+                agent.state, agent.activity = "working", event.tool_name
+            case ToolApprovalRequestedEvent():
+                agent.state, agent.activity = "asking", event.tool_name
+            case StateChangedEvent(new_state="calling_model"):
+                agent.state, agent.activity = "working", "thinking"
+            case _:
+                pass
+
+
+def _drop_oldest(known: dict[str, Any], has_ended: Callable[[Any], bool]) -> None:
+    ended = [key for key, value in known.items() if has_ended(value)]
+    for key in ended[: max(len(ended) - MAX_ENDED, 0)]:
+        del known[key]

@@ -1,0 +1,182 @@
+"""Changes of files as values: read from unified diffs, from patches that a model wrote, and from a call's arguments."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+LineKind = Literal["added", "removed", "context"]
+
+_HUNK = re.compile(
+    r"@@ -(?P<old>\d+)(?:,(?P<old_count>\d+))? \+(?P<new>\d+)(?:,(?P<new_count>\d+))? @@ ?(?P<heading>.*)"
+)
+_NO_FILE = "/dev/null"
+_PATCH_FILE = re.compile(r"\*\*\* (?P<action>Update|Add|Delete) File: (?P<path>.+)")
+_PATCH_MOVE = re.compile(r"\*\*\* Move to: (?P<path>.+)")
+_KINDS: dict[str, LineKind] = {"+": "added", "-": "removed"}
+_SIGNS: dict[LineKind, str] = {"added": "+", "removed": "-", "context": " "}
+
+
+class DiffLine(msgspec.Struct, frozen=True):
+    """One line of a hunk. `number` is its line number in the new file, or in the old file for a removed line; None if
+    the position is not known yet."""
+
+    kind: LineKind
+    text: str
+    number: int | None = None
+
+    @property
+    def sign(self) -> str:
+        return _SIGNS[self.kind]
+
+
+class DiffHunk(msgspec.Struct, frozen=True):
+    """Adjacent lines of one file with their context."""
+
+    lines: tuple[DiffLine, ...]
+    old_start: int | None = None
+    new_start: int | None = None
+    heading: str = ""
+
+    @property
+    def old_text(self) -> str:
+        return "\n".join(line.text for line in self.lines if line.kind != "added")
+
+    @property
+    def new_text(self) -> str:
+        return "\n".join(line.text for line in self.lines if line.kind != "removed")
+
+
+class FileDiff(msgspec.Struct, frozen=True):
+    """What happens to one file. `old_path` is None for a file that is created, `new_path` for one that is deleted."""
+
+    old_path: str | None
+    new_path: str | None
+    hunks: tuple[DiffHunk, ...] = ()
+
+    @property
+    def path(self) -> str:
+        return self.new_path or self.old_path or ""
+
+    @property
+    def added(self) -> int:
+        return sum(line.kind == "added" for hunk in self.hunks for line in hunk.lines)
+
+    @property
+    def removed(self) -> int:
+        return sum(line.kind == "removed" for hunk in self.hunks for line in hunk.lines)
+
+
+def parse_unified_diff(text: str) -> list[FileDiff]:
+    """Returns the files of a unified diff. Lines outside of hunks that are no file header are ignored.
+
+    The counts in a hunk's header decide where the hunk ends: a removed line that starts with `--` looks like a header.
+    """
+    return list(_read_files(text.split("\n")))
+
+
+def replacement_diff(path: str, old: str, new: str, *, creates: bool = False) -> FileDiff:
+    """Returns the diff of replacing one text by another at a position that is not known yet."""
+    lines = [DiffLine("removed", line) for line in _split_lines(old)]
+    lines += [DiffLine("added", line) for line in _split_lines(new)]
+    return FileDiff(None if creates else path, path, (DiffHunk(tuple(lines)),))
+
+
+def parse_patch(text: str) -> list[FileDiff]:
+    """Returns the files of a patch as models write it: `*** Update File:` sections, or a unified diff."""
+    if not _PATCH_FILE.search(text):
+        return parse_unified_diff(text)
+    files: list[FileDiff] = []
+    action, path, target = "", "", ""
+    rows: list[str] = []
+
+    def end_section() -> None:
+        if path:
+            old = None if action == "Add" else path
+            new = None if action == "Delete" else target or path
+            files.append(FileDiff(old, new, tuple(_patch_hunks(rows))))
+
+    for row in text.split("\n"):
+        if header := _PATCH_FILE.match(row):
+            end_section()
+            action, path, target, rows = header["action"], header["path"].strip(), "", []
+        elif move := _PATCH_MOVE.match(row):
+            target = move["path"].strip()
+        elif not row.startswith("***"):
+            rows.append(row)
+    end_section()
+    return files
+
+
+def _patch_hunks(rows: Sequence[str]) -> Iterator[DiffHunk]:
+    lines: list[DiffLine] = []
+    heading = ""
+    for row in rows:
+        if row.startswith("@@"):
+            if lines:
+                yield DiffHunk(tuple(lines), heading=heading)
+            lines, heading = [], row.removeprefix("@@").strip().removesuffix("@@").strip()
+        elif row:
+            lines.append(DiffLine(_KINDS.get(row[0], "context"), row[1:]))
+    if lines:
+        yield DiffHunk(tuple(lines), heading=heading)
+
+
+def _read_files(rows: Sequence[str]) -> Iterator[FileDiff]:
+    old = new = ""
+    hunks: list[DiffHunk] = []
+    from_git = False
+    position = 0
+    while position < len(rows):
+        row = rows[position]
+        position += 1
+        if row.startswith("diff --git "):
+            from_git = True
+        elif row.startswith("--- "):
+            if hunks:
+                yield _file_diff(old, new, hunks, from_git=from_git)
+            old, new, hunks = _header_name(row), "", []
+        elif row.startswith("+++ "):
+            new = _header_name(row)
+        elif (header := _HUNK.match(row)) is not None:
+            hunk, position = _read_hunk(rows, position, header)
+            hunks.append(hunk)
+    if hunks:
+        yield _file_diff(old, new, hunks, from_git=from_git)
+
+
+def _file_diff(old: str, new: str, hunks: Sequence[DiffHunk], *, from_git: bool) -> FileDiff:
+    """Git writes `a/` and `b/` before the names. Other diffs do not, and there `a/` may be a real folder."""
+    if from_git or (old.startswith("a/") and new.startswith("b/")):
+        old, new = old.removeprefix("a/"), new.removeprefix("b/")
+    return FileDiff(None if old == _NO_FILE else old, None if new == _NO_FILE else new, tuple(hunks))
+
+
+def _read_hunk(rows: Sequence[str], position: int, header: re.Match[str]) -> tuple[DiffHunk, int]:
+    old, new = int(header["old"]), int(header["new"])
+    old_left = 1 if header["old_count"] is None else int(header["old_count"])
+    new_left = 1 if header["new_count"] is None else int(header["new_count"])
+    lines: list[DiffLine] = []
+    old_number, new_number = old, new
+    while position < len(rows) and (old_left > 0 or new_left > 0):
+        row = rows[position]
+        position += 1
+        if row.startswith("\\"):  # "\ No newline at end of file"
+            continue
+        kind = _KINDS.get(row[:1], "context")
+        lines.append(DiffLine(kind, row[1:], old_number if kind == "removed" else new_number))
+        if kind != "added":
+            old_number, old_left = old_number + 1, old_left - 1
+        if kind != "removed":
+            new_number, new_left = new_number + 1, new_left - 1
+    return DiffHunk(tuple(lines), old, new, header["heading"]), position
+
+
+def _header_name(row: str) -> str:
+    """The name behind `--- ` or `+++ `, without a time stamp."""
+    return row[4:].partition("\t")[0]
+
+
+def _split_lines(text: str) -> list[str]:
+    return text.removesuffix("\n").split("\n") if text else []

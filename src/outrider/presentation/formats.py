@@ -1,0 +1,82 @@
+"""Numbers and text as people read them: durations, costs, token counts, ages, and one-line forms of untrusted text."""
+
+from decimal import Decimal
+
+from outrider.permissions.redaction.terminal import sanitize_for_terminal
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+TAB_WIDTH = 4
+
+
+def clean_text(text: str) -> str:
+    """Returns text from a model, a tool or a file without control sequences and tabs, so that a terminal can show
+    it."""
+    return sanitize_for_terminal(text.replace("\r\n", "\n")).expandtabs(TAB_WIDTH)
+
+
+def clean_line(text: str, limit: int = 400) -> str:
+    """Returns at most `limit` characters of the text on one line, without control sequences."""
+    # Only a bounded prefix is split, since a tool may return megabytes.
+    return sanitize_for_terminal(" ".join(text[: limit * 2].split()), keep_lines=False)[:limit]
+
+
+def shorten(text: str, limit: int) -> str:
+    """Returns the text on one line; if it is longer than `limit` characters, its beginning and an ellipsis."""
+    line = " ".join(text[: limit * 2 + 2].split())
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def format_duration(seconds: float) -> str:
+    """`350ms`, `4.2s`, `42s`, `3m 05s` or `2h 07m`."""
+    if seconds < 1:
+        return f"{max(seconds, 0) * 1000:.0f}ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f}s"
+    if seconds < _MINUTE - 0.5:
+        return f"{seconds:.0f}s"
+    whole = round(seconds)
+    if whole < _HOUR:
+        return f"{whole // _MINUTE}m {whole % _MINUTE:02}s"
+    return f"{whole // _HOUR}h {whole % _HOUR // _MINUTE:02}m"
+
+
+def format_milliseconds(milliseconds: int) -> str:
+    return format_duration(milliseconds / 1000)
+
+
+def format_elapsed(seconds: float) -> str:
+    """The duration of something that is still running: whole seconds, so that the display does not flicker."""
+    return f"{int(seconds)}s" if seconds < _MINUTE else format_duration(int(seconds))
+
+
+def format_cost(cost: Decimal | None) -> str:
+    """`unknown` for a model without a price; a cost above zero is never shown as zero."""
+    if cost is None:
+        return "unknown"
+    if not cost:
+        return "$0.00"
+    if cost < Decimal("0.0001"):
+        return "<$0.0001"
+    return f"${cost:.4f}" if cost < 1 else f"${cost:,.2f}"
+
+
+def format_tokens(number: int) -> str:
+    """`950`, `1.2k`, `340k`, `1.5M` or `2.0G`."""
+    if number < 1000:
+        return str(number)
+    for size, letter in ((1_000_000_000, "G"), (1_000_000, "M")):
+        if number >= size:
+            return f"{number / size:.1f}{letter}"
+    return f"{number / 1000:.1f}k" if number < 99_950 else f"{number // 1000}k"
+
+
+def format_count(number: int, noun: str) -> str:
+    """`1 file`, `1,200 files`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def format_age(seconds: float) -> str:
+    for size, unit in ((_DAY, "day"), (_HOUR, "hour"), (_MINUTE, "minute")):
+        if seconds >= size:
+            return f"{format_count(int(seconds // size), unit)} ago"
+    return "just now"

@@ -1,0 +1,221 @@
+"""A tool call as every front end shows it: its title and subject, what it changes, how it stands and how long it
+took."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from outrider.presentation.diffs import FileDiff, parse_patch, parse_unified_diff, replacement_diff
+from outrider.presentation.formats import clean_line, shorten
+from outrider.types.parts import DisplayStatus, ToolPart
+from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
+
+CallKind = Literal["read", "edit", "search", "execute", "fetch", "think", "agent", "other"]
+
+FINISH_TOOL = "finish"
+"""Ends an agent that works with others; its `message` is the agent's answer and is shown as text."""
+
+_KINDS: dict[str, CallKind] = {
+    "apply_patch": "edit",
+    "call_agent": "agent",
+    "edit": "edit",
+    "glob": "search",
+    "grep": "search",
+    "list": "read",
+    "process": "execute",
+    "question": "think",
+    "read": "read",
+    "shell": "execute",
+    "skill": "read",
+    "task": "agent",
+    "todo": "think",
+    "web_fetch": "fetch",
+    "write": "edit",
+}
+# Parameters that identify a call, in the order in which a reader looks for them.
+_SUBJECTS = (
+    "description",
+    "file_path",
+    "path",
+    "pattern",
+    "command",
+    "url",
+    "query",
+    "name",
+    "agent_name",
+    "question",
+    "message",
+)
+_OUTPUT_FOR_MODEL = frozenset({"read", "list", "glob", "grep", "skill", "web_fetch", "process"})
+_PARTIAL_JSON_ENDS = ("", '"}', "}", '"]}', "]}", '"}]}', "null}", '""}')
+
+TodoStatus = Literal["pending", "in_progress", "completed", "cancelled"]
+
+
+class TodoItem(msgspec.Struct, frozen=True):
+    """One entry of the agent's task list."""
+
+    content: str
+    status: TodoStatus = "pending"
+
+
+class CallOutcome(msgspec.Struct, frozen=True):
+    """What a glance at an ended call should show."""
+
+    exit_code: int | None = None
+    lines_added: int | None = None
+    lines_removed: int | None = None
+    milliseconds: int | None = None
+    error_reason: str = ""
+    error: str = ""
+
+
+def call_kind(tool: str) -> CallKind:
+    return _KINDS.get(tool, "other")
+
+
+def has_output_for_people(tool: str) -> bool:
+    """Whether the output is worth showing by default; that of `read` and its like is for the model."""
+    return tool not in _OUTPUT_FOR_MODEL
+
+
+def call_input(part: ToolPart, raw_input: str = "") -> dict[str, Any]:
+    """The arguments of a call; while the model is still writing them, what can be read so far."""
+    if part.state.input:
+        return part.state.input
+    text = raw_input or (part.state.raw if isinstance(part.state, ToolPending) else "")
+    return parse_partial_object(text) if text else {}
+
+
+def call_subject(tool: str, arguments: Mapping[str, Any], *, limit: int = 400) -> str:
+    """The few words that distinguish this call from others of the same tool, on one line."""
+    match tool:
+        case "grep" | "glob":
+            location = arguments.get("path") or arguments.get("include") or ""
+            subject = f"{arguments.get('pattern', '')}{f' in {location}' if location else ''}"
+        case "call_agent":
+            subject = f"{arguments.get('agent_name', '')}: {arguments.get('message', '')}"
+        case "process":
+            subject = " ".join(str(value) for value in arguments.values() if isinstance(value, str | int))
+        case "apply_patch":
+            subject = ", ".join(file.path for file in parse_patch(patch_argument(arguments)))
+        case "todo":
+            items = arguments.get("todos")
+            subject = f"{len(items)} items" if isinstance(items, list) else ""  # pyright: ignore[reportUnknownArgumentType]
+        case _:
+            found = next((arguments[name] for name in _SUBJECTS if arguments.get(name)), None)
+            subject = str(found) if found is not None else compact_arguments(arguments)
+    return clean_line(subject, limit)
+
+
+def call_title(tool: str, arguments: Mapping[str, Any], *, limit: int = 200) -> str:
+    """One line for lists of calls: a shell command as it is, otherwise the tool and its subject."""
+    if tool == "shell" and arguments.get("command"):
+        return shorten(clean_line(str(arguments["command"]), limit * 2), limit)
+    return shorten(f"{clean_line(tool, 60)} {call_subject(tool, arguments, limit=limit * 2)}".strip(), limit)
+
+
+def call_changes(part: ToolPart, raw_input: str = "") -> list[FileDiff]:
+    """The files that a call changes: what it did if it has ended, else what it is about to do."""
+    if isinstance(part.state, ToolCompleted):
+        diff = part.state.metadata.get("diff")
+        return parse_unified_diff(diff) if isinstance(diff, str) else []
+    return planned_changes(part.tool, call_input(part, raw_input))
+
+
+def planned_changes(tool: str, arguments: Mapping[str, Any]) -> list[FileDiff]:
+    """The files that a call of a built-in edit tool would change, read from its arguments."""
+    path = str(arguments.get("file_path") or "")
+    match tool:
+        case "edit" if "old_string" in arguments or "new_string" in arguments:
+            old, new = str(arguments.get("old_string") or ""), str(arguments.get("new_string") or "")
+            return [replacement_diff(path, old, new)]
+        case "write" if "content" in arguments:
+            return [replacement_diff(path, "", str(arguments["content"]), creates=True)]
+        case "apply_patch":
+            return parse_patch(patch_argument(arguments))
+        case _:
+            return []
+
+
+def patch_argument(arguments: Mapping[str, Any]) -> str:
+    return str(arguments.get("patch", arguments.get("input", "")))
+
+
+def call_outcome(part: ToolPart) -> CallOutcome:
+    match part.state:
+        case ToolCompleted(metadata=metadata, time=time):
+            return CallOutcome(
+                exit_code=_integer(metadata.get("exit_code")),
+                lines_added=_integer(metadata.get("added")),
+                lines_removed=_integer(metadata.get("removed")),
+                milliseconds=time.end - time.start,
+            )
+        case ToolError(error=error, reason=reason, time=time):
+            return CallOutcome(milliseconds=time.end - time.start, error_reason=reason, error=error)
+        case ToolPending() | ToolRunning():
+            return CallOutcome()
+
+
+def call_todos(part: ToolPart) -> tuple[TodoItem, ...] | None:
+    """The task list that a call has stored; None if it stored none."""
+    todos = part.state.metadata.get("todos") if isinstance(part.state, ToolCompleted) else None
+    if not isinstance(todos, list | tuple):
+        return None
+    items: list[TodoItem] = []
+    for todo in todos:  # pyright: ignore[reportUnknownVariableType]
+        try:
+            items.append(msgspec.convert(todo, TodoItem, strict=False))
+        except msgspec.ValidationError:
+            items.append(TodoItem(clean_line(str(todo))))  # pyright: ignore[reportUnknownArgumentType]
+    return tuple(items)
+
+
+def final_answer(part: ToolPart, raw_input: str = "") -> str | None:
+    """The answer in a call of `finish`; None for every other call."""
+    return str(call_input(part, raw_input).get("message") or "") if part.tool == FINISH_TOOL else None
+
+
+def waits_for_approval(part: ToolPart) -> bool:
+    return isinstance(part.state, ToolPending) and part.state.phase == "awaiting_approval"
+
+
+STATUS_LABELS: dict[DisplayStatus, str] = {
+    "generating": "writing",
+    "generated": "ready",
+    "calling": "running",
+    "done": "done",
+    "canceled": "canceled",
+    "errored": "failed",
+}
+
+
+def compact_arguments(arguments: Mapping[str, Any]) -> str:
+    """`name=value, other=value`; a list is given by its length."""
+    return ", ".join(f"{name}={_compact(value)}" for name, value in arguments.items())
+
+
+def _compact(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list | tuple):
+        return f"[{len(value)}]"  # pyright: ignore[reportUnknownArgumentType]
+    return msgspec.json.encode(value, enc_hook=str).decode()
+
+
+def parse_partial_object(text: str) -> dict[str, Any]:
+    """Reads a JSON object that is cut off somewhere; the last string is included as far as it goes."""
+    import json
+
+    for ending in _PARTIAL_JSON_ENDS:
+        try:
+            found = json.loads(text + ending, strict=False)
+        except ValueError:
+            continue
+        return found if isinstance(found, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+    return {}
+
+
+def _integer(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

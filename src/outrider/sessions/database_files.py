@@ -1,0 +1,212 @@
+"""Files of a SQLite database: private permissions, no symbolic links, journal mode, a fair lock, and error mapping."""
+
+import errno
+import fcntl
+import os
+import sqlite3
+import stat
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+from outrider.errors import StorageFullError, StoreDamagedError, StoreError, StoreUnavailableError
+
+# A write-ahead log needs shared memory and file locks, which are unreliable between machines on these file systems.
+_NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "ncpfs", "vboxsf"}
+)
+_SUFFIXES = ("-wal", "-shm", "-journal")
+
+
+def prepare_folder(path: Path) -> None:
+    """Creates the folder of a store with mode 0700. Raises StoreUnavailableError if that is not possible."""
+    if "\0" in str(path):
+        raise StoreUnavailableError(f"{str(path)!r} is not a path")
+    try:
+        make_private_directory(path.parent)
+        for suffix in _SUFFIXES:
+            _check_not_link(Path(f"{path}{suffix}"))
+    except OSError as error:
+        raise StoreUnavailableError(f"the store {path} cannot be used: {error.strerror}", path=str(path)) from error
+
+
+def prepare_file(path: Path) -> None:
+    """Creates the file with mode 0600, or checks an existing one without opening it.
+
+    Closing a descriptor would drop the POSIX locks that SQLite connections of this process hold on the file, and
+    another process could then delete the write-ahead log in use.
+    """
+    try:
+        if path.is_symlink() or path.exists():
+            _check_ownership(path, path.lstat())
+            if stat.S_IMODE(path.lstat().st_mode) & 0o077:
+                path.chmod(0o600)
+        else:
+            create_private_file(path)
+    except OSError as error:
+        raise StoreUnavailableError(f"the store {path} cannot be used: {error.strerror}", path=str(path)) from error
+
+
+def make_private_directory(path: Path) -> None:
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    status = path.stat()
+    if missing or (status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) & 0o022):
+        path.chmod(0o700)
+    if status.st_uid not in (os.geteuid(), 0):
+        raise StoreUnavailableError(f"{path} belongs to another user; choose another data directory", path=str(path))
+
+
+def open_private_file(path: Path) -> int:
+    """Opens a regular file with mode 0600, creates it if it is missing, and returns its descriptor."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreUnavailableError(f"{path} cannot be opened: {error.strerror}", path=str(path)) from error
+    status = os.fstat(descriptor)
+    try:
+        _check_ownership(path, status)
+    except StoreUnavailableError:
+        os.close(descriptor)
+        raise
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        os.fchmod(descriptor, 0o600)
+    return descriptor
+
+
+def create_private_file(path: Path) -> None:
+    """Creates an empty file with mode 0600. Raises FileExistsError if the path exists, also as a link."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+
+
+def file_system_type(path: Path) -> str:
+    """Returns the type of the file system of a path; an empty string if the system has no /proc."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    real = path.resolve()
+    best = ("", "")
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        mount = left.split()[4].replace("\\040", " ")
+        if real.is_relative_to(mount) and len(mount) >= len(best[0]):
+            best = (mount, right.split()[0])
+    return best[1]
+
+
+def journal_mode(path: Path, type_of: Callable[[Path], str] = file_system_type) -> str:
+    kind = type_of(path.parent)
+    return "delete" if kind in _NETWORK_FILE_SYSTEMS or kind.startswith("fuse.") else "wal"
+
+
+def store_file_paths(path: Path) -> list[Path]:
+    """Returns the paths of the database file and of SQLite's additional files."""
+    return [path, *(Path(f"{path}{suffix}") for suffix in _SUFFIXES)]
+
+
+def wal_path(path: Path) -> Path:
+    return Path(f"{path}-wal")
+
+
+def _check_ownership(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink > 1:
+        raise StoreUnavailableError(
+            f"{path} is not a regular file of this user; refusing to write to it", path=str(path)
+        )
+
+
+def _check_not_link(path: Path) -> None:
+    if path.is_symlink():
+        raise StoreUnavailableError(f"{path} is a link; refusing to write through it", path=str(path))
+
+
+_DISK_FULL_BYTES = 256 * 1024
+_UNAVAILABLE_CODES = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_AUTH,
+}
+
+
+@contextmanager
+def translate_errors(path: Path) -> Generator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise to_store_error(error, path) from error
+
+
+def to_store_error(error: Exception, path: Path) -> StoreError:
+    if isinstance(error, StoreError):
+        return error
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    where = {"path": str(path)}
+    if code == sqlite3.SQLITE_FULL or _disk_is_full(error, code, path):
+        return StorageFullError(f"there is no space left for {path}; nothing was written", **where)
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return StoreDamagedError(f"{path} is damaged: {error}", **where)
+    if code in _UNAVAILABLE_CODES or isinstance(error, OSError):
+        return StoreUnavailableError(f"{path} cannot be used now: {error}", **where)
+    return StoreError(f"{path}: {error}", **where)
+
+
+def _disk_is_full(error: Exception, code: int, path: Path) -> bool:
+    """True if the disk is full. SQLite may also report this as an I/O error or as CANTOPEN of the shared memory."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if code not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+        return False
+    try:
+        status = os.statvfs(path.parent)
+    except OSError:
+        return False
+    return status.f_bavail * status.f_frsize < _DISK_FULL_BYTES
+
+
+class FairFileLock:
+    """A lock between processes that serves waiters in order: a waiter holds `-queue` until it gets `-gate`.
+
+    SQLite's own lock is polled, so a busy process could starve others.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._queue = open_private_file(Path(f"{path}-queue"))
+        self._gate = open_private_file(Path(f"{path}-gate"))
+
+    def __enter__(self) -> Self:
+        fcntl.flock(self._queue, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(self._gate, fcntl.LOCK_EX)
+        finally:
+            fcntl.flock(self._queue, fcntl.LOCK_UN)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def try_acquire(self) -> bool:
+        """Acquires the lock if no process holds it or waits for it. Each thread needs its own lock object."""
+        try:
+            fcntl.flock(self._queue, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        try:
+            fcntl.flock(self._gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            fcntl.flock(self._queue, fcntl.LOCK_UN)
+        return True
+
+    def release(self) -> None:
+        fcntl.flock(self._gate, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        os.close(self._queue)
+        os.close(self._gate)

@@ -1,0 +1,268 @@
+"""Row conversion that all stores share: sessions, pages, transcripts, changes, inbox and approval records.
+
+Also lease token checks and the listeners that wait for changes of a session.
+"""
+
+import asyncio
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn, Protocol
+
+import msgspec
+
+from outrider.errors import LeaseLostError, SessionInUseError, SessionNotFoundError, StoreError
+from outrider.sessions.records import (
+    Approval,
+    ApprovalChange,
+    Change,
+    DamagedChange,
+    DamagedRow,
+    InboxChange,
+    InboxItem,
+    Lease,
+    MessageChange,
+    PartChange,
+    SessionFilter,
+    SessionPage,
+    SessionTranscript,
+    StoredSession,
+    fingerprint_call,
+)
+from outrider.sessions.rows.codec import MessageRow, PartRow, encode_json, read_message, read_part
+from outrider.sessions.session import ForkPoint, SessionTime
+from outrider.types.codec import plain
+from outrider.types.ids import new_id
+from outrider.types.messages import Message
+
+
+class SessionRow(Protocol):
+    """A row of the sessions table: values by column name."""
+
+    def __getitem__(self, column: str, /) -> Any: ...
+
+
+class _SessionExtras(msgspec.Struct):
+    """The session fields without a column; stored as JSON in the `body` column."""
+
+    forked_from: ForkPoint | None = None
+    compacting: int | None = None
+    metadata: dict[str, Any] = {}
+
+
+_extras_decoder = msgspec.json.Decoder(_SessionExtras)
+
+
+def session_columns(session: StoredSession) -> dict[str, Any]:
+    times = session.time or SessionTime(0, 0)
+    return {
+        "id": session.id,
+        "seq": session.seq,
+        "changed": session.seq,
+        "active": times.updated,
+        "created": times.created,
+        "title": session.title,
+        "workspace": session.workspace_directory,
+        "mode": session.mode,
+        "agent": session.agent,
+        "parent": session.parent_id,
+        "archived": times.archived,
+        "body": msgspec.json.encode(_SessionExtras(session.forked_from, times.compacting, session.metadata)),
+    }
+
+
+def decode_session(row: SessionRow) -> StoredSession:
+    try:
+        extras = _extras_decoder.decode(row["body"])
+    except msgspec.DecodeError as error:
+        extras = _SessionExtras(metadata={"damaged": str(error)})
+    return StoredSession(
+        id=row["id"],
+        title=row["title"],
+        workspace_directory=row["workspace"],
+        mode=row["mode"],
+        agent=row["agent"],
+        parent_id=row["parent"],
+        forked_from=extras.forked_from,
+        time=SessionTime(row["created"], row["active"], extras.compacting, row["archived"]),
+        metadata=extras.metadata,
+        seq=row["seq"],
+    )
+
+
+def filter_conditions(filter: SessionFilter, mark: str) -> tuple[list[str], list[Any]]:
+    """Returns SQL conditions and values for a filter; `mark` is the placeholder of the database."""
+    wanted, values = list[str](), list[Any]()
+    for column, value in (
+        ("workspace =", filter.workspace_directory),
+        ("parent =", filter.parent_id),
+        ("agent =", filter.agent),
+        ("mode =", filter.mode),
+        ("active >=", filter.active_since),
+        ("active <", filter.active_before),
+    ):
+        if value is not None:
+            wanted.append(f"{column} {mark}")
+            values.append(value)
+    if filter.roots:
+        wanted.append("parent IS NULL")
+    if filter.archived is not None:
+        wanted.append("archived IS NOT NULL" if filter.archived else "archived IS NULL")
+    return wanted, values
+
+
+def parse_cursor(after: str) -> list[Any]:
+    """Parses a page cursor: the activity time and the id of the last session on the page."""
+    active, _, id = after.partition(".")
+    return [int(active), id]
+
+
+def build_page(rows: Sequence[SessionRow], limit: int) -> SessionPage:
+    """Builds a page from up to `limit + 1` rows; the extra row shows that another page follows."""
+    more = f"{rows[limit - 1]['active']}.{rows[limit - 1]['id']}" if len(rows) > limit else None
+    return SessionPage(tuple(map(decode_session, rows[:limit])), more)
+
+
+class StoredPart(msgspec.Struct, frozen=True):
+    row: PartRow
+    draft: bool = False
+
+
+def build_transcript(
+    session: StoredSession,
+    messages: Iterable[MessageRow],
+    parts: Iterable[StoredPart],
+    *,
+    first: bool = True,
+    last: bool = True,
+) -> SessionTranscript:
+    """Decodes rows into a transcript; `parts` are the parts of `messages`, in insertion order."""
+    read: dict[str, Message] = {}
+    damaged: list[DamagedRow] = []
+    drafts: set[str] = set()
+    for row in messages:
+        read[row.id], problem = read_message(session.id, row)
+        damaged += [problem] if problem else []
+    for stored in parts:
+        part, problem = read_part(session.id, stored.row)
+        damaged += [problem] if problem else []
+        if part is not None:
+            read[stored.row.message_id].parts.append(part)
+        if stored.draft:
+            drafts.add(stored.row.id)
+    return SessionTranscript(session, list(read.values()), tuple(damaged), first, last, frozenset(drafts))
+
+
+def message_change(session_id: str, seq: int, row: MessageRow) -> Change:
+    message, problem = read_message(session_id, row)
+    return DamagedChange(seq, problem) if problem else MessageChange(seq, message)
+
+
+def part_change(session_id: str, seq: int, stored: StoredPart) -> Change:
+    part, problem = read_part(session_id, stored.row)
+    if part is None and problem is not None:
+        return DamagedChange(seq, problem)
+    return PartChange(seq, part, stored.draft)  # type: ignore[arg-type]  a row without a part always has an error
+
+
+def encode_record(value: InboxItem | Approval) -> bytes:
+    return encode_json(plain(value), msgspec.json.encode)
+
+
+def decode_inbox_item(body: bytes) -> InboxItem:
+    return _inbox_decoder.decode(body)
+
+
+def decode_approval(body: bytes) -> Approval:
+    return _approval_decoder.decode(body)
+
+
+def decode_record_change(kind: str, seq: int, body: bytes) -> Change:
+    return InboxChange(seq, decode_inbox_item(body)) if kind == "inbox" else ApprovalChange(seq, decode_approval(body))
+
+
+_inbox_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(InboxItem)
+_approval_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Approval)
+
+
+def check_token(session_id: str, token: int | None, current: int, owned: Lease | None) -> None:
+    """Raises SessionInUseError for a write without a token to a leased session, LeaseLostError for an old token."""
+    if token is None and owned is not None:
+        raise session_in_use_error(owned)
+    if token is not None and token != current:
+        raise lease_lost_error(session_id)
+
+
+def lease_lost_error(session_id: str) -> LeaseLostError:
+    text = f"the lease of session {session_id} was lost: another process took the session over"
+    return LeaseLostError(text, session_id=session_id)
+
+
+def session_in_use_error(lease: Lease) -> SessionInUseError:
+    owner = lease.owner
+    return SessionInUseError(
+        f"session {lease.session_id} is in use by process {owner.pid} on {owner.host}",
+        session_id=lease.session_id,
+        host=owner.host,
+        pid=owner.pid,
+        since=lease.since,
+    )
+
+
+def with_fingerprint(approval: Approval, at: int) -> Approval:
+    """Returns the approval with a fingerprint and a creation time.
+
+    An existing fingerprint stays: it was computed from the input before secrets were redacted.
+    """
+    digest = approval.fingerprint or fingerprint_call(approval.tool, approval.input)
+    return msgspec.structs.replace(approval, fingerprint=digest, created=approval.created or at)
+
+
+def forked_session(source: StoredSession, at: str, title: str | None, now: int) -> StoredSession:
+    return msgspec.structs.replace(
+        source,
+        id=new_id(),
+        title=source.title if title is None else title,
+        parent_id=None,
+        forked_from=ForkPoint(source.id, at),
+        time=SessionTime(created=now, updated=now),
+        seq=0,
+    )
+
+
+def raise_no_message(message_id: str) -> NoReturn:
+    raise StoreError(f"there is no message {message_id} in this session")
+
+
+def raise_no_session(session_id: str) -> NoReturn:
+    raise SessionNotFoundError(f"there is no session {session_id}", session_id=session_id)
+
+
+class SessionListeners:
+    """asyncio events that are set when a session changes. `notify_session` may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._events: dict[str, dict[asyncio.Event, asyncio.AbstractEventLoop]] = {}
+
+    @contextmanager
+    def listen(self, session_id: str) -> Generator[asyncio.Event]:
+        """Yields an event that is set whenever the session may have changed."""
+        event = asyncio.Event()
+        self._events.setdefault(session_id, {})[event] = asyncio.get_running_loop()
+        try:
+            yield event
+        finally:
+            del self._events[session_id][event]
+            if not self._events[session_id]:
+                del self._events[session_id]
+
+    def __bool__(self) -> bool:
+        return bool(self._events)
+
+    def notify_session(self, session_id: str) -> None:
+        for event, loop in tuple(self._events.get(session_id, {}).items()):
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(event.set)
+
+    def notify_all(self) -> None:
+        for session_id in tuple(self._events):
+            self.notify_session(session_id)

@@ -1,0 +1,107 @@
+"""Diffs, patches and arguments become one kind of value."""
+
+import difflib
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.presentation.diffs import parse_patch, parse_unified_diff, replacement_diff
+
+TWO_FILES = """--- a.txt
++++ a.txt
+@@ -1,3 +1,3 @@ def main
+ one
+-two
++zwei
+ three
+@@ -10 +10,2 @@
+ ten
++eleven
+--- /dev/null
++++ new.txt
+@@ -0,0 +1,2 @@
++-- a line that looks like a header
++b
+"""
+
+
+def test_a_unified_diff_gives_files_hunks_and_line_numbers():
+    first, second = parse_unified_diff(TWO_FILES)
+    assert (first.old_path, first.new_path, first.added, first.removed) == ("a.txt", "a.txt", 2, 1)
+    assert [(line.sign, line.text, line.number) for line in first.hunks[0].lines] == [
+        (" ", "one", 1),
+        ("-", "two", 2),
+        ("+", "zwei", 2),
+        (" ", "three", 3),
+    ]
+    assert first.hunks[0].heading == "def main"
+    assert [(line.kind, line.number) for line in first.hunks[1].lines] == [("context", 10), ("added", 11)]
+    assert (second.old_path, second.path, second.added) == (None, "new.txt", 2)
+
+
+def test_a_removed_line_that_looks_like_a_header_stays_a_line():
+    diff = "--- a.sql\n+++ a.sql\n@@ -1,2 +1,1 @@\n--- drop\n keep\n"
+    (file,) = parse_unified_diff(diff)
+    assert [(line.kind, line.text) for line in file.hunks[0].lines] == [("removed", "-- drop"), ("context", "keep")]
+
+
+def test_the_prefixes_of_git_are_removed_and_a_real_folder_is_kept():
+    (git,) = parse_unified_diff("diff --git a/x.py b/x.py\n--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-a\n+b\n")
+    (real,) = parse_unified_diff("--- a/x.py\n+++ a/x.py\n@@ -1 +1 @@\n-a\n+b\n")
+    (created,) = parse_unified_diff("diff --git a/n b/n\n--- /dev/null\n+++ b/n\n@@ -0,0 +1 @@\n+b\n")
+    assert (git.path, real.path, created.old_path, created.path) == ("x.py", "a/x.py", None, "n")
+
+
+def test_a_note_about_a_missing_newline_is_no_line():
+    (file,) = parse_unified_diff("--- a\n+++ a\n@@ -1 +1 @@\n-x\n\\ No newline at end of file\n+y\n")
+    assert [line.text for line in file.hunks[0].lines] == ["x", "y"]
+
+
+def test_a_patch_of_a_model_gives_the_files_that_it_names():
+    patch = """*** Begin Patch
+*** Update File: src/a.py
+*** Move to: src/b.py
+@@ def main():
+-    old
++    new
+*** Add File: n.txt
++hello
+*** Delete File: gone.txt
+*** End Patch"""
+    update, add, delete = parse_patch(patch)
+    assert (update.old_path, update.new_path, update.added, update.removed) == ("src/a.py", "src/b.py", 1, 1)
+    assert update.hunks[0].heading == "def main():"
+    assert (add.old_path, add.new_path, add.added) == (None, "n.txt", 1)
+    assert (delete.old_path, delete.new_path, delete.hunks) == ("gone.txt", None, ())
+
+
+def test_a_replacement_shows_both_texts_without_line_numbers():
+    diff = replacement_diff("a.py", "x\ny\n", "z")
+    assert [(line.sign, line.text, line.number) for line in diff.hunks[0].lines] == [
+        ("-", "x", None),
+        ("-", "y", None),
+        ("+", "z", None),
+    ]
+
+
+lines = st.lists(
+    st.text(st.characters(blacklist_characters="\n\r", blacklist_categories=["Cs"]), max_size=8), max_size=12
+)
+
+
+@given(lines, lines)
+def test_both_sides_of_any_diff_are_read_back(old: list[str], new: list[str]):
+    diff = "\n".join(difflib.unified_diff(old, new, "f", "f", lineterm="", n=1000))
+    files = parse_unified_diff(diff)
+    if old == new:
+        assert not files
+    else:
+        (file,) = files
+        assert file.hunks[0].old_text.split("\n") == (old or [""])
+        assert file.hunks[0].new_text.split("\n") == (new or [""])
+
+
+@given(st.text(max_size=300))
+def test_any_text_can_be_read_as_a_diff_or_a_patch(text: str):
+    parse_unified_diff(text)
+    parse_patch(f"*** Update File: x\n{text}")

@@ -1,0 +1,192 @@
+"""Messages and events fold into the same items."""
+
+import msgspec
+import pytest
+
+from outrider.presentation.notices import event_notice
+from outrider.presentation.transcript import (
+    FileItem,
+    NoticeItem,
+    ReasoningItem,
+    TextItem,
+    ToolCallItem,
+    TranscriptView,
+    UserItem,
+    message_items,
+    part_item,
+)
+from outrider.types.codec import UnknownPart
+from outrider.types.events import (
+    EVENT_TYPES,
+    AgentCalledEvent,
+    BudgetExceededEvent,
+    ErrorEvent,
+    Event,
+    LLMResponseEvent,
+    LoopCompletedEvent,
+    LoopStartedEvent,
+    MessageAddedEvent,
+    PartDeltaEvent,
+    PartUpdatedEvent,
+    ToolExecutionStartedEvent,
+    ToolInputDeltaEvent,
+    ToolOutputEvent,
+)
+from outrider.types.messages import Message, MessageError
+from outrider.types.parts import (
+    STORED_KINDS,
+    CompactionPart,
+    FilePart,
+    PatchPart,
+    ReasoningPart,
+    StepFinishPart,
+    TextPart,
+    ToolPart,
+)
+from outrider.types.tool_state import EndedTime, ToolCompleted, ToolPending
+from outrider.types.usage import Tokens
+
+SESSION = "s1"
+
+
+def applied(view: TranscriptView, *events: Event) -> list[str]:
+    return [item.id for event in events for item in view.apply(event)]
+
+
+def test_stored_messages_give_items_in_order():
+    user = Message(
+        "user", [TextPart("hello"), FilePart("image/png", "data:,x", "x.png"), TextPart("h", synthetic=True)]
+    )
+    answer = Message(
+        "assistant", [ReasoningPart("hm"), TextPart("hi"), ToolPart("c", "read", ToolPending({}, "", "ready"))]
+    )
+    items = [item for message in (user, answer) for item in message_items(message)]
+    assert [type(item) for item in items] == [UserItem, ReasoningItem, TextItem, ToolCallItem]
+    assert isinstance(items[0], UserItem)
+    assert (items[0].text, len(items[0].files)) == ("hello", 1)
+
+
+def test_streamed_text_ends_with_the_stored_value():
+    view = TranscriptView(SESSION)
+    part = TextPart("hello world", id="p1")
+    changed = applied(
+        view,
+        PartDeltaEvent(session_id=SESSION, part_id="p1", message_id="m1", field="text", delta="hel"),
+        PartDeltaEvent(session_id=SESSION, part_id="p1", message_id="m1", field="text", delta="lo"),
+        PartUpdatedEvent(session_id=SESSION, part=part),
+    )
+    assert changed == ["p1", "p1", "p1"]
+    (item,) = view.items
+    assert isinstance(item, TextItem)
+    assert (item.text, item.streaming, item.version) == ("hello world", False, 3)
+
+
+def test_a_call_collects_input_output_and_its_end():
+    view = TranscriptView(SESSION)
+    part = ToolPart("c1", "shell", ToolPending({}, "", "streaming"), id="p1")
+    view.apply(PartUpdatedEvent(session_id=SESSION, part=part))
+    view.apply(ToolInputDeltaEvent(session_id=SESSION, part_id="p1", call_id="c1", message_id="m", delta='{"command'))
+    view.apply(ToolOutputEvent(session_id=SESSION, call_id="c1", tool_name="shell", output="a\nb"))
+    (item,) = view.items
+    assert isinstance(item, ToolCallItem)
+    assert (item.raw_input, list(item.live_output)) == ('{"command', ["a", "b"])
+    done = msgspec.structs.replace(part, state=ToolCompleted({}, "ok", time=EndedTime(1, 2)))
+    assert view.apply(PartUpdatedEvent(session_id=SESSION, part=done)) == [item]
+    assert item.part is done
+
+
+def test_a_user_message_is_found_by_its_id_and_shown_once():
+    message = Message("user", [TextPart("hello")])
+    view = TranscriptView(SESSION, {message.id: message}.get)
+    event = MessageAddedEvent(session_id=SESSION, role="user", part_count=1, message_id=message.id)
+    assert len(applied(view, event, event)) == 1
+
+
+def test_an_error_is_shown_once():
+    message = Message("assistant", [TextPart("par")], error=MessageError("NetworkError", "gone"))
+    view = TranscriptView(SESSION, {message.id: message}.get)
+    finish = StepFinishPart("error", message_id=message.id)
+    view.apply(PartUpdatedEvent(session_id=SESSION, part=finish))
+    view.apply(ErrorEvent(session_id=SESSION, error_type="NetworkError", message="gone"))
+    assert [item.text for item in view.items if isinstance(item, NoticeItem)] == ["NetworkError: gone"]
+
+
+def test_limits_and_ends_are_notices():
+    view = TranscriptView(SESSION)
+    view.apply(BudgetExceededEvent(session_id=SESSION, limit="turns", reached="5", maximum="5"))
+    view.apply(LoopCompletedEvent(session_id=SESSION, termination_reason="length"))
+    assert [item.level for item in view.items if isinstance(item, NoticeItem)] == ["warning", "warning"]
+
+
+def test_agents_that_are_called_are_followed_on_request():
+    view = TranscriptView(SESSION, follow_children=True)
+    call = ToolPart("c1", "call_agent", ToolPending({}, "", "ready"), id="p1")
+    view.apply(PartUpdatedEvent(session_id=SESSION, part=call))
+    called = AgentCalledEvent(session_id=SESSION, call_id="c1", callee="bob", message="hi", child_session_id="s2")
+    view.apply(called)
+    started = ToolExecutionStartedEvent(session_id="s2", call_id="c2", tool_name="grep", tool_input={})
+    assert applied(view, started) == ["p1"]
+    assert isinstance(view.items[0], ToolCallItem)
+    assert view.items[0].child_activity == "grep"
+    view.apply(PartUpdatedEvent(session_id="s2", part=TextPart("from bob", id="p2")))
+    assert view.children["s2"].agent == "bob"
+    assert [item.id for item in view.children["s2"].items] == ["p2"]
+    assert view.apply(PartUpdatedEvent(session_id="other", part=TextPart("x"))) == []
+
+
+def test_usage_is_added_up_and_unknown_prices_stay_unknown():
+    view = TranscriptView(SESSION)
+    view.apply(LoopStartedEvent(session_id=SESSION))
+    view.apply(LLMResponseEvent(session_id=SESSION, stop_reason="stop", input_tokens=10, output_tokens=5, cost="0.5"))
+    assert (str(view.activity.cost), view.activity.tokens, view.activity.context_tokens) == ("0.5", 5, 15)
+    view.apply(LLMResponseEvent(session_id=SESSION, stop_reason="stop", input_tokens=10, output_tokens=5))
+    assert view.activity.cost is None
+
+
+def test_older_messages_are_put_on_top_and_forgotten_ones_can_come_back():
+    old, new = Message("user", [TextPart("old")]), Message("user", [TextPart("new")])
+    view = TranscriptView(SESSION)
+    view.load([new])
+    assert view.prepend([old, new]) == 1
+    assert [item.id for item in view.items] == [old.id, new.id]
+    view.forget_first(1)
+    assert view.prepend([old]) == 1
+
+
+def test_a_part_of_an_unknown_kind_is_shown_as_a_detail():
+    item = part_item(UnknownPart({"type": "hologram", "id": "p9", "shape": "cube"}))
+    assert isinstance(item, NoticeItem)
+    assert (item.level, item.text) == ("detail", "hologram")
+    assert "cube" in item.body
+
+
+@pytest.mark.parametrize("kind", STORED_KINDS, ids=lambda kind: kind.type)
+def test_every_kind_of_part_is_handled(kind: type):
+    examples = {
+        "file": FilePart("image/png", "data:,x"),
+        "patch": PatchPart("h", ("a.py",)),
+        "compaction": CompactionPart(auto=True, summary="so far"),
+    }
+    example = examples.get(kind.type)
+    if example is not None:
+        assert isinstance(part_item(example), FileItem | NoticeItem)
+
+
+@pytest.mark.parametrize("cls", EVENT_TYPES.values(), ids=lambda cls: cls.__name__)
+def test_every_event_is_handled(cls: type[Event]):
+    required = {
+        field.name: {int: 1, bool: True, dict: {}, Tokens: Tokens()}.get(field.type, "x")  # type: ignore[call-overload]
+        for field in msgspec.structs.fields(cls)
+        if field.required
+    }
+    notice = event_notice(cls(**required))
+    assert notice is None or notice.text
+
+
+def test_an_event_of_a_program_is_a_detail():
+    class DeployedEvent(Event, frozen=True):
+        where: str = ""
+
+    notice = event_notice(DeployedEvent())
+    assert notice is not None
+    assert (notice.level, notice.text) == ("detail", "DeployedEvent")

@@ -251,7 +251,7 @@ def _create_undo_recorder(environment: "ToolEnvironment | None") -> "UndoRecorde
 
 
 def create_memory_store() -> Store:
-    """Create a store in memory. The import is lazy, because runs with a store of their own do not need it."""
+    """Create a store in memory. The import is lazy, because runs with another store do not need it."""
     from outrider.sessions.memory_store import MemoryStore
 
     return MemoryStore()

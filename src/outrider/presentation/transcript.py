@@ -53,7 +53,7 @@ from outrider.types.parts import (
 )
 
 LIVE_OUTPUT_LINES = 400
-"""Lines of a running call's output that are kept in memory; the stored result has all of them."""
+"""Lines of a running call's output that are held in memory; the stored result has all of them."""
 _LIVE_LINE_LENGTH = 2000
 _COMMAND_OUTPUT = 100_000
 PLAN_ANSWER = "plan_answer"

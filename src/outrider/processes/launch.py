@@ -43,7 +43,7 @@ def no_cleanup() -> str:
 class LaunchRequest(msgspec.Struct, frozen=True):
     """A program to start.
 
-    `cleanup` is called when no process of the command is alive; it returns a note for the caller. `session_id` tells a
+    `cleanup` is called when no process of the command is alive; it returns a note for the caller. `session_id` identifies a
     launch wrapper which session starts the command.
     """
 

@@ -228,7 +228,7 @@ class McpTools:
         session_id: Annotated[str, Field(description="An id, the end of one, or `last`.")],
         last: Annotated[int, Field(ge=1, le=MAX_MESSAGES, description="How many messages from its end.")] = 20,
     ) -> str:
-        """Read a session as text: what was said, and how the calls of tools ended."""
+        """Read a session as text: its messages, and the results of its tool calls."""
         try:
             found = await self._archive.find_session(session_id)
             return render_transcript(await self._archive.load(found.id, last=last))

@@ -185,7 +185,7 @@ async def _append_nothing() -> int:
 
 
 class ShieldedTasks:
-    """Runs coroutines in tasks of their own, so that a write completes even if its caller is cancelled.
+    """Runs coroutines in separate tasks, so that a write completes even if its caller is cancelled.
 
     With `eager`, a task runs its first step at once where Python can do that (3.12 and later). A write to a store that
     commits without suspending then costs no extra round of the event loop.

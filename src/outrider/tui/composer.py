@@ -29,7 +29,7 @@ class PasteBuffer:
         self._texts: dict[int, str] = {}
 
     def shorten_paste(self, text: str) -> str:
-        """Return a short text unchanged; store a long one and return a mark that stands for it."""
+        """Return a short text unchanged; store a long one and return a marker that represents it."""
         text = text.replace("\r\n", "\n").replace("\r", "\n")
         lines = text.count("\n") + 1
         if lines <= MAX_PASTE_LINES and len(text) <= MAX_PASTE_CHARS:

@@ -1,12 +1,11 @@
-"""What a model answers: deltas while it streams, and the answer that they add up to.
+"""Streaming deltas of a model's answer, and the complete Answer.
 
-A part of the answer is named by its `index`, unique within the answer, in the order of first appearance:
+Each part of the answer has an `index`, unique within the answer and increasing in the order of first appearance:
 
     Retry* · AnswerStart · (PartStart · TextDelta* | ReasoningDelta* | InputDelta* · PartEnd)* · UsageReport* · Finish
 
-A PartStart whose index was started before begins that part anew, perhaps as another kind: text that only its end showed
-to be reasoning. What was shown of it before no longer counts.
-"""
+A second PartStart with the same index restarts that part, possibly with another kind: text that turned out to be
+reasoning. Earlier deltas of that part are discarded. """
 
 from decimal import Decimal
 from typing import Any, Literal
@@ -22,14 +21,15 @@ PartKind = Literal["text", "reasoning", "tool", "file"]
 
 
 class AnswerStart(msgspec.Struct, frozen=True, tag="AnswerStart"):
-    """The provider's own name for the answer, and the model that really answers."""
+    """The provider's id of the answer, and the model that generates it."""
 
     response_id: str = ""
     model: str = ""
 
 
 class PartStart(msgspec.Struct, frozen=True, tag="PartStart"):
-    """`call_id` and `tool` are for calls; a provider that gives no id gets one made up by the decoder."""
+    """A part starts. `call_id` and `tool` are set for tool calls; the decoder generates an id if the provider has
+    none."""
 
     index: int
     kind: PartKind
@@ -48,15 +48,15 @@ class ReasoningDelta(msgspec.Struct, frozen=True, tag="ReasoningDelta"):
 
 
 class InputDelta(msgspec.Struct, frozen=True, tag="InputDelta"):
-    """A piece of a call's input as the model writes it: JSON text, not yet whole."""
+    """A chunk of a tool call's input: JSON text, not yet complete."""
 
     index: int
     text: str
 
 
 class PartEnd(msgspec.Struct, frozen=True, tag="PartEnd"):
-    """The part is whole. `state` becomes a reasoning part's provider_state or goes into another part's metadata
-    under the family's name; `url` and `mime` are for files that the model made."""
+    """The part is complete. `state` becomes the `provider_state` of a reasoning part, or is stored in the metadata of
+    another part under the family's name. `url` and `mime` are set for files that the model generated."""
 
     index: int
     state: dict[str, Any] = {}
@@ -65,7 +65,7 @@ class PartEnd(msgspec.Struct, frozen=True, tag="PartEnd"):
 
 
 class Retry(msgspec.Struct, frozen=True, tag="Retry"):
-    """The request failed before anything was shown, and is made again after `delay_ms`."""
+    """The request failed before the first visible delta and is sent again after `delay_ms`."""
 
     attempt: int
     delay_ms: int
@@ -74,8 +74,8 @@ class Retry(msgspec.Struct, frozen=True, tag="Retry"):
 
 
 class UsageReport(msgspec.Struct, frozen=True, tag="UsageReport"):
-    """Counts so far; a later report replaces an earlier one. A peer also says what it cost, and how many answers of
-    models it took: it asks several, and knows its prices."""
+    """Token counts so far; a later report replaces an earlier one. An agent of another server also reports its cost and
+    the number of model answers, since it may use several models."""
 
     tokens: Tokens
     cost: Decimal | None = None
@@ -83,14 +83,15 @@ class UsageReport(msgspec.Struct, frozen=True, tag="UsageReport"):
 
 
 class RemoteEvent(msgspec.Struct, frozen=True, tag="Happened"):
-    """What an agent of another process did on the way to its answer: heard, and kept by its own process only. Without
-    a session it was the one that answers, otherwise one that was called there."""
+    """An event of an agent on another server, published here and stored there only. Without a session id it belongs to
+    the agent that answers, otherwise to an agent that it called."""
 
     event: Event
 
 
 class Finish(msgspec.Struct, frozen=True, tag="Finish"):
-    """`raw` is the provider's own word. `paused`: asked again with this answer, the provider goes on with it."""
+    """The answer ends. `raw` is the provider's finish reason. `paused`: the provider continues the answer if it is sent
+    back in the next request."""
 
     reason: FinishReason
     raw: str = ""
@@ -112,14 +113,14 @@ Delta = (
 
 
 def delta_tag(delta: "Delta | type[Delta]") -> str:
-    """The name under which a delta is stored and sent. It never changes, whatever its class is called."""
+    """Returns the name under which a delta is stored and sent; it is independent of the class name."""
     return str(delta.__struct_config__.tag)
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """One model answer, whole: `message` is the assistant's, with its calls as pending ToolParts.
+    """One complete model answer: `message` is the assistant's, with its calls as pending ToolParts.
 
-    `cost` is None when no price is known for the model."""
+    `cost` is None if no price is known for the model."""
 
     message: Message
     finish: FinishReason

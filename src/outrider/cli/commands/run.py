@@ -66,7 +66,7 @@ def read_text_argument(text: str) -> str:
 
 
 def decode_argument(argument: str) -> str:
-    """Decode bytes that the locale could not decode (kept as surrogate escapes) as UTF-8."""
+    """Decode bytes that the locale could not decode (stored as surrogate escapes) as UTF-8."""
     return argument.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 

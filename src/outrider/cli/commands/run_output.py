@@ -76,7 +76,7 @@ class ProgressPrinter:
 
 
 def summarize_input(tool_input: dict[str, Any]) -> str:
-    """Return the most telling field of a tool input (command, path, URL, …), else all fields in short form."""
+    """Return the most informative field of a tool input (command, path, URL, …), else all fields in short form."""
     found = next((tool_input[name] for name in _SUBJECT_FIELDS if isinstance(tool_input.get(name), str)), None)
     return (
         found

@@ -1,6 +1,6 @@
 """Opens workspace files without a race: a symlink swapped in after the containment check makes the open fail.
 
-It uses openat2 with RESOLVE_BENEATH on Linux, and elsewhere opens each path component with O_NOFOLLOW.
+It uses openat2 with RESOLVE_BENEATH on Linux, and on other systems opens each path component with O_NOFOLLOW.
 """
 
 import contextlib

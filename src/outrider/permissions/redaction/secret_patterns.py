@@ -166,14 +166,12 @@ FORMATS: tuple[SecretFormat, ...] = (
 # Three random words separated by dots, such as a Discord token: no part of it is a literal mark.
 _DOTTED_MARK = re.compile(r"\.[\w-]{6}\.[\w-]")
 _DOTTED = SecretFormat(".", r"(?<=[\w-]{23})(?P<secret>\.[\w-]{6}\.(?=[\w-]*[0-9])[\w-]{27,})", kind="context")
-# A digit in a run of 14 or more key characters has at least six of them on one side.
-_DIGIT_RUN = re.compile(r"[0-9](?:[\w=.+/%:~|-]{6}|(?<=[\w=.+/%:~|-]{6}[0-9]))")
-# A value after an operator that has 14 or more characters and a digit.
-_ASSIGNED_VALUE = re.compile(
-    r"(?:[=>:,]|\|\|)[`'\"\s=]{0,5}(?=[A-Za-z_=.+/%:~|-]{0,64}[0-9])[\w=.+/%:~|-]{14}", re.ASCII
-)
-# A value at the end of a text, which may continue.
-_OPEN_VALUE = re.compile(r"(?:[=>:,]|\|\|)[`'\"\s=]{0,5}(?P<value>[\w.=+/%:~|-]*)\Z")
+# Every random key has a digit with seven letters or digits on one side; dates, versions and identifiers rarely have it.
+_DIGIT_RUN = re.compile(r"[0-9](?:[A-Za-z0-9]{7}|(?<=[A-Za-z0-9]{7}[0-9]))")
+# A value after an operator, and a value at the end of a text, which may continue. They start with one character class,
+# because `re` skips to the next character of such a class.
+_ASSIGNED_VALUE = re.compile(r"[=>:,|][`'\"\s=]{0,5}(?=[A-Za-z_=.+/%:~|-]{0,64}[0-9])[\w=.+/%:~|-]{14}", re.ASCII)
+_OPEN_VALUE = re.compile(r"[=>:,|][`'\"\s=]{0,5}(?P<value>[\w.=+/%:~|-]*)\Z")
 _OPEN_VALUE_LENGTH = 400
 _VENDOR_NAME_LENGTH = 60  # the longest vendor name, up to 20 more characters and a quote
 
@@ -183,7 +181,7 @@ MarkedFormats = tuple[str, bool, list[SecretFormat]]  # mark, whether it is in l
 class _FormatIndex:
     """All formats by mark, grouped by a cheap test that a text has to pass before its marks are searched.
 
-    `by_tail` has the marks with a separator, by the three characters before the separator: splitting a text at its
+    `by_tail` has the marks with a separator, by the two or three characters before the separator: splitting a text at its
     separators yields all such tails at once. `by_sign` has other marks by the characters of which a match needs one.
     `numbered` has the rules without a separator, which need a `_DIGIT_RUN`. `vendors` is searched only before an
     `_ASSIGNED_VALUE`: a value without a digit is not a key there (gitleaks' generic rule has the same exception).
@@ -209,6 +207,7 @@ class _FormatIndex:
                 group = by_sign.setdefault(sign, []) if sign in {"-", "_", ".", "~"} else self.numbered
             group.append((mark, ignore_case, forms))
         self.by_sign = tuple((tuple(signs) or ("",), marks) for signs, marks in by_sign.items())
+        self.alphanumeric = tuple((signs, marks) for signs, marks in self.by_sign if signs in {("",), ("A",)})
         self.vendor_names = tuple(mark.lower() for mark, _, _ in self.vendors)
         self.tails = frozenset(self.by_tail)
 
@@ -222,14 +221,14 @@ def _group_by_mark(formats: Iterable[SecretFormat]) -> Iterator[MarkedFormats]:
 
 
 def _find_tail(mark: str) -> str:
-    found = re.search(r"[^_.-]{3}(?=[_.-])", mark.lower())
+    found = re.search(r"[^_.-]{2,3}(?=[_.-])", mark.lower())
     return "" if found is None else found[0]
 
 
 def _find_signs(mark: str) -> str:
     """Returns characters of which a match contains at least one; empty if no character is rare enough."""
     if mark in {"bearer", "basic", "token", "passw"}:
-        return "=: \n\t\r\f\v"
+        return " =:\n\t"
     if mark in _NAME_PATTERNS or mark in {"authorization", "cookie"}:
         return "=:"
     return next((sign for sign in "=:/~-._A" if sign in mark), "")
@@ -268,7 +267,7 @@ def find_marked_formats(text: str) -> list[SecretFormat]:
     found: list[SecretFormat] = []
     if "_" in text or "-" in text or "." in text:
         _add_separated(found, index, text, lowered)
-    for signs, marks in index.by_sign:
+    for signs, marks in index.alphanumeric if text.isalnum() else index.by_sign:
         for sign in signs:
             if sign in text:
                 _add_marked(found, marks, text, lowered)
@@ -283,7 +282,8 @@ def find_marked_formats(text: str) -> list[SecretFormat]:
 def _add_separated(found: list[SecretFormat], index: _FormatIndex, text: str, lowered: str) -> None:
     words = lowered.replace("-", "_").replace(".", "_").split("_")
     words.pop()  # no separator follows it
-    for tail in index.tails & {word[-3:] for word in words}:
+    tails = {word[-3:] for word in words}
+    for tail in index.tails & (tails | {tail[-2:] for tail in tails}):
         _add_marked(found, index.by_tail[tail], text, lowered)
     if "." in text and _DOTTED_MARK.search(text):
         found.append(_DOTTED)

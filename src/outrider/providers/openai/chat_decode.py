@@ -224,7 +224,7 @@ def _read_block(item: Any) -> Iterator[ContentBlock]:
         case {"image_url": {"url": str(url)}} | {"image_url": str(url)}:
             yield ImageBlock(url)
         case _:
-            pass  # references to sources and similar blocks have no text of their own
+            pass  # references to sources and similar blocks have no text
 
 
 def _nested_text(value: Any) -> str:

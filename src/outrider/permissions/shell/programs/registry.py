@@ -91,7 +91,7 @@ def rule_covers_arguments(name: str, words: Sequence[str], named_count: int) -> 
     """Returns whether an allow rule that names the first arguments of a command covers all further ones.
 
     For a program that usually only reads, a rule such as `sort *` covers only arguments that read; an option with
-    an effect must stand in the rule itself.
+    an effect must be in the rule itself.
     """
     if not is_known_reader(name):
         return True

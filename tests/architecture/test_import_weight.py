@@ -2,7 +2,7 @@
 
 The limits count modules of the package that are loaded when a command has finished. They are near what is loaded today,
 so that a merge or an import at module level that slows a command down is noticed; raise one only together with a
-measurement. """
+measurement."""
 
 import json
 import os

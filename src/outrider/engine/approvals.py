@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from outrider.engine.approval_grants import LASTING_SCOPES, ApprovalGrant, applies_here
 from outrider.errors import NotFoundError
 from outrider.event_bus import EventBus
-from outrider.models.peers import find_peers, send_to_peer
+from outrider.models.clients import find_peers, send_to_peer
 from outrider.providers.response_json import decode_json
 from outrider.sessions.failpoints import failpoint
 from outrider.sessions.records import Approval, ApprovalScope, fingerprint_call

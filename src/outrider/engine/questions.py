@@ -8,7 +8,7 @@ import msgspec
 
 from outrider.errors import NotFoundError, OutriderError
 from outrider.event_bus import EventBus
-from outrider.models.peers import find_peers, send_to_peer
+from outrider.models.clients import find_peers, send_to_peer
 from outrider.tools.builtin.question import UserQuestion
 from outrider.tools.context import ToolContext
 from outrider.types.agents import Provider

@@ -18,7 +18,7 @@ from outrider.engine.run_spec import RunSpec
 from outrider.engine.runtime import EngineOptions, EngineRuntime, create_memory_store
 from outrider.errors import OutputMismatch, SessionNotFoundError
 from outrider.event_bus import EventBus
-from outrider.models.peers import find_peers
+from outrider.models.clients import find_peers
 from outrider.sessions.journal import Journal, create_journal, resume_journal
 from outrider.sessions.records import SessionUpdate
 from outrider.sessions.redacted_store import redact_store

@@ -1,8 +1,8 @@
 """Creates model clients from provider settings, shares them between single calls, and prices answers."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import aclosing, asynccontextmanager
 from decimal import Decimal
 from functools import cache, cached_property, lru_cache
 from typing import Any, TypeVar, get_args
@@ -285,3 +285,30 @@ class CatalogPricing:
         price = ModelPrice(read / _MILLION, write / _MILLION) if read is not None and write is not None else None
         context = catalog.context_limit(configured.kind, model, base_url=configured.base_url)
         return price, context, catalog.output_limit(configured.kind, model, base_url=configured.base_url)
+
+
+PEER_KIND = "outrider"
+
+
+def find_peers(providers: Iterable[Provider]) -> dict[str, Provider]:
+    """Returns the peers by address, in the form that RemoteAgentWire uses."""
+    peers = [with_environment_defaults(provider) for provider in providers if provider.kind == PEER_KIND]
+    return {(peer.base_url or "").rstrip("/"): peer for peer in peers}
+
+
+async def send_to_peer(peer: Provider, path: str, answer: dict[str, Any]) -> bytes:
+    """Posts a reply to a peer and returns the response body.
+
+    Raises ProviderError for an error response, NotFoundError if the question is no longer open.
+    """
+    from outrider.providers.remote_agent import RemoteAgentWire  # lazy: most configurations have no peers
+    from outrider.providers.transport.http_client import HttpClient
+
+    wire, chunks = RemoteAgentWire(peer), list[bytes]()
+    async with aclosing(HttpClient(proxy=proxy_for)) as http:
+        response = await http.send(wire.build_reply(path, answer))
+        while chunk := await response.read():
+            chunks.append(chunk)
+    if response.status >= 400:
+        raise wire.decode_error(response.status, response.headers, b"".join(chunks))
+    return b"".join(chunks)

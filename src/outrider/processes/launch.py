@@ -43,8 +43,8 @@ def no_cleanup() -> str:
 class LaunchRequest(msgspec.Struct, frozen=True):
     """A program to start.
 
-    `cleanup` is called when no process of the command is alive; it returns a note for the caller. `session_id` identifies a
-    launch wrapper which session starts the command.
+    `cleanup` is called when no process of the command is alive; it returns a note for the caller. `session_id` names
+    the session that starts the command, for launch wrappers.
     """
 
     argv: tuple[str, ...]

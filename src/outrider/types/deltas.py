@@ -5,7 +5,7 @@ Each part of the answer has an `index`, unique within the answer and increasing 
     Retry* · AnswerStart · (PartStart · TextDelta* | ReasoningDelta* | InputDelta* · PartEnd)* · UsageReport* · Finish
 
 A second PartStart with the same index restarts that part, possibly with another kind: text that turned out to be
-reasoning. Earlier deltas of that part are discarded. """
+reasoning. Earlier deltas of that part are discarded."""
 
 from decimal import Decimal
 from typing import Any, Literal

@@ -207,11 +207,15 @@ def find_unfinished_secret(text: str) -> int:
     begun = tail.rfind(_PEM_BEGIN)
     if begun >= 0 and _PEM_END not in tail[begun:]:
         return start + begun
+    starts = [len(tail)]
     word = _last_word(tail)
     if ends_in_long_word(tail) or contains_key_mark(tail[word:]):
-        return start + word
-    opened, value = _open_context_pattern().search(tail), find_open_value(tail)
-    return start + min(len(tail) if opened is None else opened.start("rest"), len(tail) if value is None else value)
+        starts.append(word)
+    if (context := _open_context_pattern().search(tail)) is not None:
+        starts.append(context.start("rest"))
+    if (value := find_open_value(tail)) is not None:
+        starts.append(value)
+    return start + min(starts)
 
 
 def ends_in_long_word(text: str) -> bool:
@@ -318,7 +322,9 @@ class Redactor:
 
     def is_plain(self, text: str) -> bool:
         """Returns whether the text contains neither a secret nor the start of one; a fast check for streamed chunks."""
-        if find_marked_formats(text) or ends_in_long_word(text) or find_open_value(text) is not None:
+        if find_marked_formats(text) or ends_in_long_word(text):
+            return False
+        if ("=" in text or ":" in text or ">" in text) and find_open_value(text) is not None:
             return False
         for prefix in self._known_prefixes:  # noqa: SIM110  a generator costs more than the search
             if prefix in text:

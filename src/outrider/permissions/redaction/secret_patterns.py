@@ -8,11 +8,12 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from re import Pattern
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from outrider.permissions.redaction.gitleaks_rules import GitleaksRule, load_rules
+if TYPE_CHECKING:
+    from outrider.permissions.redaction.gitleaks_rules import GitleaksRule
 
 
 def split_names(text: str) -> frozenset[str]:
@@ -37,7 +38,7 @@ class SecretFormat(Struct, frozen=True):
     expression: str
     ignore_case: bool = False
     kind: FormatKind = "key"
-    rule: GitleaksRule | None = None
+    rule: "GitleaksRule | None" = None
 
     def find_spans(self, text: str, lowered: str) -> Iterator[tuple[int, int]]:
         """Yields the spans of secrets in this format; `lowered` is the text in lowercase, of the same length."""
@@ -166,72 +167,61 @@ FORMATS: tuple[SecretFormat, ...] = (
 # Three random words separated by dots, such as a Discord token: no part of it is a literal mark.
 _DOTTED_MARK = re.compile(r"\.[\w-]{6}\.[\w-]")
 _DOTTED = SecretFormat(".", r"(?<=[\w-]{23})(?P<secret>\.[\w-]{6}\.(?=[\w-]*[0-9])[\w-]{27,})", kind="context")
-# Every random key has a digit with seven letters or digits on one side; dates, versions and identifiers rarely have it.
+# Nearly every random key has a digit with seven letters or digits on one side; dates, versions and names rarely do.
 _DIGIT_RUN = re.compile(r"[0-9](?:[A-Za-z0-9]{7}|(?<=[A-Za-z0-9]{7}[0-9]))")
-# A value after an operator, and a value at the end of a text, which may continue. They start with one character class,
-# because `re` skips to the next character of such a class.
-_ASSIGNED_VALUE = re.compile(r"[=>:,|][`'\"\s=]{0,5}(?=[A-Za-z_=.+/%:~|-]{0,64}[0-9])[\w=.+/%:~|-]{14}", re.ASCII)
-_OPEN_VALUE = re.compile(r"[=>:,|][`'\"\s=]{0,5}(?P<value>[\w.=+/%:~|-]*)\Z")
+# A value after an operator, except the minutes of a time. Only the operator is consumed: values may contain others.
+_ASSIGNED_VALUE = re.compile(r"[=>:,|](?=[`'\"\s=]{0,5}(?![0-9]{2}[:.])[\w=.+/%:~|-]{14})", re.ASCII)
+# A value at the end of a text, which may continue.
+_OPEN_VALUE = re.compile(r"[=>:][`'\"\s=]{0,5}(?P<value>[\w.=+/%:~|-]*)\Z")
 _OPEN_VALUE_LENGTH = 400
-_VENDOR_NAME_LENGTH = 60  # the longest vendor name, up to 20 more characters and a quote
+_OPERATOR_GAP = 6  # the operator and up to five quotes or spaces
+_SHORTEST_MATCH = 7  # `a://:b@`
+_VENDOR_NAME_LENGTH = 40  # the longest vendor name, up to 20 more characters and quotes
 
+_ASSIGNED_NAMES = (_NAME_PATTERNS.keys() - {"token", "passw"}) | {"authorization", "cookie"}
 MarkedFormats = tuple[str, bool, list[SecretFormat]]  # mark, whether it is in lowercase, its formats
 
 
 class _FormatIndex:
     """All formats by mark, grouped by a cheap test that a text has to pass before its marks are searched.
 
-    `by_tail` has the marks with a separator, by the two or three characters before the separator: splitting a text at its
-    separators yields all such tails at once. `by_sign` has other marks by the characters of which a match needs one.
-    `numbered` has the rules without a separator, which need a `_DIGIT_RUN`. `vendors` is searched only before an
-    `_ASSIGNED_VALUE`: a value without a digit is not a key there (gitleaks' generic rule has the same exception).
-    """
+    `by_tail` has the marks with a separator, by the three characters before the separator: splitting a text at its
+    separators yields all such tails at once. `by_sign` has other marks by a character of the mark, `named` has names
+    that need `=` or `:`. `numbered` has the rules without a separator, which need a `_DIGIT_RUN`. `vendors` is searched
+    only before an `_ASSIGNED_VALUE`: a value without a digit is not a key there (gitleaks' generic rule has this
+    exception)."""
 
     def __init__(self) -> None:
         self.by_tail: dict[str, list[MarkedFormats]] = {}
+        self.named: list[MarkedFormats] = []
         self.vendors: list[MarkedFormats] = []
         self.numbered: list[MarkedFormats] = []
-        by_sign: dict[str, list[MarkedFormats]] = {}
-        for mark, ignore_case, forms in _group_by_mark(FORMATS):
-            if tail := _find_tail(mark):
-                self.by_tail.setdefault(tail, []).append((mark, ignore_case, forms))
-            else:
-                by_sign.setdefault(_find_signs(mark), []).append((mark, ignore_case, forms))
-        for mark, ignore_case, forms in _group_by_mark(_rule_formats()):
-            if tail := _find_tail(mark):
-                group = self.by_tail.setdefault(tail, [])
-            elif forms[0].kind == "assigned":
+        signs: dict[str, list[MarkedFormats]] = {}
+        for mark, ignore_case, forms in _group_by_mark((*FORMATS, *_rule_formats())):
+            is_rule = forms[0].rule is not None
+            sign = next((sign for sign in "=:/~-._A" if sign in mark), "")
+            if tail := re.search(r"[^_.-]{3}(?=[_.-])", mark.lower()):
+                group = self.by_tail.setdefault(tail[0], [])
+            elif is_rule and forms[0].kind == "assigned":
                 group = self.vendors
+            elif is_rule and sign not in {"-", "_", ".", "~"}:
+                group = self.numbered
+            elif mark in _ASSIGNED_NAMES:
+                group = self.named
             else:
-                sign = _find_signs(mark)
-                group = by_sign.setdefault(sign, []) if sign in {"-", "_", ".", "~"} else self.numbered
+                group = signs.setdefault(sign, [])
             group.append((mark, ignore_case, forms))
-        self.by_sign = tuple((tuple(signs) or ("",), marks) for signs, marks in by_sign.items())
-        self.alphanumeric = tuple((signs, marks) for signs, marks in self.by_sign if signs in {("",), ("A",)})
-        self.vendor_names = tuple(mark.lower() for mark, _, _ in self.vendors)
+        self.by_sign = tuple(signs.items())
         self.tails = frozenset(self.by_tail)
+        self.vendor_names = tuple(mark.lower() for mark, _, _ in self.vendors)
 
 
 def _group_by_mark(formats: Iterable[SecretFormat]) -> Iterator[MarkedFormats]:
-    marks: dict[tuple[str, bool], list[SecretFormat]] = {}
+    marks: dict[tuple[str, bool, FormatKind, bool], list[SecretFormat]] = {}
     for form in formats:
-        marks.setdefault((form.mark, form.ignore_case), []).append(form)
-    for (mark, ignore_case), forms in marks.items():
+        marks.setdefault((form.mark, form.ignore_case, form.kind, form.rule is None), []).append(form)
+    for (mark, ignore_case, _, _), forms in marks.items():
         yield mark, ignore_case, forms
-
-
-def _find_tail(mark: str) -> str:
-    found = re.search(r"[^_.-]{2,3}(?=[_.-])", mark.lower())
-    return "" if found is None else found[0]
-
-
-def _find_signs(mark: str) -> str:
-    """Returns characters of which a match contains at least one; empty if no character is rare enough."""
-    if mark in {"bearer", "basic", "token", "passw"}:
-        return " =:\n\t"
-    if mark in _NAME_PATTERNS or mark in {"authorization", "cookie"}:
-        return "=:"
-    return next((sign for sign in "=:/~-._A" if sign in mark), "")
 
 
 @cache
@@ -241,19 +231,17 @@ def _format_index() -> _FormatIndex:
 
 
 def _rule_formats() -> Iterator[SecretFormat]:
-    """Yields the gitleaks rules as formats, without those that a wider format of this module covers."""
-    covered = tuple(mark.lower() for mark in (*_KEY_MARKS, *_AWS_MARKS, "SK", "eyJ", "dapi"))
+    from outrider.permissions.redaction.gitleaks_rules import load_rules  # lazy: not every command redacts text
+
     for rule in load_rules():
         kind: FormatKind = "key" if rule.kind == "prefix" else rule.kind
         for mark, ignore_case in rule.marks:
-            if kind != "key" or not mark.lower().startswith(covered):
-                yield SecretFormat(mark, rule.regex, ignore_case, kind, rule)
+            yield SecretFormat(mark, rule.regex, ignore_case, kind, rule)
 
 
 def find_secret_spans(text: str) -> Spans:
     """Returns the spans of all secrets, unsorted and possibly overlapping."""
-    marked = find_marked_formats(text)
-    if not marked:
+    if len(text) < _SHORTEST_MATCH or not (marked := find_marked_formats(text)):
         return []
     lowered = lowercase_same_length(text)
     return [span for form in marked for span in form.find_spans(text, lowered)]
@@ -264,41 +252,46 @@ def find_marked_formats(text: str) -> list[SecretFormat]:
     index, lowered = _format_index(), text.lower()
     if len(lowered) != len(text):
         lowered = lowercase_same_length(text)
-    found: list[SecretFormat] = []
+    # One comprehension, because this runs for every streamed chunk.
+    found = [
+        form
+        for sign, marks in index.by_sign
+        if sign in text
+        for mark, ignore_case, forms in marks
+        if mark in (lowered if ignore_case else text)
+        for form in forms
+    ]
+    if "=" in text or ":" in text:
+        found += _select_marked(index.named, text, lowered)
     if "_" in text or "-" in text or "." in text:
-        _add_separated(found, index, text, lowered)
-    for signs, marks in index.alphanumeric if text.isalnum() else index.by_sign:
-        for sign in signs:
-            if sign in text:
-                _add_marked(found, marks, text, lowered)
-                break
+        found += _find_separated(index, text, lowered)
     if _DIGIT_RUN.search(text):
-        _add_marked(found, index.numbered, text, lowered)
+        found += _select_marked(index.numbered, text, lowered)
         if names := _names_of_values(text, lowered):
-            _add_marked(found, index.vendors, names, names)
+            found += _select_marked(index.vendors, names, names)
     return found
 
 
-def _add_separated(found: list[SecretFormat], index: _FormatIndex, text: str, lowered: str) -> None:
+def _select_marked(marks: list[MarkedFormats], text: str, lowered: str) -> list[SecretFormat]:
+    return [form for mark, ignore_case, forms in marks if mark in (lowered if ignore_case else text) for form in forms]
+
+
+def _find_separated(index: _FormatIndex, text: str, lowered: str) -> list[SecretFormat]:
     words = lowered.replace("-", "_").replace(".", "_").split("_")
     words.pop()  # no separator follows it
-    tails = {word[-3:] for word in words}
-    for tail in index.tails & (tails | {tail[-2:] for tail in tails}):
-        _add_marked(found, index.by_tail[tail], text, lowered)
+    found: list[SecretFormat] = []
+    for tail in index.tails & {word[-3:] for word in words}:
+        found += _select_marked(index.by_tail[tail], text, lowered)
     if "." in text and _DOTTED_MARK.search(text):
         found.append(_DOTTED)
-
-
-def _add_marked(found: list[SecretFormat], marks: list[MarkedFormats], text: str, lowered: str) -> None:
-    for mark, ignore_case, forms in marks:
-        if mark in (lowered if ignore_case else text):
-            found += forms
+    return found
 
 
 def _names_of_values(text: str, lowered: str) -> str:
-    """Returns the text before each assigned value, which may contain the name of a vendor."""
+    """Returns the words before assigned values, each once: one of them may contain the name of a vendor."""
     starts = (match.start() for match in _ASSIGNED_VALUE.finditer(text))
-    return "\n".join([lowered[max(0, start - _VENDOR_NAME_LENGTH) : start] for start in starts])
+    before = "\n".join([lowered[max(0, start - _VENDOR_NAME_LENGTH) : start] for start in starts])
+    return " ".join(set(before.split()))
 
 
 def contains_key_mark(word: str) -> bool:
@@ -308,11 +301,12 @@ def contains_key_mark(word: str) -> bool:
 
 def find_open_value(text: str) -> int | None:
     """Returns where the last value starts if it is assigned to a vendor's variable and may continue, or None."""
-    start = max(0, len(text) - _OPEN_VALUE_LENGTH)
-    value = _OPEN_VALUE.search(text, start)
+    # A value has no spaces, so the operator is in the last word or just before it.
+    last_space = max(text.rfind(" "), text.rfind("\n"), len(text) - _OPEN_VALUE_LENGTH)
+    value = _OPEN_VALUE.search(text, max(0, last_space - _OPERATOR_GAP))
     if value is None:
         return None
-    name = text[max(0, value.start() - _VENDOR_NAME_LENGTH) : value.start()].lower()
+    name = text[max(0, value.start() - _VENDOR_NAME_LENGTH) :].lower()
     for vendor in _format_index().vendor_names:
         if vendor in name:
             return value.start("value")

@@ -31,7 +31,7 @@ from outrider.sessions.records import (
 from outrider.sessions.rows import search_terms
 from outrider.sessions.rows.codec import AppendRequest, to_rows
 from outrider.sessions.rows.session_rows import SessionListeners
-from outrider.sessions.sqlite import inbox, reads, search, writes
+from outrider.sessions.sqlite import reads, search, writes
 from outrider.sessions.sqlite.connection import ReaderPool
 from outrider.sessions.sqlite.recovery import FileSystemType, open_file
 from outrider.sessions.sqlite.search import IdleMaintenance
@@ -206,31 +206,31 @@ class SqliteStore:
         await self._writer.run(lambda db: writes.release_lease(db, lease), synced=False)
 
     async def put_inbox(self, item: InboxItem) -> InboxItem:
-        return await self._write_and_notify(item.session_id, lambda db: inbox.put_inbox_item(db, item, self._clock()))
+        return await self._write_and_notify(item.session_id, lambda db: writes.put_inbox_item(db, item, self._clock()))
 
     async def inbox(self, session_id: str) -> Sequence[InboxItem]:
         def read(db: sqlite3.Connection) -> list[InboxItem]:
-            return inbox.list_inbox(db, session_id)
+            return writes.list_inbox(db, session_id)
 
         found = self._writer.read_inline(read)
         return found if found is not None else await self._readers.run(read)
 
     async def ask(self, approval: Approval) -> Approval:
         return await self._write_and_notify(
-            approval.session_id, lambda db: inbox.put_approval(db, approval, self._clock())
+            approval.session_id, lambda db: writes.put_approval(db, approval, self._clock())
         )
 
     async def answer(
         self, approval_id: str, answer: ApprovalAnswer, *, scope: ApprovalScope = "once", by: str = "", words: str = ""
     ) -> Approval:
         answered = await self._writer.run(
-            lambda db: inbox.answer_approval(db, approval_id, answer, self._clock(), scope=scope, by=by, words=words)
+            lambda db: writes.answer_approval(db, approval_id, answer, self._clock(), scope=scope, by=by, words=words)
         )
         self._listeners.notify_session(answered.session_id)
         return answered
 
     async def approvals(self, session_id: str | None = None, *, only_open: bool = False) -> Sequence[Approval]:
-        return await self._readers.run(lambda db: inbox.list_approvals(db, session_id, only_open=only_open))
+        return await self._readers.run(lambda db: writes.list_approvals(db, session_id, only_open=only_open))
 
     async def close(self) -> None:
         await self._listeners.close()

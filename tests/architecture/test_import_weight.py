@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.scripted_server import ModelServer, serving
+
 PROBE = """
 import json, sys
 sys.argv = ["outrider", *{arguments!r}]
@@ -56,9 +58,29 @@ def loaded(tmp_path: Path, *arguments: str, **environment: str) -> dict[str, lis
 
 @pytest.mark.parametrize(
     ("command", "limit"),
-    [("--version", 6), ("--help", 20), ("sessions list", 75), ("models list", 75), ("config", 40)],
+    [("--version", 6), ("--help", 12), ("sessions list", 68), ("models list", 126), ("config", 124)],
 )
 def test_a_command_loads_few_modules_and_no_heavy_library(command: str, limit: int, tmp_path: Path):
     found = loaded(tmp_path, *command.split())
     assert len(found["own"]) <= limit, f"{len(found['own'])} modules: {found['own']}"
     assert not HEAVY & set(found["all"])
+
+
+def test_a_short_run_loads_no_front_end_and_few_modules(tmp_path: Path):
+    with serving(ModelServer(0)) as model:
+        environment = {"OPENAI_API_KEY": "x", "OPENAI_BASE_URL": model.url, "OUTRIDER_MODEL": "openai/mock"}
+        found = loaded(tmp_path, "run", "hi", **environment)
+    assert len(found["own"]) <= 196, f"{len(found['own'])} modules: {found['own']}"
+    assert not HEAVY & set(found["all"])
+    assert not [
+        name for name in found["own"] if name.startswith(("outrider.tui", "outrider.server", "outrider.background"))
+    ]
+
+
+def test_the_terminal_application_starts_without_servers_and_background_jobs():
+    code = "import json, sys, outrider.tui.app; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    names = json.loads(done.stdout)
+    own = [name for name in names if name.partition(".")[0] == "outrider"]
+    assert len(own) <= 210, f"{len(own)} modules: {own}"
+    assert not (HEAVY - {"textual", "rich"}) & set(names)

@@ -10,6 +10,7 @@ from outrider.http.connection import (
     HttpConnection,
     close_connections,
     open_connection,
+    read_head,
 )
 from outrider.http.http1 import (
     BodyReader,
@@ -17,9 +18,7 @@ from outrider.http.http1 import (
     RequestTarget,
     ResponseHead,
     create_body_reader,
-    find_head_end,
     load_parser,
-    parse_head,
 )
 from outrider.http.transport import HttpRequest, HttpResponse, HttpTimeouts, ProxySelector
 
@@ -132,7 +131,7 @@ class HttpClient:
             connection.timer.set(self.timeouts.first_byte, lambda: connection.fail(self._first_byte_timeout()))
             await connection.send(encoded)
             load_parser()  # import it while the server prepares the response
-            head, first = await _read_head(connection)
+            head, first = await read_head(connection)
             body = create_body_reader(head, method=request.method, max_bytes=self._max_body_bytes)
         except BaseException:
             self.drop_connection(connection)
@@ -287,21 +286,6 @@ class _SocketResponse:
             self._client.release_connection(self._pool_key, connection)
         else:
             self._client.drop_connection(connection)
-
-
-async def _read_head(connection: HttpConnection) -> tuple[ResponseHead, bytes]:
-    """Reads the response head and returns it with the body bytes that followed; skips 1xx responses."""
-    data = bytearray()
-    while True:
-        while (end := find_head_end(data)) < 0:
-            chunk = await connection.receive()
-            if not chunk:
-                raise NetworkError("the server closed the connection without a response", type="disconnected")
-            data += chunk
-        head = parse_head(bytes(data[:end]))
-        del data[:end]
-        if head.status >= 200 or head.status == 101:
-            return head, bytes(data)
 
 
 def _no_proxy(url: str) -> None:

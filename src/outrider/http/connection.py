@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, cast
 
 from outrider.errors import NetworkError
-from outrider.http.http1 import HttpAddress, encode_head, find_head_end, parse_head
+from outrider.http.http1 import HttpAddress, ResponseHead, encode_head, find_head_end, parse_head
 
 
 class RestartableTimer:
@@ -193,6 +193,21 @@ async def close_connections(connections: list[HttpConnection]) -> None:
                 await asyncio.wait([connection.closed for connection in connections])
 
 
+async def read_head(connection: HttpConnection) -> tuple[ResponseHead, bytes]:
+    """Reads the response head and returns it with the body bytes that followed; skips 1xx responses."""
+    data = bytearray()
+    while True:
+        while (end := find_head_end(data)) < 0:
+            chunk = await connection.receive()
+            if not chunk:
+                raise NetworkError("the server closed the connection without a response", type="disconnected")
+            data += chunk
+        head = parse_head(bytes(data[:end]))
+        del data[:end]
+        if head.status >= 200 or head.status == 101:
+            return head, bytes(data)
+
+
 HAPPY_EYEBALLS_SECONDS = 0.25  # RFC 8305: start the next address in parallel after this delay
 _ADDRESS_SECONDS = 5.0  # for one of several IP addresses that are tried one after the other
 _KEEPALIVE_OPTIONS = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
@@ -318,13 +333,10 @@ async def _open_tunnel(connection: HttpConnection, address: HttpAddress, proxy: 
     if proxy.credentials:
         headers["proxy-authorization"] = proxy.credentials
     await connection.send(encode_head("CONNECT", address.authority_with_port, headers))
-    data = bytearray()
-    while (end := find_head_end(data)) < 0:
-        chunk = await connection.receive()
-        if not chunk:
-            raise NetworkError("the proxy closed the connection without a response", type="connect")
-        data += chunk
-    response = parse_head(bytes(data[:end]))
+    try:
+        response, _ = await read_head(connection)
+    except NetworkError as error:
+        raise NetworkError(f"the proxy {proxy.authority}: {error.message}", type="connect") from error
     if response.status // 100 != 2:
         raise NetworkError(
             f"the proxy {proxy.authority} rejected the CONNECT request with status {response.status}", type="connect"

@@ -302,7 +302,6 @@ async def send_to_peer(peer: Provider, path: str, answer: dict[str, Any]) -> byt
     Raises ProviderError for an error response, NotFoundError if the question is no longer open.
     """
     from outrider.providers.remote_agent import RemoteAgentWire  # lazy: most configurations have no peers
-    from outrider.providers.transport.http_client import HttpClient
 
     wire, chunks = RemoteAgentWire(peer), list[bytes]()
     async with aclosing(HttpClient(proxy=proxy_for)) as http:

@@ -14,13 +14,13 @@ import msgspec
 from outrider import errors
 from outrider.config.paths import find_app_folders
 from outrider.errors import ConfigurationError, NetworkError, OutriderError, ProviderError, ServerAwayError
-from outrider.http import http1 as head
 from outrider.http.connection import (
     HttpConnection,
     close_connections,
     open_connection,
+    read_head,
 )
-from outrider.http.http1 import BodyReader, HttpAddress, create_body_reader
+from outrider.http.http1 import BodyReader, HttpAddress, create_body_reader, encode_head
 
 TOKEN_VARIABLE = "OUTRIDER_SERVER_TOKEN"
 SOCKET_SCHEMES = ("http+unix", "unix")
@@ -293,18 +293,12 @@ class ServerClient:
         }
         if body is not None:
             default_headers |= {"content-type": "application/json", "content-length": str(len(payload))}
-        return head.encode_head(method, target, {**default_headers, **headers}) + payload
+        return encode_head(method, target, {**default_headers, **headers}) + payload
 
 
 async def _read_response_head(connection: HttpConnection) -> StreamedResponse:
-    data = bytearray()
-    while (end := head.find_head_end(data)) < 0:
-        chunk = await connection.receive()
-        if not chunk:
-            raise NetworkError("the server closed the connection without a response", type="disconnected")
-        data += chunk
-    response_head = head.parse_head(bytes(data[:end]))
-    return StreamedResponse(response_head.status, create_body_reader(response_head), connection, bytes(data[end:]))
+    head, first = await read_head(connection)
+    return StreamedResponse(head.status, create_body_reader(head), connection, first)
 
 
 def _decode_body(raw: bytes, response_type: Any) -> Any:

@@ -126,7 +126,9 @@ STRUCTS: dict[str, str] = {
     ),
     "retry options": "providers.transport.retry:RetryPolicy",
     "rate limit options": "providers.transport.rate_limit:RateLimit",
-    "timeout options": "providers.transport.transport:HttpTimeouts providers.transport.transport:Timeouts",
+    "timeout options": (
+        "http.transport:HttpTimeouts providers.transport.transport:HttpTimeouts providers.transport.transport:Timeouts"
+    ),
     # jobs
     "job": "background.records:JobSpec background.records:Job background.runs:Job",
     "job terms": "background.records:JobOverrides background.records:Terms background.runs:Terms",

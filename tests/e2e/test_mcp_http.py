@@ -79,7 +79,7 @@ async def test_all_that_a_server_offers_can_be_used(tmp_path, transport):
         asked.append(question)
         return ElicitationReply("accept", {"colour": "green"})
 
-    async with friendly(transport, tmp_path, ask=ask, tell=news.append) as servers:
+    async with friendly(transport, tmp_path, ask=ask, notify=news.append) as servers:
         server = server_of(servers)
         assert server.status.state == "ready", server.status
         assert server.instructions == "Be friendly."

@@ -10,9 +10,9 @@ from types import ModuleType
 from typing import Any
 
 from outrider.errors import ProviderError
+from outrider.http.sse import ServerEventReader
 from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.provider import AnswerDecoder, WireFormat
-from outrider.providers.transport.sse import ServerEventReader
 from outrider.types.deltas import Answer, Delta
 from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolPart
 from outrider.types.request import Prompt, Request

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import aclosing
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,9 +12,13 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from outrider.background.database import RunDatabase
-from outrider.errors import ToolFailure
+from outrider.errors import ConfigurationError, NetworkError, ToolFailure
+from outrider.http.client import HttpClient
+from outrider.http.connection import AddressRefusedError, IpAddress
+from outrider.http.fetch import is_public
+from outrider.http.transport import HttpRequest
 from outrider.processes.sandbox.proxy import HostRules
-from outrider.tools.web_client import SocketGuard, check_url, is_public
+from outrider.tools.web_client import check_url
 from outrider.types.ids import now_ms
 
 TIMEOUT_SECONDS = 10.0
@@ -23,25 +28,24 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 async def post_notice(url: str, body: str, key: str, hosts: Sequence[str] = ()) -> None:
     """Posts a notice. `hosts` lists private addresses that the user allows. Raises ToolFailure unless the status is
     2xx."""
-    import aiohttp
-
-    gate = SocketGuard((lambda _: True) if _is_allowed_host(check_url(url), hosts) else is_public)
-    connector = aiohttp.TCPConnector(socket_factory=gate.open_socket, use_dns_cache=False, force_close=True)
+    is_allowed = _allow_any if _is_allowed_host(check_url(url), hosts) else is_public
     headers = {"content-type": "application/json", "user-agent": "outrider", "idempotency-key": key}
     try:
-        async with (
-            asyncio.timeout(TIMEOUT_SECONDS),
-            aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session,
-            session.post(url, data=body.encode(), headers=headers, allow_redirects=False) as response,
-        ):
-            if not 200 <= response.status < 300:
-                raise ToolFailure(f"the receiver returned status {response.status}")
+        async with asyncio.timeout(TIMEOUT_SECONDS), aclosing(HttpClient(is_allowed=is_allowed)) as client:
+            response = await client.send(HttpRequest(url.strip(), headers, body.encode()))
+            response.close()
     except TimeoutError as error:
         raise ToolFailure(f"the receiver did not respond within {TIMEOUT_SECONDS:g} s") from error
-    except (aiohttp.ClientError, OSError, ValueError) as error:
-        if gate.refused is not None:
-            raise ToolFailure(f"the host resolves to {gate.refused}, which is not a public address") from error
-        raise ToolFailure(f"{type(error).__name__}") from error
+    except AddressRefusedError as error:
+        raise ToolFailure(f"the host resolves to {error.address}, which is not a public address") from error
+    except (ConfigurationError, NetworkError, OSError, ValueError) as error:
+        raise ToolFailure(f"{type(error).__name__}") from error  # its text may contain the URL, which may be secret
+    if not 200 <= response.status < 300:
+        raise ToolFailure(f"the receiver returned status {response.status}")
+
+
+def _allow_any(address: IpAddress) -> bool:
+    return True
 
 
 def _is_allowed_host(url: str, hosts: Sequence[str]) -> bool:

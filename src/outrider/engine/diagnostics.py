@@ -4,26 +4,26 @@ import asyncio
 import os
 import shutil
 import sqlite3
-import ssl
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import aclosing
 from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
 from platform import platform, python_version
 from typing import Any, Literal
-from urllib.error import HTTPError, URLError
-from urllib.request import ProxyHandler, Request, build_opener
 
 import msgspec
 
-from outrider.config.environment import key_variable_names
+from outrider.config.environment import key_variable_names, proxy_for
 from outrider.config.file import read_config_file
 from outrider.config.paths import AppFolders
 from outrider.config.providers import NO_PROVIDER_MESSAGE
 from outrider.config.settings import Settings
 from outrider.engine.archive import SessionTranscript
-from outrider.errors import ConfigurationError
+from outrider.errors import ConfigurationError, NetworkError
+from outrider.http.client import HttpClient
+from outrider.http.transport import HttpRequest
 from outrider.models.local.discovery import missing_model_message
 from outrider.permissions.explain import (
     BacktestResult,
@@ -182,29 +182,31 @@ async def check_network(provider: Provider) -> DiagnosticFinding:
     name = f"network {provider.name}"
     if provider.kind not in _VENDOR_ADDRESSES:
         return DiagnosticFinding(name, "ok", "needs no network")
-    return await asyncio.to_thread(_check_address, name, provider)
-
-
-def _check_address(name: str, provider: Provider) -> DiagnosticFinding:
     address = (provider.base_url or _VENDOR_ADDRESSES[provider.kind]).rstrip("/")
-    request = Request(address + _MODEL_LIST_PATHS.get(provider.kind, "/models"), headers=_auth_headers(provider))
+    url = address + _MODEL_LIST_PATHS.get(provider.kind, "/models")
+    network_remedy = "check the address, the network and HTTPS_PROXY"
     try:
-        with build_opener(ProxyHandler()).open(request, timeout=NETWORK_TIMEOUT_SECONDS):
-            return DiagnosticFinding(name, "ok", f"{address} answers and takes the key")
-    except HTTPError as error:
-        with error:
-            return _http_error_finding(name, address, error.code)
-    except URLError as error:
-        if isinstance(error.reason, ssl.SSLError):
+        status = await _get_status(HttpRequest(url, _auth_headers(provider), method="GET"))
+    except TimeoutError:
+        says = f"{address}: no answer within {NETWORK_TIMEOUT_SECONDS:g} s"
+        return DiagnosticFinding(name, "problem", says, network_remedy)
+    except NetworkError as error:
+        if error.type == "certificate":
             remedy = "point SSL_CERT_FILE to the certificate of the proxy that reads your traffic"
             return DiagnosticFinding(name, "problem", f"the certificate of {address} is not trusted", remedy)
-        return DiagnosticFinding(
-            name, "problem", f"{address}: {error.reason}", "check the address, the network and HTTPS_PROXY"
-        )
-    except OSError as error:
-        return DiagnosticFinding(
-            name, "problem", f"{address}: {error}", "check the address, the network and HTTPS_PROXY"
-        )
+        return DiagnosticFinding(name, "problem", f"{address}: {error.message}", network_remedy)
+    except ConfigurationError as error:
+        return DiagnosticFinding(name, "problem", f"{address}: {error.message}", network_remedy)
+    if status // 100 == 2:
+        return DiagnosticFinding(name, "ok", f"{address} answers and takes the key")
+    return _http_error_finding(name, address, status)
+
+
+async def _get_status(request: HttpRequest) -> int:
+    async with asyncio.timeout(NETWORK_TIMEOUT_SECONDS), aclosing(HttpClient(proxy=proxy_for)) as client:
+        response = await client.send(request)
+        response.close()
+        return response.status
 
 
 def _http_error_finding(name: str, address: str, status: int) -> DiagnosticFinding:
@@ -213,6 +215,9 @@ def _http_error_finding(name: str, address: str, status: int) -> DiagnosticFindi
             return DiagnosticFinding(
                 name, "problem", f"{address} refuses the key ({status})", "check the key in the environment"
             )
+        case 301 | 302 | 303 | 307 | 308:
+            remedy = "set base_url to the address that it redirects to; keys are not sent to another address"
+            return DiagnosticFinding(name, "problem", f"{address} redirects ({status})", remedy)
         case 404 | 405:
             return DiagnosticFinding(name, "note", f"{address} answers, and lists no models ({status})")
         case _:

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from outrider.config.environment import KEY_VARIABLES
+from outrider.config.environment import KEY_VARIABLES, proxy_for
 from outrider.config.paths import make_private_folder
 from outrider.config.providers import read_prompts
 from outrider.config.settings import Settings
@@ -50,7 +50,7 @@ async def standard_engine(
     the model's questions to the user. Sessions are stored in the user's data folder or in `store`, which is opened and
     closed here. Raises ConfigurationError with setup instructions if no model is configured."""
     if settings.missing:
-        from outrider.models.local.discovery import missing_model_message  # lazy: urllib is slow to import
+        from outrider.models.local.discovery import missing_model_message  # lazy: rarely needed
 
         raise ConfigurationError(await asyncio.to_thread(missing_model_message, settings.missing))
     data, bus = make_private_folder(settings.data_folder), bus or EventBus()
@@ -103,7 +103,7 @@ def _find_servers(settings: Settings, workspace: Path) -> "McpServerManager | No
 
     source = str(settings.folders.config_file)
     chosen = choose_servers(settings.mcp, source, trust, settings.environ, KEY_VARIABLES)
-    return McpServerManager(chosen, trust.project.root, settings.data_folder / "mcp_tools.json")
+    return McpServerManager(chosen, trust.project.root, settings.data_folder / "mcp_tools.json", proxy=proxy_for)
 
 
 async def _open_network(settings: Settings, stack: AsyncExitStack) -> Network:

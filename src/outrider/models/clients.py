@@ -12,14 +12,14 @@ import msgspec
 from outrider.agents.budget import ModelPrice
 from outrider.config.environment import proxy_for, with_environment_defaults
 from outrider.errors import ConfigurationError
+from outrider.http.client import HttpClient
+from outrider.http.transport import HttpTimeouts, HttpTransport
 from outrider.providers.catalog import ModelCatalog
 from outrider.providers.client import FallbackCandidate, FallbackClient, WireClient
 from outrider.providers.provider import ModelClient, WireFormat
 from outrider.providers.stream_filters.stream_filter import StreamFilter
-from outrider.providers.transport.http_client import HttpClient
 from outrider.providers.transport.rate_limit import RateLimit, RateLimiter
 from outrider.providers.transport.retry import RetryPolicy
-from outrider.providers.transport.transport import HttpTimeouts, HttpTransport
 from outrider.types.agents import Agent, Provider, ProviderKind
 from outrider.types.deltas import Delta
 from outrider.types.request import Request
@@ -302,7 +302,6 @@ async def send_to_peer(peer: Provider, path: str, answer: dict[str, Any]) -> byt
     Raises ProviderError for an error response, NotFoundError if the question is no longer open.
     """
     from outrider.providers.remote_agent import RemoteAgentWire  # lazy: most configurations have no peers
-    from outrider.providers.transport.http_client import HttpClient
 
     wire, chunks = RemoteAgentWire(peer), list[bytes]()
     async with aclosing(HttpClient(proxy=proxy_for)) as http:

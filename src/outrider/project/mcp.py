@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from outrider.errors import OutriderError
+from outrider.http.transport import ProxySelector
 from outrider.processes.launch import child_environment
 from outrider.project.trust import SERVERS_FILE, WorkspaceTrust, server_items
 from outrider.tools.mcp.config import McpConfigFile, ServerConfig, parse_config
@@ -145,12 +146,21 @@ class McpServerManager:
     """Starts and stops the MCP servers of an engine. A server that crashes, hangs or floods loses its own tools
     only."""
 
-    def __init__(self, chosen: ChosenServers, workspace: Path, ledger: Path, ask: AskUser | None = None) -> None:
+    def __init__(
+        self,
+        chosen: ChosenServers,
+        workspace: Path,
+        ledger: Path,
+        ask: AskUser | None = None,
+        *,
+        proxy: ProxySelector | None = None,
+    ) -> None:
         self.notices = list(chosen.notices)
         self._chosen = chosen
         self._workspace = workspace
         self._ledger = ledger
         self._ask = ask
+        self._proxy = proxy
         self._servers: McpServers | None = None
         self._opening: asyncio.Task[None] | None = None
         self._has_opened = False  # False also if the MCP SDK is not installed
@@ -161,7 +171,7 @@ class McpServerManager:
         in addition."""
         if not self._chosen.servers:
             return
-        host = McpHost(self._workspace, child_environment(environ), ask=self._ask)
+        host = McpHost(self._workspace, child_environment(environ), ask=self._ask, proxy=self._proxy)
         ledger = FileToolLedger(self._ledger, self._chosen.origins)
         self._servers = McpServers(self._chosen.servers, host, ledger=ledger, policy="allow")
         self._opening = asyncio.create_task(self._connect_all(self._servers), name="connect MCP servers")

@@ -5,12 +5,12 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 import msgspec
 
 from outrider.errors import ConfigurationError, ContentFilterError, InvalidRequestError, ProviderError
+from outrider.http.client import HttpClient
+from outrider.http.transport import HttpTransport
 from outrider.providers.provider import ModelClient, WireFormat
 from outrider.providers.stream_filters.stream_filter import StreamFilter, apply_filter
-from outrider.providers.transport.http_client import HttpClient
 from outrider.providers.transport.rate_limit import RateLimiter
 from outrider.providers.transport.retry import JitterBackoff, ProviderRoute, RequestAttempts, RetryPolicy
-from outrider.providers.transport.transport import HttpTransport
 from outrider.types.deltas import AnswerStart, Delta, Retry, UsageReport
 from outrider.types.request import Request
 

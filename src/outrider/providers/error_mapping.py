@@ -19,8 +19,8 @@ from outrider.errors import (
     RateLimitError,
     ServerError,
 )
+from outrider.http.transport import HttpRequest
 from outrider.permissions.redaction.redactor import HIDDEN_SECRET, redact_patterns
-from outrider.providers.provider import HttpRequest
 
 _MESSAGE_CHARACTERS = 2_000
 

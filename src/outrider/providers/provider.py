@@ -7,9 +7,8 @@ exception an error response becomes. Neither touches a socket, so tests run them
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Protocol, runtime_checkable
 
-import msgspec
-
 from outrider.errors import ProviderError
+from outrider.http.transport import HttpRequest
 from outrider.types.deltas import Delta
 from outrider.types.request import Request
 
@@ -37,18 +36,6 @@ class ModelClient(Protocol):
     async def aclose(self) -> None:
         """Closes all connections of the client."""
         ...
-
-
-class HttpRequest(msgspec.Struct, frozen=True):
-    """An encoded HTTP POST request."""
-
-    url: str
-    headers: dict[str, str]
-    body: bytes
-
-    def __repr__(self) -> str:
-        """Omits the query, the headers and the body: they may hold keys, and this text appears in logs."""
-        return f"HttpRequest({self.url.partition('?')[0]!r}, {len(self.body)} bytes)"
 
 
 class AnswerDecoder(Protocol):

@@ -10,8 +10,8 @@ from urllib.parse import quote
 import msgspec
 
 from outrider.errors import ConfigurationError, MalformedAnswerError, NetworkError, NotFoundError, ProviderError
+from outrider.http.transport import HttpRequest
 from outrider.providers.error_mapping import build_provider_error
-from outrider.providers.provider import HttpRequest
 from outrider.providers.request_body import data_url_base64
 from outrider.providers.response_json import decode_json
 from outrider.types.agents import Provider

@@ -5,7 +5,6 @@ import inspect
 import ipaddress
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
@@ -15,14 +14,13 @@ import msgspec
 from outrider import errors
 from outrider.config.paths import find_app_folders
 from outrider.errors import ConfigurationError, NetworkError, OutriderError, ProviderError, ServerAwayError
-from outrider.providers.transport import http1 as head
-from outrider.providers.transport.connection import (
+from outrider.http.connection import (
     HttpConnection,
     close_connections,
-    default_ssl_context,
     open_connection,
+    read_head,
 )
-from outrider.providers.transport.http1 import BodyReader, HttpAddress, create_body_reader
+from outrider.http.http1 import BodyReader, HttpAddress, create_body_reader, encode_head
 
 TOKEN_VARIABLE = "OUTRIDER_SERVER_TOKEN"
 SOCKET_SCHEMES = ("http+unix", "unix")
@@ -218,7 +216,6 @@ class ServerClient:
 
     def __init__(self, server: ServerAddress) -> None:
         self.server = server
-        self._security = cache(default_ssl_context)  # loading the system's certificates takes longer than most requests
 
     async def get(self, path: str, response_type: type[T] | Any = Any, **query: Any) -> Any:
         return _decode_body(await self.send_request("GET", path, query=query), response_type)
@@ -275,7 +272,7 @@ class ServerClient:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 if self.server.socket is None:
-                    return await open_connection(self.server.address, None, self._security)
+                    return await open_connection(self.server.address)
                 loop = asyncio.get_running_loop()
                 _, connection = await loop.create_unix_connection(HttpConnection, str(self.server.socket))
                 return connection
@@ -296,18 +293,12 @@ class ServerClient:
         }
         if body is not None:
             default_headers |= {"content-type": "application/json", "content-length": str(len(payload))}
-        return head.encode_head(method, target, {**default_headers, **headers}) + payload
+        return encode_head(method, target, {**default_headers, **headers}) + payload
 
 
 async def _read_response_head(connection: HttpConnection) -> StreamedResponse:
-    data = bytearray()
-    while (end := head.find_head_end(data)) < 0:
-        chunk = await connection.receive()
-        if not chunk:
-            raise NetworkError("the server closed the connection without a response", type="disconnected")
-        data += chunk
-    response_head = head.parse_head(bytes(data[:end]))
-    return StreamedResponse(response_head.status, create_body_reader(response_head), connection, bytes(data[end:]))
+    head, first = await read_head(connection)
+    return StreamedResponse(head.status, create_body_reader(head), connection, first)
 
 
 def _decode_body(raw: bytes, response_type: Any) -> Any:

@@ -13,7 +13,7 @@ from outrider.engine.plans import ProposedPlan
 from outrider.engine.undo_history import RestoreResult
 from outrider.errors import OutriderError, ServerAwayError, StoreError
 from outrider.event_bus import EventBus, EventStream
-from outrider.providers.transport.sse import ServerEvent, ServerEventReader
+from outrider.http.sse import ServerEvent, ServerEventReader
 from outrider.remote.client import ServerClient, StreamedResponse
 from outrider.remote.followed_session import (
     RemoteSession,

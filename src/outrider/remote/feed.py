@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from outrider.errors import NetworkError, ServerAwayError
-from outrider.providers.transport.sse import ServerEventReader
+from outrider.http.sse import ServerEventReader
 from outrider.remote.client import ServerClient, StreamedResponse
 
 SILENCE_TIMEOUT = 60.0  # seconds; the server sends a keepalive four times as often

@@ -3,12 +3,21 @@
 import asyncio
 from base64 import b64encode
 from collections.abc import Sequence
+from contextlib import aclosing
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
-from outrider.errors import PartValidationError, StoreError, StoreUnavailableError, StoreVersionError
+from outrider.errors import (
+    ConfigurationError,
+    NetworkError,
+    PartValidationError,
+    StoreError,
+    StoreUnavailableError,
+    StoreVersionError,
+)
+from outrider.http.transport import HttpRequest, ProxySelector
 from outrider.sessions.records import SessionFilter, SessionTranscript, StoredSession, StoredValue
 from outrider.sessions.store import Store
 from outrider.types.ids import new_id
@@ -124,39 +133,46 @@ async def _store_session(store: Store, exported: ExportedSession, new_ids: dict[
 
 MAX_EXPORT_BYTES = 256 * 1024 * 1024
 FETCH_TIMEOUT_SECONDS = 60
+_OK = 200
 
 
-async def import_from_url(store: Store, url: str, *, key: str | None = None, as_copy: bool = True) -> ImportResult:
-    """Imports an export from the URL of another server; the API `key` is sent to that URL only."""
-    return await import_session(store, await asyncio.to_thread(fetch_export, url, key), as_copy=as_copy)
+async def import_from_url(
+    store: Store,
+    url: str,
+    *,
+    key: str | None = None,
+    as_copy: bool = True,
+    proxy: ProxySelector | None = None,
+) -> ImportResult:
+    """Imports an export from the URL of another server; the API `key` is sent to that URL only. `proxy` returns the
+    proxy for a URL."""
+    return await import_session(store, await fetch_export(url, key, proxy), as_copy=as_copy)
 
 
-def fetch_export(url: str, key: str | None = None) -> bytes:
-    # Imported here: urllib.request and http.client are slow to import, and every command that opens the archive imports
-    # this module.
-    import urllib.error
-    import urllib.request
-    from http.client import HTTPException
-
-    class NoRedirect(urllib.request.HTTPRedirectHandler):
-        """Rejects redirects: the API key must not be sent to another address."""
-
-        def redirect_request(self, *_: Any, **__: Any) -> None:
-            return None
+async def fetch_export(url: str, key: str | None = None, proxy: ProxySelector | None = None) -> bytes:
+    # Imported here: every command that opens the archive imports this module.
+    from outrider.http.client import HttpClient
+    from outrider.http.fetch import COMPRESSED, read_body
 
     if urlsplit(url).scheme not in ("http", "https"):
         raise StoreError(f"{url} is not an http or https URL")
-    request = urllib.request.Request(url, headers={"Accept": "application/json"})
+    headers = {"accept": "application/json", "accept-encoding": COMPRESSED}
     if key:
-        request.add_header("Authorization", f"Bearer {key}")
+        headers["authorization"] = f"Bearer {key}"
     try:
-        with urllib.request.build_opener(NoRedirect).open(request, timeout=FETCH_TIMEOUT_SECONDS) as response:
-            document = response.read(MAX_EXPORT_BYTES + 1)
-    except urllib.error.HTTPError as error:
-        with error:
-            raise StoreUnavailableError(f"{url} answered {error.code} {error.reason}") from error
-    except (OSError, HTTPException, ValueError) as error:
+        # Redirects are not followed: the API key must not be sent to another address.
+        async with (
+            asyncio.timeout(FETCH_TIMEOUT_SECONDS),
+            aclosing(HttpClient(proxy=proxy, max_body_bytes=MAX_EXPORT_BYTES)) as client,
+        ):
+            response = await client.send(HttpRequest(url, headers, method="GET"))
+            if response.status != _OK:
+                raise StoreUnavailableError(f"{url} answered {response.status}")
+            document, is_longer = await read_body(response, MAX_EXPORT_BYTES)
+    except TimeoutError as error:
+        raise StoreUnavailableError(f"{url} did not answer within {FETCH_TIMEOUT_SECONDS} s") from error
+    except (OSError, NetworkError, ConfigurationError, ValueError) as error:
         raise StoreUnavailableError(f"{url} cannot be reached: {error}") from error
-    if len(document) > MAX_EXPORT_BYTES:
+    if is_longer:
         raise StoreError(f"the export at {url} is larger than {MAX_EXPORT_BYTES:,} bytes")
     return document

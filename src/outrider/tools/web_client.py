@@ -2,71 +2,23 @@
 
 import asyncio
 import codecs
-import errno
 import re
-import socket
-from collections.abc import Callable
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urljoin, urlsplit
+from contextlib import aclosing
+from urllib.parse import urlsplit
 
 import msgspec
 
-from outrider.errors import ToolFailure
+from outrider.errors import ConfigurationError, NetworkError, ToolFailure
+from outrider.http.client import HttpClient
+from outrider.http.connection import AddressFilter, AddressRefusedError
+from outrider.http.fetch import COMPRESSED, read_body, redirect_target, send_with_redirects
+from outrider.http.transport import HttpRequest
 from outrider.tools.text.encoding import detect_encoding
 
-if TYPE_CHECKING:
-    import aiohttp
-
-
-Address = IPv4Address | IPv6Address
-IsAllowed = Callable[[Address], bool]
-
-_NAT64 = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
-
-
-def is_public(address: Address) -> bool:
-    """Returns True for a public address. Checks an IPv4 address that is embedded in an IPv6 address, too."""
-    if isinstance(address, IPv6Address):
-        inner = _embedded_ipv4(address)
-        if inner is not None:
-            return is_public(inner)
-    return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
-
-
-def _embedded_ipv4(address: IPv6Address) -> IPv4Address | None:
-    if address.ipv4_mapped is not None:
-        return address.ipv4_mapped
-    if address.sixtofour is not None:
-        return address.sixtofour
-    if address.teredo is not None:
-        return address.teredo[1]
-    if any(address in network for network in _NAT64):
-        return IPv4Address(int(address) & 0xFFFFFFFF)
-    return None
-
-
-class SocketGuard:
-    """Creates sockets for the connector and checks the resolved address, so that DNS rebinding between check and
-    connection has no effect."""
-
-    def __init__(self, allowed: IsAllowed) -> None:
-        self._allowed = allowed
-        self.refused: str | None = None
-
-    def open_socket(self, found: Any) -> socket.socket:
-        family, kind, protocol, _, target = found
-        address = str(target[0]).partition("%")[0]
-        if not self._allowed(ip_address(address)):
-            self.refused = address
-            raise OSError(errno.EACCES, f"{address} is not a public address")
-        return socket.socket(family, kind, protocol)
-
-
-_REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
 _HEADERS = {
     "user-agent": "outrider (agent; reads pages for a user)",
     "accept": "text/markdown, text/html;q=0.9, application/json;q=0.9, text/*;q=0.8, */*;q=0.5",
+    "accept-encoding": COMPRESSED,
 }
 
 
@@ -89,27 +41,22 @@ class FetchedPage(msgspec.Struct, frozen=True):
     redirected_to: str | None = None
 
 
-async def fetch_page(address: str, allowed: IsAllowed, limits: FetchLimits) -> FetchedPage:
+async def fetch_page(address: str, allowed: AddressFilter, limits: FetchLimits) -> FetchedPage:
     """Fetches a page and follows redirects on the same host. Raises ToolFailure if the URL is not allowed or the
     request fails."""
-    import aiohttp
-
-    gate = SocketGuard(allowed)
-    connector = aiohttp.TCPConnector(socket_factory=gate.open_socket, use_dns_cache=False, force_close=True)
-    timeout = aiohttp.ClientTimeout(total=None, connect=limits.seconds)
+    url = check_url(address)
     try:
         async with (
             asyncio.timeout(limits.seconds),
-            aiohttp.ClientSession(
-                connector=connector, cookie_jar=aiohttp.DummyCookieJar(), timeout=timeout, headers=_HEADERS
-            ) as session,
+            # No proxy: it would resolve the name itself, and the check of the IP address would have no effect.
+            aclosing(HttpClient(is_allowed=allowed, max_body_bytes=limits.bytes)) as client,
         ):
-            return await _follow_redirects(session, check_url(address), limits)
+            return await _read_page(client, url, limits)
     except TimeoutError as error:
         raise ToolFailure(f"{address} did not answer within {limits.seconds:g} s") from error
-    except (aiohttp.ClientError, OSError, ValueError) as error:
-        if gate.refused is not None:
-            raise ToolFailure(f"{address} resolves to {gate.refused}, which is not a public address") from error
+    except AddressRefusedError as error:
+        raise ToolFailure(f"{address} resolves to {error.address}, which is not a public address") from error
+    except (ConfigurationError, NetworkError, OSError, ValueError) as error:
         raise ToolFailure(f"{address} could not be fetched: {error or type(error).__name__}") from error
 
 
@@ -127,36 +74,34 @@ def check_url(address: str) -> str:
     return address.strip()
 
 
-async def _follow_redirects(session: "aiohttp.ClientSession", address: str, limits: FetchLimits) -> FetchedPage:
-    for _ in range(limits.redirects + 1):
-        async with session.get(address, allow_redirects=False) as answer:
-            target = answer.headers.get("location") if answer.status in _REDIRECT_STATUSES else None
-            if target is None:
-                return await _read_page(answer, address, limits)
-            status = answer.status
-        following = check_url(urljoin(address, target))
-        if not _same_host(address, following):
-            # The approval was for this host; another host needs a new approval.
-            return FetchedPage(address, status, "", None, b"", redirected_to=following)
-        address = following
-    raise ToolFailure(f"more than {limits.redirects} redirects, the last one to {address}")
+async def _read_page(client: HttpClient, url: str, limits: FetchLimits) -> FetchedPage:
+    request = HttpRequest(url, _HEADERS, method="GET")
+    response, final = await send_with_redirects(
+        client, request, max_redirects=limits.redirects, may_follow=_is_same_host
+    )
+    if (target := redirect_target(response, final)) is not None:
+        # The approval was for this host; another host needs a new approval.
+        response.close()
+        return FetchedPage(final, response.status, "", None, b"", redirected_to=target)
+    body, truncated = await read_body(response, limits.bytes)
+    content_type, charset = _parse_content_type(response.headers.get("content-type", ""))
+    return FetchedPage(final, response.status, content_type, charset, body, truncated)
 
 
-def _same_host(one: str, other: str) -> bool:
-    names = [(urlsplit(address).hostname or "").removeprefix("www.") for address in (one, other)]
+def _is_same_host(one: str, other: str) -> bool:
+    names = [(urlsplit(address).hostname or "").removeprefix("www.") for address in (one, check_url(other))]
     downgraded = one.startswith("https:") and other.startswith("http:")
     return names[0] == names[1] and not downgraded
 
 
-async def _read_page(answer: "aiohttp.ClientResponse", address: str, limits: FetchLimits) -> FetchedPage:
-    body = bytearray()
-    async for block in answer.content.iter_any():
-        body += block
-        if len(body) > limits.bytes:
-            break
-    cut = len(body) > limits.bytes
-    content = bytes(body[: limits.bytes])
-    return FetchedPage(address, answer.status, answer.content_type, answer.charset, content, cut)
+_CHARSET = re.compile(r";\s*charset\s*=\s*[\"']?([^\s;,\"']+)", re.IGNORECASE)
+
+
+def _parse_content_type(header: str) -> tuple[str, str | None]:
+    """Returns the media type and the charset. A missing or malformed type is that of unknown bytes."""
+    kind = re.split("[;,]", header, maxsplit=1)[0].strip().lower()
+    charset = _CHARSET.search(header)
+    return kind if "/" in kind else "application/octet-stream", charset[1] if charset else None
 
 
 _META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)

@@ -22,12 +22,12 @@ from outrider.errors import (
     RateLimitError,
     StalledStreamError,
 )
+from outrider.http.client import HttpClient
+from outrider.http.transport import HttpTimeouts
 from outrider.providers.client import WireClient
 from outrider.providers.stream_filters.think_tags import create_think_filter
-from outrider.providers.transport.http_client import HttpClient
 from outrider.providers.transport.rate_limit import RateLimit, RateLimiter
 from outrider.providers.transport.retry import RetryPolicy
-from outrider.providers.transport.transport import HttpTimeouts
 from outrider.types.deltas import AnswerStart, Delta, ReasoningDelta, Retry, TextDelta, UsageReport
 from outrider.types.request import Request
 from tests.fixtures.http_server import Pause, Reply, Server, serving, unused_port

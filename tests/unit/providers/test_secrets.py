@@ -1,7 +1,7 @@
 """A key that comes back in a provider's words does not get further."""
 
+from outrider.http.transport import HttpRequest
 from outrider.providers.error_mapping import redact_secrets, request_secrets
-from outrider.providers.provider import HttpRequest
 
 
 def call(url: str = "https://x.test/v1", **headers: str) -> HttpRequest:

@@ -27,10 +27,10 @@ from outrider.errors import (
     ServerError,
     StalledStreamError,
 )
+from outrider.http.transport import HttpTimeouts
 from outrider.models.clients import fallback_client, model_client
 from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.provider import ModelClient
-from outrider.providers.transport.transport import HttpTimeouts
 from outrider.types.agents import Provider, ProviderKind
 from outrider.types.deltas import Retry
 from outrider.types.parts import ReasoningPart, TextPart, ToolPart

@@ -1,14 +1,15 @@
 """Finds model servers on this machine that implement OpenAI's API, such as Ollama."""
 
+import asyncio
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPConnection, HTTPException
+from contextlib import aclosing
 from typing import Final
-from urllib.parse import urlsplit
 
 import msgspec
 
+from outrider._sync import run_sync
 from outrider.config.providers import LOCAL_SERVERS, NO_PROVIDER_MESSAGE
+from outrider.errors import ConfigurationError, NetworkError
 from outrider.types.agents import Provider
 
 PROBE_SECONDS: Final = 0.5  # a local server responds faster than this
@@ -35,9 +36,14 @@ def find_servers(servers: Sequence[Provider] | None = None, *, seconds: float = 
     Blocks for about `seconds` at most. A found model can be used as `--model ollama/MODEL`.
     """
     candidates = default_servers() if servers is None else servers
-    with ThreadPoolExecutor(max_workers=max(len(candidates), 1)) as threads:
-        found = threads.map(_probe_server, candidates, [seconds] * len(candidates))
-        return [server for server in found if server is not None]
+    found = run_sync(lambda: _probe_servers(candidates, seconds))
+    return [server for server in found if server is not None]
+
+
+async def _probe_servers(servers: Sequence[Provider], seconds: float) -> list[FoundServer | None]:
+    async with asyncio.TaskGroup() as group:
+        probes = [group.create_task(_probe_server(server, seconds)) for server in servers]
+    return [probe.result() for probe in probes]
 
 
 def missing_model_message(missing: str, servers: Sequence[Provider] | None = None) -> str:
@@ -58,21 +64,19 @@ class _ServerModelList(msgspec.Struct):
     data: list[_ServerModel]
 
 
-def _probe_server(server: Provider, seconds: float) -> FoundServer | None:
-    url = urlsplit(server.base_url or "")
-    connection = HTTPConnection(url.hostname or "", url.port, timeout=seconds)
+async def _probe_server(server: Provider, seconds: float) -> FoundServer | None:
+    from outrider.http.client import HttpClient
+    from outrider.http.fetch import read_body
+    from outrider.http.transport import HttpRequest
+
+    url = f"{(server.base_url or '').rstrip('/')}/models"
     try:
-        connection.request("GET", f"{url.path}/models", headers={"Accept": "application/json"})
-        answer = connection.getresponse()
-        listed = (
-            msgspec.json.decode(answer.read(_MAX_RESPONSE_BYTES), type=_ServerModelList)
-            if answer.status == _OK
-            else None
-        )
-    except (OSError, HTTPException, msgspec.MsgspecError):
+        async with asyncio.timeout(seconds), aclosing(HttpClient()) as client:
+            response = await client.send(HttpRequest(url, {"accept": "application/json"}, method="GET"))
+            body, _ = await read_body(response, _MAX_RESPONSE_BYTES)
+        listed = msgspec.json.decode(body, type=_ServerModelList) if response.status == _OK else None
+    except (OSError, NetworkError, ConfigurationError, msgspec.MsgspecError, ValueError):  # includes TimeoutError
         return None
-    finally:
-        connection.close()
     if listed is None or not listed.data:
         return None
     return FoundServer(server, tuple(model.id for model in listed.data))

@@ -12,19 +12,18 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from http.client import HTTPException, HTTPResponse
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import BinaryIO, Literal, Protocol, TextIO
-from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
+from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol, TextIO
 from zipfile import BadZipFile, ZipFile, ZipInfo
 
 import msgspec
 
+from outrider._sync import run_sync
+from outrider.config.environment import proxy_for
 from outrider.config.paths import make_private_folder
-from outrider.errors import WeightsError
+from outrider.errors import ConfigurationError, NetworkError, WeightsError
 from outrider.models.local.weights import (
     DEFAULT_WEIGHTS,
     SMALL_WEIGHTS,
@@ -34,6 +33,9 @@ from outrider.models.local.weights import (
     partial_path,
     weights_path,
 )
+
+if TYPE_CHECKING:
+    from outrider.http.transport import HttpResponse
 
 Phase = Literal["fetching", "checking", "done"]
 _SPEED_WINDOW_SECONDS = 5.0  # the speed is averaged over this window
@@ -316,8 +318,9 @@ def _last_line(output_file: Path) -> str:
     return (lines[-1] if lines else "no output")[:_MAX_PIP_MESSAGE]
 
 
-_HTTP_CHUNK_BYTES = 256 * 1024
 _IDLE_TIMEOUT_SECONDS = 20.0
+_MAX_DOWNLOAD_SECONDS = 7 * 24 * 3600.0  # slow connections are interrupted by the idle timeout only
+_MAX_REDIRECTS = 10
 
 
 class PublisherSource:
@@ -326,34 +329,53 @@ class PublisherSource:
     name = "the publisher"
 
     def fetch(self, weights: ModelWeights, partial: PartialFile, advance: ByteCallback) -> None:
-        have = min(partial.size, weights.bytes)
-        request = Request(weights.address, headers={"User-Agent": "outrider", "Range": f"bytes={have}-"})
         try:
-            with urlopen(request, timeout=_IDLE_TIMEOUT_SECONDS) as answer:
-                # A server without range support sends the whole file again.
-                partial.truncate(have if answer.status == 206 else 0)
-                _copy_response(answer, weights, partial, advance)
-        except HTTPError as error:
-            raise SourceError(f"it returned status {error.code} {error.reason}") from error
-        except (URLError, HTTPException, OSError) as error:
-            raise SourceError(f"it cannot be reached: {_error_text(error)}") from error
+            run_sync(lambda: _download(weights, partial, advance))
+        except ConfigurationError as error:
+            raise SourceError(f"it cannot be reached: {error.message}") from error
 
 
-def _copy_response(answer: HTTPResponse, weights: ModelWeights, partial: PartialFile, advance: ByteCallback) -> None:
-    while piece := answer.read(_HTTP_CHUNK_BYTES):
-        partial.append(piece)
-        advance(partial.size)
-        if partial.size > weights.bytes:
-            raise SourceError("it sent more bytes than the file has")
+async def _download(weights: ModelWeights, partial: PartialFile, advance: ByteCallback) -> None:
+    # Imported here: commands that only list models do not need an HTTP client.
+    from outrider.http.client import HttpClient
+    from outrider.http.fetch import send_with_redirects
+    from outrider.http.transport import HttpRequest, HttpTimeouts
+
+    idle = _IDLE_TIMEOUT_SECONDS
+    timeouts = HttpTimeouts(
+        connect=idle, first_byte=idle, idle=idle, quiet=_MAX_DOWNLOAD_SECONDS, total=_MAX_DOWNLOAD_SECONDS
+    )
+    have = min(partial.size, weights.bytes)
+    request = HttpRequest(weights.address, {"range": f"bytes={have}-"}, method="GET")
+    async with aclosing(HttpClient(timeouts, proxy=proxy_for)) as client:
+        try:
+            response, _ = await send_with_redirects(client, request, max_redirects=_MAX_REDIRECTS)
+        except NetworkError as error:
+            raise SourceError(f"it cannot be reached: {error.message}") from error
+        if response.status not in (_OK, _PARTIAL_CONTENT):
+            raise SourceError(f"it returned status {response.status}")
+        # A server without range support sends the whole file again.
+        partial.truncate(have if response.status == _PARTIAL_CONTENT else 0)
+        await _copy_response(response, weights, partial, advance)
+
+
+async def _copy_response(
+    response: "HttpResponse", weights: ModelWeights, partial: PartialFile, advance: ByteCallback
+) -> None:
+    problem = ""
+    try:
+        while piece := await response.read():
+            partial.append(piece)
+            advance(partial.size)
+            if partial.size > weights.bytes:
+                raise SourceError("it sent more bytes than the file has")
+    except NetworkError as error:
+        problem = f" ({error.message})"
     if partial.size < weights.bytes:
-        raise SourceError(f"the connection ended after {partial.size:,} of {weights.bytes:,} bytes")
+        raise SourceError(f"the connection ended after {partial.size:,} of {weights.bytes:,} bytes{problem}")
 
 
-def _error_text(error: Exception) -> str:
-    reason: object = getattr(error, "reason", None) or error
-    return (isinstance(reason, OSError) and reason.strerror) or str(reason)
-
-
+_OK, _PARTIAL_CONTENT = 200, 206
 _RESERVED_BYTES = 256 * 1024 * 1024  # free disk space to keep, including one piece in transit
 _HASH_BLOCK_BYTES = 4 * 1024 * 1024
 

@@ -7,11 +7,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from outrider.errors import ConfigurationError, InvalidRequestError, ProviderError
+from outrider.http.transport import HttpRequest
 from outrider.providers.anthropic.decode import AnthropicDecoder
 from outrider.providers.anthropic.encode import encode_message, encode_prefix, encode_settings, refers_to_upload
 from outrider.providers.anthropic.errors import error_from_response
 from outrider.providers.anthropic.models import ModelTraits, traits_for_model
-from outrider.providers.provider import HttpRequest
 from outrider.providers.request_body import build_body_prefix, encode_json, finish_body, merge_fields
 from outrider.types.agents import Provider
 from outrider.types.request import ModelMessage, Request

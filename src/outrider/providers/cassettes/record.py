@@ -9,10 +9,10 @@ import msgspec
 
 from outrider import errors
 from outrider.errors import NetworkError, ProviderError
+from outrider.http.transport import HttpRequest, HttpResponse, HttpTransport
 from outrider.providers.cassettes.cassette import Cassette, RecordedChunk, RecordedExchange, RecordedFailure
 from outrider.providers.cassettes.scrub import SecretScrubber
-from outrider.providers.provider import HttpRequest, ModelClient
-from outrider.providers.transport.transport import HttpResponse, HttpTransport
+from outrider.providers.provider import ModelClient
 from outrider.types.deltas import Delta, Finish
 from outrider.types.request import Request
 

@@ -11,6 +11,8 @@ import msgspec
 from msgspec.structs import replace
 
 from outrider.errors import NetworkError, ProviderError, StalledStreamError
+from outrider.http.http1 import HttpHeaders
+from outrider.http.transport import HttpRequest, HttpResponse
 from outrider.providers.cassettes.cassette import (
     Cassette,
     RecordedCall,
@@ -19,9 +21,6 @@ from outrider.providers.cassettes.cassette import (
     RecordedFailure,
 )
 from outrider.providers.cassettes.scrub import SecretScrubber
-from outrider.providers.provider import HttpRequest
-from outrider.providers.transport.http1 import HttpHeaders
-from outrider.providers.transport.transport import HttpResponse
 
 _MAX_SHOWN_CHARACTERS = 120
 _INDEX = re.compile(r"\[\d+\]")

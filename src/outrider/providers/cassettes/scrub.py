@@ -5,9 +5,9 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
+from outrider.http.transport import HttpRequest
 from outrider.providers.cassettes.cassette import RecordedCall, RecordedChunk, join_chunks
 from outrider.providers.error_mapping import HIDDEN_SECRET, is_secret_name, redact_secrets
-from outrider.providers.provider import HttpRequest
 
 _SENT_HEADERS = {"accept", "content-type", "anthropic-version", "anthropic-beta", "openai-beta"}
 _RECEIVED_HEADERS = {

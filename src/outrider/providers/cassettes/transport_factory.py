@@ -4,10 +4,10 @@ from typing import Literal
 
 import msgspec
 
+from outrider.http.transport import HttpTransport
 from outrider.providers.cassettes.cassette import Cassette
 from outrider.providers.cassettes.record import RecordingTransport
 from outrider.providers.cassettes.replay import ReplayTransport
-from outrider.providers.transport.transport import HttpTransport
 
 
 class CassetteOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

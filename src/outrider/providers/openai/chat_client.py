@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from outrider.errors import InvalidRequestError, ProviderError
+from outrider.http.transport import HttpRequest
 from outrider.providers.openai.chat_decode import ChatDecoder
 from outrider.providers.openai.chat_encode import MessageWriter, encode_body_fields, system_message
 from outrider.providers.openai.common import endpoint_url, error_from_response, request_headers
@@ -13,7 +14,6 @@ from outrider.providers.openai.dialects import (
     dialect_for_provider,
     model_family,
 )
-from outrider.providers.provider import HttpRequest
 from outrider.providers.request_body import build_body_prefix, encode_json, finish_body
 from outrider.types.agents import Provider
 from outrider.types.parts import ReasoningPart

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import msgspec
 
 from outrider.errors import InvalidRequestError, PermissionRefusedError, ProviderError
+from outrider.http.transport import HttpRequest
 from outrider.providers.openai.common import endpoint_url, error_from_response, provider_host, request_headers
 from outrider.providers.openai.responses_decode import ResponsesDecoder
 from outrider.providers.openai.responses_encode import (
@@ -16,7 +17,6 @@ from outrider.providers.openai.responses_encode import (
     encode_body_fields,
     encode_custom_call_ids,
 )
-from outrider.providers.provider import HttpRequest
 from outrider.providers.request_body import build_body_prefix, finish_body
 from outrider.types.agents import Provider
 from outrider.types.request import Prompt, Request

@@ -1,1 +1,1 @@
-"""HTTP transport for all vendors: connections, pool, timeouts, server-sent events, retries and rate limits."""
+"""Requests to model APIs: exchanges, retries and rate limits on top of `outrider.http`."""

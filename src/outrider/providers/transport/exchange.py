@@ -3,10 +3,10 @@
 import msgspec
 
 from outrider.errors import InvalidRequestError, MalformedAnswerError, NetworkError, ProviderError
-from outrider.providers.provider import HttpRequest, WireFormat
+from outrider.http.sse import ServerEventReader
+from outrider.http.transport import HttpRequest, HttpResponse, HttpTransport
+from outrider.providers.provider import WireFormat
 from outrider.providers.response_json import find_json_objects
-from outrider.providers.transport.sse import ServerEventReader
-from outrider.providers.transport.transport import HttpResponse, HttpTransport
 from outrider.types.deltas import Delta, Finish
 from outrider.types.request import Request
 

@@ -6,11 +6,11 @@ import random
 import msgspec
 
 from outrider.errors import ProviderError, RateLimitError
+from outrider.http.transport import HttpRequest, HttpTransport
 from outrider.providers.error_mapping import redact_secrets
-from outrider.providers.provider import AdaptiveWireFormat, HttpRequest, WireFormat
+from outrider.providers.provider import AdaptiveWireFormat, WireFormat
 from outrider.providers.transport.exchange import HttpExchange
 from outrider.providers.transport.rate_limit import RateLimiter, TokenReservation
-from outrider.providers.transport.transport import HttpTransport
 from outrider.types.deltas import AnswerStart, Delta, PartStart, Retry, UsageReport
 from outrider.types.request import Request
 

@@ -4,10 +4,12 @@ import base64
 from typing import Literal
 
 from outrider.errors import ToolFailure
+from outrider.http.connection import AddressFilter
+from outrider.http.fetch import is_public
 from outrider.tools import web_client as web
 from outrider.tools.threads import ThreadPool
 from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
-from outrider.tools.web_client import FetchedPage, FetchLimits, IsAllowed, fetch_page, is_public
+from outrider.tools.web_client import FetchedPage, FetchLimits, fetch_page
 from outrider.types.tool_state import Attachment
 
 Format = Literal["markdown", "text", "html"]
@@ -18,7 +20,7 @@ _FIRST_ERROR_STATUS = 400
 _threads = ThreadPool(4)
 
 
-def web_fetch_tool(allowed: IsAllowed = is_public, limits: FetchLimits | None = None) -> Tool:
+def web_fetch_tool(allowed: AddressFilter = is_public, limits: FetchLimits | None = None) -> Tool:
     """Returns the tool. The callback `allowed` checks the IP address of each connection; pass a custom one to allow a
     private network."""
     bounds = limits or FetchLimits()

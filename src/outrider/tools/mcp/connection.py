@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from outrider.errors import ToolFailure
+from outrider.http.transport import ProxySelector
 from outrider.tools.context import Progress
 from outrider.tools.mcp.config import ServerConfig, ServerLimits
 from outrider.tools.tool import ToolResult
@@ -98,12 +99,14 @@ AskUser = Callable[[Elicitation], Awaitable[ElicitationReply]]
 
 
 class McpHost(msgspec.Struct, frozen=True):
-    """What the client side provides to servers. `ask` is None if no front end can ask the user."""
+    """What the client side provides to servers. `ask` is None if no front end can ask the user. `proxy` returns the
+    HTTP proxy for a URL."""
 
     workspace: Path
     environment: Mapping[str, str]
     limits: ServerLimits = ServerLimits()
     ask: AskUser | None = None
+    proxy: ProxySelector | None = None
 
 
 class PromptMessage(msgspec.Struct, frozen=True):

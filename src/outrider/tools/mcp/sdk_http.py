@@ -3,26 +3,29 @@
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import asynccontextmanager, contextmanager
+from math import inf
 from typing import Any
 
 import httpx2
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
+from outrider.errors import ConfigurationError, NetworkError, StalledStreamError
+from outrider.http.client import HttpClient
+from outrider.http.http1 import HttpHeaders
+from outrider.http.transport import HttpRequest, HttpResponse, HttpTimeouts
 from outrider.tools.mcp.config import HttpServer, ServerLimits, hide_secrets
-from outrider.tools.mcp.connection import ConnectionLifetime
+from outrider.tools.mcp.connection import ConnectionLifetime, McpHost
 from outrider.tools.mcp.sdk_stdio import TokenBucket
 
 CONNECT_TIMEOUT = 10.0  # seconds
-_LOGGERS_WITH_URLS = ("httpx2", "httpcore2.connection", "mcp.client.streamable_http", "mcp.client.sse")
+_LOGGERS_WITH_URLS = ("httpx2", "mcp.client.streamable_http", "mcp.client.sse")
 READ_TIMEOUT_MARGIN = 30.0  # seconds added to the call limit before an idle connection times out
 
 
 @asynccontextmanager
-async def http_transport(
-    config: HttpServer, limits: ServerLimits, life: ConnectionLifetime
-) -> AsyncGenerator[Any, None]:
-    client = _BoundedClientFactory(config, limits, life)
+async def http_transport(config: HttpServer, host: McpHost, life: ConnectionLifetime) -> AsyncGenerator[Any, None]:
+    client, limits = _BoundedClientFactory(config, host, life), host.limits
     with _quiet_logs(config):
         if config.transport == "sse":
             patience = limits.call + READ_TIMEOUT_MARGIN
@@ -59,9 +62,10 @@ def _quiet_logs(config: HttpServer) -> Generator[None]:
 class _BoundedClientFactory:
     """Creates HTTP clients that check and limit each response before it is read."""
 
-    def __init__(self, config: HttpServer, limits: ServerLimits, life: ConnectionLifetime) -> None:
+    def __init__(self, config: HttpServer, host: McpHost, life: ConnectionLifetime) -> None:
         self._config = config
-        self._limits = limits
+        self._limits = host.limits
+        self._proxy = host.proxy
         self._life = life
 
     def make_client(
@@ -74,10 +78,15 @@ class _BoundedClientFactory:
         configuration sets them."""
         return httpx2.AsyncClient(
             headers=self._config.headers | {"Accept-Encoding": "identity"},
-            timeout=httpx2.Timeout(CONNECT_TIMEOUT, read=self._limits.call + READ_TIMEOUT_MARGIN),
+            transport=_HttpClientTransport(HttpClient(self._timeouts(), proxy=self._proxy)),
             auth=auth,
             event_hooks={"response": [self._bound_response]},
         )
+
+    def _timeouts(self) -> HttpTimeouts:
+        # A stream of events may stay open for days; the SDK reconnects after an idle timeout.
+        idle = self._limits.call + READ_TIMEOUT_MARGIN
+        return HttpTimeouts(connect=CONNECT_TIMEOUT, first_byte=idle, idle=idle, quiet=inf, total=inf)
 
     async def _bound_response(self, response: httpx2.Response) -> None:
         if response.request.method == "POST" or self._config.transport == "sse":
@@ -89,6 +98,56 @@ class _BoundedClientFactory:
             raise httpx2.StreamError("the server compressed its answer although it was asked not to")
         is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
         response.stream = _BoundedStream(response.stream, self._limits, None if is_stream else self._limits.message)
+
+
+class _HttpClientTransport(httpx2.AsyncBaseTransport):
+    """Sends the requests of the SDK with our client. The SDK's protocol code is tied to the interface of httpx2, but
+    not to its connections."""
+
+    def __init__(self, client: HttpClient) -> None:
+        self._client = client
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        body = await request.aread()
+        given = HttpRequest(str(request.url), dict(request.headers.items()), body, request.method)
+        try:
+            response = await self._client.send(given)
+        except (ConfigurationError, NetworkError) as error:
+            raise _to_httpx_error(error) from error
+        headers = response.headers
+        pairs = headers.pairs if isinstance(headers, HttpHeaders) else list(headers.items())
+        return httpx2.Response(response.status, headers=pairs, stream=_ResponseStream(response))
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+
+class _ResponseStream(httpx2.AsyncByteStream):
+    def __init__(self, response: HttpResponse) -> None:
+        self._response = response
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            while chunk := await self._response.read():
+                yield chunk
+        except NetworkError as error:
+            raise _to_httpx_error(error) from error
+
+    async def aclose(self) -> None:
+        self._response.close()
+
+
+def _to_httpx_error(error: ConfigurationError | NetworkError) -> httpx2.TransportError:
+    """Returns the exception that the SDK expects of its HTTP library."""
+    match error:
+        case StalledStreamError():
+            return httpx2.ReadTimeout(error.message)
+        case NetworkError(type="connect" | "certificate"):
+            return httpx2.ConnectError(error.message)
+        case NetworkError():
+            return httpx2.ReadError(error.message)
+        case _:
+            return httpx2.UnsupportedProtocol(error.message)
 
 
 class _BoundedStream(httpx2.AsyncByteStream):

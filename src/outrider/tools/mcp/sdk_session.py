@@ -363,7 +363,7 @@ def _build_transport(
         case StdioServer():
             return stdio_transport(config, host, spawner, life)
         case HttpServer():
-            return http_transport(config, host.limits, life)
+            return http_transport(config, host, life)
 
 
 async def _listen_for_changes(client: Client, life: ConnectionLifetime) -> None:

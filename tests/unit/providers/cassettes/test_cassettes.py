@@ -12,16 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.errors import ConfigurationError, NetworkError, ProviderError, RateLimitError, StalledStreamError
+from outrider.http.client import HttpClient
+from outrider.http.transport import HttpRequest, HttpTimeouts, HttpTransport
 from outrider.providers.cassettes.cassette import Cassette, RecordedChunk, RecordedExchange
 from outrider.providers.cassettes.record import RecordingTransport
 from outrider.providers.cassettes.replay import ReplayTransport
 from outrider.providers.cassettes.scrub import SecretScrubber
 from outrider.providers.cassettes.transport_factory import CassetteOptions, CassetteTransportFactory
 from outrider.providers.client import WireClient
-from outrider.providers.provider import HttpRequest
-from outrider.providers.transport.http_client import HttpClient
 from outrider.providers.transport.retry import RetryPolicy
-from outrider.providers.transport.transport import HttpTimeouts, HttpTransport
 from outrider.types.deltas import Delta, Retry, TextDelta
 from outrider.types.ids import new_id
 from tests.fixtures.http_server import Reply, Server, serving

@@ -1,29 +1,26 @@
 """The HTTP/1.1 client: a connection pool, one request per call, and timeouts on every response."""
 
 import asyncio
-from collections.abc import Callable, Mapping
-from functools import cache, lru_cache
+from functools import lru_cache
 from time import monotonic
 
-from outrider.errors import NetworkError, StalledStreamError
-from outrider.providers.provider import HttpRequest
-from outrider.providers.transport.connection import (
+from outrider.errors import ConfigurationError, NetworkError, StalledStreamError
+from outrider.http.connection import (
+    AddressFilter,
     HttpConnection,
     close_connections,
-    default_ssl_context,
     open_connection,
+    read_head,
 )
-from outrider.providers.transport.http1 import (
+from outrider.http.http1 import (
     BodyReader,
     PoolKey,
     RequestTarget,
     ResponseHead,
     create_body_reader,
-    find_head_end,
     load_parser,
-    parse_head,
 )
-from outrider.providers.transport.transport import HttpResponse, HttpTimeouts
+from outrider.http.transport import HttpRequest, HttpResponse, HttpTimeouts, ProxySelector
 
 _MIN_RECHECK_SECONDS = 0.01
 
@@ -89,8 +86,8 @@ class ResponseWatchdog:
         waited = monotonic() - self._waiting_since
         quiet, most = self._timeouts.quiet, self._max_total
         return min(
-            (self._idle - waited, f"the provider sent nothing for {self._idle:g} s"),
-            (quiet - self._quiet - waited, f"the provider sent only keep-alives for {quiet:g} s"),
+            (self._idle - waited, f"the server sent nothing for {self._idle:g} s"),
+            (quiet - self._quiet - waited, f"the server sent only keep-alives for {quiet:g} s"),
             (most - self._total - waited, f"the answer was not complete after {most:g} s"),
         )
 
@@ -98,21 +95,30 @@ class ResponseWatchdog:
 _IDLE_CONNECTION_SECONDS = 60.0
 _MAX_CACHED_TARGETS = 64  # a conversation sends all requests to one URL
 
-ProxySelector = Callable[[str], str | None]
-"""Returns the proxy URL for a request URL, or None for a direct connection."""
-
 
 class HttpClient:
-    """Sends requests to one provider over pooled connections.
+    """Sends requests over pooled connections.
 
-    It does not follow redirects, because the API key must not reach another host. `proxy` selects the proxy per URL.
+    It does not follow redirects, because an API key must not reach another host; `send_with_redirects` does. `proxy`
+    selects the proxy per URL. `is_allowed` decides on each resolved IP address before a connection to it is opened; it
+    excludes a proxy, which would resolve the name again. `max_body_bytes` is for callers that cut long bodies.
     """
 
-    def __init__(self, timeouts: HttpTimeouts | None = None, *, proxy: ProxySelector | None = None) -> None:
+    def __init__(
+        self,
+        timeouts: HttpTimeouts | None = None,
+        *,
+        proxy: ProxySelector | None = None,
+        is_allowed: AddressFilter | None = None,
+        max_body_bytes: int | None = None,
+    ) -> None:
+        if proxy is not None and is_allowed is not None:
+            raise ConfigurationError("a client that checks IP addresses connects directly; configure no proxy for it")
         self.timeouts = timeouts or HttpTimeouts()
         self._proxy = proxy or _no_proxy
+        self._is_allowed = is_allowed
+        self._max_body_bytes = max_body_bytes
         self._get_target = lru_cache(maxsize=_MAX_CACHED_TARGETS)(self._create_target)
-        self._create_ssl_context = cache(default_ssl_context)
         self._idle: dict[PoolKey, list[tuple[float, HttpConnection]]] = {}
         self._busy: set[HttpConnection] = set()
 
@@ -124,9 +130,9 @@ class HttpClient:
         try:
             connection.timer.set(self.timeouts.first_byte, lambda: connection.fail(self._first_byte_timeout()))
             await connection.send(encoded)
-            load_parser()  # import it while the provider prepares the response
-            head, first = await _read_head(connection)
-            body = create_body_reader(head)
+            load_parser()  # import it while the server prepares the response
+            head, first = await read_head(connection)
+            body = create_body_reader(head, method=request.method, max_bytes=self._max_body_bytes)
         except BaseException:
             self.drop_connection(connection)
             raise
@@ -143,15 +149,16 @@ class HttpClient:
 
     def _first_byte_timeout(self) -> StalledStreamError:
         limit = self.timeouts.first_byte
-        return StalledStreamError(f"the provider sent no response within {limit:g} s", type="stalled")
+        return StalledStreamError(f"the server sent no response within {limit:g} s", type="stalled")
 
     async def _open_connection(self, target: RequestTarget) -> HttpConnection:
         try:
             async with asyncio.timeout(self.timeouts.connect):
-                return await open_connection(target.address, target.proxy, self._create_ssl_context)
+                return await open_connection(target.address, target.proxy, is_allowed=self._is_allowed)
         except TimeoutError:
             limit = self.timeouts.connect
-            raise NetworkError(f"no connection to the provider within {limit:g} s", type="connect") from None
+            host = target.address.authority_with_port
+            raise NetworkError(f"no connection to {host} within {limit:g} s", type="connect") from None
 
     def _take_idle(self, pool_key: PoolKey) -> HttpConnection | None:
         """Takes the most recently used idle connection, which is the most likely one to be still open."""
@@ -198,7 +205,7 @@ class _SocketResponse:
         first: bytes,
     ) -> None:
         self.status = head.status
-        self.headers: Mapping[str, str] = head.headers
+        self.headers = head.headers
         self._client = client
         self._pool_key = pool_key
         self._connection: HttpConnection | None = connection
@@ -279,21 +286,6 @@ class _SocketResponse:
             self._client.release_connection(self._pool_key, connection)
         else:
             self._client.drop_connection(connection)
-
-
-async def _read_head(connection: HttpConnection) -> tuple[ResponseHead, bytes]:
-    """Reads the response head and returns it with the body bytes that followed; skips 1xx responses."""
-    data = bytearray()
-    while True:
-        while (end := find_head_end(data)) < 0:
-            chunk = await connection.receive()
-            if not chunk:
-                raise NetworkError("the provider closed the connection without a response", type="disconnected")
-            data += chunk
-        head = parse_head(bytes(data[:end]))
-        del data[:end]
-        if head.status >= 200 or head.status == 101:
-            return head, bytes(data)
 
 
 def _no_proxy(url: str) -> None:

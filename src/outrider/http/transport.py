@@ -1,15 +1,29 @@
 """The transport contract: send an encoded request, return a response whose body is read in chunks."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import msgspec
 
-from outrider.providers.provider import HttpRequest
+ProxySelector = Callable[[str], str | None]
+"""Returns the proxy URL for a request URL, or None for a direct connection."""
+
+
+class HttpRequest(msgspec.Struct, frozen=True):
+    """An encoded HTTP request."""
+
+    url: str
+    headers: dict[str, str]
+    body: bytes = b""
+    method: str = "POST"
+
+    def __repr__(self) -> str:
+        """Omits the query, the headers and the body: they may hold keys, and this text appears in logs."""
+        return f"HttpRequest({self.url.partition('?')[0]!r}, {len(self.body)} bytes)"
 
 
 class HttpTimeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Timeouts in seconds. They measure only the time spent waiting for the provider, not the reader's own time.
+    """Timeouts in seconds. They measure only the time spent waiting for the server, not the reader's own time.
 
     `connect` limits the connection including TLS, `first_byte` the wait for the response head, `idle` the time between
     two received chunks, `quiet` the time in which only keep-alives arrive and no delta, `total` the whole response.

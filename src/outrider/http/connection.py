@@ -6,10 +6,12 @@ import ssl
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import cast
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Any, cast
 
 from outrider.errors import NetworkError
-from outrider.providers.transport.http1 import HttpAddress, encode_head, find_head_end, parse_head
+from outrider.http.http1 import HttpAddress, ResponseHead, encode_head, find_head_end, parse_head
 
 
 class RestartableTimer:
@@ -191,36 +193,79 @@ async def close_connections(connections: list[HttpConnection]) -> None:
                 await asyncio.wait([connection.closed for connection in connections])
 
 
+async def read_head(connection: HttpConnection) -> tuple[ResponseHead, bytes]:
+    """Reads the response head and returns it with the body bytes that followed; skips 1xx responses."""
+    data = bytearray()
+    while True:
+        while (end := find_head_end(data)) < 0:
+            chunk = await connection.receive()
+            if not chunk:
+                raise NetworkError("the server closed the connection without a response", type="disconnected")
+            data += chunk
+        head = parse_head(bytes(data[:end]))
+        del data[:end]
+        if head.status >= 200 or head.status == 101:
+            return head, bytes(data)
+
+
 HAPPY_EYEBALLS_SECONDS = 0.25  # RFC 8305: start the next address in parallel after this delay
+_ADDRESS_SECONDS = 5.0  # for one of several IP addresses that are tried one after the other
 _KEEPALIVE_OPTIONS = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
 
+IpAddress = IPv4Address | IPv6Address
+AddressFilter = Callable[[IpAddress], bool]
+"""Returns whether a connection to this resolved IP address may be opened."""
+
+
+class AddressRefusedError(NetworkError):
+    """The address filter rejected all IP addresses of the host; `address` is one of them."""
+
+    retryable = False
+
+    def __init__(self, host: str, address: str) -> None:
+        super().__init__(f"{host} resolves to {address}, which is not an allowed address", type="refused")
+        self.address = address
+
+
 async def open_connection(
-    address: HttpAddress, proxy: HttpAddress | None, create_ssl_context: "Callable[[], ssl.SSLContext]"
+    address: HttpAddress, proxy: HttpAddress | None = None, *, is_allowed: AddressFilter | None = None
 ) -> HttpConnection:
-    """Opens a connection to the address, through the proxy if one is given. Raises NetworkError with the cause."""
-    connection = await _connect_socket(proxy or address, create_ssl_context)
+    """Opens a connection to the address, through the proxy if one is given. Raises NetworkError with the cause.
+
+    `is_allowed` decides on the resolved IP addresses of a direct connection. The connection is opened to the checked
+    IP address, so that a name which resolves differently a moment later (DNS rebinding) has no effect.
+    """
+    connection = await _connect_socket(proxy or address, None if proxy else is_allowed)
     try:
         if proxy is not None and address.is_secure:
             await _open_tunnel(connection, address, proxy)
-            await _start_tls(connection, address, create_ssl_context())
+            await _start_tls(connection, address, default_ssl_context())
     except BaseException:
         connection.abort()
         raise
     return connection
 
 
-async def _connect_socket(address: HttpAddress, create_ssl_context: "Callable[[], ssl.SSLContext]") -> HttpConnection:
+async def _connect_socket(address: HttpAddress, is_allowed: AddressFilter | None) -> HttpConnection:
     loop = asyncio.get_running_loop()
+    context = default_ssl_context() if address.is_secure else None
+    server_name = address.host if address.is_secure else None
     try:
-        _, connection = await loop.create_connection(
-            HttpConnection,
-            address.host,
-            address.port,
-            ssl=create_ssl_context() if address.is_secure else None,
-            server_hostname=address.host if address.is_secure else None,
-            happy_eyeballs_delay=_happy_eyeballs_delay(loop),
-        )
+        if is_allowed is None:
+            _, connection = await loop.create_connection(
+                HttpConnection,
+                address.host,
+                address.port,
+                ssl=context,
+                server_hostname=server_name,
+                happy_eyeballs_delay=_happy_eyeballs_delay(loop),
+            )
+        else:
+            plug = await _connect_to_allowed(loop, address, is_allowed)
+            _, connection = await loop.create_connection(
+                HttpConnection, sock=plug, ssl=context, server_hostname=server_name
+            )
     except ssl.SSLCertVerificationError as error:
         raise certificate_error(address, error) from None
     except ssl.SSLError as error:
@@ -235,6 +280,42 @@ async def _connect_socket(address: HttpAddress, create_ssl_context: "Callable[[]
         ) from None
     _enable_keepalive(connection)
     return connection
+
+
+async def _connect_to_allowed(
+    loop: asyncio.AbstractEventLoop, address: HttpAddress, is_allowed: AddressFilter
+) -> socket.socket:
+    """Connects to the first IP address that is allowed and accepts. Raises AddressRefusedError if none is allowed."""
+    try:
+        found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except ValueError as error:  # characters that no host name has
+        raise NetworkError(f"the host name {address.host!r} is not valid", type="connect") from error
+    allowed = [info for info in found if is_allowed(_ip_address(info[4]))]
+    if not allowed:
+        raise AddressRefusedError(address.host, str(_ip_address(found[0][4])))
+    for family, kind, protocol, _, target in allowed[:-1]:
+        with suppress(OSError):  # includes TimeoutError
+            async with asyncio.timeout(_ADDRESS_SECONDS):
+                return await _open_socket(loop, (family, kind, protocol), target)
+    family, kind, protocol, _, target = allowed[-1]
+    return await _open_socket(loop, (family, kind, protocol), target)
+
+
+async def _open_socket(
+    loop: asyncio.AbstractEventLoop, kind: tuple[int, int, int], target: tuple[Any, ...]
+) -> socket.socket:
+    plug = socket.socket(*kind)
+    try:
+        plug.settimeout(0)  # asyncio requires a non-blocking socket
+        await loop.sock_connect(plug, target)
+    except BaseException:
+        plug.close()
+        raise
+    return plug
+
+
+def _ip_address(target: tuple[Any, ...]) -> IpAddress:
+    return ip_address(str(target[0]).partition("%")[0])
 
 
 def _happy_eyeballs_delay(loop: asyncio.AbstractEventLoop) -> float | None:
@@ -252,13 +333,10 @@ async def _open_tunnel(connection: HttpConnection, address: HttpAddress, proxy: 
     if proxy.credentials:
         headers["proxy-authorization"] = proxy.credentials
     await connection.send(encode_head("CONNECT", address.authority_with_port, headers))
-    data = bytearray()
-    while (end := find_head_end(data)) < 0:
-        chunk = await connection.receive()
-        if not chunk:
-            raise NetworkError("the proxy closed the connection without a response", type="connect")
-        data += chunk
-    response = parse_head(bytes(data[:end]))
+    try:
+        response, _ = await read_head(connection)
+    except NetworkError as error:
+        raise NetworkError(f"the proxy {proxy.authority}: {error.message}", type="connect") from error
     if response.status // 100 != 2:
         raise NetworkError(
             f"the proxy {proxy.authority} rejected the CONNECT request with status {response.status}", type="connect"
@@ -281,7 +359,12 @@ async def _start_tls(connection: HttpConnection, address: HttpAddress, context: 
 
 
 def default_ssl_context() -> ssl.SSLContext:
-    """Returns a TLS context that trusts the system's certificates, or those of SSL_CERT_FILE."""
+    """Returns the TLS context of the process, which trusts the system's certificates, or those of SSL_CERT_FILE."""
+    return _create_ssl_context(ssl.get_default_verify_paths())
+
+
+@lru_cache(maxsize=2)  # loading the system's certificates takes longer than most requests
+def _create_ssl_context(certificates: ssl.DefaultVerifyPaths) -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.errors import ConfigurationError, NetworkError
-from outrider.providers.transport import http1 as head
-from outrider.providers.transport.http1 import BodyReader, HttpAddress, ResponseHead, create_body_reader
+from outrider.http import http1 as head
+from outrider.http.http1 import BodyReader, HttpAddress, ResponseHead, create_body_reader
 
 
 def answered(status: int = 200, version: str = "HTTP/1.1", **headers: str) -> ResponseHead:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from outrider.providers.transport.connection import RestartableTimer
+from outrider.http.connection import RestartableTimer
 
 
 class Timer:

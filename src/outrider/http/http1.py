@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote, urlsplit
 import msgspec
 
 from outrider.errors import ConfigurationError, NetworkError
-from outrider.providers.provider import HttpRequest
+from outrider.http.transport import HttpRequest
 
 if TYPE_CHECKING:
     from httptools import HttpResponseParser
@@ -21,9 +21,10 @@ _FORBIDDEN_CHARACTERS = re.compile(r"[\r\n\0]")
 
 
 class HttpHeaders(Mapping[str, str]):
-    """Case-insensitive headers. Repeated headers are joined with commas, as RFC 9110 allows."""
+    """Case-insensitive headers. Repeated headers are joined with commas, as RFC 9110 allows; `pairs` has each line."""
 
     def __init__(self, pairs: list[tuple[str, str]]) -> None:
+        self.pairs = pairs
         self._values: dict[str, str] = {}
         for given, value in pairs:
             name = given.lower()
@@ -191,8 +192,13 @@ class BodyReader(Protocol):
         ...
 
 
-def create_body_reader(head: ResponseHead) -> BodyReader:
-    """Returns the reader for the body after this head. Raises NetworkError for an unsupported encoding."""
+def create_body_reader(head: ResponseHead, *, method: str = "GET", max_bytes: int | None = None) -> BodyReader:
+    """Returns the reader for the body after this head. Raises NetworkError for an unsupported encoding.
+
+    `max_bytes` is for a caller that cuts a long body: a compressed body yields few bytes more than that and then none.
+    """
+    if method == "HEAD":
+        return EmptyBody()
     codings = head.headers.get("transfer-encoding", "").lower()
     if codings and codings.rpartition(",")[2].strip() != "chunked":
         raise NetworkError(f"the response has the unsupported transfer encoding {codings}", type="encoding")
@@ -202,7 +208,20 @@ def create_body_reader(head: ResponseHead) -> BodyReader:
         return body
     if packing not in _ZLIB_WINDOW_BITS:
         raise NetworkError(f"the response has the unsupported content encoding {packing}", type="encoding")
-    return DecompressedBody(body, _ZLIB_WINDOW_BITS[packing])
+    return DecompressedBody(body, _ZLIB_WINDOW_BITS[packing], max_bytes)
+
+
+class EmptyBody:
+    """The body of a response to HEAD: its head describes a body that is not sent."""
+
+    ended = True
+    has_surplus = False
+
+    def feed(self, data: bytes) -> bytes:
+        return b""
+
+    def close(self) -> None:
+        pass
 
 
 class FramedBody:
@@ -247,13 +266,17 @@ class FramedBody:
 
 
 class DecompressedBody:
-    """A compressed body. We send `Accept-Encoding: identity`, but some gateways compress nevertheless.
+    """A compressed body. Model requests send `Accept-Encoding: identity`, but some gateways compress nevertheless.
 
     gzip may consist of several members. `deflate` occurs with a zlib header and, against the standard, without one.
+    A chunk that decompresses to too many bytes is an error, or ends the body if the caller cuts it at `max_bytes`.
     """
 
-    def __init__(self, body: FramedBody, window: int) -> None:
+    def __init__(self, body: FramedBody, window: int, max_bytes: int | None = None) -> None:
         self._body = body
+        self._max_bytes = max_bytes
+        self._received = False
+        self._cut = False
         self._window = window
         self._decompressor = zlib.decompressobj(window)
         # Buffers the first two bytes of `deflate` to detect a zlib header.
@@ -268,14 +291,19 @@ class DecompressedBody:
         return self._body.has_surplus
 
     def feed(self, data: bytes) -> bytes:
+        packed = self._body.feed(data)
+        if self._cut or not packed:
+            return b""
+        self._received = True
         try:
-            return self._decompress(self._body.feed(data))
+            return self._decompress(packed)
         except zlib.error as error:
             raise NetworkError(f"the response cannot be decompressed: {error}", type="encoding") from error
 
     def close(self) -> None:
         self._body.close()
-        if not self._decompressor.eof:
+        # A response without any body bytes may have a Content-Encoding, for example a redirect.
+        if self._received and not self._cut and not self._decompressor.eof:
             raise NetworkError("the connection broke: the compressed body is incomplete", type="disconnected")
 
     def _decompress(self, data: bytes) -> bytes:
@@ -287,15 +315,20 @@ class DecompressedBody:
             self._held = None
             if data[0] & 0x0F != zlib.DEFLATED or int.from_bytes(data[:2]) % 31:
                 self._decompressor = zlib.decompressobj(-self._window)
+        limit = _MAX_DECOMPRESSED_BYTES if self._max_bytes is None else self._max_bytes + 1
         chunks: list[bytes] = []
         while data:
             if self._decompressor.eof:
                 if not _GZIP_MAGIC.startswith(data[:2]):
                     break  # padding after the last member
                 self._decompressor = zlib.decompressobj(self._window)
-            chunks.append(self._decompressor.decompress(data, _MAX_DECOMPRESSED_BYTES))
-            if self._decompressor.unconsumed_tail:
-                raise _decompression_bomb_error()
+            chunks.append(self._decompressor.decompress(data, limit))
+            limit -= len(chunks[-1])
+            if self._decompressor.unconsumed_tail or limit <= 0:
+                if self._max_bytes is None:
+                    raise _decompression_bomb_error()
+                self._cut = True
+                break
             data = self._decompressor.unused_data
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
@@ -380,6 +413,9 @@ PoolKey = tuple[str, str, int, str | None]
 """Scheme, host, port and proxy; connections with equal keys are interchangeable."""
 
 
+_METHODS_WITHOUT_BODY = frozenset({"GET", "HEAD"})
+
+
 class RequestTarget:
     """Encodes requests to one URL. It caches the encoded head, since only Content-Length differs between requests."""
 
@@ -388,15 +424,18 @@ class RequestTarget:
         self.proxy = HttpAddress.parse(proxy) if proxy else None
         self.pool_key: PoolKey = (self.address.scheme, self.address.host, self.address.port, proxy)
         self._headers: dict[str, str] | None = None
+        self._method = ""
         self._head_prefix = b""
 
     def encode_request(self, request: HttpRequest) -> bytes:
-        if request.headers != self._headers:
-            self._head_prefix = self._encode_head(request.headers)
-            self._headers = dict(request.headers)
+        if request.headers != self._headers or request.method != self._method:
+            self._head_prefix = self._encode_head(request.method, request.headers)
+            self._headers, self._method = dict(request.headers), request.method
+        if not request.body and request.method in _METHODS_WITHOUT_BODY:
+            return self._head_prefix + b"\r\n"
         return b"".join((self._head_prefix, b"content-length: %d\r\n\r\n" % len(request.body), request.body))
 
-    def _encode_head(self, given: dict[str, str]) -> bytes:
+    def _encode_head(self, method: str, given: dict[str, str]) -> bytes:
         address, proxy = self.address, self.proxy
         headers = {"host": address.authority, "accept": "*/*", "user-agent": "outrider"}
         headers["accept-encoding"] = "identity"  # a compressing proxy would delay events
@@ -408,5 +447,6 @@ class RequestTarget:
             if proxy.credentials:
                 headers["proxy-authorization"] = proxy.credentials
         headers |= {name.lower(): value for name, value in given.items()}
-        headers.pop("content-length", None)
-        return encode_head("POST", target, headers).removesuffix(b"\r\n")
+        for name in ("content-length", "transfer-encoding"):  # the body is one piece of known length
+            headers.pop(name, None)
+        return encode_head(method, target, headers).removesuffix(b"\r\n")

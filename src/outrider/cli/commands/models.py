@@ -6,7 +6,7 @@ from argparse import Namespace
 import msgspec
 
 from outrider.cli import exit_codes
-from outrider.cli.output import Console, format_table, format_tokens
+from outrider.cli.output import Console, format_table
 from outrider.cli.setup import user_folders
 from outrider.config.settings import read_settings
 from outrider.engine.diagnostics import KnownModel, known_models
@@ -14,6 +14,7 @@ from outrider.errors import ConfigurationError
 from outrider.models.local.discovery import find_servers
 from outrider.models.local.download import ProgressLine, pull_weights
 from outrider.models.local.weights import list_weights, remove_weights
+from outrider.presentation.formats import format_tokens
 
 
 def list_models(arguments: Namespace) -> int:

@@ -27,13 +27,14 @@ from outrider.cli.commands.run_output import (
     create_printer,
     summarize_input,
 )
-from outrider.cli.output import Console, format_cost, format_tokens
+from outrider.cli.output import Console
 from outrider.cli.setup import settings_from_arguments, user_folders
 from outrider.config.settings import Settings
 from outrider.engine.archive import TurnEnd, short_id
 from outrider.engine.engine import Engine
 from outrider.engine.factory import standard_engine
 from outrider.errors import ConfigurationError, OutriderError
+from outrider.presentation.formats import format_cost, format_tokens
 from outrider.types.parts import FilePart, PartBase, TextPart
 
 MAX_INPUT_BYTES = 32 * 1024 * 1024

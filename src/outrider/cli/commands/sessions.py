@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from outrider.cli import exit_codes
-from outrider.cli.output import Console, format_age, format_cost, format_table, format_tokens, truncate_text
+from outrider.cli.output import Console, format_table, truncate_text
 from outrider.cli.setup import run_with_archive
 from outrider.engine.archive import (
     ImportResult,
@@ -22,6 +22,7 @@ from outrider.engine.archive import (
     short_id,
 )
 from outrider.errors import ConfigurationError
+from outrider.presentation.formats import format_age, format_cost, format_tokens
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message
 from outrider.types.parts import (
@@ -134,7 +135,7 @@ def search_sessions(arguments: Namespace) -> int:
 
 
 def _session_row(session: StoredSession) -> tuple[str, ...]:
-    used = format_age(session.time.updated, now_ms()) if session.time else ""
+    used = format_age((now_ms() - session.time.updated) / 1000) if session.time else ""
     home, folder = str(Path.home()), session.workspace_directory
     shown = f"~{folder.removeprefix(home)}" if folder == home or folder.startswith(f"{home}/") else folder
     return short_id(session.id), used, session.mode, shown, session.title or "(no title)"

@@ -10,6 +10,7 @@ from outrider.errors import OutriderError
 from outrider.presentation.formats import sanitize_for_terminal
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
+NOTICE_STYLES = {"detail": "dim", "info": "dim", "success": "green", "warning": "yellow", "error": "red"}
 DEFAULT_WIDTH = 100  # columns when stdout is not a terminal
 MIN_WIDTH = 20
 

@@ -17,32 +17,6 @@ ALLOWED_TAGS = frozenset(
     ("a", "blockquote", "br", "code", "em", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre", "s", "span", "strong")
     + ("table", "tbody", "td", "th", "thead", "tr", "ul")
 )
-    [
-        "a",
-        "blockquote",
-        "br",
-        "code",
-        "em",
-        "h4",
-        "h5",
-        "h6",
-        "hr",
-        "li",
-        "ol",
-        "p",
-        "pre",
-        "s",
-        "span",
-        "strong",
-        "table",
-        "tbody",
-        "td",
-        "th",
-        "thead",
-        "tr",
-        "ul",
-    ]
-)
 
 
 class Tags(HTMLParser):

@@ -14,8 +14,10 @@ from outrider.presentation.html_text import (
 )
 
 ALLOWED_TAGS = frozenset(
-    ("a", "blockquote", "br", "code", "em", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre", "s", "span", "strong")
-    + ("table", "tbody", "td", "th", "thead", "tr", "ul")
+    (
+        *("a", "blockquote", "br", "code", "em", "h4", "h5", "h6", "hr", "li", "ol", "p", "pre", "s", "span", "strong"),
+        *("table", "tbody", "td", "th", "thead", "tr", "ul"),
+    )
 )
 
 

@@ -13,7 +13,7 @@ from outrider.permissions.redaction.redactor import HIDDEN_SECRET
 from outrider.processes.sandbox.sandbox import NoSandbox
 from outrider.providers.scripted import call
 from outrider.sessions.export import export_session
-from outrider.sessions.share_page import render_share_page
+from outrider.presentation.share_page import render_share_page
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.events import Event
 from outrider.types.parts import ReasoningPart

@@ -30,7 +30,7 @@ from outrider.engine.archive import TurnEnd
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import list_models
 from outrider.errors import ConfigurationError
-from outrider.presentation.approvals import event_approval_view
+from outrider.presentation.approvals import requested_approval_view
 from outrider.types.agents import Mode
 from outrider.types.events import (
     Event,
@@ -318,7 +318,7 @@ class EditorSession:
         if call is None:
             pending = ToolPending(event.tool_input, phase="awaiting_approval")
             call = view_tool_call(ToolPart(event.call_id, event.tool_name, pending), self._folder)
-        return PermissionView(event_approval_view(event), call)
+        return PermissionView(requested_approval_view(event), call)
 
     async def _send_options(self) -> None:
         await self._send_update(

@@ -31,7 +31,7 @@ from outrider.presentation.transcript import (
     FileItem,
     NoticeItem,
     ReasoningItem,
-    StandardItem,
+    TranscriptItem,
     TextItem,
     ToolCallItem,
     TranscriptView,
@@ -92,7 +92,7 @@ class UpdateBuilder:
     def replay_messages(self, messages: Iterable[Message]) -> Iterator[Update]:
         """Yields the updates of stored messages."""
         for item in self._transcript.load(messages):
-            yield from self._own_item_updates(cast("StandardItem", item))
+            yield from self._own_item_updates(cast("TranscriptItem", item))
 
     def event_updates(self, event: Event) -> Iterator[Update]:
         if isinstance(event, DeltasDroppedEvent):
@@ -100,7 +100,7 @@ class UpdateBuilder:
             return
         if not self.includes_session(event.session_id):
             return
-        items = cast("list[StandardItem]", self._transcript.apply(event))
+        items = cast("list[TranscriptItem]", self._transcript.apply(event))
         if event.session_id == self._session_id:
             self._mark_retyped_text(event)
             for item in items:
@@ -113,7 +113,7 @@ class UpdateBuilder:
         if isinstance(event, SessionUpdatedEvent) and event.session_id == self._session_id:
             yield from _title_updates(event)
 
-    def _own_item_updates(self, item: StandardItem) -> Iterator[Update]:
+    def _own_item_updates(self, item: TranscriptItem) -> Iterator[Update]:
         match item:
             case UserItem() | CommandItem():
                 yield from _user_updates(item)
@@ -129,7 +129,7 @@ class UpdateBuilder:
             case _:
                 assert_never(item)
 
-    def _child_item_updates(self, item: StandardItem, session_id: str) -> Iterator[Update]:
+    def _child_item_updates(self, item: TranscriptItem, session_id: str) -> Iterator[Update]:
         """Texts of a child session are for its caller, which receives them as the output of its call."""
         match item:
             case ToolCallItem():

@@ -11,7 +11,16 @@ from sqlalchemy.exc import SQLAlchemyError
 from outrider.background.jobs import JobClient
 from outrider.background.records import Run
 from outrider.errors import OutriderError, SessionNotFoundError, StoreUnavailableError
-from outrider.sessions.records import ApprovalChange, Change, MessageChange, PartChange, SessionChange
+from outrider.sessions.records import (
+    ApprovalChange,
+    Change,
+    DamagedChange,
+    DeletedChange,
+    InboxChange,
+    MessageChange,
+    PartChange,
+    SessionChange,
+)
 from outrider.sessions.store import Store
 from outrider.types.parts import SubtaskPart, ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolRunning
@@ -194,6 +203,9 @@ __all__ = [
     "ApprovalChange",
     "Change",
     "ChildChange",
+    "DamagedChange",
+    "DeletedChange",
+    "InboxChange",
     "MessageChange",
     "PartChange",
     "SessionChange",

@@ -1,16 +1,16 @@
-"""Terminal output of the CLI: data on stdout, messages on stderr, tables, and formats for numbers, costs and ages."""
+"""Terminal output of the CLI: data on stdout, messages on stderr, and tables."""
 
 import os
 import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
 from typing import TextIO
 
 from outrider.errors import OutriderError
-from outrider.permissions.redaction.terminal import sanitize_for_terminal
+from outrider.presentation.formats import sanitize_for_terminal
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
+NOTICE_STYLES = {"detail": "dim", "info": "dim", "success": "green", "warning": "yellow", "error": "red"}
 DEFAULT_WIDTH = 100  # columns when stdout is not a terminal
 MIN_WIDTH = 20
 
@@ -143,36 +143,6 @@ def draw_bar(value: float, maximum: float, width: int) -> str:
         return ""
     eighths = max(1, round(value / maximum * width * 8))
     return "█" * (eighths // 8) + _BAR_EIGHTHS[eighths % 8].strip()
-
-
-def format_tokens(count: int) -> str:
-    """Format a token count: 950, 12.3k, 1.5M."""
-    for size, letter in ((1_000_000_000, "G"), (1_000_000, "M"), (10_000, "k")):
-        if count >= size:
-            return f"{count / (1000 if letter == 'k' else size):.1f}{letter}"
-    return f"{count:,}"
-
-
-def format_count(number: int, name: str) -> str:
-    return f"{number:,} {name}" if number == 1 else f"{number:,} {name}s"
-
-
-def format_cost(cost: Decimal | None) -> str:
-    """Format a cost in dollars; None means that the price is not known."""
-    if cost is None:
-        return "unknown"
-    if cost and cost < Decimal("0.0001"):
-        return "<$0.0001"
-    return f"${cost:.4f}" if cost < 10 else f"${cost:,.2f}"
-
-
-def format_age(then: int, now: int) -> str:
-    """Format the age of a timestamp in milliseconds: `5 min ago`."""
-    seconds = max(0, now - then) // 1000
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds // size} {unit} ago"
-    return "just now"
 
 
 def _format_row(row: Sequence[str], widths: Sequence[int], right: Sequence[int]) -> str:

@@ -206,6 +206,6 @@ def short_id(session_id: str) -> str:
 
 async def render_shared_page(archive: SessionArchive, session_id: str) -> str:
     """Return the session as a self-contained HTML page."""
-    from outrider.sessions.share_page import render_share_page
+    from outrider.presentation.share_page import render_share_page
 
     return render_share_page(await archive.load(session_id))

@@ -107,7 +107,7 @@ def approval_view(approval: Approval, *, agent: str = "") -> ApprovalView:
     )
 
 
-def event_approval_view(event: ToolApprovalRequestedEvent, *, agent: str = "") -> ApprovalView:
+def requested_approval_view(event: ToolApprovalRequestedEvent, *, agent: str = "") -> ApprovalView:
     """The same question from the event that announces it, for front ends that do not read the stored approval."""
     return ApprovalView(
         id=event.approval_id,

@@ -1,11 +1,15 @@
-"""Numbers and text as people read them: durations, costs, token counts, ages, and one-line forms of untrusted text."""
+"""Numbers and text as people read them: durations, costs, token counts, ages, and one-line forms of untrusted text.
 
+`sanitize_for_terminal` is offered here for front ends that print text with its tabs."""
+
+import re
 from decimal import Decimal
 
-from outrider.permissions.redaction.terminal import sanitize_for_terminal
+from outrider.permissions.redaction.terminal import escape_control_characters, sanitize_for_terminal
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 TAB_WIDTH = 4
+_BLANKS = re.compile(r"[ \t\r\n]+")  # other white space, such as U+2028, is escaped
 
 
 def clean_text(text: str) -> str:
@@ -18,6 +22,16 @@ def clean_line(text: str, limit: int = 400) -> str:
     """Returns at most `limit` characters of the text on one line, without control sequences."""
     # Only a bounded prefix is split, since a tool may return megabytes.
     return sanitize_for_terminal(" ".join(text[: limit * 2].split()), keep_lines=False)[:limit]
+
+
+def escape_line(text: str, limit: int = 200) -> str:
+    """Returns at most `limit` characters of the text on one line for a log, where unsafe characters stay visible as
+    escapes: ESC becomes `\\x1b`. An ellipsis marks a cut."""
+    start = text[: limit * 4]
+    line = escape_control_characters(_BLANKS.sub(" ", start).strip())
+    if len(line) <= limit and len(start) == len(text):
+        return line
+    return line[: max(0, limit - 1)] + "…"
 
 
 def shorten(text: str, limit: int) -> str:
@@ -68,6 +82,16 @@ def format_tokens(number: int) -> str:
         if number >= size:
             return f"{number / size:.1f}{letter}"
     return f"{number / 1000:.1f}k" if number < 99_950 else f"{number // 1000}k"
+
+
+def format_bytes(number: int) -> str:
+    """`950 B`, `1.2 kB`, `340 kB` or `1.5 MB`; a kilobyte has 1,000 bytes."""
+    if number < 1000:
+        return f"{number} B"
+    for size, unit in ((1_000_000_000, "GB"), (1_000_000, "MB")):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number / 1000:.1f} kB" if number < 99_950 else f"{number // 1000} kB"
 
 
 def format_count(number: int, noun: str) -> str:

@@ -45,7 +45,7 @@ from outrider.types.messages import Message
 from outrider.types.parts import CompactionPart
 
 NoticeLevel = Literal["detail", "info", "success", "warning", "error"]
-NoticeTopic = Literal["retry", "limit", "error", "compaction", "agent", "end", "approval", "files", "custom"]
+NoticeTopic = Literal["retry", "limit", "error", "compaction", "agent", "end", "approval", "files", "command", "custom"]
 
 ABORTED = "aborted"
 """The error type of a message whose turn was aborted by a person."""
@@ -91,7 +91,8 @@ def _standard_notice(event: StandardEvent) -> Notice | None:  # noqa: C901  one 
             return _end_notice(event)
         case ToolApprovalRequestedEvent():
             location = f" at {event.server}" if event.server else ""
-            text = f"{event.tool_name} waits for approval{location}: {event.description}"
+            reason = event.description.removeprefix(f"at {event.server}: ")
+            text = f"{event.tool_name} waits for approval{location}: {reason}"
             return Notice("warning", "approval", clean_line(text))
         case FilesRestoredEvent():
             return Notice("info", "files", "files were restored")

@@ -26,7 +26,7 @@ from outrider.presentation.transcript import (
     FileItem,
     NoticeItem,
     ReasoningItem,
-    StandardItem,
+    TranscriptItem,
     TextItem,
     ToolCallItem,
     UserItem,
@@ -51,11 +51,11 @@ def render_transcript(transcript: SessionTranscript) -> str:
 
 def _render_message(message: Message) -> str:
     author = "user" if message.role == "user" else message.agent or "assistant"
-    items = cast("Iterable[StandardItem]", message_items(message))
+    items = cast("Iterable[TranscriptItem]", message_items(message))
     return "\n".join([f"## {author}", *(text for item in items for text in _render_item(item))])
 
 
-def _render_item(item: StandardItem) -> Iterator[str]:
+def _render_item(item: TranscriptItem) -> Iterator[str]:
     match item:
         case UserItem():
             yield from [item.text] if item.text.strip() else []

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from outrider.engine.archive import Approval
-from outrider.presentation.approvals import ApprovalDetails, approval_view, event_approval_view
+from outrider.presentation.approvals import ApprovalDetails, approval_view, requested_approval_view
 from outrider.presentation.notices import event_notice
 from outrider.types.events import Event, ToolApprovalRequestedEvent
 
@@ -30,5 +30,5 @@ def event_payload(event: Event) -> Event | dict[str, Any]:
         return event
     added: dict[str, Any] = {"notice": notice}
     if isinstance(event, ToolApprovalRequestedEvent):
-        added["view"] = event_approval_view(event, agent=event.agent_name).details
+        added["view"] = requested_approval_view(event, agent=event.agent_name).details
     return {**event.to_dict(), **added}

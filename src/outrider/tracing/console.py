@@ -10,7 +10,8 @@ from typing import Any, Literal, Protocol, TextIO
 import msgspec
 
 from outrider.event_bus import EventBus
-from outrider.tracing.event_record import can_encode, cost_text, duration_text, escape_unencodable, one_line, visible
+from outrider.presentation.formats import escape_line, format_cost, format_milliseconds, format_tokens
+from outrider.tracing.event_record import can_encode, escape_unencodable, visible
 from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,
@@ -71,7 +72,7 @@ def format_event(event: Event, *, verbose: bool) -> ConsoleLine | None:
     line = _loop_line(event, verbose) or _tool_line(event, verbose) or _other_line(event)
     if line is None and verbose:
         line = _verbose_line(event)
-    return None if line is None else msgspec.structs.replace(line, agent=one_line(event.agent_name, 24))
+    return None if line is None else msgspec.structs.replace(line, agent=escape_line(event.agent_name, 24))
 
 
 def delta_text(event: Event) -> tuple[str, str]:
@@ -94,7 +95,7 @@ def _loop_line(event: Event, verbose: bool) -> ConsoleLine | None:  # noqa: FBT0
         case LoopCompletedEvent():
             took = _format_duration(event.duration_ms)
             turns = f"{event.total_turns:,} turns" if event.total_turns else ""
-            detail = _join_words(one_line(event.termination_reason, 60), turns, took)
+            detail = _join_words(escape_line(event.termination_reason, 60), turns, took)
             return ConsoleLine(
                 "end", "ended", _join_words(detail, _shorten(event.output, verbose) if verbose else ""), "agent"
             )
@@ -103,10 +104,16 @@ def _loop_line(event: Event, verbose: bool) -> ConsoleLine | None:  # noqa: FBT0
         case LLMResponseEvent():
             return ConsoleLine("answer", "answer", _format_answer(event), "model")
         case AgentCalledEvent():
-            return ConsoleLine("call", f"calls {one_line(event.callee, 40)}", _shorten(event.message, verbose), "agent")
+            return ConsoleLine(
+                "call", f"calls {escape_line(event.callee, 40)}", _shorten(event.message, verbose), "agent"
+            )
         case AgentReturnedEvent():
             took = _format_duration(event.duration_ms)
-            what = f"{one_line(event.callee, 40)} returned" if event.success else f"{one_line(event.callee, 40)} failed"
+            what = (
+                f"{escape_line(event.callee, 40)} returned"
+                if event.success
+                else f"{escape_line(event.callee, 40)} failed"
+            )
             return ConsoleLine(
                 "back", what, _join_words(took, _shorten(event.output, verbose)), "agent" if event.success else "bad"
             )
@@ -117,24 +124,29 @@ def _loop_line(event: Event, verbose: bool) -> ConsoleLine | None:  # noqa: FBT0
 def _tool_line(event: Event, verbose: bool) -> ConsoleLine | None:  # noqa: FBT001  as above
     match event:
         case ToolExecutionStartedEvent():
-            return ConsoleLine("run", one_line(event.tool_name, 60), _format_input(event.tool_input, verbose), "tool")
+            return ConsoleLine(
+                "run", escape_line(event.tool_name, 60), _format_input(event.tool_input, verbose), "tool"
+            )
         case ToolExecutionCompletedEvent(success=True):
             preview = _shorten(event.output_preview, verbose) if verbose else ""
             detail = _join_words(_format_duration(event.duration_ms), preview)
-            return ConsoleLine("good", one_line(event.tool_name, 60), detail, "good")
+            return ConsoleLine("good", escape_line(event.tool_name, 60), detail, "good")
         case ToolExecutionCompletedEvent():
             took, preview = _format_duration(event.duration_ms), _shorten(event.output_preview, verbose)
-            detail = _join_words(one_line(event.reason, 40), took, preview)
-            return ConsoleLine("bad", one_line(event.tool_name, 60), detail, "bad")
+            detail = _join_words(escape_line(event.reason, 40), took, preview)
+            return ConsoleLine("bad", escape_line(event.tool_name, 60), detail, "bad")
         case ToolApprovalRequestedEvent():
             return ConsoleLine(
-                "wait", f"{one_line(event.tool_name, 60)} needs approval", _shorten(event.description, verbose), "warn"
+                "wait",
+                f"{escape_line(event.tool_name, 60)} needs approval",
+                _shorten(event.description, verbose),
+                "warn",
             )
         case ToolApprovalResultEvent():
             answer = "was approved" if event.approved else "was refused"
-            by = f"by {one_line(event.answered_by, 40)}" if event.answered_by else ""
+            by = f"by {escape_line(event.answered_by, 40)}" if event.answered_by else ""
             tone: Tone = "good" if event.approved else "bad"
-            return ConsoleLine(tone, f"{one_line(event.tool_name, 60)} {answer}", by, tone)
+            return ConsoleLine(tone, f"{escape_line(event.tool_name, 60)} {answer}", by, tone)
         case _:
             return None
 
@@ -143,22 +155,24 @@ def _other_line(event: Event) -> ConsoleLine | None:
     match event:
         case RetryScheduledEvent():
             of = f" of {event.max_attempts}" if event.max_attempts else ""
-            detail = f"attempt {event.attempt}{of} in {duration_text(event.delay_ms)}: {one_line(event.error)}"
+            detail = f"attempt {event.attempt}{of} in {format_milliseconds(event.delay_ms)}: {escape_line(event.error)}"
             return ConsoleLine("wait", "retries", detail, "warn")
         case BudgetExceededEvent():
-            detail = (
-                f"{one_line(event.limit, 40)} reached {one_line(event.reached, 40)} of {one_line(event.maximum, 40)}"
-            )
+            limit, reached, maximum = (escape_line(text, 40) for text in (event.limit, event.reached, event.maximum))
+            detail = f"{limit} reached {reached} of {maximum}"
             return ConsoleLine("bad", "limit", detail, "warn")
         case ContextCompactionEvent():
-            return ConsoleLine("dots", "compacted", f"{event.tokens_before:,} tokens became {event.tokens_after:,}")
+            before, after = format_tokens(event.tokens_before), format_tokens(event.tokens_after)
+            return ConsoleLine("dots", "compacted", f"{before} tokens became {after}")
         case ProcessStartedEvent():
-            return ConsoleLine("run", "process", one_line(event.command), "tool")
+            return ConsoleLine("run", "process", escape_line(event.command), "tool")
         case ProcessExitedEvent():
-            ended = f"signal {one_line(event.signal, 20)}" if event.signal else f"exit code {event.exit_code}"
-            return ConsoleLine("end", "process", f"{one_line(event.process_id, 40)} ended with {ended}", "tool")
+            ended = f"signal {escape_line(event.signal, 20)}" if event.signal else f"exit code {event.exit_code}"
+            return ConsoleLine("end", "process", f"{escape_line(event.process_id, 40)} ended with {ended}", "tool")
         case ErrorEvent():
-            return ConsoleLine("bad", one_line(event.error_type, 60) or "error", one_line(event.message, 400), "bad")
+            return ConsoleLine(
+                "bad", escape_line(event.error_type, 60) or "error", escape_line(event.message, 400), "bad"
+            )
         case _:
             return None
 
@@ -172,52 +186,52 @@ def _verbose_line(event: Event) -> ConsoleLine:
             return ConsoleLine("dots", "turn", f"{event.turn_number} made {event.tool_calls_count} calls")
         case StateChangedEvent():
             return ConsoleLine(
-                "dots", "state", f"{one_line(event.old_state, 40)} became {one_line(event.new_state, 40)}"
+                "dots", "state", f"{escape_line(event.old_state, 40)} became {escape_line(event.new_state, 40)}"
             )
         case MessageAddedEvent():
-            return ConsoleLine("dots", "message", f"{one_line(event.role, 20)}, {event.part_count} parts")
+            return ConsoleLine("dots", "message", f"{escape_line(event.role, 20)}, {event.part_count} parts")
         case PartUpdatedEvent():
-            return ConsoleLine("dots", "part", one_line(str(getattr(event.part, "type", "")), 40))
+            return ConsoleLine("dots", "part", escape_line(str(getattr(event.part, "type", "")), 40))
         case SessionUpdatedEvent():
             return ConsoleLine("dots", "session", _format_input(event.changes, verbose=True))
         case DeltasDroppedEvent():
             return ConsoleLine("dots", "missed", f"{event.count:,} deltas")
         case _:
-            return ConsoleLine("dots", one_line(event.event_type, 60))
+            return ConsoleLine("dots", escape_line(event.event_type, 60))
 
 
 def _format_answer(event: LLMResponseEvent) -> str:
     used = event.tokens
-    tokens = f"{used.prompt:,} tokens in, {used.output + used.reasoning:,} out"
+    tokens = f"{format_tokens(used.prompt)} tokens in, {format_tokens(used.output + used.reasoning)} out"
     took = _format_duration(event.duration_ms)
     return _join_words(
-        _model_name(event), one_line(event.stop_reason or "", 40), tokens, _format_cost(event.cost), took
+        _model_name(event), escape_line(event.stop_reason or "", 40), tokens, _format_cost(event.cost), took
     )
 
 
 def _model_name(event: LLMRequestEvent | LLMResponseEvent) -> str:
-    return one_line(event.model, 60)
+    return escape_line(event.model, 60)
 
 
 def _format_cost(cost: str | None) -> str:
     try:
-        return "" if cost is None else cost_text(Decimal(cost))
+        return "" if cost is None else format_cost(Decimal(cost))
     except InvalidOperation:
         return ""
 
 
 def _format_input(values: dict[str, Any], verbose: bool) -> str:  # noqa: FBT001  as above
     limit = 2_000 if verbose else 60
-    return one_line(", ".join(f"{key}={one_line(str(value), limit)}" for key, value in values.items()), limit * 2)
+    return escape_line(", ".join(f"{key}={escape_line(str(value), limit)}" for key, value in values.items()), limit * 2)
 
 
 def _shorten(text: str, verbose: bool) -> str:  # noqa: FBT001  as above
-    return one_line(text, 2_000 if verbose else 100)
+    return escape_line(text, 2_000 if verbose else 100)
 
 
 def _format_duration(ms: int) -> str:
     """Returns an empty string if the duration was not measured."""
-    return duration_text(ms) if ms else ""
+    return format_milliseconds(ms) if ms else ""
 
 
 def _join_words(*words: str) -> str:
@@ -289,7 +303,7 @@ class EventLogger:
 
     def _print_delta(self, event: Event, text: str) -> None:
         if text.strip():
-            self._print_line(event, ConsoleLine("dots", "", visible(text), agent=one_line(event.agent_name, 24)))
+            self._print_line(event, ConsoleLine("dots", "", visible(text), agent=escape_line(event.agent_name, 24)))
 
     def _print_line(self, event: Event, line: ConsoleLine) -> None:
         self._printer.print_line(_format_time(event.timestamp), line)

@@ -1,15 +1,14 @@
 """AgentEvent: one record of an event log, with values that survive JSON unchanged; and text helpers of the tracer."""
 
 import math
-import re
 import unicodedata
-from decimal import Decimal
 from types import NoneType
 from typing import Any, Literal, cast, get_args
 
 import msgspec
 
 from outrider.permissions.redaction.terminal import escape_control_characters
+from outrider.presentation.formats import escape_line
 
 EventKind = Literal["llm_call", "llm_response", "tool_exec", "agent_call", "agent_return", "finish", "error"]
 EVENT_KINDS: tuple[EventKind, ...] = get_args(EventKind)
@@ -93,16 +92,6 @@ def _safe_repr(value: object) -> str:
 
 
 visible = escape_control_characters
-_SPACE = re.compile(r"[ \t\r\n]+")
-
-
-def one_line(text: str, limit: int = 200) -> str:
-    """Returns the beginning of an untrusted text on one line, sanitised."""
-    start = text[: limit * 4]
-    line = visible(_SPACE.sub(" ", start).strip())
-    if len(line) <= limit and len(start) == len(text):
-        return line
-    return line[: max(0, limit - 1)] + "…"
 
 
 def escape_unencodable(text: str, encoding: str) -> str:
@@ -116,25 +105,6 @@ def can_encode(text: str, encoding: str) -> bool:
     except (UnicodeEncodeError, LookupError):
         return False
     return True
-
-
-def duration_text(ms: int) -> str:
-    if ms < 1000:
-        return f"{ms} ms"
-    if ms < 59_950:
-        return f"{ms / 1000:.1f} s"
-    minutes, seconds = divmod(round(ms / 1000), 60)
-    if minutes < 60:
-        return f"{minutes} m {seconds:02} s"
-    return f"{minutes // 60} h {minutes % 60:02} m"
-
-
-def cost_text(cost: Decimal) -> str:
-    if cost == 0:
-        return "$0"
-    if abs(cost) < Decimal("0.0001"):
-        return "<$0.0001"
-    return f"${cost:.4f}" if abs(cost) < 10 else f"${cost:,.2f}"
 
 
 def width_of(text: str) -> int:
@@ -162,12 +132,12 @@ def record_line(event: AgentEvent, start: int) -> str:
     """Returns one record as a line of `EventLog.format`."""
     seconds = max(0, event.timestamp - start) / 1000
     words = " ".join(
-        f"{one_line(str(key), 40)}={one_line(str(value), 60)}"
+        f"{escape_line(str(key), 40)}={escape_line(str(value), 60)}"
         for key, value in event.data.items()
         if _is_worth_showing(value)
     )
-    agent = one_line(event.agent_name or "-", 30)
-    call = f" ({one_line(event.call_id, 40)})" if event.call_id else ""
+    agent = escape_line(event.agent_name or "-", 30)
+    call = f" ({escape_line(event.call_id, 40)})" if event.call_id else ""
     return f"{seconds:9.3f}s  {event.type:<12}  {agent:<16}{call}  {words}".rstrip()
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from outrider.tracing.event_record import duration_text, one_line, visible
+from outrider.presentation.formats import escape_line, format_milliseconds, format_tokens
+from outrider.tracing.event_record import visible
 from outrider.tracing.render import HasCost, approval_wait, render_tree, span_cost, span_outcome
 from outrider.tracing.span import Span, SpanKind, SpanStatus
 from outrider.types.usage import Tokens
@@ -79,10 +80,10 @@ def _span_facts(span: Span) -> Iterator[tuple[str, str]]:
         counts = {"new input": tokens.input, "cache read": tokens.cache.read, "cache write": tokens.cache.write}
         for label, count in (counts | {"reasoning": tokens.reasoning}).items():
             if count:
-                yield label, f"{count:,} tokens"
+                yield label, f"{format_tokens(count)} tokens"
     for label, name in {"first token after": "first_token_ms", "waited to retry": "retry_wait_ms"}.items():
         if isinstance(known.get(name), int):
-            yield label, duration_text(known[name])
+            yield label, format_milliseconds(known[name])
     for label, name in {"retried after": "retry_error", "provider": "provider", "called by": "caller"}.items():
         if known.get(name):
             yield label, str(known[name])
@@ -222,28 +223,32 @@ def _start_text(root: Span) -> str:
 
 def _outcome_text(root: Span) -> str:
     said = root.error if root.status == "failed" else root.result or root.outcome
-    return one_line(said or "", 300)
+    return escape_line(said or "", 300)
 
 
 def _render_tiles(root: Span, spans: list[Span]) -> Iterator[str]:
     kinds = [span.kind for span in spans]
     failed = sum(span.status == "failed" for span in spans)
     tokens = root.tokens
-    yield _render_tile("time", duration_text(root.duration), "" if root.finished else "at least: the end is missing")
+    yield _render_tile(
+        "time", format_milliseconds(root.duration), "" if root.finished else "at least: the end is missing"
+    )
     priceless = f"{root.unpriced:,} of {root.answers:,} answers have no known price"
     yield _render_tile("cost", cost_cell(root) or "–", priceless if root.unpriced else "")
     yield _render_tile(
-        "tokens in", f"{tokens.prompt:,}", f"{tokens.cache.read:,} from cache" if tokens.cache.read else ""
+        "tokens in",
+        format_tokens(tokens.prompt),
+        f"{format_tokens(tokens.cache.read)} from cache" if tokens.cache.read else "",
     )
     yield _render_tile(
         "tokens out",
-        f"{tokens.output + tokens.reasoning:,}",
-        f"{tokens.reasoning:,} reasoning" if tokens.reasoning else "",
+        format_tokens(tokens.output + tokens.reasoning),
+        f"{format_tokens(tokens.reasoning)} reasoning" if tokens.reasoning else "",
     )
     yield _render_tile("model calls", f"{kinds.count('model'):,}", "")
     yield _render_tile("tool calls", f"{kinds.count('tool'):,}", "")
     if waited := sum(map(approval_wait, spans)):
-        yield _render_tile("waited for approval", duration_text(waited), "")
+        yield _render_tile("waited for approval", format_milliseconds(waited), "")
     yield _render_tile("failed", f"{failed:,}", f"of {len(spans):,} span{'s' if len(spans) != 1 else ''}")
 
 
@@ -281,16 +286,16 @@ def _table_row(share: NameTotals, longest: int, *, usage: bool) -> str:
         '<svg viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">'
         f'<rect width="{percent}" height="4"></rect></svg>'
     )
-    cells = [f"{share.calls:,}", duration_text(share.time)]
+    cells = [f"{share.calls:,}", format_milliseconds(share.time)]
     if usage:
         cells += [
-            f"{share.tokens.prompt:,}",
-            f"{share.tokens.output + share.tokens.reasoning:,}",
+            format_tokens(share.tokens.prompt),
+            format_tokens(share.tokens.output + share.tokens.reasoning),
             cost_cell(share) or "–",
         ]
     else:
-        cells += [duration_text(share.longest), f"✗ {share.failed:,}" if share.failed else "0"]
-    name = escape(one_line(share.name, 80))
+        cells += [format_milliseconds(share.longest), f"✗ {share.failed:,}" if share.failed else "0"]
+    name = escape(escape_line(share.name, 80))
     numbers = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
     return f'<tr><th scope="row" title="{name}">{name}{bar}</th>{numbers}</tr>'
 

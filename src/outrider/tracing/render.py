@@ -6,13 +6,11 @@ from decimal import Decimal
 from itertools import islice
 from typing import Protocol
 
+from outrider.presentation.formats import escape_line, format_cost, format_count, format_milliseconds, format_tokens
 from outrider.tracing.event_record import (
     can_encode,
-    cost_text,
-    duration_text,
     escape_unencodable,
     fit_width,
-    one_line,
     width_of,
 )
 from outrider.tracing.span import Span, SpanStatus
@@ -93,10 +91,10 @@ def span_label(span: Span) -> str:
     given = span.tool_input if span.kind == "tool" else {}
     named = len(given) > 1  # a single argument needs no name
     words = [
-        (f"{one_line(str(key), 40)}=" if named else "") + one_line(str(value), 60)
+        (f"{escape_line(str(key), 40)}=" if named else "") + escape_line(str(value), 60)
         for key, value in islice(given.items(), 6)
     ]
-    name = one_line(span.name, 80) + (f"({', '.join(words)})" if words else "")
+    name = escape_line(span.name, 80) + (f"({', '.join(words)})" if words else "")
     return name if span.kind == "run" else f"{span.kind} {name}"
 
 
@@ -106,19 +104,19 @@ def span_cost(span: HasCost, at_least: str = "≥") -> str:
         return ""
     if span.unpriced == span.answers:
         return "?"
-    return f"{at_least if span.unpriced else ''}{cost_text(span.known_cost)}"
+    return f"{at_least if span.unpriced else ''}{format_cost(span.known_cost)}"
 
 
 def span_outcome(span: Span) -> str:
     """Returns how the span ended."""
     match span.status:
         case "ok":
-            return ", ".join(word for word in (one_line(span.outcome, 60), *span_remarks(span)) if word)
+            return ", ".join(word for word in (escape_line(span.outcome, 60), *span_remarks(span)) if word)
         case "failed":
             said = span.error or ""
-            return one_line(said if span.outcome in said else f"{span.outcome}: {said}", 200)
+            return escape_line(said if span.outcome in said else f"{span.outcome}: {said}", 200)
         case "stopped":
-            return one_line(span.outcome, 60) or "stopped"
+            return escape_line(span.outcome, 60) or "stopped"
         case "unfinished":
             return "unfinished"
 
@@ -128,7 +126,7 @@ def span_remarks(span: Span) -> Iterator[str]:
     if isinstance(retries := span.details.get("retries"), int) and span.kind == "model":
         yield f"{retries} {'retry' if retries == 1 else 'retries'}"
     if waited := approval_wait(span):
-        yield f"waited {duration_text(waited)} for approval"
+        yield f"waited {format_milliseconds(waited)} for approval"
 
 
 def approval_wait(span: Span) -> int:
@@ -155,9 +153,13 @@ def _limit_depth(below: str, signs: TreeSymbols, levels: int) -> str:
 
 
 def _row_cells(span: Span, signs: TreeSymbols) -> tuple[str, str, str, str]:
-    time = f"{signs.at_least if not span.finished else ''}{duration_text(span.duration)}"
+    time = f"{signs.at_least if not span.finished else ''}{format_milliseconds(span.duration)}"
     tokens = span.tokens
-    token_text = f"{tokens.prompt:,} {signs.arrow} {tokens.output + tokens.reasoning:,}" if tokens.total else ""
+    token_text = (
+        f"{format_tokens(tokens.prompt)} {signs.arrow} {format_tokens(tokens.output + tokens.reasoning)}"
+        if tokens.total
+        else ""
+    )
     outcome = f"{signs.marks[span.status]} {span_outcome(span)}".rstrip()
     return time, token_text, span_cost(span, signs.at_least), outcome
 
@@ -196,9 +198,9 @@ def _format_row(row: TreeRow, columns: ColumnWidths, signs: TreeSymbols) -> str:
 def _footer_lines(root: Span, signs: TreeSymbols, dropped: int) -> Iterator[str]:
     kinds = [span.kind for _, span in root.walk()]
     counts = [(kinds.count("agent"), "agent"), (kinds.count("model"), "model call"), (kinds.count("tool"), "tool call")]
-    words = [duration_text(root.duration)]
-    words += [f"{count:,} {word}{'s' if count != 1 else ''}" for count, word in counts if count]
-    words += [f"{root.tokens.total:,} tokens"] if root.tokens.total else []
+    words = [format_milliseconds(root.duration)]
+    words += [format_count(count, word) for count, word in counts if count]
+    words += [f"{format_tokens(root.tokens.total)} tokens"] if root.tokens.total else []
     words += [f"{span_cost(root, signs.at_least)}"] if root.answers and root.unpriced < root.answers else []
     yield "total: " + ", ".join(words)
     if root.unpriced:

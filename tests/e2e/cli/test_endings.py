@@ -18,7 +18,7 @@ ESCAPES = "\x1b]0;evil\x07\x1b[31mred\x1b[0m \x1b[2J"
 async def begun(process: asyncio.subprocess.Process) -> None:
     """A command runs: a verbose program says so."""
     assert process.stderr is not None
-    while "▸ shell".encode() not in await asyncio.wait_for(process.stderr.readline(), SECONDS):
+    while "▸ ".encode() not in await asyncio.wait_for(process.stderr.readline(), SECONDS):
         pass
 
 
@@ -118,7 +118,7 @@ async def test_a_terminal_sees_progress_and_no_control_sequences_of_others(progr
         done = await program.on_a_terminal("run", "go")
     assert done.code == 0
     assert "Look.\r\n" in done.out
-    assert "▸ shell" in done.out
+    assert "▸ cat evil.txt" in done.out
     assert "Milk" in done.out
     assert "continue with" in done.out
     for bad in ("\x1b]0;", "\x1b[2J", "\x07", "\x1b[31mred"):

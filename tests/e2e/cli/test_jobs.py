@@ -97,8 +97,8 @@ async def test_a_run_is_followed_with_what_its_calls_write_and_to_leave_does_not
         interrupt(worker)
         await ended(worker)
     assert followed.code == 0, followed.err
-    assert seen[:1] + seen[-2:] == ["> write a list", "· shell cat pipe", "  first"]
-    assert followed.out.splitlines()[:2] == ["  second", "✓ shell cat pipe"]
+    assert seen[:1] + seen[-2:] == ["> write a list", "· cat pipe", "  first"]
+    assert followed.out.splitlines()[:2] == ["  second", "✓ cat pipe"]
     lines = followed.out.splitlines()
     assert "The list is written." in lines
     assert any(line.startswith("✓ write") for line in lines)

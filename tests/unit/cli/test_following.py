@@ -44,24 +44,24 @@ def printed(monkeypatch: pytest.MonkeyPatch, *parts: ToolPart) -> list[str]:
 def test_lines_are_printed_once_when_they_are_whole_and_the_last_ones_with_the_end(monkeypatch: pytest.MonkeyPatch):
     parts = running(), running("one\ntw"), running("one\ntwo\nthr"), done("one\ntwo\nthree\nfour\n", exit_code=0)
     assert printed(monkeypatch, *parts) == [
-        "· shell make",
+        "· make",
         *("  one", "  two", "  three", "  four"),
-        "✓ shell make",
+        "✓ make",
     ]
 
 
 def test_a_call_that_was_cut_off_says_why_and_does_not_repeat_what_it_wrote(monkeypatch: pytest.MonkeyPatch):
     words = "killed after its time limit of 5 s\n\nIts output until then:\none\ntw"
     assert printed(monkeypatch, running("one\ntw"), failed(words)) == [
-        "· shell make",
+        "· make",
         *("  one", "  tw"),
-        "✗ shell make: killed after its time limit of 5 s",
+        "✗ make: killed after its time limit of 5 s",
     ]
-    assert printed(monkeypatch, running(), failed(words))[1:] == f"✗ shell make: {words}".splitlines()
+    assert printed(monkeypatch, running(), failed(words))[1:] == f"✗ make: {words}".splitlines()
 
 
 def test_a_command_that_failed_is_not_shown_as_if_it_had_gone_well(monkeypatch: pytest.MonkeyPatch):
-    assert printed(monkeypatch, done("no such target", exit_code=2)) == ["✗ shell make: exit code 2"]
+    assert printed(monkeypatch, done("no such target", exit_code=2)) == ["✗ make: exit code 2"]
 
 
 def text(part_id: str, words: str, seq: int = 1, *, draft: bool = False) -> PartChange:
@@ -94,9 +94,9 @@ def test_called_agents_are_indented_and_named_whenever_one_goes_on_after_somebod
     )
     assert shown(monkeypatch, *changes) == [
         "I ask two.",
-        *("  ▸ ann n-of-ann", "  · shell make", "    one", "    two"),
+        *("  ▸ ann n-of-ann", "  · make", "    one", "    two"),
         *("    ▸ bob n-of-bob", "    Two", "    lines."),
-        *("  ▸ ann n-of-ann", "  ✓ shell make"),
+        *("  ▸ ann n-of-ann", "  ✓ make"),
         "Done.",
     ]
 
@@ -124,7 +124,7 @@ def test_an_answer_that_somebody_else_s_line_cut_in_two_is_not_printed_twice(mon
     )
     assert shown(monkeypatch, *changes) == [
         "The first half",
-        *("  ▸ bob n-of-bob", "  ✓ shell make"),
+        *("  ▸ bob n-of-bob", "  ✓ make"),
         " and the second.",
     ]
 

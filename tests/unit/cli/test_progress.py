@@ -4,15 +4,73 @@ import io
 
 from msgspec.structs import replace
 
-from outrider.cli.commands.run_output import ProgressPrinter, summarize_input
+from outrider.cli.commands.run_output import ProgressPrinter, StreamEventEncoder
 from outrider.cli.output import Console
-from outrider.types.events import ToolApprovalRequestedEvent
+from outrider.types.codec import UnknownPart
+from outrider.types.events import (
+    AgentReturnedEvent,
+    ContextCompactionEvent,
+    ErrorEvent,
+    Event,
+    PartUpdatedEvent,
+    RetryScheduledEvent,
+    ToolApprovalRequestedEvent,
+)
+from outrider.types.parts import ToolPart
+from outrider.types.tool_state import ToolPending, ToolRunning
 
 
-def test_of_an_input_that_is_told_first_which_people_look_for():
-    assert summarize_input({"timeout": 5, "command": "make test"}) == "make test"
-    assert summarize_input({"todos": [{"content": "a"}, {"content": "b"}], "limit": 3}) == "2 todos, limit=3"
-    assert summarize_input({}) == ""
+def printed(*events: Event, verbose: bool = False) -> list[str]:
+    err = io.StringIO()
+    progress = ProgressPrinter(Console(io.StringIO(), err, {}), verbose=verbose)
+    for event in events:
+        progress.on_event(event)
+    return err.getvalue().splitlines()
+
+
+def test_a_call_is_printed_with_its_title_once_and_with_its_error():
+    running = ToolPending({"timeout": 5, "command": "make test"}).start(1)
+    assert isinstance(running, ToolRunning)
+    call = ToolPart("c", "shell", running)
+    failed = call.with_state(running.fail("killed", 2, reason="timeout"))
+    lines = ["▸ make test", "✗ shell timeout: killed"]
+    assert printed(*(PartUpdatedEvent(part=part) for part in (call, call, failed))) == lines
+
+
+def test_retries_compactions_and_failed_agents_are_printed_as_everywhere():
+    assert printed(
+        RetryScheduledEvent(attempt=1, delay_ms=2500, error="overloaded", max_attempts=3),
+        ContextCompactionEvent(tokens_before=120_000, tokens_after=8_000),
+        AgentReturnedEvent(callee="ann", child_session_id="s", output="", success=False),
+        AgentReturnedEvent(callee="bob", child_session_id="s", output="", success=True),
+        ErrorEvent(error_type="ProviderError", message="printed at the end"),
+    ) == [
+        "▸ attempt 1 of 3 failed: overloaded; retrying in 2.5s",
+        "▸ earlier messages were summarised (120k → 8.0k tokens)",
+        "▸ ann failed",
+    ]
+
+
+class Weighed(Event, frozen=True, tag="Weighed"):
+    grams: int = 0
+
+
+def test_what_is_unknown_is_named_if_everything_is_wanted():
+    events = Weighed(grams=3), PartUpdatedEvent(part=UnknownPart({"type": "hologram", "id": "1"}))
+    assert printed(*events) == []
+    assert printed(*events, verbose=True) == ["▸ Weighed", "▸ hologram"]
+
+
+def test_an_event_of_a_program_is_a_line_of_the_stream():
+    (line,) = StreamEventEncoder().encode_event(Weighed(session_id="s", agent_name="a", timestamp=5, grams=3))
+    assert line == {
+        "type": "event",
+        "session_id": "s",
+        "agent": "a",
+        "time": 5,
+        "name": "Weighed",
+        "data": {"grams": 3},
+    }
 
 
 def test_a_call_that_waits_on_another_server_is_told_with_where_somebody_has_to_answer():

@@ -7,6 +7,7 @@ import pytest
 from outrider.presentation.formats import (
     clean_line,
     clean_text,
+    escape_line,
     format_age,
     format_cost,
     format_count,
@@ -81,3 +82,9 @@ def test_untrusted_text_cannot_control_a_terminal():
 def test_a_line_is_shortened_with_an_ellipsis():
     assert shorten("abc def", 7) == "abc def"
     assert shorten("abc  def ghi", 7) == "abc de…"
+
+
+def test_a_line_of_a_log_shows_what_was_there_and_that_it_was_cut():
+    assert escape_line("a" * 50, 10) == "a" * 9 + "…"
+    assert escape_line("a" + " " * 500 + "b", 10).endswith("…")
+    assert escape_line(" two\n\twords\x1b[2J\u2028! ") == "two words\\x1b[2J\\u2028!"

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import PartValidationError, StoreError, StoreVersionError
+from outrider.presentation.share_page import render_share_page
 from outrider.sessions.export import export_session, import_session
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import SessionTranscript, StoredSession
 from outrider.sessions.session import SessionTime
-from outrider.sessions.share_page import escape_invisible, render_code, render_markdown, render_share_page
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.codec import UnknownPart
 from outrider.types.ids import new_id
@@ -202,16 +202,6 @@ def test_the_page_may_load_and_run_nothing():
 
 def test_an_empty_session_and_a_damaged_one_can_be_shared():
     assert "A session" in render_share_page(SessionTranscript(StoredSession(), []))
-
-
-def test_prose_is_a_little_markdown():
-    assert render_markdown("a\nb\n\nc") == "<p>a<br>b</p><p>c</p>"
-    assert render_markdown("# T\n1. x") == '<h4>T</h4><p class="item">x</p>'
-    assert render_markdown("~~~\n<x>\n") == "<pre>&lt;x&gt;\n</pre>"
-    assert render_markdown("`<a>` **b**") == "<p><code>&lt;a&gt;</code> <strong>b</strong></p>"
-    assert render_markdown("javascript:alert(1)") == "<p>javascript:alert(1)</p>"
-    assert render_code("plain") == "<pre>plain</pre>"
-    assert escape_invisible("a\u202eb\tc\n") == "a\\u202eb\tc\n"
 
 
 @pytest.mark.skipif(not shutil.which("chromium"), reason="needs Chromium to draw the page")

@@ -62,13 +62,13 @@ def test_each_event_is_told_in_one_line():
     )  # fmt: skip
     assert [words(line) for line in told] == [
         "writer       ● started Write a poem",
-        "writer       ← answer large, tool_use, 1,200 tokens in, 30 out, $0.0123, 2.1 s",
+        "writer       ← answer large, tool_use, 1.2k tokens in, 30 out, $0.0123, 2.1s",
         "writer       ▸ read path=a.md",
-        "writer       ✓ read 12 ms",
+        "writer       ✓ read 12ms",
         "✗ shell denied, not allowed",
         "writer       ⇒ calls reviewer look",
-        "writer       ⇐ reviewer returned 3.0 s, fine",
-        "? retries attempt 2 in 1.5 s: overloaded",
+        "writer       ⇐ reviewer returned 3.0s, fine",
+        "? retries attempt 2 in 1.5s: overloaded",
         "✗ ProviderError no",
         "writer       ■ ended completed, 2 turns",
     ]
@@ -86,7 +86,7 @@ def test_outputs_and_deltas_are_shown_when_everything_is_wanted():
     output = ToolOutputEvent(tool_name="shell", output="building\n")
     assert len(lines_of(*deltas, output, end)) == 1
     told = [words(line) for line in lines_of(*deltas, output, end, verbose=True)]
-    assert told == ["· Once upon", "· building", "· a time", "✓ read 1 ms, the text"]
+    assert told == ["· Once upon", "· building", "· a time", "✓ read 1ms, the text"]
 
 
 def test_markup_and_control_characters_are_shown_not_obeyed():
@@ -187,7 +187,7 @@ def test_without_rich_lines_go_to_plain_stderr(monkeypatch: pytest.MonkeyPatch, 
     bus = EventBus()
     EventLogger().attach(bus)
     bus.publish(ToolExecutionCompletedEvent(agent_name="writer", tool_name="read\x1b[2J", duration_ms=3))
-    assert words(capsys.readouterr().err) == r"writer       ✓ read\x1b[2J 3 ms"
+    assert words(capsys.readouterr().err) == r"writer       ✓ read\x1b[2J 3ms"
 
 
 def test_a_plain_file_is_written_to_without_rich():

@@ -21,11 +21,12 @@ from outrider.cli.commands.jobs_common import (
 )
 from outrider.cli.commands.jobs_follow import follow_run
 from outrider.cli.commands.worker import ensure_worker_running
-from outrider.cli.output import Console, format_count, format_table
+from outrider.cli.output import Console, format_table
 from outrider.cli.parser import parse_duration
 from outrider.cli.setup import settings_from_arguments, user_folders
 from outrider.engine.archive import short_id
 from outrider.errors import ConfigurationError, OutriderError
+from outrider.presentation.formats import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

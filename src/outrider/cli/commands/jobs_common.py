@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from outrider.cli import exit_codes
-from outrider.cli.output import Console, format_age, format_cost, format_count, format_table, format_tokens
+from outrider.cli.output import Console, format_table
 from outrider.cli.setup import user_folders
 from outrider.engine.archive import short_id
 from outrider.errors import ConfigurationError, OutriderError
+from outrider.presentation.formats import format_age, format_cost, format_count, format_tokens
 from outrider.types.ids import now_ms
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def print_runs(arguments: Namespace, runs: "Sequence[Run]") -> int:
 def print_run_table(console: Console, runs: "Sequence[Run]") -> None:
     now = now_ms()
     rows = [
-        (short_id(run.id), run.state, format_age(run.created or now, now), str(run.attempts), run.prompt)
+        (short_id(run.id), run.state, format_age((now - (run.created or now)) / 1000), str(run.attempts), run.prompt)
         for run in runs
     ]
     for line in format_table(("run", "state", "submitted", "attempts", "prompt"), rows, console.width):

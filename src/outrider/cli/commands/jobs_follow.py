@@ -9,17 +9,30 @@ from argparse import Namespace
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 import msgspec
 
 from outrider.cli import exit_codes
 from outrider.cli.commands.jobs_common import NO_WORKER_MESSAGE, find_run, format_usage, run_with_jobs
-from outrider.cli.commands.run_output import summarize_input
-from outrider.cli.output import Console, truncate_text
+from outrider.cli.output import NOTICE_STYLES, Console
 from outrider.engine.archive import short_id
-from outrider.permissions.redaction.terminal import sanitize_for_terminal
-from outrider.types.parts import TextPart, ToolPart
+from outrider.presentation.formats import sanitize_for_terminal, shorten
+from outrider.presentation.notices import message_error_notice
+from outrider.presentation.tool_calls import call_title
+from outrider.presentation.transcript import (
+    CommandItem,
+    FileItem,
+    NoticeItem,
+    ReasoningItem,
+    TextItem,
+    ToolCallItem,
+    TranscriptItem,
+    UserItem,
+    file_summary,
+    part_item,
+)
+from outrider.types.parts import ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
 
 if TYPE_CHECKING:
@@ -29,6 +42,8 @@ if TYPE_CHECKING:
 
 
 GAP_MARK = "…\n"
+_TITLE_CHARS = 100
+_THOUGHT_CHARS = 200
 _OVERLAP_CHARS = 200  # characters of printed output that are searched for in the final result
 
 
@@ -49,7 +64,7 @@ class CallOutputTracker:
                 return complete
             case ToolCompleted(output=output) if shown:
                 rest = partial + _text_after(shown, output)
-            case _:
+            case ToolPending() | ToolRunning() | ToolCompleted() | ToolError():
                 rest = partial
         return rest.strip("\n").split("\n") if rest.strip() else []
 
@@ -129,35 +144,72 @@ class JobTextPrinter:
         self._output.end_line()
 
     def _print_session_change(self, change: "Change") -> None:
-        from outrider.background.follow import ApprovalChange, MessageChange, PartChange
+        from outrider.background.follow import (
+            ApprovalChange,
+            DamagedChange,
+            DeletedChange,
+            InboxChange,
+            MessageChange,
+            PartChange,
+            SessionChange,
+        )
 
         match change:
             case MessageChange(message=message):
                 self._roles[message.id] = message.role
-                if message.error is not None:
-                    self._output.print_line(f"✗ {message.error.type}: {message.error.message}", "red")
-            case PartChange(part=TextPart() as part, draft=draft):
-                self._print_text(part, draft=draft)
-            case PartChange(part=ToolPart() as part):
-                self._print_call(part)
+                if (notice := message_error_notice(message)) is not None:
+                    self._output.print_line(f"✗ {notice.text}", NOTICE_STYLES[notice.level])
+            case PartChange(part=part, draft=draft):
+                item = part_item(part)
+                if item is not None:
+                    self._print_item(item, draft=draft)
             case ApprovalChange(approval=approval):
                 if approval.answer == "open":
-                    self._output.print_line(
-                        f"? {approval.tool} {msgspec.json.encode(approval.input).decode()}", "yellow"
-                    )
+                    # The complete input: the user decides on exactly this call.
+                    arguments = msgspec.json.encode(approval.input).decode()
+                    self._output.print_line(f"? {approval.tool} {arguments}", "yellow")
+            case DamagedChange(row=row):
+                self._output.print_line(f"a damaged {row.kind} is skipped: {row.error}", "yellow")
+            case DeletedChange():
+                self._output.print_line("the session was deleted", "yellow")
+            case SessionChange() | InboxChange():
+                return  # a queued input is printed as the message that it becomes
             case _:
-                pass
+                assert_never(change)
 
-    def _print_text(self, part: TextPart, *, draft: bool) -> None:
+    def _print_item(self, item: TranscriptItem, *, draft: bool) -> None:
+        match item:
+            case ToolCallItem():
+                self._print_call(item.part)
+            case ReasoningItem():
+                if not draft:
+                    self._print_once(item, shorten(f"(thought: {item.text})", _THOUGHT_CHARS), "dim")
+            case TextItem():
+                if self._roles.get(item.message_id) == "user":
+                    self._print_once(item, f"> {item.text}", "cyan")
+                else:
+                    self._print_text(item, draft=draft)
+            case FileItem():
+                self._print_once(item, f"[file {file_summary(item.part)}]", "blue")
+            case NoticeItem():
+                self._print_once(item, f"[{item.text}]", NOTICE_STYLES[item.level])
+            case UserItem() | CommandItem():
+                return  # items of whole messages; here each part is a separate change
+            case _:
+                assert_never(item)
+
+    def _print_once(self, item: TranscriptItem, text: str, style: str) -> None:
+        if self._shown.get(item.id) != text:
+            self._shown[item.id] = text
+            self._output.print_line(text, style)
+
+    def _print_text(self, item: TextItem, *, draft: bool) -> None:
         """Print the new part of a text; the draft of a second streaming part is held back."""
-        if self._roles.get(part.message_id) == "user":
-            self._output.print_line(f"> {part.text}", "cyan")
-            return
-        before = self._shown.get(part.id, "")
-        if part.text == before or (draft and not self._output.is_free_for(part.id)):
+        before = self._shown.get(item.id, "")
+        if item.text == before or (draft and not self._output.is_free_for(item.id)):
             return  # another part is streaming; this one is printed when it is complete
-        self._output.write(part.id, part.text.removeprefix(before))
-        self._shown[part.id] = part.text
+        self._output.write(item.id, item.text.removeprefix(before))
+        self._shown[item.id] = item.text
         if not draft:
             self._output.release()
 
@@ -165,25 +217,28 @@ class JobTextPrinter:
         """Print the start, new output lines and end of a call, each once."""
         is_new = self._shown.get(part.id) != part.state.status
         self._shown[part.id] = part.state.status
+        title = call_title(part.tool, part.state.input, limit=_TITLE_CHARS)
         if is_new and isinstance(part.state, ToolRunning):
-            self._output.print_line(f"· {part.tool} {_call_subject(part)}")
+            self._output.print_line(f"· {title}")
         for line in self._outputs.new_lines(part):
             self._output.print_line(f"  {line}", "dim")
         if is_new:
-            self._print_call_end(part)
+            self._print_call_end(part, title)
 
-    def _print_call_end(self, part: ToolPart) -> None:
+    def _print_call_end(self, part: ToolPart, title: str) -> None:
         match part.state:
             case ToolCompleted(metadata={"exit_code": int(code)}) if code:
-                self._output.print_line(f"✗ {part.tool} {_call_subject(part)}: exit code {code}", "red")
+                self._output.print_line(f"✗ {title}: exit code {code}", "red")
             case ToolCompleted():
-                self._output.print_line(f"✓ {part.tool} {_call_subject(part)}", "green")
+                self._output.print_line(f"✓ {title}", "green")
             case ToolError(error=error):
                 # The part after the blank line repeats the output, which has been printed already.
                 message = error.partition("\n\n")[0] if self._outputs.has_shown(part) else error
-                self._output.print_line(f"✗ {part.tool} {_call_subject(part)}: {message}", "red")
+                self._output.print_line(f"✗ {title}: {message}", "red")
             case ToolPending() | ToolRunning():
-                pass
+                return
+            case _:
+                assert_never(part.state)
 
 
 class _AgentOutput:
@@ -232,10 +287,6 @@ class _AgentOutput:
 
     def _indent(self, text: str) -> str:
         return self._margin + text.replace("\n", f"\n{self._margin}")
-
-
-def _call_subject(part: ToolPart) -> str:
-    return truncate_text(summarize_input(part.state.input), 100)
 
 
 _NOTIFY_SECONDS = 5

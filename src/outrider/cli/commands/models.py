@@ -6,7 +6,7 @@ from argparse import Namespace
 import msgspec
 
 from outrider.cli import exit_codes
-from outrider.cli.output import Console, format_table, format_tokens
+from outrider.cli.output import Console, format_table
 from outrider.cli.setup import user_folders
 from outrider.config.settings import read_settings
 from outrider.engine.diagnostics import KnownModel, known_models
@@ -14,6 +14,7 @@ from outrider.errors import ConfigurationError
 from outrider.models.local.discovery import find_servers
 from outrider.models.local.download import ProgressLine, pull_weights
 from outrider.models.local.weights import list_weights, remove_weights
+from outrider.presentation.formats import format_bytes, format_cost, format_tokens
 
 
 def list_models(arguments: Namespace) -> int:
@@ -32,7 +33,7 @@ def list_models(arguments: Namespace) -> int:
         for model in found:
             console.print(msgspec.json.encode(model).decode())
         return exit_codes.SUCCESS
-    heads = ("model", "context", "output", "$ in", "$ out", "takes")
+    heads = ("model", "context", "output", "in per 1M", "out per 1M", "takes")
     for line in (
         format_table(heads, [_model_row(model) for model in found], console.width, right=(1, 2, 3, 4)) if found else ()
     ):
@@ -63,7 +64,7 @@ def pull_model(arguments: Namespace) -> int:
 
 def remove_model(arguments: Namespace) -> int:
     """Delete a downloaded model."""
-    Console().print_stderr(f"{remove_weights(arguments.model, user_folders().data):,} bytes freed")
+    Console().print_stderr(f"{format_bytes(remove_weights(arguments.model, user_folders().data))} freed")
     return exit_codes.SUCCESS
 
 
@@ -73,13 +74,13 @@ def _list_local(console: Console, *, as_json: bool) -> None:
             entry = {"name": f"local/{weights.name}", "bytes": weights.bytes, "here": weights.path is not None}
             console.print(msgspec.json.encode(entry).decode())
             continue
-        fetched = f"{weights.partial / 1e6:,.0f} MB downloaded" if weights.partial else "not downloaded"
+        fetched = f"{format_bytes(weights.partial)} downloaded" if weights.partial else "not downloaded"
         state = "on this machine" if weights.path else f"{fetched}: outrider models pull {weights.name}"
-        console.print(f"local/{weights.name}  {weights.title}, {weights.bytes / 1e9:.1f} GB, {state}")
+        console.print(f"local/{weights.name}  {weights.title}, {format_bytes(weights.bytes)}, {state}")
 
 
 def _model_row(model: KnownModel) -> tuple[str, ...]:
     abilities = [ability for ability in ("tools", "images", "reasoning") if getattr(model, ability)]
     limits = [format_tokens(limit) if limit else "?" for limit in (model.context_limit, model.output_limit)]
-    prices = [f"{price:.2f}" if price is not None else "?" for price in (model.input_price, model.output_price)]
+    prices = [format_cost(price) if price is not None else "?" for price in (model.input_price, model.output_price)]
     return (model.name, *limits, *prices, " ".join(abilities))

@@ -25,15 +25,16 @@ from outrider.cli.commands.run_output import (
     RunStats,
     RunTarget,
     create_printer,
-    summarize_input,
 )
-from outrider.cli.output import Console, format_cost, format_tokens
+from outrider.cli.output import Console
 from outrider.cli.setup import settings_from_arguments, user_folders
 from outrider.config.settings import Settings
 from outrider.engine.archive import TurnEnd, short_id
 from outrider.engine.engine import Engine
 from outrider.engine.factory import standard_engine
 from outrider.errors import ConfigurationError, OutriderError
+from outrider.presentation.formats import format_cost, format_tokens
+from outrider.presentation.tool_calls import call_title
 from outrider.types.parts import FilePart, PartBase, TextPart
 
 MAX_INPUT_BYTES = 32 * 1024 * 1024
@@ -306,7 +307,7 @@ class RunCommand:
         unapproved = [call for call in self._stats.refused if call.needed_approval]
         for call in unapproved if not quiet else ():
             console.print_stderr(
-                f"outrider: denied, because approval is needed: {call.tool} {summarize_input(call.input)}", "yellow"
+                f"outrider: denied, because approval is needed: {call_title(call.tool, call.input)}", "yellow"
             )
         if unapproved and not quiet:
             remote = "use --wait-for-approval to let another user answer, or start the server with --allow RULE"

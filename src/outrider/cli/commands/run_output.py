@@ -3,41 +3,82 @@
 Printers are event listeners. docs/stream-json.md describes the JSON formats, which are a public interface.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, assert_never, cast
 
 import msgspec
 
 from outrider.cli import exit_codes
 from outrider.cli.dispatch import exit_code_for
-from outrider.cli.output import Console, truncate_text
+from outrider.cli.output import NOTICE_STYLES, Console, truncate_text
 from outrider.engine.approval_gate import UNATTENDED_DENIAL
 from outrider.engine.archive import TurnEnd
 from outrider.errors import OutriderError
+from outrider.presentation.formats import clean_line
+from outrider.presentation.notices import Notice, event_notice
+from outrider.presentation.tool_calls import call_title
+from outrider.types.codec import AnyPart
 from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,
     BudgetExceededEvent,
     ContextCompactionEvent,
+    DeltasDroppedEvent,
     ErrorEvent,
     Event,
+    FilesRestoredEvent,
+    LLMRequestEvent,
     LLMResponseEvent,
+    LoopCompletedEvent,
+    LoopStartedEvent,
+    MessageAddedEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
+    ProcessExitedEvent,
+    ProcessOutputEvent,
+    ProcessStartedEvent,
     RetryScheduledEvent,
+    SessionUpdatedEvent,
+    StandardEvent,
+    StateChangedEvent,
     ToolApprovalRequestedEvent,
+    ToolApprovalResultEvent,
+    ToolExecutionCompletedEvent,
+    ToolExecutionStartedEvent,
+    ToolInputDeltaEvent,
     ToolOutputEvent,
+    TurnCompletedEvent,
+    TurnStartedEvent,
+    is_standard_event,
 )
-from outrider.types.parts import PartBase, ReasoningPart, TextPart, ToolPart, tool_result
+from outrider.types.parts import (
+    STORED_KINDS,
+    AgentPart,
+    CompactionPart,
+    FilePart,
+    Part,
+    PartBase,
+    PatchPart,
+    ReasoningPart,
+    RetryPart,
+    SnapshotPart,
+    StepFinishPart,
+    StepStartPart,
+    SubtaskPart,
+    TextPart,
+    ToolPart,
+    tool_result,
+)
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
 from outrider.types.usage import Tokens, Usage
 
-_SUBJECT_FIELDS = ("command", "file_path", "path", "pattern", "url", "message", "description")
+_TOPICS_OF_SUMMARY = frozenset({"error", "limit", "end"})  # printed after the run, with its exit code
 
 
 class ProgressPrinter:
-    """Prints one line per tool call to stderr, and another one if the call fails."""
+    """Prints one line per tool call to stderr, another one if the call fails, and a line per notice. Notices of level
+    `detail` are printed with `verbose` only."""
 
     def __init__(self, console: Console, *, verbose: bool) -> None:
         self._console = console
@@ -45,51 +86,57 @@ class ProgressPrinter:
         self._started_calls: set[str] = set()
 
     def on_event(self, event: Event) -> None:
-        match event:
-            case PartUpdatedEvent(part=ToolPart() as call):
-                self._print_call(call)
-            case PartUpdatedEvent(part=ReasoningPart() as part) if self._verbose and part.time and part.time.end:
-                self._print_line(f"(thought: {part.text})")
-            case AgentCalledEvent():
-                self._print_line(f"▸ {event.agent_name} calls {event.callee}: {event.message}")
-            case RetryScheduledEvent():
-                self._print_line(f"▸ retrying in {event.delay_ms / 1000:.0f} s: {event.error}", "yellow")
-            case ToolApprovalRequestedEvent() if event.server:
-                self._print_line(f"▸ {event.tool_name} waits for approval {event.description}", "yellow")
-            case ContextCompactionEvent():
-                self._print_line(f"▸ compacted: {event.tokens_before:,} → {event.tokens_after:,} tokens")
+        if isinstance(event, PartUpdatedEvent):
+            self._print_part(event.part)
+        elif isinstance(event, ToolApprovalRequestedEvent) and not event.server:
+            return  # this process answers it
+        elif (notice := event_notice(event)) is not None and notice.topic not in _TOPICS_OF_SUMMARY:
+            self._print_notice(notice)
+
+    def _print_part(self, part: AnyPart) -> None:
+        if type(part) not in STORED_KINDS:
+            self._print_notice(Notice("detail", "custom", clean_line(part.type or "part", 100)))
+        else:
+            self._print_standard_part(cast("Part", part))
+
+    def _print_standard_part(self, part: Part) -> None:
+        match part:
+            case ToolPart():
+                self._print_call(part)
+            case ReasoningPart():
+                if self._verbose and part.time and part.time.end:
+                    self._print_line(f"(thought: {part.text})")
+            case TextPart():
+                return  # printed to stdout
+            case RetryPart() | CompactionPart() | SubtaskPart():
+                return  # an event reports it too
+            case FilePart() | PatchPart() | AgentPart() | StepStartPart() | StepFinishPart() | SnapshotPart():
+                return  # a call reports what it changes; the rest is bookkeeping
             case _:
-                pass
+                assert_never(part)
 
     def _print_call(self, call: ToolPart) -> None:
         match call.state:
-            case ToolRunning() if call.id not in self._started_calls:
-                self._started_calls.add(call.id)
-                self._print_line(f"▸ {call.tool} {summarize_input(call.state.input)}")
-            case ToolError():
-                self._print_line(f"  ✗ {call.tool} {call.state.reason}: {call.state.error}", "red")
+            case ToolRunning(input=arguments):
+                if call.id not in self._started_calls:
+                    self._started_calls.add(call.id)
+                    self._print_line(f"▸ {call_title(call.tool, arguments)}")
+            case ToolError(reason=reason, error=error):
+                self._print_line(f"✗ {call.tool} {reason}: {error}", "red")
+            case ToolPending() | ToolCompleted():
+                return
             case _:
-                pass
+                assert_never(call.state)
+
+    def _print_notice(self, notice: Notice) -> None:
+        if notice.level != "detail" or self._verbose:
+            self._print_line(f"▸ {notice.text}", NOTICE_STYLES[notice.level])
 
     def _print_line(self, text: str, style: str = "dim") -> None:
         self._console.print_stderr(truncate_text(text, self._console.width), style)
 
 
-def summarize_input(tool_input: dict[str, Any]) -> str:
-    """Return the most informative field of a tool input (command, path, URL, …), else all fields in short form."""
-    found = next((tool_input[name] for name in _SUBJECT_FIELDS if isinstance(tool_input.get(name), str)), None)
-    return (
-        found
-        if found is not None
-        else ", ".join(_summarize_argument(name, value) for name, value in tool_input.items())
-    )
-
-
-def _summarize_argument(name: str, value: Any) -> str:
-    """Format one field; a list by its length: `3 todos`."""
-    return f"{len(cast('list[Any]', value))} {name}" if isinstance(value, list) else f"{name}={value!r}"
-
-
+_COMMON_EVENT_FIELDS = frozenset({"type", *Event.__struct_fields__})
 OUTPUT_VERSION = 1  # version of the `json` and `stream-json` formats
 
 
@@ -129,16 +176,15 @@ class RunStats:
         self.refused: list[RefusedCall] = []
 
     def on_event(self, event: Event) -> None:
-        match event:
-            case LLMResponseEvent():
-                cost = None if event.cost is None else Decimal(event.cost)
-                self.usage = self.usage.plus(event.tokens, cost)
-                self.answers += 1
-            case PartUpdatedEvent(part=ToolPart(state=ToolError(reason="denied" | "rejected") as state) as call):
+        if isinstance(event, LLMResponseEvent):
+            cost = None if event.cost is None else Decimal(event.cost)
+            self.usage = self.usage.plus(event.tokens, cost)
+            self.answers += 1
+        elif isinstance(event, PartUpdatedEvent) and isinstance(event.part, ToolPart):
+            call, state = event.part, event.part.state
+            if isinstance(state, ToolError) and state.reason in ("denied", "rejected"):
                 refused = (call.call_id, call.tool, state.input, state.reason, state.error, event.session_id)
                 self.refused.append(RefusedCall(*refused))
-            case _:
-                pass
 
 
 class HeadlessResult(msgspec.Struct, frozen=True):
@@ -216,18 +262,72 @@ class StreamEventEncoder:
             agent = self._agents.get(event.session_id, "")
             yield {"type": kind, "session_id": event.session_id, "agent": agent, "time": event.timestamp, **fields}
 
-    def _event_lines(self, event: Event) -> Iterator[tuple[str, OutputLine]]:
+    def _event_lines(self, event: Event) -> Iterable[tuple[str, OutputLine]]:
+        if is_standard_event(event):
+            return self._standard_lines(cast("StandardEvent", event))
+        fields = {name: value for name, value in event.to_dict().items() if name not in _COMMON_EVENT_FIELDS}
+        return [("event", {"name": event.event_type, "data": fields})]
+
+    def _standard_lines(self, event: StandardEvent) -> Iterable[tuple[str, OutputLine]]:  # noqa: C901  a case per class
+        """Return the objects of an event; docs/stream-json.md lists them."""
         match event:
             case PartDeltaEvent():
                 self._streamed_parts.add(event.part_id)
-                yield event.field, {"text": event.delta}
-            case PartUpdatedEvent(part=ToolPart() as call):
-                yield from self._call_lines(call)
-            case PartUpdatedEvent(part=TextPart() as part) if self._is_unstreamed_text(part):
-                self._streamed_parts.add(part.id)
-                yield "text", {"text": part.text}
+                return [(event.field, {"text": event.delta})]
+            case PartUpdatedEvent():
+                return self._part_lines(event.part)
+            case ToolOutputEvent():
+                return [("tool_output", {"call_id": event.call_id, "tool": event.tool_name, "text": event.output})]
+            case LLMResponseEvent():
+                return [("step", _step_fields(event))]
+            case AgentCalledEvent():
+                fields = {"call_id": event.call_id, "callee": event.callee, "message": event.message}
+                return [("agent_call", fields)]
+            case AgentReturnedEvent():
+                result = {"output": event.output, "is_error": not event.success}
+                return [("agent_return", {"call_id": event.call_id, "callee": event.callee, **result})]
+            case RetryScheduledEvent():
+                return [("retry", {"attempt": event.attempt, "delay_ms": event.delay_ms, "error": event.error})]
+            case ContextCompactionEvent():
+                return [("compaction", {"tokens_before": event.tokens_before, "tokens_after": event.tokens_after})]
+            case BudgetExceededEvent():
+                return [("limit", {"limit": event.limit, "maximum": event.maximum})]
+            case ErrorEvent():
+                return [("error", {"error_type": event.error_type, "message": event.message})]
+            case (
+                LoopStartedEvent()
+                | LoopCompletedEvent()
+                | TurnStartedEvent()
+                | TurnCompletedEvent()
+                | StateChangedEvent()
+                | LLMRequestEvent()
+                | SessionUpdatedEvent()
+                | DeltasDroppedEvent()
+            ):
+                return ()  # `start`, `step` and `result` report a run and its steps
+            case (
+                MessageAddedEvent()
+                | ToolInputDeltaEvent()
+                | ToolExecutionStartedEvent()
+                | ToolExecutionCompletedEvent()
+                | ToolApprovalRequestedEvent()
+                | ToolApprovalResultEvent()
+                | ProcessStartedEvent()
+                | ProcessOutputEvent()
+                | ProcessExitedEvent()
+                | FilesRestoredEvent()
+            ):
+                return ()  # the lines of the call report it, with its end
             case _:
-                yield from _other_event_lines(event)
+                assert_never(event)
+
+    def _part_lines(self, part: AnyPart) -> Iterable[tuple[str, OutputLine]]:
+        if isinstance(part, ToolPart):
+            return self._call_lines(part)
+        if isinstance(part, TextPart) and self._is_unstreamed_text(part):
+            self._streamed_parts.add(part.id)
+            return [("text", {"text": part.text})]
+        return ()  # a `text`, `reasoning`, `retry`, `compaction` or `agent_call` line reports it, or it is bookkeeping
 
     def _call_lines(self, call: ToolPart) -> Iterator[tuple[str, OutputLine]]:
         """Yield the `tool_call` and `tool_result` objects of a call, each once."""
@@ -258,33 +358,13 @@ class StreamEventEncoder:
         )
 
 
-def _other_event_lines(event: Event) -> Iterator[tuple[str, OutputLine]]:
-    """Yield the object of an event that needs no state; other event types yield nothing."""
-    match event:
-        case ToolOutputEvent():
-            yield "tool_output", {"call_id": event.call_id, "tool": event.tool_name, "text": event.output}
-        case LLMResponseEvent():
-            cost = None if event.cost is None else float(event.cost)
-            model = f"{event.provider}/{event.model}"
-            yield (
-                "step",
-                {"model": model, "stop_reason": event.stop_reason, "usage": encode_usage(event.tokens), "cost": cost},
-            )
-        case AgentCalledEvent():
-            yield "agent_call", {"call_id": event.call_id, "callee": event.callee, "message": event.message}
-        case AgentReturnedEvent():
-            result = {"output": event.output, "is_error": not event.success}
-            yield "agent_return", {"call_id": event.call_id, "callee": event.callee, **result}
-        case RetryScheduledEvent():
-            yield "retry", {"attempt": event.attempt, "delay_ms": event.delay_ms, "error": event.error}
-        case ContextCompactionEvent():
-            yield "compaction", {"tokens_before": event.tokens_before, "tokens_after": event.tokens_after}
-        case BudgetExceededEvent():
-            yield "limit", {"limit": event.limit, "maximum": event.maximum}
-        case ErrorEvent():
-            yield "error", {"error_type": event.error_type, "message": event.message}
-        case _:
-            pass
+def _step_fields(event: LLMResponseEvent) -> OutputLine:
+    return {
+        "model": f"{event.provider}/{event.model}",
+        "stop_reason": event.stop_reason,
+        "usage": encode_usage(event.tokens),
+        "cost": None if event.cost is None else float(event.cost),
+    }
 
 
 class RunPrinter(Protocol):
@@ -331,16 +411,14 @@ class RunTextPrinter:
     def on_event(self, event: Event) -> None:
         if event.session_id != self._session or self._only_last:
             return
-        match event:
-            case PartDeltaEvent(field="text"):
-                self._streamed_parts.add(event.part_id)
-                self._write_text(event.delta)
-            case PartUpdatedEvent(part=TextPart() as part) if self._is_unstreamed_text(part):
-                self._write_text(part.text)
-            case LLMResponseEvent():
-                self._end_step()
-            case _:
-                pass
+        if isinstance(event, PartDeltaEvent) and event.field == "text":
+            self._streamed_parts.add(event.part_id)
+            self._write_text(event.delta)
+        elif isinstance(event, PartUpdatedEvent) and isinstance(event.part, TextPart):
+            if self._is_unstreamed_text(event.part):
+                self._write_text(event.part.text)
+        elif isinstance(event, LLMResponseEvent):
+            self._end_step()
 
     def finish(self, result: HeadlessResult) -> None:
         """Print the final output if it was not streamed, as when an agent ends with a `finish` call."""

@@ -2,15 +2,15 @@
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, assert_never
 
 import msgspec
 
 from outrider.cli import exit_codes
-from outrider.cli.output import Console, format_age, format_cost, format_table, format_tokens, truncate_text
+from outrider.cli.output import NOTICE_STYLES, Console, format_table, truncate_text
 from outrider.cli.setup import run_with_archive
 from outrider.engine.archive import (
     ImportResult,
@@ -22,21 +22,15 @@ from outrider.engine.archive import (
     short_id,
 )
 from outrider.errors import ConfigurationError
+from outrider.presentation.formats import format_age, format_cost, format_tokens
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message
-from outrider.types.parts import (
-    CompactionPart,
-    FilePart,
-    PatchPart,
-    ReasoningPart,
-    RetryPart,
-    SubtaskPart,
-    TextPart,
-    ToolPart,
-    tool_result,
-)
+from outrider.types.parts import ToolPart, tool_result
 from outrider.types.tool_state import ToolError
 from outrider.types.usage import Usage
+
+if TYPE_CHECKING:
+    from outrider.presentation.transcript import TranscriptItem
 
 
 def fork_session(arguments: Namespace) -> int:
@@ -134,7 +128,7 @@ def search_sessions(arguments: Namespace) -> int:
 
 
 def _session_row(session: StoredSession) -> tuple[str, ...]:
-    used = format_age(session.time.updated, now_ms()) if session.time else ""
+    used = format_age((now_ms() - session.time.updated) / 1000) if session.time else ""
     home, folder = str(Path.home()), session.workspace_directory
     shown = f"~{folder.removeprefix(home)}" if folder == home or folder.startswith(f"{home}/") else folder
     return short_id(session.id), used, session.mode, shown, session.title or "(no title)"
@@ -214,6 +208,8 @@ def show_session(arguments: Namespace) -> int:
 
 def _transcript_lines(transcript: SessionTranscript, width: int, *, full: bool) -> Iterator[StyledLine]:
     """Yield the lines of a transcript: title, messages, damaged rows and usage."""
+    from outrider.presentation.transcript import message_items
+
     session = transcript.session
     yield truncate_text(session.title or "(no title)", width), "bold"
     yield f"{session.id}  {session.mode} mode  {session.workspace_directory}", "dim"
@@ -224,10 +220,8 @@ def _transcript_lines(transcript: SessionTranscript, width: int, *, full: bool) 
         usage = usage.plus(message.tokens, message.cost) if message.role == "assistant" else usage
         yield "", ""
         yield _message_heading(message), "cyan" if message.role == "user" else "green"
-        for part in message.parts:
-            yield from _part_lines(part, width, full=full)
-        if message.error is not None:
-            yield f"stopped early: {message.error.type}: {message.error.message}", "red"
+        for item in message_items(message):
+            yield from _item_lines(item, width, full=full)
     for row in transcript.damaged:
         yield f"a damaged {row.kind} is skipped: {row.error}", "yellow"
     yield "", ""
@@ -249,38 +243,48 @@ def _message_heading(message: Message) -> str:
     return f"{who}  {at}{model}"
 
 
-def _part_lines(part: Any, width: int, *, full: bool) -> Iterator[StyledLine]:
-    """Yield the lines of one message part; part types without visible content yield nothing."""
-    match part:
-        case TextPart() if not part.ignored:
-            yield part.text, "dim" if part.synthetic else ""
-        case ReasoningPart():
-            yield part.text if full else truncate_text(f"(thought: {part.text})", width), "dim"
-        case ToolPart():
-            yield from _call_lines(part, width, full=full)
-        case FilePart():
-            yield f"[file {part.filename or part.url[:60]} {part.mime}]", "blue"
-        case PatchPart():
-            yield f"[changed {', '.join(part.files)}]", "blue"
-        case SubtaskPart():
-            yield f"[task for {part.agent}: {part.description}]", "blue"
-        case RetryPart():
-            yield f"[attempt {part.attempt} failed]", "yellow"
-        case CompactionPart():
-            yield f"[earlier messages were compacted: {part.tokens_before} → {part.tokens_after} tokens]", "blue"
+def _item_lines(item: "TranscriptItem", width: int, *, full: bool) -> Iterator[StyledLine]:
+    """Yield the lines of one item; without `full`, reasoning, calls and outputs are shortened."""
+    from outrider.presentation import transcript as items
+
+    match item:
+        case items.UserItem():
+            yield from [(item.text, "")] if item.text.strip() else ()
+            yield from [(f"[file {items.file_summary(file)}]", "blue") for file in item.files]
+        case items.ReasoningItem():
+            yield item.text if full else truncate_text(f"(thought: {item.text})", width), "dim"
+        case items.TextItem():
+            yield item.text, ""
+        case items.ToolCallItem():
+            yield from _call_lines(item.part, width, full=full)
+        case items.FileItem():
+            yield f"[file {items.file_summary(item.part)}]", "blue"
+        case items.NoticeItem():
+            yield f"[{item.text}]", NOTICE_STYLES[item.level]
+            yield from [(item.body, "dim")] if full and item.body else ()
+        case items.CommandItem():
+            yield (f"$ {item.command}" if full else truncate_text(f"$ {item.command}", width)), "bold"
+            yield from _output_lines(item.output.splitlines(), "dim", full=full)
         case _:
-            pass
+            assert_never(item)
 
 
 def _call_lines(call: ToolPart, width: int, *, full: bool) -> Iterator[StyledLine]:
     """Yield the input and output of a call; without `full`, both are shortened."""
-    tool_input = msgspec.json.encode(call.state.input).decode()
-    yield (f"▸ {call.tool} {tool_input}" if full else truncate_text(f"▸ {call.tool} {tool_input}", width)), "bold"
+    from outrider.presentation.tool_calls import call_title
+
+    if full:
+        yield f"▸ {call.tool} {msgspec.json.encode(call.state.input).decode()}", "bold"
+    else:
+        yield truncate_text(f"▸ {call_title(call.tool, call.state.input)}", width), "bold"
     result = tool_result(call)
     lines = result.content.splitlines() if result else [f"({call.display_status})"]
     if isinstance(call.state, ToolError):
         lines = [f"✗ {call.state.reason}", *lines]
-    style = "red" if result and result.is_error else "dim"
+    yield from _output_lines(lines, "red" if result and result.is_error else "dim", full=full)
+
+
+def _output_lines(lines: Sequence[str], style: str, *, full: bool) -> Iterator[StyledLine]:
     for line in lines if full else lines[:MAX_OUTPUT_LINES]:
         yield f"  {line}", style
     if not full and len(lines) > MAX_OUTPUT_LINES:

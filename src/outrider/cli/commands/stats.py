@@ -7,9 +7,10 @@ import msgspec
 
 from outrider.cli import exit_codes
 from outrider.cli.output import NARROW_TABLE_WIDTH as NARROW
-from outrider.cli.output import Console, draw_bar, format_cost, format_table, format_tokens
+from outrider.cli.output import Console, draw_bar, format_table
 from outrider.cli.setup import run_with_archive
 from outrider.engine.archive import Grouping, SessionArchive, UsageRow
+from outrider.presentation.formats import format_cost, format_duration, format_tokens
 from outrider.types.ids import now_ms
 
 DAY_MS = 86_400_000
@@ -69,7 +70,7 @@ def _call_table(rows: Sequence[UsageRow], width: int) -> list[str]:
             row.key,
             f"{row.calls:,}",
             f"{row.errors:,}",
-            _format_duration(row.duration_ms / max(1, row.calls)),
+            format_duration(row.duration_ms / max(1, row.calls) / 1000),
             draw_bar(row.calls, maximum, _bar_width(width)),
         )
         for row in rows
@@ -80,10 +81,6 @@ def _call_table(rows: Sequence[UsageRow], width: int) -> list[str]:
 
 def _bar_width(width: int) -> int:
     return BAR_WIDTH if width >= NARROW else SHORT_BAR_WIDTH
-
-
-def _format_duration(milliseconds: float) -> str:
-    return f"{milliseconds:.0f} ms" if milliseconds < 1000 else f"{milliseconds / 1000:,.1f} s"
 
 
 def _format_row_cost(row: UsageRow) -> str:

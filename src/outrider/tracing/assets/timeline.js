@@ -28,14 +28,16 @@
     if (text !== undefined) made.textContent = text;
     return made;
   };
+  // The form of `format_duration` in outrider.presentation.formats.
   const time = (ms) => {
-    if (ms < 1000) return (ms < 10 && ms % 1 ? ms.toFixed(1) : Math.round(ms)) + " ms";
-    if (ms < 59950) return (ms / 1000).toFixed(1) + " s";
+    if (ms < 1000) return (ms < 10 && ms % 1 ? ms.toFixed(1) : Math.round(ms)) + "ms";
+    if (ms < 9950) return (ms / 1000).toFixed(1) + "s";
+    if (ms < 59500) return Math.round(ms / 1000) + "s";
     const seconds = Math.round(ms / 1000), minutes = Math.floor(seconds / 60);
-    if (minutes < 60) return minutes + " m " + String(seconds % 60).padStart(2, "0") + " s";
-    return Math.floor(minutes / 60) + " h " + String(minutes % 60).padStart(2, "0") + " m";
+    if (minutes < 60) return minutes + "m " + String(seconds % 60).padStart(2, "0") + "s";
+    return Math.floor(minutes / 60) + "h " + String(minutes % 60).padStart(2, "0") + "m";
   };
-  const moment = (ms, step) => step < 1000 && ms >= 1000 ? (ms / 1000).toFixed(step < 10 ? 3 : step < 100 ? 2 : 1) + " s" : time(ms).replace(".0 ", " ");
+  const moment = (ms, step) => step < 1000 && ms >= 1000 ? (ms / 1000).toFixed(step < 10 ? 3 : step < 100 ? 2 : 1) + "s" : time(ms).replace(".0s", "s");
   const count = (number) => number.toLocaleString("en");
   const took = (span) => (span.status === 3 ? "≥" : "") + time(span.took);
   const said = (span) => [...new Set([SAID[span.status], span.outcome])].filter(Boolean).join(": ");

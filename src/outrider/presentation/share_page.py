@@ -1,0 +1,307 @@
+"""Renders a session as one self-contained HTML page without scripts and external resources."""
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import cache
+from importlib.resources import files
+from typing import Any, assert_never
+
+import msgspec
+
+from outrider.presentation.formats import (
+    format_cost,
+    format_count,
+    format_duration,
+    format_milliseconds,
+    format_tokens,
+    shorten,
+)
+from outrider.presentation.html_text import escape_text, render_code, render_diffs, render_markdown
+from outrider.presentation.notices import Notice
+from outrider.presentation.tool_calls import (
+    STATUS_LABELS,
+    CallOutcome,
+    TodoItem,
+    TodoStatus,
+    call_changes,
+    call_input,
+    call_outcome,
+    call_subject,
+    call_todos,
+    final_answer,
+    planned_changes,
+)
+from outrider.presentation.transcript import (
+    CommandItem,
+    FileItem,
+    NoticeItem,
+    ReasoningItem,
+    TextItem,
+    ToolCallItem,
+    TranscriptItem,
+    UserItem,
+    file_summary,
+    message_items,
+)
+from outrider.sessions.records import SessionTranscript, StoredSession
+from outrider.types.messages import Message
+from outrider.types.parts import FilePart, ToolPart
+from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
+from outrider.types.usage import Usage
+
+_WIDTH = 1000
+_LANES = {"user": 4, "model": 4, "tool": 31, "tool failed": 31}
+
+
+class TimelineBar(msgspec.Struct, frozen=True):
+    kind: str
+    name: str
+    start: int
+    end: int
+
+
+def timeline_bars(messages: Sequence[Message]) -> list[TimelineBar]:
+    return [bar for message in messages for bar in _message_bars(message)]
+
+
+def _message_bars(message: Message) -> Iterator[TimelineBar]:
+    if message.time is not None:
+        kind = "user" if message.role == "user" else "model"
+        created = message.time.created
+        yield TimelineBar(kind, message.role, created, max(created, message.time.completed or 0))
+    for part in message.parts:
+        if isinstance(part, ToolPart) and isinstance(part.state, ToolCompleted | ToolError):
+            kind, time = "tool failed" if isinstance(part.state, ToolError) else "tool", part.state.time
+            yield TimelineBar(kind, part.tool, time.start, max(time.start, time.end))
+
+
+def render_timeline(bars: Sequence[TimelineBar]) -> str:
+    if not bars:
+        return ""
+    start, end = min(bar.start for bar in bars), max(bar.end for bar in bars)
+    scale = _WIDTH / max(1, end - start)
+    drawn = "".join(_render_bar(bar, start, scale) for bar in bars)
+    line = f'<line x1="0" y1="27" x2="{_WIDTH}" y2="27"></line>'
+    drawing = f'<svg viewBox="0 0 {_WIDTH} 54" preserveAspectRatio="none" role="img">{line}{drawn}</svg>'
+    ends = "".join(f"<span>{escape_text(format_time(at, '%H:%M:%S'))}</span>" for at in (start, end))
+    return f'<h2>Timeline</h2><div class="timeline">{drawing}<p>{ends}</p></div>'
+
+
+def _render_bar(bar: TimelineBar, start: int, scale: float) -> str:
+    width = min(float(_WIDTH), max(3.0, (bar.end - bar.start) * scale))
+    x = min(_WIDTH - width, (bar.start - start) * scale)
+    label = escape_text(f"{bar.name}, {format_milliseconds(bar.end - bar.start)}")
+    shape = f'x="{x:.1f}" y="{_LANES[bar.kind]}" width="{width:.1f}" height="19" rx="2"'
+    return f'<rect class="{bar.kind}" {shape}><title>{label}</title></rect>'
+
+
+def format_time(at: int, form: str) -> str:
+    try:
+        return datetime.fromtimestamp(at / 1000, UTC).strftime(form)
+    except (OverflowError, ValueError, OSError):
+        return ""
+
+
+_IMAGE = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+")
+_SUBJECT_LENGTH = 120
+_TODO_MARKS: dict[TodoStatus, str] = {"pending": "○", "in_progress": "▸", "completed": "✓", "cancelled": "✗"}
+
+
+def render_item(item: TranscriptItem) -> str:
+    match item:
+        case UserItem():
+            return render_markdown(item.text) + "".join(map(_render_file, item.files))
+        case ReasoningItem():
+            took = format_duration(item.seconds) if item.seconds is not None else ""
+            return _render_details("reasoning", "reasoning", "", took, render_markdown(item.text))
+        case TextItem():
+            return render_markdown(item.text)
+        case ToolCallItem():
+            answer = final_answer(item.part)
+            return render_markdown(answer) if answer else _render_call(item.part)
+        case FileItem():
+            return _render_file(item.part)
+        case NoticeItem():
+            return _render_notice(item.notice)
+        case CommandItem():
+            return _render_details("call done", "$", "", shorten(item.command, 1000), render_code(item.output))
+        case _:
+            assert_never(item)
+
+
+def _render_call(part: ToolPart) -> str:
+    kind, mark, label, output = _call_result(part)
+    content = "".join(_call_sections(part))
+    if label:
+        content += f"<h3>{escape_text(label)}</h3>{render_code(output)}"
+    facts = [call_subject(part.tool, call_input(part), limit=_SUBJECT_LENGTH), *_outcome_facts(call_outcome(part))]
+    if not part.ended:
+        facts.append(STATUS_LABELS[part.display_status])
+    return _render_details(f"call {kind}", part.tool, mark, " · ".join(fact for fact in facts if fact), content)
+
+
+def _call_result(part: ToolPart) -> tuple[str, str, str, str]:
+    """Returns the CSS class, the mark, and the label and text of the result."""
+    match part.state:
+        case ToolCompleted(output=output):
+            return "done", "✓", "output", output
+        case ToolError(error=error, reason=reason):
+            return "failed", "✗", reason, error
+        case ToolPending() | ToolRunning():
+            return "open", "…", "", ""
+        case _:
+            assert_never(part.state)
+
+
+def _call_sections(part: ToolPart) -> Iterator[str]:
+    """Yields input and changes of a call. An input that only describes changes or tasks is not repeated."""
+    arguments, changes, todos = call_input(part), call_changes(part), call_todos(part)
+    made = isinstance(part.state, ToolCompleted) and changes
+    repeats = todos is not None or (made and planned_changes(part.tool, arguments))
+    if arguments and not repeats:
+        yield f"<h3>input</h3>{render_code(_format_input(arguments))}"
+    if todos:
+        yield f'<h3>tasks</h3><ul class="todos">{"".join(map(_render_todo, todos))}</ul>'
+    if changes:
+        yield f"<h3>{'changes' if made else 'planned changes'}</h3>{render_diffs(changes)}"
+
+
+def _render_todo(todo: TodoItem) -> str:
+    return f'<li class="{todo.status}">{_TODO_MARKS[todo.status]} {escape_text(todo.content)}</li>'
+
+
+def _outcome_facts(outcome: CallOutcome) -> Iterator[str]:
+    if outcome.exit_code:
+        yield f"exit code {outcome.exit_code}"
+    if outcome.lines_added or outcome.lines_removed:
+        yield f"+{outcome.lines_added or 0} -{outcome.lines_removed or 0}"
+    if outcome.milliseconds is not None:
+        yield format_milliseconds(outcome.milliseconds)
+
+
+def _render_file(part: FilePart) -> str:
+    if part.mime.startswith("image/") and _IMAGE.fullmatch(part.url):
+        return f'<p><img src="{escape_text(part.url)}" alt="{escape_text(part.filename or part.mime)}"></p>'
+    return f'<p class="marker">file: {escape_text(file_summary(part))}</p>'
+
+
+def _render_notice(notice: Notice) -> str:
+    if notice.body:
+        return _render_details("note", notice.topic, "", notice.text, render_markdown(notice.body))
+    kind = "error" if notice.level == "error" else "marker"
+    return f'<p class="{kind}">{escape_text(notice.text)}</p>'
+
+
+def _render_details(kind: str, name: str, mark: str, summary: str, content: str) -> str:
+    head = (
+        f'<span class="mark">{mark}</span> <b>{escape_text(name)}</b> <span class="said">{escape_text(summary)}</span>'
+    )
+    return f'<details class="{kind}"><summary>{head}</summary><div>{content}</div></details>'
+
+
+def _format_input(value: dict[str, Any]) -> str:
+    if len(value) == 1 and isinstance(only := next(iter(value.values())), str):
+        return only
+    return msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode()
+
+
+MAX_MESSAGES = 10_000
+_TEMPLATE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<title>{title}</title><style>{style}</style></head>
+<body><header><h1>{title}</h1><p class="when">{when}</p></header>
+<dl class="tiles">{tiles}</dl>{timeline}<main>{notes}{conversation}</main></body></html>
+"""
+
+
+def render_share_page(transcript: SessionTranscript) -> str:
+    """Returns the page as a string. Its content security policy forbids scripts and external resources."""
+    session, messages = transcript.session, transcript.messages[:MAX_MESSAGES]
+    return _TEMPLATE.format(
+        policy=escape_text(_content_policy()),
+        title=escape_text(session.title or "A session"),
+        style=_load_style(),
+        when=escape_text(_describe_session(session, transcript.messages)),
+        tiles="".join(_render_tiles(transcript.messages)),
+        timeline=render_timeline(timeline_bars(messages)),
+        notes="".join(f'<p class="note">{escape_text(note)}</p>' for note in _transcript_notes(transcript)),
+        conversation="".join(_render_message(message) for message in messages),
+    )
+
+
+@cache
+def _load_style() -> str:
+    return files("outrider.presentation").joinpath("assets", "share.css").read_text(encoding="utf-8").strip()
+
+
+@cache
+def _content_policy() -> str:
+    digest = base64.b64encode(hashlib.sha256(_load_style().encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+
+
+def _render_message(message: Message) -> str:
+    author = "You" if message.role == "user" else message.agent or "Assistant"
+    model = f"{message.model.provider}/{message.model.model}" if message.model else ""
+    facts = [_format_clock(message), model, _format_usage(message)]
+    head = f"<b>{escape_text(author)}</b>" + "".join(f"<span>{escape_text(fact)}</span>" for fact in facts if fact)
+    body = "".join(map(render_item, message_items(message)))
+    return f'<article class="{message.role}"><header>{head}</header>{body}</article>' if body else ""
+
+
+def _format_clock(message: Message) -> str:
+    return format_time(message.time.created, "%H:%M:%S") if message.time else ""
+
+
+def _format_usage(message: Message) -> str:
+    if message.role != "assistant" or not message.tokens.total:
+        return ""
+    cost = f", {format_cost(message.cost)}" if message.cost is not None else ""
+    out = format_tokens(message.tokens.output + message.tokens.reasoning)
+    return f"{format_tokens(message.tokens.prompt)} tokens in, {out} out{cost}"
+
+
+def _describe_session(session: StoredSession, messages: Sequence[Message]) -> str:
+    agents = sorted({message.agent for message in messages if message.agent} or {session.agent} - {""})
+    facts = [format_time(session.time.created, "%Y-%m-%d %H:%M UTC") if session.time else "", session.mode, *agents]
+    return " · ".join(word for word in facts if word)
+
+
+def _render_tiles(messages: Sequence[Message]) -> Iterator[str]:
+    usage, unpriced = Usage(), 0
+    for message in messages:
+        if message.role == "assistant" and message.tokens.total:
+            unpriced += message.cost is None
+            usage = usage.plus(message.tokens, message.cost or Decimal(0))
+    calls = [part for message in messages for part in message.parts if isinstance(part, ToolPart)]
+    failed = sum(part.state.status == "error" for part in calls)
+    if bars := timeline_bars(messages):
+        yield _render_tile("time", format_milliseconds(max(bar.end for bar in bars) - min(bar.start for bar in bars)))
+    yield _render_tile("messages", f"{len(messages):,}")
+    yield _render_tile("tokens in", format_tokens(usage.tokens.prompt))
+    yield _render_tile("tokens out", format_tokens(usage.tokens.output + usage.tokens.reasoning))
+    cost = format_cost(usage.total_cost if usage.total_cost or not unpriced else None)
+    note = f"without {format_count(unpriced, 'answer')} of unknown price" if unpriced else ""
+    yield _render_tile("cost", cost, note)
+    yield _render_tile("tool calls", f"{len(calls):,}", f"{failed:,} failed" if failed else "")
+
+
+def _render_tile(label: str, value: str, note: str = "") -> str:
+    small = f"<small>{escape_text(note)}</small>" if note else ""
+    return f"<div><dt>{label}</dt><dd>{escape_text(value)}{small}</dd></div>"
+
+
+def _transcript_notes(transcript: SessionTranscript) -> Iterator[str]:
+    if len(transcript.messages) > MAX_MESSAGES:
+        yield f"Only the first {MAX_MESSAGES:,} messages are on this page."
+    if not transcript.first:
+        yield "Earlier messages are not on this page."
+    if transcript.damaged:
+        yield f"{len(transcript.damaged)} damaged rows could not be shown."

@@ -8,6 +8,7 @@ import msgspec
 from outrider.presentation.diffs import FileDiff
 from outrider.presentation.tool_calls import call_title, planned_changes
 from outrider.sessions.records import Approval, ApprovalScope
+from outrider.types.events import ToolApprovalRequestedEvent
 
 AnswerKind = Literal["allow", "deny"]
 
@@ -78,6 +79,20 @@ def approval_view(approval: Approval, *, agent: str = "") -> ApprovalView:
         reason=approval.description,
         rules=approval.offers,
         can_last=approval.can_persist,
+        agent=agent,
+    )
+
+
+def requested_approval_view(event: ToolApprovalRequestedEvent, *, agent: str = "") -> ApprovalView:
+    return ApprovalView(
+        id=event.approval_id,
+        session_id=event.session_id,
+        call_id=event.call_id,
+        tool=event.tool_name,
+        arguments=event.tool_input,
+        reason=event.description,
+        rules=event.offers,
+        can_last=event.can_last,
         agent=agent,
     )
 

@@ -12,7 +12,7 @@ _HUNK = re.compile(
     r"@@ -(?P<old>\d+)(?:,(?P<old_count>\d+))? \+(?P<new>\d+)(?:,(?P<new_count>\d+))? @@ ?(?P<heading>.*)"
 )
 _NO_FILE = "/dev/null"
-_PATCH_FILE = re.compile(r"\*\*\* (?P<action>Update|Add|Delete) File: (?P<path>.+)")
+_PATCH_FILE = re.compile(r"^\*\*\* (?P<action>Update|Add|Delete) File: (?P<path>.+)", re.MULTILINE)
 _PATCH_MOVE = re.compile(r"\*\*\* Move to: (?P<path>.+)")
 _KINDS: dict[str, LineKind] = {"+": "added", "-": "removed"}
 _SIGNS: dict[LineKind, str] = {"added": "+", "removed": "-", "context": " "}
@@ -107,6 +107,20 @@ def parse_patch(text: str) -> list[FileDiff]:
             rows.append(row)
     end_section()
     return files
+
+
+def patch_rows(text: str) -> list[DiffLine]:
+    """Returns every row of a patch as the model wrote it; a header is a context line.
+
+    `parse_patch` leaves out rows that belong to no hunk. Where a person approves a patch, nothing may be left out.
+    """
+    headers = ("***", "@@", "diff ", "index ", "--- ", "+++ ")
+    return [
+        DiffLine("context", row.removeprefix(" "))
+        if row.startswith(headers) or row[:1] not in _KINDS
+        else DiffLine(_KINDS[row[0]], row[1:])
+        for row in text.split("\n")
+    ]
 
 
 def _patch_hunks(rows: Sequence[str]) -> Iterator[DiffHunk]:

@@ -70,6 +70,16 @@ def format_tokens(number: int) -> str:
     return f"{number / 1000:.1f}k" if number < 99_950 else f"{number // 1000}k"
 
 
+def format_bytes(number: int) -> str:
+    """`950 B`, `1.2 kB`, `340 kB` or `1.5 MB`; a kilobyte has 1,000 bytes."""
+    if number < 1000:
+        return f"{number} B"
+    for size, unit in ((1_000_000_000, "GB"), (1_000_000, "MB")):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number / 1000:.1f} kB" if number < 99_950 else f"{number // 1000} kB"
+
+
 def format_count(number: int, noun: str) -> str:
     """`1 file`, `1,200 files`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

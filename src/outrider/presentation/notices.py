@@ -45,7 +45,7 @@ from outrider.types.messages import Message
 from outrider.types.parts import CompactionPart
 
 NoticeLevel = Literal["detail", "info", "success", "warning", "error"]
-NoticeTopic = Literal["retry", "limit", "error", "compaction", "agent", "end", "approval", "files", "custom"]
+NoticeTopic = Literal["retry", "limit", "error", "compaction", "agent", "end", "approval", "files", "command", "custom"]
 
 ABORTED = "aborted"
 """The error type of a message whose turn was aborted by a person."""

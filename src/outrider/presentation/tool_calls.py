@@ -168,7 +168,8 @@ def call_todos(part: ToolPart) -> tuple[TodoItem, ...] | None:
         try:
             items.append(msgspec.convert(todo, TodoItem, strict=False))
         except msgspec.ValidationError:
-            items.append(TodoItem(clean_line(str(todo))))  # pyright: ignore[reportUnknownArgumentType]
+            content = todo.get("content", todo) if isinstance(todo, dict) else todo  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+            items.append(TodoItem(clean_line(str(content))))  # pyright: ignore[reportUnknownArgumentType]
     return tuple(items)
 
 

@@ -8,10 +8,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
 from typing import assert_never, cast
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 
 from outrider.presentation.activity import ChildAgent, SessionActivity, SideActivity
+from outrider.presentation.formats import clean_line, format_bytes
 from outrider.presentation.notices import (
     ABORTED,
     Notice,
@@ -23,15 +25,36 @@ from outrider.presentation.notices import (
 from outrider.types.codec import AnyPart
 from outrider.types.events import (
     AgentCalledEvent,
+    AgentReturnedEvent,
     BudgetExceededEvent,
+    ContextCompactionEvent,
+    DeltasDroppedEvent,
     ErrorEvent,
     Event,
+    FilesRestoredEvent,
+    LLMRequestEvent,
+    LLMResponseEvent,
     LoopCompletedEvent,
+    LoopStartedEvent,
     MessageAddedEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
+    ProcessExitedEvent,
+    ProcessOutputEvent,
+    ProcessStartedEvent,
+    RetryScheduledEvent,
+    SessionUpdatedEvent,
+    StandardEvent,
+    StateChangedEvent,
+    ToolApprovalRequestedEvent,
+    ToolApprovalResultEvent,
+    ToolExecutionCompletedEvent,
+    ToolExecutionStartedEvent,
     ToolInputDeltaEvent,
     ToolOutputEvent,
+    TurnCompletedEvent,
+    TurnStartedEvent,
+    is_standard_event,
 )
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
@@ -51,6 +74,7 @@ from outrider.types.parts import (
     TextPart,
     ToolPart,
 )
+from outrider.types.tool_state import ToolPending
 
 LIVE_OUTPUT_LINES = 400
 """Lines of a running call's output that are held in memory; the stored result has all of them."""
@@ -59,7 +83,7 @@ _COMMAND_OUTPUT = 100_000
 PLAN_ANSWER = "plan_answer"
 
 
-class TranscriptItem:
+class BaseItem:
     """Base of all items. `expanded` is what a person chose; None leaves it to the front end's default."""
 
     def __init__(self, id: str, message_id: str = "") -> None:
@@ -76,7 +100,7 @@ class TranscriptItem:
         self.touch()
 
 
-class UserItem(TranscriptItem):
+class UserItem(BaseItem):
     """What a person wrote, with the attached files."""
 
     def __init__(self, id: str, text: str, files: tuple[FilePart, ...] = (), message_id: str = "") -> None:
@@ -85,7 +109,7 @@ class UserItem(TranscriptItem):
         self.files = files
 
 
-class TextItem(TranscriptItem):
+class TextItem(BaseItem):
     """Text of the model; it grows while `streaming`."""
 
     def __init__(self, id: str, message_id: str = "", text: str = "", *, streaming: bool = True) -> None:
@@ -111,13 +135,13 @@ class ReasoningItem(TextItem):
         self.seconds: float | None = None
 
 
-class ToolCallItem(TranscriptItem):
+class ToolCallItem(BaseItem):
     """A tool call, from the first streamed character of its input to its end."""
 
     def __init__(self, part: ToolPart) -> None:
         super().__init__(part.id, part.message_id)
         self.part = part
-        self.raw_input = ""
+        self.raw_input = part.state.raw if isinstance(part.state, ToolPending) else ""
         self.live_output: deque[str] = deque([""], maxlen=LIVE_OUTPUT_LINES)
         self.child_activity = ""  # what the called agent is doing
 
@@ -136,15 +160,19 @@ class ToolCallItem(TranscriptItem):
         self.touch()
 
 
-class FileItem(TranscriptItem):
+class FileItem(BaseItem):
     """A file that the model made, such as an image."""
 
     def __init__(self, part: FilePart) -> None:
         super().__init__(part.id, part.message_id)
         self.part = part
 
+    def update(self, part: FilePart) -> None:
+        self.part = part
+        self.touch()
 
-class NoticeItem(TranscriptItem):
+
+class NoticeItem(BaseItem):
     """A sentence of the program itself; `body` is Markdown that can be expanded."""
 
     def __init__(self, id: str, notice: Notice, message_id: str = "") -> None:
@@ -163,8 +191,12 @@ class NoticeItem(TranscriptItem):
     def body(self) -> str:
         return self.notice.body
 
+    def update(self, notice: Notice) -> None:
+        self.notice = notice
+        self.touch()
 
-class CommandItem(TranscriptItem):
+
+class CommandItem(BaseItem):
     """A command that the person ran with `!`. `exit_status` is None while it runs, and "" if it is not known any
     more."""
 
@@ -181,6 +213,31 @@ class CommandItem(TranscriptItem):
     def finish(self, exit_status: str) -> None:
         self.exit_status = exit_status
         self.touch()
+
+
+TranscriptItem = UserItem | TextItem | ReasoningItem | ToolCallItem | FileItem | NoticeItem | CommandItem
+"""Every item class. A `match` over it ends with `assert_never`; `ReasoningItem` comes before its base `TextItem`."""
+
+
+def file_name(part: FilePart) -> str:
+    """The name of a file, or what its URL shows of it; the content of a data URL is left out."""
+    return clean_line(part.filename or part.url.partition(",")[0] or part.mime, 120)
+
+
+def file_size(part: FilePart) -> int | None:
+    """The size in bytes of a file whose content is in its URL; None for a file that is stored elsewhere."""
+    header, comma, content = part.url.partition(",")
+    if not header.startswith("data:") or not comma:
+        return None
+    if header.endswith(";base64"):
+        return len(content.rstrip("=")) * 3 // 4
+    return len(unquote_to_bytes(content))
+
+
+def file_summary(part: FilePart) -> str:
+    """Name, media type and size of a file on one line."""
+    size = file_size(part)
+    return " · ".join([file_name(part), clean_line(part.mime, 80), *([format_bytes(size)] if size is not None else [])])
 
 
 def message_items(message: Message) -> Iterator[TranscriptItem]:
@@ -304,8 +361,10 @@ class TranscriptView:
     def prepend(self, messages: Iterable[Message]) -> int:
         """Inserts older messages at the top and returns the number of new items."""
         older = [item for message in messages for item in message_items(message) if item.id not in self._by_id]
+        todos = self.side.todos
         for item in older:
             self._index(item)
+        self.side.todos = todos or self.side.todos  # a later list replaces those of older calls
         self.items[:0] = older
         return len(older)
 
@@ -361,15 +420,29 @@ class TranscriptView:
         if known is None:
             item = part_item(part)
             return [item] if item is not None and self.add(item) else []
-        if isinstance(known, TextItem) and isinstance(part, TextPart | ReasoningPart):
-            self._finish_text(known, part)
-        elif isinstance(known, ToolCallItem) and isinstance(part, ToolPart):
-            known.update(part)
-        else:
-            return []
-        return [known]
+        return [known] if self._update_item(known, part) else []
+
+    def _update_item(self, item: TranscriptItem, part: AnyPart) -> bool:
+        """Applies the new value of the part that the item shows; returns False if the part is of another kind."""
+        match item, part:
+            case TextItem(), TextPart() | ReasoningPart():
+                self._finish_text(item, part)
+            case ToolCallItem(), ToolPart():
+                item.update(part)
+            case FileItem(), FilePart():
+                item.update(part)
+            case NoticeItem(), _ if isinstance(changed := part_item(part), NoticeItem):
+                item.update(changed.notice)
+            case _:
+                return False
+        return True
 
     def _apply_own(self, event: Event) -> list[TranscriptItem]:
+        if not is_standard_event(event):
+            return self._show_notice(event)
+        return self._apply_standard(cast("StandardEvent", event))
+
+    def _apply_standard(self, event: StandardEvent) -> list[TranscriptItem]:
         match event:
             case MessageAddedEvent():
                 message = self.find_message(event.message_id) if event.role == "user" else None
@@ -382,11 +455,37 @@ class TranscriptView:
                 return self.update_part(event.part)
             case ErrorEvent() | BudgetExceededEvent() | LoopCompletedEvent():
                 return self._show_notice(event)
-            case AgentCalledEvent() if self._follow_children:
-                self._child_view(event.child_session_id).agent = event.callee
+            case AgentCalledEvent():
+                if self._follow_children:
+                    self._child_view(event.child_session_id).agent = event.callee
                 return []
+            case (
+                LoopStartedEvent()
+                | TurnStartedEvent()
+                | TurnCompletedEvent()
+                | StateChangedEvent()
+                | LLMRequestEvent()
+                | LLMResponseEvent()
+                | RetryScheduledEvent()
+                | SessionUpdatedEvent()
+                | AgentReturnedEvent()
+                | ProcessStartedEvent()
+                | ProcessOutputEvent()
+                | ProcessExitedEvent()
+            ):
+                return []  # shown by `activity` and `side`, or as title
+            case (
+                ToolExecutionStartedEvent()
+                | ToolExecutionCompletedEvent()
+                | ToolApprovalRequestedEvent()
+                | ToolApprovalResultEvent()
+                | ContextCompactionEvent()
+                | FilesRestoredEvent()
+                | DeltasDroppedEvent()
+            ):
+                return []  # a part or a message shows it too, or the front end asks for an answer
             case _:
-                return []
+                assert_never(event)
 
     def _apply_delta(self, event: PartDeltaEvent) -> list[TranscriptItem]:
         item = self._by_id.get(event.part_id)
@@ -454,3 +553,4 @@ class TranscriptView:
         self._by_id[item.id] = item
         if isinstance(item, ToolCallItem):
             self._calls[item.part.call_id] = item
+            self.side.update_from_call(item.part)

@@ -5,7 +5,7 @@ import difflib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.presentation.diffs import parse_patch, parse_unified_diff, replacement_diff
+from outrider.presentation.diffs import parse_patch, parse_unified_diff, patch_rows, replacement_diff
 
 TWO_FILES = """--- a.txt
 +++ a.txt
@@ -73,6 +73,24 @@ def test_a_patch_of_a_model_gives_the_files_that_it_names():
     assert update.hunks[0].heading == "def main():"
     assert (add.old_path, add.new_path, add.added) == (None, "n.txt", 1)
     assert (delete.old_path, delete.new_path, delete.hunks) == ("gone.txt", None, ())
+
+
+def test_a_diff_that_mentions_a_patch_header_is_still_a_diff():
+    (file,) = parse_patch("--- a\n+++ a\n@@ -0,0 +1 @@\n+*** Update File: b\n")
+    assert (file.path, file.added) == ("a", 1)
+
+
+def test_the_rows_of_a_patch_are_complete():
+    rows = patch_rows("*** Update File: a\n@@\n same\n-x\n+y\n\n+outside of any hunk")
+    assert [(row.sign, row.text) for row in rows] == [
+        (" ", "*** Update File: a"),
+        (" ", "@@"),
+        (" ", "same"),
+        ("-", "x"),
+        ("+", "y"),
+        (" ", ""),
+        ("+", "outside of any hunk"),
+    ]
 
 
 def test_a_replacement_shows_both_texts_without_line_numbers():

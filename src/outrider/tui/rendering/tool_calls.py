@@ -99,8 +99,9 @@ def effect_lines(tool: str, arguments: dict[str, Any], width: int, palette: Pale
             shown = [piece for line in highlight_code(command, "bash", palette) for piece in wrap_text(line, width)]
             return shown + _argument_lines(arguments, {"command", "description"}, width, palette)
         case "apply_patch":
+            rest = _argument_lines(arguments, {"patch" if "patch" in arguments else "input"}, width, palette)
             rows = patch_rows(patch_argument(arguments))
-            return [piece for row in rows for piece in _change_lines(row, width, palette)]
+            return rest + [piece for row in rows for piece in _change_lines(row, width, palette)]
         case _:
             changes = planned_changes(tool, arguments)
             in_diff: set[str] = _DIFF_ARGUMENTS.get(tool, set()) if changes else set()

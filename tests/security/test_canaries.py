@@ -10,10 +10,10 @@ import pytest
 from outrider import Engine, EventBus, EventLog, EventLogger, Provider, Tool, Trace
 from outrider.engine.session_tools import ToolEnvironment
 from outrider.permissions.redaction.redactor import HIDDEN_SECRET
+from outrider.presentation.share_page import render_share_page
 from outrider.processes.sandbox.sandbox import NoSandbox
 from outrider.providers.scripted import call
 from outrider.sessions.export import export_session
-from outrider.presentation.share_page import render_share_page
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.events import Event
 from outrider.types.parts import ReasoningPart

@@ -31,9 +31,9 @@ from outrider.presentation.transcript import (
     FileItem,
     NoticeItem,
     ReasoningItem,
-    TranscriptItem,
     TextItem,
     ToolCallItem,
+    TranscriptItem,
     TranscriptView,
     UserItem,
 )

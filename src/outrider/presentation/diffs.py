@@ -12,6 +12,8 @@ _HUNK = re.compile(
     r"@@ -(?P<old>\d+)(?:,(?P<old_count>\d+))? \+(?P<new>\d+)(?:,(?P<new_count>\d+))? @@ ?(?P<heading>.*)"
 )
 _NO_FILE = "/dev/null"
+_PATCH_BEGIN = "*** Begin Patch"
+_GIT_HEADERS = ("diff --git ", "index ", "new file mode ", "deleted file mode ", "old mode ", "new mode ", "\\")
 _PATCH_FILE = re.compile(r"^\*\*\* (?P<action>Update|Add|Delete) File: (?P<path>.+)", re.MULTILINE)
 _PATCH_MOVE = re.compile(r"\*\*\* Move to: (?P<path>.+)")
 _KINDS: dict[str, LineKind] = {"+": "added", "-": "removed"}
@@ -73,7 +75,7 @@ def parse_unified_diff(text: str) -> list[FileDiff]:
 
     The counts in a hunk's header decide where the hunk ends: a removed line that starts with `--` looks like a header.
     """
-    return list(_read_files(text.split("\n")))
+    return list(_read_files(text.split("\n"), []))
 
 
 def replacement_diff(path: str, old: str, new: str, *, creates: bool = False) -> FileDiff:
@@ -85,8 +87,8 @@ def replacement_diff(path: str, old: str, new: str, *, creates: bool = False) ->
 
 def parse_patch(text: str) -> list[FileDiff]:
     """Returns the files of a patch as models write it: `*** Update File:` sections, or a unified diff."""
-    if not _PATCH_FILE.search(text):
-        return parse_unified_diff(text)
+    if _is_unified(text):
+        return list(_read_files(text.split("\n"), [], from_patch=True))
     files: list[FileDiff] = []
     action, path, target = "", "", ""
     rows: list[str] = []
@@ -107,6 +109,25 @@ def parse_patch(text: str) -> list[FileDiff]:
             rows.append(row)
     end_section()
     return files
+
+
+def is_complete_patch(text: str) -> bool:
+    """Whether `parse_patch` returns everything that `apply_patch` could apply.
+
+    The tool is more tolerant than a reader of diffs: it applies lines beyond the counts of a hunk and hunks without
+    line numbers. If this returns False, show the patch itself to the person who approves it.
+    """
+    rows = text.split("\n")
+    if _is_unified(text):
+        ignored: list[str] = []
+        list(_read_files(rows, ignored))
+        return all(not row.strip() or row.startswith(_GIT_HEADERS) for row in ignored)
+    changed = sum(file.added + file.removed for file in parse_patch(text))
+    return changed == sum(row[:1] in _KINDS for row in rows)
+
+
+def _is_unified(text: str) -> bool:
+    return _PATCH_BEGIN not in text and (not _PATCH_FILE.search(text) or "\n+++ " in text)
 
 
 def patch_rows(text: str) -> list[DiffLine]:
@@ -137,7 +158,8 @@ def _patch_hunks(rows: Sequence[str]) -> Iterator[DiffHunk]:
         yield DiffHunk(tuple(lines), heading=heading)
 
 
-def _read_files(rows: Sequence[str]) -> Iterator[FileDiff]:
+def _read_files(rows: Sequence[str], ignored: list[str], *, from_patch: bool = False) -> Iterator[FileDiff]:
+    """Yields the files of a unified diff and appends the rows that belong to none to `ignored`."""
     old = new = ""
     hunks: list[DiffHunk] = []
     from_git = False
@@ -145,24 +167,30 @@ def _read_files(rows: Sequence[str]) -> Iterator[FileDiff]:
     while position < len(rows):
         row = rows[position]
         position += 1
-        if row.startswith("diff --git "):
-            from_git = True
-        elif row.startswith("--- "):
+        following = rows[position] if position < len(rows) else ""
+        if row.startswith("--- ") and following.startswith("+++ "):
             if hunks:
-                yield _file_diff(old, new, hunks, from_git=from_git)
-            old, new, hunks = _header_name(row), "", []
-        elif row.startswith("+++ "):
-            new = _header_name(row)
+                yield _file_diff(old, new, hunks, prefixed=from_git or (from_patch and _has_git_prefixes(old, new)))
+            old, new, hunks = _header_name(row), _header_name(following), []
+            position += 1
         elif (header := _HUNK.match(row)) is not None:
             hunk, position = _read_hunk(rows, position, header)
             hunks.append(hunk)
+        else:
+            from_git = from_git or row.startswith("diff --git ")
+            ignored.append(row)
     if hunks:
-        yield _file_diff(old, new, hunks, from_git=from_git)
+        yield _file_diff(old, new, hunks, prefixed=from_git or (from_patch and _has_git_prefixes(old, new)))
 
 
-def _file_diff(old: str, new: str, hunks: Sequence[DiffHunk], *, from_git: bool) -> FileDiff:
+def _has_git_prefixes(old: str, new: str) -> bool:
+    """The rule of `apply_patch`, so that a person approves the path that is written."""
+    return (old.startswith("a/") or old == _NO_FILE) and (new.startswith("b/") or new == _NO_FILE)
+
+
+def _file_diff(old: str, new: str, hunks: Sequence[DiffHunk], *, prefixed: bool) -> FileDiff:
     """Git writes `a/` and `b/` before the names. Other diffs do not, and there `a/` may be a real folder."""
-    if from_git or (old.startswith("a/") and new.startswith("b/")):
+    if prefixed or (old.startswith("a/") and new.startswith("b/")):
         old, new = old.removeprefix("a/"), new.removeprefix("b/")
     return FileDiff(None if old == _NO_FILE else old, None if new == _NO_FILE else new, tuple(hunks))
 

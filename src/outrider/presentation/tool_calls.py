@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from outrider.presentation.diffs import FileDiff, parse_patch, parse_unified_diff, replacement_diff
+from outrider.presentation.diffs import FileDiff, is_complete_patch, parse_patch, parse_unified_diff, replacement_diff
 from outrider.presentation.formats import clean_line, shorten
 from outrider.types.parts import DisplayStatus, ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
@@ -125,7 +125,8 @@ def call_changes(part: ToolPart, raw_input: str = "") -> list[FileDiff]:
 
 
 def planned_changes(tool: str, arguments: Mapping[str, Any]) -> list[FileDiff]:
-    """The files that a call of a built-in edit tool would change, read from its arguments."""
+    """The files that a call of a built-in edit tool would change, read from its arguments. Empty for a patch that a
+    diff would not show completely: then show the arguments."""
     path = str(arguments.get("file_path") or "")
     match tool:
         case "edit" if "old_string" in arguments or "new_string" in arguments:
@@ -134,7 +135,8 @@ def planned_changes(tool: str, arguments: Mapping[str, Any]) -> list[FileDiff]:
         case "write" if "content" in arguments:
             return [replacement_diff(path, "", str(arguments["content"]), creates=True)]
         case "apply_patch":
-            return parse_patch(patch_argument(arguments))
+            patch = patch_argument(arguments)
+            return parse_patch(patch) if is_complete_patch(patch) else []
         case _:
             return []
 

@@ -225,7 +225,7 @@ def file_name(part: FilePart) -> str:
 
 
 def file_size(part: FilePart) -> int | None:
-    """The size in bytes of a file whose content is in its URL; None for a file that is stored elsewhere."""
+    """The size in bytes of a file whose content is in its URL; None for a file that its URL only names."""
     header, comma, content = part.url.partition(",")
     if not header.startswith("data:") or not comma:
         return None

@@ -26,9 +26,9 @@ from outrider.presentation.transcript import (
     FileItem,
     NoticeItem,
     ReasoningItem,
-    TranscriptItem,
     TextItem,
     ToolCallItem,
+    TranscriptItem,
     UserItem,
     message_items,
 )

@@ -79,7 +79,7 @@ async def _run_app(options: StartOptions) -> int:
 
 
 class OutriderApp(App[int]):
-    """The Textual application. User actions call the SessionController; the widgets draw its ConversationModel."""
+    """The Textual application. User actions call the SessionController; the widgets draw its TranscriptView."""
 
     CSS_PATH = "screen.tcss"
     TITLE = "outrider"
@@ -110,7 +110,7 @@ class OutriderApp(App[int]):
         self.theme = theme_name(preference.palette)
         self._renderer = ScreenRenderer(self)
         self.ui = TuiScreen(self, self._renderer, preference)
-        self._unfolded = False
+        self._expanded = False
         self._last_quit_request = 0.0
 
     def compose(self) -> ComposeResult:
@@ -147,10 +147,10 @@ class OutriderApp(App[int]):
         try:
             await work
         except OutriderError as error:
-            self.ui.show_notice(error_text(error), "bad")
+            self.ui.show_notice(error_text(error), "error")
         except Exception as error:  # noqa: BLE001  an internal error must not close the app
             _log.exception("a TUI command failed")
-            self.ui.show_notice(f"internal error: {type(error).__name__}: {error}", "bad")
+            self.ui.show_notice(f"internal error: {type(error).__name__}: {error}", "error")
         self.ui.redraw()
 
     async def _open_engine(self) -> None:
@@ -217,7 +217,7 @@ class OutriderApp(App[int]):
     def on_dialog_queue_changed(self, event: DialogQueue.Changed) -> None:
         self.ui.find_widget(ComposerFrame).display = not event.open
         if self.ui.open_controller is not None:
-            self.ui.controller.conversation.activity.awaiting_answer = event.open
+            self.ui.controller.conversation.activity.waits_for_person = event.open
         if not event.open:
             self.ui.find_widget(Composer).focus()
         self.ui.redraw()
@@ -235,7 +235,7 @@ class OutriderApp(App[int]):
     def action_run_command(self, text: str) -> None:
         found = find_command(text)
         if found is None:
-            self.ui.show_notice(f"unknown command {text.split(maxsplit=1)[0]}; /help lists all commands", "warn")
+            self.ui.show_notice(f"unknown command {text.split(maxsplit=1)[0]}; /help lists all commands", "warning")
         elif self.ui.open_controller is not None:
             self.start_work(found[0].run(self.ui, found[1]))
 
@@ -252,8 +252,8 @@ class OutriderApp(App[int]):
         self.ui.redraw()
 
     def action_toggle_folded(self) -> None:
-        self._unfolded = not self._unfolded
-        self.ui.find_widget(TranscriptWidget).unfold_all(unfold=self._unfolded)
+        self._expanded = not self._expanded
+        self.ui.find_widget(TranscriptWidget).expand_all(expand=self._expanded)
         self.ui.redraw()
 
     def action_scroll(self, direction: int) -> None:

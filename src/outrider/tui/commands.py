@@ -11,9 +11,10 @@ from outrider.engine.archive import StoredSession, render_shared_page
 from outrider.engine.frontend import was_cut_off
 from outrider.engine.session_trace import stored_trace
 from outrider.errors import OutriderError, SessionInUseError
+from outrider.presentation.formats import format_age, format_cost, format_count, format_tokens
+from outrider.presentation.tool_calls import call_title
+from outrider.presentation.transcript import UserItem, message_items
 from outrider.tui.completion import CompletionChoice
-from outrider.tui.entries import UserEntry, message_entries
-from outrider.tui.rendering.text import format_age, format_cost, format_count, format_plural
 from outrider.tui.screen import ScreenApi, SlashCommand
 from outrider.tui.theme import ThemeChoice
 from outrider.tui.widgets.modals import PickerItem
@@ -43,7 +44,9 @@ async def compact_session(ui: ScreenApi, _: str) -> None:
     if part is None:
         ui.show_notice("there is nothing to shorten yet")
     elif part.tokens_before and part.tokens_after:
-        ui.show_notice(f"{format_count(part.tokens_before)} tokens became {format_count(part.tokens_after)}", "good")
+        ui.show_notice(
+            f"{format_tokens(part.tokens_before)} tokens became {format_tokens(part.tokens_after)}", "success"
+        )
 
 
 async def _restore_files(ui: ScreenApi, direction: Literal["undo", "redo"]) -> None:
@@ -55,7 +58,8 @@ async def _restore_files(ui: ScreenApi, direction: Literal["undo", "redo"]) -> N
     preview = await changes.preview(direction)
     if preview.off or not preview.changed:
         ui.show_notice(
-            preview.off or "nothing to do: the files are unchanged, or were changed outside the session since", "warn"
+            preview.off or "nothing to do: the files are unchanged, or were changed outside the session since",
+            "warning",
         )
         return
     shown = "\n\n".join(
@@ -63,7 +67,7 @@ async def _restore_files(ui: ScreenApi, direction: Literal["undo", "redo"]) -> N
         for action in preview.actions[:_MAX_SHOWN_FILES]
     )
     if not await ui.ask_confirmation(
-        f"{direction.capitalize()} {format_plural(len(preview.changed), 'file')}?", shown, direction
+        f"{direction.capitalize()} {format_count(len(preview.changed), 'file')}?", shown, direction
     ):
         return
     restored = await (changes.undo() if direction == "undo" else changes.redo())
@@ -73,7 +77,8 @@ async def _restore_files(ui: ScreenApi, direction: Literal["undo", "redo"]) -> N
         else ""
     )
     ui.show_notice(
-        f"{_DONE_TEXTS[direction]}: {', '.join(restored.changed) or 'nothing'}{skipped}", "warn" if skipped else "good"
+        f"{_DONE_TEXTS[direction]}: {', '.join(restored.changed) or 'nothing'}{skipped}",
+        "warning" if skipped else "success",
     )
 
 
@@ -98,7 +103,7 @@ async def choose_mode(ui: ScreenApi, name: str) -> None:
             ui.redraw()
             return
     if chosen:
-        ui.show_notice(f"unknown mode {chosen}; available: {', '.join(MODE_NOTES)}", "warn")
+        ui.show_notice(f"unknown mode {chosen}; available: {', '.join(MODE_NOTES)}", "warning")
 
 
 def next_mode(current: Mode) -> Mode:
@@ -117,7 +122,7 @@ async def choose_model(ui: ScreenApi, name: str) -> None:
     provider, _, rest = chosen.partition("/")
     known = controller.client.providers
     if provider not in known or not rest:
-        ui.show_notice(f"use PROVIDER/MODEL with one of these providers: {', '.join(known)}", "warn")
+        ui.show_notice(f"use PROVIDER/MODEL with one of these providers: {', '.join(known)}", "warning")
         return
     await controller.set_model(ModelRef(provider, rest))
     ui.redraw()
@@ -135,7 +140,7 @@ async def choose_agent(ui: ScreenApi, name: str) -> None:
         await controller.set_agent(chosen)
         ui.redraw()
     elif chosen:
-        ui.show_notice(f"unknown agent {chosen}; available: {', '.join(controller.agent_names())}", "warn")
+        ui.show_notice(f"unknown agent {chosen}; available: {', '.join(controller.agent_names())}", "warning")
 
 
 async def choose_theme(ui: ScreenApi, name: str) -> None:
@@ -145,7 +150,7 @@ async def choose_theme(ui: ScreenApi, name: str) -> None:
             ui.switch_theme(look)
             return
     if name:
-        ui.show_notice(f"unknown theme {name}; available: {', '.join(get_args(ThemeChoice))}", "warn")
+        ui.show_notice(f"unknown theme {name}; available: {', '.join(get_args(ThemeChoice))}", "warning")
     else:
         ui.switch_theme(None)
 
@@ -193,11 +198,11 @@ async def show_cost(ui: ScreenApi, _: str) -> None:
     rows: list[str] = []
     for row in await controller.archive.usage_statistics("model", session_id=controller.session_id):
         tokens = row.tokens
-        unpriced = f"{format_plural(row.unpriced, 'answer')} without a known price" if row.unpriced else ""
+        unpriced = f"{format_count(row.unpriced, 'answer')} without a known price" if row.unpriced else ""
         price = " and ".join(filter(None, [format_cost(row.cost) if row.cost or not unpriced else "", unpriced]))
         rows.append(
-            f"| {row.key} | {row.messages} | {format_count(tokens.prompt)} | {format_count(tokens.cache.read)} | "
-            f"{format_count(tokens.output + tokens.reasoning)} | {price} |"
+            f"| {row.key} | {row.messages} | {format_tokens(tokens.prompt)} | {format_tokens(tokens.cache.read)} | "
+            f"{format_tokens(tokens.output + tokens.reasoning)} | {price} |"
         )
     table = "| model | answers | sent | from cache | written | cost |\n|---|---|---|---|---|---|\n" + "\n".join(rows)
     ui.show_page("Cost of this session", table)
@@ -228,7 +233,7 @@ async def show_processes(ui: ScreenApi, _: str) -> None:
     ]
     chosen = await ui.pick_item("Processes (Enter terminates one)", items)
     if chosen and await controller.client.end_process(controller.session_id, chosen):
-        ui.show_notice("the process was terminated", "good")
+        ui.show_notice("the process was terminated", "success")
 
 
 async def show_permissions(ui: ScreenApi, _: str) -> None:
@@ -238,21 +243,11 @@ async def show_permissions(ui: ScreenApi, _: str) -> None:
     if not answers:
         ui.show_notice("there are no stored approvals; rules are in your settings")
         return
-    items = [
-        PickerItem(approval.id, f"{approval.tool}  {_input_subject(approval.input)}", approval.scope)
-        for approval in answers
-    ]
+    items = [PickerItem(approval.id, call_title(approval.tool, approval.input), approval.scope) for approval in answers]
     chosen = await ui.pick_item("Stored approvals (Enter revokes one)", items)
     if chosen:
         await controller.client.revoke_approval(chosen)
-        ui.show_notice("approval revoked; the next such call asks again", "good")
-
-
-def _input_subject(tool_input: dict[str, object]) -> str:
-    """Return the field of a tool input that identifies the call."""
-    return next(
-        (str(value) for name in ("command", "file_path", "url") if (value := tool_input.get(name))), str(tool_input)
-    )
+        ui.show_notice("approval revoked; the next such call asks again", "success")
 
 
 MAX_SESSIONS = 100
@@ -309,7 +304,7 @@ async def open_session(ui: ScreenApi, session_id: str) -> None:
     await ui.session_shown()
     busy = ui.controller.conversation.activity.busy
     if ui.controller.session_id and not busy and was_cut_off(ui.controller.engine.live[session_id].session):
-        ui.show_notice("the last turn was interrupted; /continue resumes it, or send a new message", "warn")
+        ui.show_notice("the last turn was interrupted; /continue resumes it, or send a new message", "warning")
 
 
 async def continue_turn(ui: ScreenApi, _: str) -> None:
@@ -322,28 +317,28 @@ async def share_session(ui: ScreenApi, _: str) -> None:
     """Write the session as one self-contained HTML page into this folder."""
     controller = ui.controller
     if not controller.session_id:
-        ui.show_notice("there is nothing to share yet", "warn")
+        ui.show_notice("there is nothing to share yet", "warning")
         return
     path = controller.workspace / f"outrider-{controller.session_id[-_SHORT_ID_LENGTH:]}.html"
     path.write_text(await render_shared_page(controller.archive, controller.session_id), encoding="utf-8")
-    ui.show_notice(f"session written as an HTML page: {path}", "good")
+    ui.show_notice(f"session written as an HTML page: {path}", "success")
 
 
 async def export_session(ui: ScreenApi, _: str) -> None:
     """Write the complete session as JSON into this folder."""
     controller = ui.controller
     if not controller.session_id:
-        ui.show_notice("there is nothing to export yet", "warn")
+        ui.show_notice("there is nothing to export yet", "warning")
         return
     path = controller.workspace / f"outrider-{controller.session_id[-_SHORT_ID_LENGTH:]}.json"
     path.write_bytes(await controller.archive.export_document(controller.session_id))
-    ui.show_notice(f"session exported: {path}", "good")
+    ui.show_notice(f"session exported: {path}", "success")
 
 
 async def clear_screen(ui: ScreenApi, _: str) -> None:
     """Clear the screen; the session continues, and scrolling up loads its messages again."""
     conversation = ui.controller.conversation
-    conversation.drop_first(len(conversation.entries))
+    conversation.forget_first(len(conversation.items))
     ui.controller.at_session_start = not conversation.session_id
     ui.redraw()
 
@@ -376,7 +371,7 @@ async def fork_session(ui: ScreenApi, title: str) -> None:
     """Copy the session, completely or up to a user message, and open the copy; that message goes into the composer."""
     controller = ui.controller
     if controller.session_id not in controller.engine.live:
-        ui.show_notice("there is nothing to fork yet", "warn")
+        ui.show_notice("there is nothing to fork yet", "warning")
         return
     points = {point.before_id: point for point in fork_points(await controller.load_transcript())}
     chosen = (
@@ -389,7 +384,7 @@ async def fork_session(ui: ScreenApi, title: str) -> None:
         controller.session_id, at=point.before_id if point else None, title=title or None
     )
     await open_session(ui, forked.id)
-    ui.show_notice("forked; the original session is unchanged", "good")
+    ui.show_notice("forked; the original session is unchanged", "success")
     if point is not None:
         ui.fill_composer(point.text)
 
@@ -398,9 +393,9 @@ def fork_points(messages: Sequence[Message]) -> list[ForkChoice]:
     """Return the fork points, newest first. The first message is excluded: a copy before it would be empty."""
     found: list[ForkChoice] = []
     for before, message in pairwise(messages):
-        entry = next((entry for entry in message_entries(message) if isinstance(entry, UserEntry)), None)
-        if message.role == "user" and entry is not None:
-            found.append(ForkChoice(before.id, entry.text, message.time.created if message.time else 0))
+        item = next((item for item in message_items(message) if isinstance(item, UserItem)), None)
+        if message.role == "user" and item is not None:
+            found.append(ForkChoice(before.id, item.text, message.time.created if message.time else 0))
     return found[::-1]
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from textual.widgets import Static
 
 from outrider.engine.frontend import attach_file, is_attachable, workspace_files
-from outrider.tui.rendering.text import clean_line
+from outrider.presentation.formats import clean_line
 from outrider.tui.widgets.status import widget_palette
 from outrider.types.parts import FilePart
 

@@ -15,8 +15,8 @@ from textual.keys import Keys
 from textual.message import Message
 from textual.widgets import TextArea
 
+from outrider.presentation.formats import clean_text
 from outrider.tui.completion import CompletionChoice, CompletionList, CompletionResult, complete_word, dropped_path
-from outrider.tui.rendering.text import clean_text
 
 MAX_PASTE_LINES, MAX_PASTE_CHARS = 12, 1500
 _PASTE_MARK = re.compile(r"\[pasted #(\d+): [\d,]+ (?:lines|characters)\]")

@@ -8,9 +8,9 @@ import msgspec
 
 from outrider.engine.session_client import SessionClient
 from outrider.errors import OutriderError
+from outrider.presentation.notices import Notice
+from outrider.presentation.transcript import CommandItem, TranscriptView
 from outrider.tui.completion import find_attachments
-from outrider.tui.conversation import ConversationModel
-from outrider.tui.entries import CommandEntry
 from outrider.types.agents import Mode
 from outrider.types.events import Event
 from outrider.types.ids import new_id
@@ -27,28 +27,26 @@ class UserCommandRunner:
         self._parts: list[TextPart] = []
         self._running: asyncio.Future[str] | None = None
 
-    async def run(
-        self, client: SessionClient, session_id: str, entry: CommandEntry, changed: Callable[[], None]
-    ) -> None:
+    async def run(self, client: SessionClient, session_id: str, item: CommandItem, changed: Callable[[], None]) -> None:
         def on_output(text: str) -> None:
-            entry.append_output(text)
+            item.append_output(text)
             changed()
 
-        self._running = asyncio.ensure_future(client.run_user_command(session_id, entry.command, on_output))
+        self._running = asyncio.ensure_future(client.run_user_command(session_id, item.command, on_output))
         try:
-            entry.finish(await self._running)
+            item.finish(await self._running)
         except OutriderError as error:
-            entry.finish(error.message)
+            item.finish(error.message)
             return  # it did not run, so the model gets no note about it
         except asyncio.CancelledError:
-            entry.finish("interrupted")
+            item.finish("interrupted")
             if (task := asyncio.current_task()) and task.cancelling():
                 raise
         finally:
             changed()
-        note = f"The user ran a command: {entry.command}\n{entry.text[-MAX_OUTPUT_CHARS:]}\n({entry.exit_text})"
-        metadata = {"command": entry.command, "output": entry.text}
-        self._parts.append(TextPart(note, synthetic=True, id=entry.id, metadata=metadata))
+        note = f"The user ran a command: {item.command}\n{item.output[-MAX_OUTPUT_CHARS:]}\n({item.exit_status})"
+        metadata = {"command": item.command, "output": item.output}
+        self._parts.append(TextPart(note, synthetic=True, id=item.id, metadata=metadata))
 
     def cancel(self) -> None:
         if self._running is not None:
@@ -62,7 +60,7 @@ class UserCommandRunner:
 
 PAGE_MESSAGES = 60
 PAINT_SECONDS = 0.1  # seconds to let the screen draw the loaded messages before the session is opened
-MAX_ENTRIES = 1500
+MAX_ITEMS = 1500
 MAX_COUNTED_SESSIONS = 99
 
 
@@ -83,9 +81,9 @@ class SessionController:
         self.engine = client.engine
         self.settings = settings = client.settings
         self.archive = client.archive
-        self.conversation = ConversationModel("")
+        self.conversation = TranscriptView("")
         self.queued_inputs: list[PendingInput] = []
-        self.at_session_start = True  # whether the oldest loaded entry is the session's first
+        self.at_session_start = True  # whether the oldest loaded item is the session's first
         self._mode: Mode = settings.mode
         self._agent = settings.agents[0].name
         self._model: ModelRef | None = None
@@ -129,15 +127,15 @@ class SessionController:
         return self.client.context_limit(self.session_id, self.model)
 
     def apply_event(self, event: Event) -> None:
-        self.conversation.apply_event(event)
-        surplus = len(self.conversation.entries) - MAX_ENTRIES
+        self.conversation.apply(event)
+        surplus = len(self.conversation.items) - MAX_ITEMS
         if surplus > PAGE_MESSAGES:
-            self.conversation.drop_first(surplus)
+            self.conversation.forget_first(surplus)
             self.at_session_start = False
 
     def start_new_session(self) -> None:
         """Show an empty conversation; the previous session is unchanged."""
-        self.conversation = ConversationModel("")
+        self.conversation = TranscriptView("")
         self.queued_inputs, self.at_session_start, self._user_commands = [], True, UserCommandRunner()
 
     async def show_session(
@@ -147,9 +145,9 @@ class SessionController:
         wait for it."""
         async with self._opening:
             page = await self.archive.load(session_id, PAGE_MESSAGES)
-            conversation = ConversationModel(session_id)
-            conversation.load_messages(page.messages)
-            conversation.activity.count_messages(page.messages)
+            conversation = TranscriptView(session_id)
+            conversation.load(page.messages)
+            conversation.activity.load(page.messages)
             self.conversation, self.at_session_start, self.queued_inputs = conversation, page.first, []
             changed()
             await asyncio.sleep(PAINT_SECONDS)
@@ -157,14 +155,14 @@ class SessionController:
 
     async def load_older(self) -> bool:
         """Load the page of messages before the oldest one; returns False if there is none."""
-        first = next((entry.message_id for entry in self.conversation.entries if entry.message_id), "")
+        first = next((item.message_id for item in self.conversation.items if item.message_id), "")
         if self.at_session_start or self._loading or not first:
             return False
         self._loading = True
         try:
             page = await self.archive.load(self.session_id, PAGE_MESSAGES, before=first)
             self.at_session_start = page.first
-            return bool(self.conversation.prepend_messages(page.messages))
+            return bool(self.conversation.prepend(page.messages))
         finally:
             self._loading = False
 
@@ -172,7 +170,7 @@ class SessionController:
         """Send an input to the session; returns when the turn that consumes it ends."""
         files, complaints = find_attachments(text, self.workspace)
         for complaint in complaints:
-            self.conversation.add_notice(complaint, "warn")
+            self.conversation.add_notice(Notice("warning", "command", complaint))
         session_id = await self.ensure_session()
         parts: list[str | FilePart | TextPart] = [*self._user_commands.take_parts(), text, *files]
         delivery = "queue" if queue else "steer"
@@ -185,8 +183,8 @@ class SessionController:
     async def run_command(self, command: str, changed: Callable[[], None]) -> None:
         """Run a shell command of the user; its output is sent with the next input."""
         session_id = await self.ensure_session()
-        ran = CommandEntry(new_id(), command)
-        self.conversation.add_entry(ran)
+        ran = CommandItem(new_id(), command)
+        self.conversation.add(ran)
         await self._user_commands.run(self.client, session_id, ran, changed)
 
     async def interrupt_turn(self) -> None:
@@ -257,14 +255,12 @@ class SessionController:
         await self.engine.open(session_id, take_over=take_over)
         self._bind_message_lookup(session_id)
         live = self.engine.live[session_id]
-        self.conversation.refresh_messages(live.session.messages[-PAGE_MESSAGES:])
-        self.conversation.activity.count_messages(live.session.messages)
+        self.conversation.refresh(live.session.messages[-PAGE_MESSAGES:])
+        self.conversation.activity.load(live.session.messages)
         if not live.has_all_messages:
-            self.conversation.activity.count_usage_rows(
-                await self.archive.usage_statistics("model", session_id=session_id)
-            )
+            self.conversation.activity.load_totals(await self.archive.usage_statistics("model", session_id=session_id))
         if live.in_turn:
-            self.conversation.activity.mark_running()
+            self.conversation.activity.resume()
         last = next((m.model for m in reversed(live.session.messages) if m.model is not None), None)
         if self._model is not None or (last is not None and last.provider in self.client.providers):
             await live.use_model(self._model or last)
@@ -273,7 +269,7 @@ class SessionController:
         """Let the conversation find messages by id in the open session: events carry only ids."""
         session = self.engine.live[session_id].session
 
-        def message_of(message_id: str) -> Message | None:
+        def find_message(message_id: str) -> Message | None:
             return next((found for found in reversed(session.messages) if found.id == message_id), None)
 
-        self.conversation.message_of = message_of
+        self.conversation.find_message = find_message

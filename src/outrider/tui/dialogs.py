@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
-from typing import Any
 
 import msgspec
 from rich.text import Text
@@ -15,8 +14,10 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from outrider.engine.frontend import AskedQuestion
+from outrider.presentation.approvals import ApprovalView
+from outrider.presentation.formats import clean_line, clean_text
 from outrider.tui.rendering.markdown import markdown_lines
-from outrider.tui.rendering.text import clean_line, clean_text, indent_lines, side_by_side, text_line, wrap_text
+from outrider.tui.rendering.text import indent_lines, side_by_side, text_line, wrap_text
 from outrider.tui.rendering.tool_calls import effect_lines
 from outrider.tui.theme import Palette
 from outrider.tui.widgets.status import widget_palette
@@ -172,28 +173,7 @@ def _key_name(key: str) -> str:
 
 
 _LABEL_WIDTH = 6
-_ONCE_KEY = AnswerKey("y", "once", "yes, once")
-_LASTING_KEYS = (
-    AnswerKey("s", "session", "this session"),
-    AnswerKey("p", "project", "this folder"),
-    AnswerKey("a", "always", "always"),
-)
-_DENY_KEYS = (AnswerKey("n", "no", "no"), AnswerKey("r", "no", "no, because…", "why not? The model reads this"))
-_NO_RULE_ONLY_ONCE = "no rule can describe exactly this call, so it can only be allowed once"
-_NO_RULE_BY_CONTENT = "none; a longer approval is valid until the files that this call depends on change"
-
-
-class ApprovalView(msgspec.Struct, frozen=True):
-    """An approval request for one call. `offers` are the rules that a longer approval would store; without `can_last`
-    the call can only be allowed once. `agent` is set if a called agent makes the call."""
-
-    id: str
-    tool: str
-    tool_input: dict[str, Any]
-    reason: str
-    offers: tuple[str, ...] = ()
-    can_last: bool = False
-    agent: str = ""
+_REASON_PLACEHOLDER = "why not? The model reads this"
 
 
 class ApprovalPanel(DialogPanel):
@@ -210,11 +190,14 @@ class ApprovalPanel(DialogPanel):
 
     @property
     def keys(self) -> Sequence[AnswerKey]:
-        return (_ONCE_KEY, *(_LASTING_KEYS if self.request.can_last else ()), *_DENY_KEYS)
+        return [
+            AnswerKey(choice.key, choice.id, choice.label, _REASON_PLACEHOLDER if choice.needs_reason else "")
+            for choice in self.request.choices
+        ]
 
     def body_lines(self, width: int, palette: Palette) -> list[Text]:
-        tool_input = dict(self.request.tool_input)
-        path = tool_input.pop("file_path", None)
+        arguments = dict(self.request.arguments)
+        path = arguments.pop("file_path", None)
         head = (
             [*wrap_text(text_line(clean_text(str(path)), palette.style("text", bold=True)), width), text_line()]
             if path
@@ -222,15 +205,14 @@ class ApprovalPanel(DialogPanel):
         )
         return [
             *head,
-            *effect_lines(self.request.tool, tool_input, width, palette),
+            *effect_lines(self.request.tool, arguments, width, palette),
             text_line(),
             *self._reason_lines(width, palette),
         ]
 
     def _reason_lines(self, width: int, palette: Palette) -> list[Text]:
-        rules = ", ".join(self.request.offers) or (_NO_RULE_BY_CONTENT if self.request.can_last else _NO_RULE_ONLY_ONCE)
         found: list[Text] = []
-        for label, content in (("why", self.request.reason), ("rule", rules)):
+        for label, content in (("why", self.request.reason), ("rule", self.request.rule_text)):
             text = text_line(clean_line(content, 2500), palette.style("quiet"))
             found += indent_lines(
                 wrap_text(text, width - _LABEL_WIDTH), text_line(f"{label:<{_LABEL_WIDTH}}", palette.style("warn"))

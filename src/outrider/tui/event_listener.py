@@ -8,7 +8,8 @@ import msgspec
 from outrider.engine.frontend import AskedQuestion
 from outrider.engine.session_client import EngineClient
 from outrider.errors import ListenerOverflow, OutriderError, ServerAwayError
-from outrider.tui.dialogs import AnswerHandler, AnswerKey, ApprovalPanel, ApprovalView, DialogQueue, QuestionPanel
+from outrider.presentation.approvals import ApprovalView, approval_view, choice_by_id, requested_approval_view
+from outrider.tui.dialogs import AnswerHandler, AnswerKey, ApprovalPanel, DialogQueue, QuestionPanel
 from outrider.tui.screen import ScreenApi
 from outrider.types.events import (
     Event,
@@ -76,20 +77,19 @@ class ScreenEventListener:
                 try:
                     await self._handle_event(event)
                 except OutriderError as error:  # e.g. of the store; later events are still handled
-                    self._ui.show_notice(f"{type(error).__name__}: {error.message}", "bad")
+                    self._ui.show_notice(f"{type(error).__name__}: {error.message}", "error")
 
     async def ask_pending(self) -> None:
         """Open dialogs for approvals, questions and a plan that were pending before the session was shown."""
         for approval in await self._controller.engine.approvals(self._controller.session_id):
-            view = ApprovalView(approval.id, approval.tool, approval.input, approval.description, approval.offers)
-            await self._ask_approval(msgspec.structs.replace(view, can_last=approval.can_persist))
+            await self._ask_approval(approval_view(approval))
         for question in await self._controller.client.list_questions(self._controller.session_id):
             await self._ask_question(question)
         if await self._controller.engine.plan(self._controller.session_id) is not None:
             self._start_work(ask_about_plan(self._ui))
 
     async def _handle_event(self, event: Event) -> None:
-        concerned = self._controller.conversation.includes_event(event)
+        concerned = self._controller.conversation.concerns(event)
         self._controller.apply_event(event)
         if isinstance(event, SessionUpdatedEvent) and (settled := event.changes.get("settled")):
             await self._dialogs.drop_question(settled)  # also while another session is shown
@@ -97,7 +97,8 @@ class ScreenEventListener:
             return
         match event:
             case ToolApprovalRequestedEvent():
-                await self._ask_approval(self._approval_view(event))
+                agent = "" if event.session_id == self._controller.session_id else event.agent_name
+                await self._ask_approval(requested_approval_view(event, agent=agent))
             case ToolApprovalResultEvent():
                 await self._dialogs.drop_approvals(event.approval_id)
             case LoopCompletedEvent() if event.session_id == self._controller.session_id:
@@ -132,23 +133,12 @@ class ScreenEventListener:
         if not self._dialogs.asks_about(question.id):
             await self._dialogs.add_panel(panel, self._answer_in_background(send_answer))
 
-    def _approval_view(self, event: ToolApprovalRequestedEvent) -> ApprovalView:
-        return ApprovalView(
-            event.approval_id,
-            event.tool_name,
-            event.tool_input,
-            event.description,
-            event.offers,
-            event.can_last,
-            "" if event.session_id == self._controller.session_id else event.agent_name,
-        )
-
     async def _ask_approval(self, approval: ApprovalView) -> None:
         engine = self._controller.engine
 
         async def send_answer(answer: str, comment: str) -> None:
             try:
-                await _answer_approval(engine, approval.id, answer, comment)
+                await _answer_approval(engine, approval, answer, comment)
             except ServerAwayError:
                 await self._ask_approval(approval)
                 raise
@@ -166,9 +156,9 @@ class ScreenEventListener:
         return start_sending
 
 
-async def _answer_approval(engine: EngineClient, approval_id: str, answer: str, comment: str) -> None:
-    match answer:
-        case "once" | "session" | "project" | "always":
-            await engine.answer(approval_id, allow=True, scope=answer, by=ANSWERED_BY)
-        case _:
-            await engine.answer(approval_id, allow=False, by=ANSWERED_BY, words=comment)
+async def _answer_approval(engine: EngineClient, approval: ApprovalView, answer: str, comment: str) -> None:
+    choice = choice_by_id(approval.choices, answer)
+    if choice is None or choice.kind == "deny":
+        await engine.answer(approval.id, allow=False, by=ANSWERED_BY, words=comment)
+    else:
+        await engine.answer(approval.id, allow=True, scope=choice.scope, by=ANSWERED_BY)

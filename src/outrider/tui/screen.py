@@ -8,11 +8,11 @@ import msgspec
 from textual.app import App
 from textual.widget import Widget
 
+from outrider.presentation.formats import clean_text
+from outrider.presentation.notices import Notice, NoticeLevel
 from outrider.tui.composer import Composer
 from outrider.tui.controller import SessionController
 from outrider.tui.dialogs import AnswerKey, ChoicePanel, DialogQueue
-from outrider.tui.entries import NoteKind
-from outrider.tui.rendering.text import clean_text
 from outrider.tui.theme import ThemeChoice, ThemePreference, find_palette, theme_name
 from outrider.tui.widgets.modals import EditorScreen, PageScreen, PickerItem, PickerScreen, WidthRenderer
 from outrider.tui.widgets.side_panel import SidePanel, has_activity
@@ -44,7 +44,7 @@ class ScreenRenderer:
         self._frame += 1
         busy = controller.conversation.activity.busy
         if busy and not self._was_busy:
-            self._cost_before_turn = controller.conversation.activity.known_cost
+            self._cost_before_turn = controller.conversation.activity.cost
         if self.dirty:
             self._draw_conversation(controller)
         if self.dirty or (busy and self._frame % _SPINNER_FRAMES == 0):
@@ -57,12 +57,12 @@ class ScreenRenderer:
         self._was_busy = busy
 
     def _draw_conversation(self, controller: SessionController) -> None:
-        entries = controller.conversation.entries
+        items = controller.conversation.items
         transcript, welcome = self._find_widget(TranscriptWidget), self._find_widget(WelcomeView)
-        has_content = bool(entries or controller.session_id)
+        has_content = bool(items or controller.session_id)
         transcript.display, welcome.display = has_content, not has_content
         transcript.palette = find_palette(self._app.theme)
-        transcript.show_entries(entries)
+        transcript.show_items(items)
         self._find_widget(QueuedInputLines).show_inputs(
             [(item.delivery, item.text) for item in controller.queued_inputs]
         )
@@ -70,7 +70,7 @@ class ScreenRenderer:
         self._find_widget(ComposerFrame).show_mode(controller.mode)
 
     def _draw_side_panel(self, controller: SessionController) -> None:
-        activity, panel = controller.conversation.side_activity, self._find_widget(SidePanel)
+        activity, panel = controller.conversation.side, self._find_widget(SidePanel)
         show = has_activity(activity) if self.side_panel_choice is None else self.side_panel_choice
         panel.display = show and self._app.size.width >= SIDE_PANEL_MIN_COLUMNS
         if panel.display:
@@ -92,7 +92,7 @@ def build_status(controller: SessionController) -> StatusInfo:
         agent=controller.agent,
         context=activity.context_tokens,
         context_limit=controller.context_limit,
-        cost=activity.known_cost,
+        cost=activity.cost,
         answers=activity.answers,
         workspace=controller.workspace,
         home=controller.settings.home_folder,
@@ -128,11 +128,11 @@ class TuiScreen:
     def show_page(self, title: str, text: str | WidthRenderer) -> None:
         self._app.push_screen(PageScreen(title, text))
 
-    def show_notice(self, text: str, kind: NoteKind = "quiet", body: str = "") -> None:
+    def show_notice(self, text: str, level: NoticeLevel = "info", body: str = "") -> None:
         if self.open_controller is None:
             self._app.notify(clean_text(text), severity="error", markup=False, timeout=30)
             return
-        self.open_controller.conversation.add_notice(text, kind, body)
+        self.open_controller.conversation.add_notice(Notice(level, "command", text, body))
         self.redraw()
 
     async def edit_text(self, title: str, text: str) -> str | None:
@@ -181,7 +181,7 @@ class ScreenApi(Protocol):
         """Show a page: Markdown, or a function that renders lines for a width."""
         ...
 
-    def show_notice(self, text: str, kind: NoteKind = "quiet", body: str = "") -> None:
+    def show_notice(self, text: str, level: NoticeLevel = "info", body: str = "") -> None:
         """Add a notice to the conversation; it is not stored in the session."""
         ...
 

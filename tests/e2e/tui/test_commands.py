@@ -11,10 +11,10 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 
 from outrider.config.settings import read_settings
+from outrider.presentation.transcript import NoticeItem, TextItem, UserItem
 from outrider.tui import dialogs as panels
 from outrider.tui.app import OutriderApp
 from outrider.tui.composer import Composer
-from outrider.tui.entries import AssistantEntry, NoticeEntry, UserEntry
 from outrider.tui.startup import StartOptions, engine_opener
 from outrider.tui.widgets.modals import PageScreen, PickerScreen
 from tests.e2e.tui.conftest import call, write_script
@@ -48,13 +48,11 @@ async def opened(app: OutriderApp, kind: type[Screen[Any]]) -> None:
 
 
 def notes(app: OutriderApp) -> list[str]:
-    return [entry.text for entry in app.ui.controller.conversation.entries if isinstance(entry, NoticeEntry)]
+    return [item.text for item in app.ui.controller.conversation.items if isinstance(item, NoticeItem)]
 
 
 def said(app: OutriderApp) -> list[str]:
-    return [
-        entry.text for entry in app.ui.controller.conversation.entries if isinstance(entry, UserEntry | AssistantEntry)
-    ]
+    return [item.text for item in app.ui.controller.conversation.items if isinstance(item, UserItem | TextItem)]
 
 
 def idle(app: OutriderApp) -> bool:
@@ -147,7 +145,7 @@ async def test_a_process_in_the_background_is_listed_beside_and_can_be_ended(hom
     async with application(home, workspace) as (app, pilot):
         await say(app, pilot, "start it")
         await until(lambda: "It runs." in said(app) and idle(app))
-        assert [process.command for process in app.ui.controller.conversation.side_activity.background_processes()] == [
+        assert [process.command for process in app.ui.controller.conversation.side.background_processes()] == [
             "sleep 300"
         ]
         await say(app, pilot, "/processes")

@@ -2,10 +2,11 @@
 
 import difflib
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.presentation.diffs import parse_patch, parse_unified_diff, replacement_diff
+from outrider.presentation.diffs import is_complete_patch, parse_patch, parse_unified_diff, patch_rows, replacement_diff
 
 TWO_FILES = """--- a.txt
 +++ a.txt
@@ -75,6 +76,50 @@ def test_a_patch_of_a_model_gives_the_files_that_it_names():
     assert (delete.old_path, delete.new_path, delete.hunks) == ("gone.txt", None, ())
 
 
+def test_a_diff_that_mentions_a_patch_header_is_still_a_diff():
+    (file,) = parse_patch("--- a\n+++ a\n@@ -0,0 +1 @@\n+*** Update File: b\n")
+    assert (file.path, file.added) == ("a", 1)
+
+
+HEAD = "--- a\n+++ a\n"
+
+
+@pytest.mark.parametrize(
+    ("patch", "complete"),
+    [
+        (HEAD + "@@ -1 +1 @@\n-x\n+y\n", True),
+        ("diff --git a/a b/a\nindex 1..2\n--- a/a\n+++ b/a\n@@ -1 +1 @@\n-x\n+y\n\\ No newline at end of file\n", True),
+        (HEAD + "@@ -1 +1 @@\n-x\n+y\n+beyond the counts\n", False),
+        (HEAD + "@@\n-x\n+y\n", False),
+        ("rename from a\nrename to b\n" + HEAD + "@@ -1 +1 @@\n-x\n+y\n", False),
+        ("*** Begin Patch\n*** Add File: a\n+x\n*** End Patch", True),
+        ("*** Begin Patch\n+x\n*** Add File: a\n+x\n*** End Patch", False),
+        ("*** Update File: a\n+x\n" + HEAD + "@@ -1 +1 @@\n-x\n+y\n", False),
+    ],
+)
+def test_a_patch_that_a_diff_would_not_show_completely_is_recognised(patch: str, complete: bool):
+    assert is_complete_patch(patch) is complete
+
+
+def test_a_patch_names_the_path_that_is_written():
+    (created,) = parse_patch("--- /dev/null\n+++ b/n\n@@ -0,0 +1 @@\n+x\n")
+    (output,) = parse_unified_diff("--- /dev/null\n+++ b/n\n@@ -0,0 +1 @@\n+x\n")
+    assert (created.path, output.path) == ("n", "b/n")
+
+
+def test_the_rows_of_a_patch_are_complete():
+    rows = patch_rows("*** Update File: a\n@@\n same\n-x\n+y\n\n+outside of any hunk")
+    assert [(row.sign, row.text) for row in rows] == [
+        (" ", "*** Update File: a"),
+        (" ", "@@"),
+        (" ", "same"),
+        ("-", "x"),
+        ("+", "y"),
+        (" ", ""),
+        ("+", "outside of any hunk"),
+    ]
+
+
 def test_a_replacement_shows_both_texts_without_line_numbers():
     diff = replacement_diff("a.py", "x\ny\n", "z")
     assert [(line.sign, line.text, line.number) for line in diff.hunks[0].lines] == [
@@ -105,3 +150,12 @@ def test_both_sides_of_any_diff_are_read_back(old: list[str], new: list[str]):
 def test_any_text_can_be_read_as_a_diff_or_a_patch(text: str):
     parse_unified_diff(text)
     parse_patch(f"*** Update File: x\n{text}")
+
+
+@given(st.lists(st.sampled_from(["--- a", "+++ a", "@@ -1 +1 @@", "@@", "-x", "+y", " z", "", "*** Add File: b"])))
+def test_a_patch_that_counts_as_complete_has_lost_no_line(rows: list[str]):
+    text = "\n".join(rows)
+    if is_complete_patch(text):
+        changed = sum(file.added + file.removed for file in parse_patch(text))
+        headers = sum(row.startswith(("--- ", "+++ ")) for row in rows)
+        assert changed >= sum(row[:1] in "+-" for row in rows if row) - headers

@@ -9,6 +9,7 @@ from outrider.presentation.formats import (
     clean_text,
     escape_line,
     format_age,
+    format_bytes,
     format_cost,
     format_count,
     format_duration,
@@ -62,6 +63,13 @@ def test_a_cost_above_zero_is_never_shown_as_zero(cost: Decimal | None, text: st
 )
 def test_tokens_are_short(number: int, text: str):
     assert format_tokens(number) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(999, "999 B"), (1234, "1.2 kB"), (340_000, "340 kB"), (1_500_000, "1.5 MB")]
+)
+def test_sizes_have_the_unit_that_fits(number: int, text: str):
+    assert format_bytes(number) == text
 
 
 def test_counts_and_ages_have_their_plural():

@@ -77,6 +77,8 @@ def test_the_outcome_has_counts_exit_code_and_time():
 def test_a_task_list_survives_odd_entries():
     todos = call_todos(completed("todo", todos=[{"content": "a", "status": "completed"}, {"content": "b"}, 17]))
     assert todos == (TodoItem("a", "completed"), TodoItem("b"), TodoItem("17"))
+    (odd,) = call_todos(completed("todo", todos=[{"content": "a", "status": "paused"}])) or ()
+    assert odd == TodoItem("a")
     assert call_todos(completed()) is None
 
 

@@ -4,7 +4,10 @@ import msgspec
 import pytest
 
 from outrider.presentation.notices import event_notice
+from outrider.presentation.tool_calls import TodoItem
 from outrider.presentation.transcript import (
+    LIVE_OUTPUT_LINES,
+    CommandItem,
     FileItem,
     NoticeItem,
     ReasoningItem,
@@ -12,6 +15,8 @@ from outrider.presentation.transcript import (
     ToolCallItem,
     TranscriptView,
     UserItem,
+    file_name,
+    file_summary,
     message_items,
     part_item,
 )
@@ -19,6 +24,7 @@ from outrider.types.codec import UnknownPart
 from outrider.types.events import (
     EVENT_TYPES,
     AgentCalledEvent,
+    AgentReturnedEvent,
     BudgetExceededEvent,
     ErrorEvent,
     Event,
@@ -28,6 +34,8 @@ from outrider.types.events import (
     MessageAddedEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
+    ProcessExitedEvent,
+    ProcessStartedEvent,
     ToolExecutionStartedEvent,
     ToolInputDeltaEvent,
     ToolOutputEvent,
@@ -190,3 +198,110 @@ def test_an_event_of_a_program_is_a_detail():
     notice = event_notice(DeployedEvent())
     assert notice is not None
     assert (notice.level, notice.text) == ("detail", "DeployedEvent")
+
+
+def test_an_event_of_a_program_is_an_item_of_the_session():
+    class DeployedEvent(Event, frozen=True):
+        where: str = ""
+
+    view = TranscriptView(SESSION)
+    assert len(applied(view, DeployedEvent(session_id=SESSION), DeployedEvent(session_id=SESSION))) == 1
+
+
+def test_reasoning_has_the_time_that_it_took():
+    now = [0.0]
+    view = TranscriptView(SESSION, clock=lambda: now[0])
+    part = ReasoningPart("I think")
+    view.apply(PartDeltaEvent(session_id=SESSION, message_id="m1", part_id=part.id, delta="I", field="reasoning"))
+    now[0] = 4.0
+    view.apply(PartUpdatedEvent(session_id=SESSION, part=part))
+    (item,) = view.items
+    assert isinstance(item, ReasoningItem)
+    assert item.seconds == 4.0
+
+
+def test_live_output_is_bounded():
+    view = TranscriptView(SESSION)
+    part = ToolPart("c1", "shell", ToolPending({}, "", "ready"))
+    view.apply(PartUpdatedEvent(session_id=SESSION, part=part))
+    for number in range(5000):
+        view.apply(ToolOutputEvent(session_id=SESSION, call_id="c1", tool_name="shell", output=f"line {number}\n"))
+    (item,) = view.items
+    assert isinstance(item, ToolCallItem)
+    assert list(item.live_output)[-2:] == ["line 4999", ""]
+    assert len(item.live_output) == LIVE_OUTPUT_LINES
+
+
+def test_input_that_was_written_before_the_session_was_opened_is_continued():
+    view = TranscriptView(SESSION)
+    part = ToolPart("c1", "shell", ToolPending({}, '{"comm', "streaming"), id="p1")
+    view.load([Message("assistant", [part])])
+    view.apply(ToolInputDeltaEvent(session_id=SESSION, message_id="m1", part_id="p1", delta='and": "ls'))
+    (item,) = view.items
+    assert isinstance(item, ToolCallItem)
+    assert item.raw_input == '{"command": "ls'
+
+
+def test_agents_and_processes_are_followed_to_their_end():
+    view = TranscriptView(SESSION)
+    called = AgentCalledEvent(session_id=SESSION, call_id="c1", callee="bob", message="look", child_session_id="s2")
+    view.apply(called)
+    view.apply(ToolExecutionStartedEvent(session_id="s2", tool_name="grep"))
+    agent = view.side.agents["s2"]
+    assert (agent.state, agent.activity) == ("working", "grep")
+    view.apply(AgentReturnedEvent(session_id=SESSION, call_id="c1", callee="bob", child_session_id="s2"))
+    assert agent.state == "done"
+    view.apply(ProcessStartedEvent(session_id=SESSION, process_id="p1", command="npm start"))
+    assert view.side.background_processes() == []
+    state = ToolCompleted({}, "runs", EndedTime(1, 2), metadata={"process_id": "p1", "running": True})
+    view.apply(PartUpdatedEvent(session_id=SESSION, part=ToolPart("c2", "shell", state)))
+    (process,) = view.side.background_processes()
+    view.apply(ProcessExitedEvent(session_id=SESSION, process_id="p1", exit_code=3))
+    assert process.exit_text == "exit 3"
+
+
+def test_the_task_list_of_stored_messages_is_the_latest_one():
+    def listed(content: str) -> Message:
+        state = ToolCompleted({}, "ok", EndedTime(1, 2), metadata={"todos": [{"content": content}]})
+        return Message("assistant", [ToolPart(f"c-{content}", "todo", state)])
+
+    view = TranscriptView(SESSION)
+    view.load([listed("new")])
+    view.prepend([listed("old")])
+    assert view.side.todos == (TodoItem("new"),)
+    later = TranscriptView(SESSION)
+    later.prepend([listed("older"), listed("old")])
+    assert later.side.todos == (TodoItem("old"),)
+
+
+def test_a_notice_and_a_file_take_the_new_value_of_their_part():
+    view = TranscriptView(SESSION)
+    patch, file = PatchPart("h", ("a.py",)), FilePart("image/png", "data:,x", "a.png")
+    for part in (patch, file):
+        view.apply(PartUpdatedEvent(session_id=SESSION, part=part))
+    notice, shown = view.items
+    assert view.apply(PartUpdatedEvent(session_id=SESSION, part=msgspec.structs.replace(patch, files=("b.py",))))
+    assert view.apply(PartUpdatedEvent(session_id=SESSION, part=msgspec.structs.replace(file, filename="b.png")))
+    assert isinstance(notice, NoticeItem)
+    assert isinstance(shown, FileItem)
+    assert (notice.text, file_name(shown.part)) == ("changed: b.py", "b.png")
+
+
+@pytest.mark.parametrize(
+    ("file", "summary"),
+    [
+        (FilePart("image/png", "data:image/png;base64,QUJDRA==", "a.png"), "a.png · image/png · 4 B"),
+        (FilePart("text/plain", "data:text/plain,a%20b"), "data:text/plain · text/plain · 3 B"),
+        (FilePart("image/png", "https://example.com/a.png"), "https://example.com/a.png · image/png"),
+    ],
+)
+def test_a_file_is_shown_by_name_type_and_size(file: FilePart, summary: str):
+    assert file_summary(file) == summary
+
+
+def test_a_command_of_the_user_is_an_item_before_the_message():
+    ran = TextPart("The user ran…", synthetic=True, metadata={"command": "ls", "output": "a"})
+    command, user = message_items(Message("user", [ran, TextPart("first")]))
+    assert isinstance(command, CommandItem)
+    assert isinstance(user, UserItem)
+    assert (command.command, command.output, command.exit_status) == ("ls", "a", "")

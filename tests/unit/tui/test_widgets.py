@@ -12,18 +12,23 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from outrider.engine.frontend import AskedQuestion
+from outrider.presentation.activity import ChildAgent, ChildProcess, SideActivity
+from outrider.presentation.approvals import ApprovalView
+from outrider.presentation.notices import Notice
+from outrider.presentation.tool_calls import TodoItem
+from outrider.presentation.transcript import FileItem, NoticeItem, TextItem, ToolCallItem, TranscriptItem, UserItem
 from outrider.tui import dialogs as panels
 from outrider.tui.commands import COMMAND_CHOICES
 from outrider.tui.completion import CompletionList
 from outrider.tui.composer import Composer, InputHistory
-from outrider.tui.conversation import ChildAgent, ChildProcess, SideActivity, TodoItem
-from outrider.tui.dialogs import ApprovalPanel, ApprovalView, ChoicePanel, DialogQueue, QuestionPanel
-from outrider.tui.entries import AssistantEntry, NoticeEntry, ToolCallEntry, TranscriptEntry, UserEntry
+from outrider.tui.dialogs import ApprovalPanel, ChoicePanel, DialogQueue, QuestionPanel
+from outrider.tui.rendering.items import item_lines
+from outrider.tui.rendering.tool_calls import effect_lines
 from outrider.tui.theme import DARK, LIGHT, build_theme
 from outrider.tui.widgets.modals import PickerItem, PickerScreen
 from outrider.tui.widgets.side_panel import side_lines
 from outrider.tui.widgets.transcript import TranscriptWidget
-from outrider.types.parts import ToolPart
+from outrider.types.parts import FilePart, ToolPart
 from outrider.types.tool_state import EndedTime, ToolCompleted
 
 
@@ -45,8 +50,17 @@ def shown(transcript: TranscriptWidget) -> list[str]:
     return [transcript.render_line(y).text.rstrip() for y in range(transcript.size.height)]
 
 
-def words(number: int) -> list[TranscriptEntry]:
-    return [AssistantEntry(f"w{n}", f"m{n}", f"paragraph {n}", open=False) for n in range(number)]
+def approval(id: str, command: str, **more: Any) -> ApprovalView:
+    arguments = {"command": command}
+    return ApprovalView(id=id, session_id="s", call_id="c", tool="shell", arguments=arguments, reason="why", **more)
+
+
+def plain(item: TranscriptItem, width: int = 60) -> list[str]:
+    return [line.plain.rstrip() for line in item_lines(item, width, DARK)]
+
+
+def words(number: int) -> list[TranscriptItem]:
+    return [TextItem(f"w{n}", f"m{n}", f"paragraph {n}", streaming=False) for n in range(number)]
 
 
 async def laid_out(pilot: Pilot[None], true: Callable[[], bool]) -> None:
@@ -62,14 +76,14 @@ async def test_the_transcript_stays_at_its_end_and_leaves_those_alone_who_scroll
     async with Stage(transcript).run_test(size=(60, 20)) as pilot:
         transcript.display = True
         await pilot.pause()
-        entries = words(100)
-        transcript.show_entries(entries)
+        items = words(100)
+        transcript.show_items(items)
         await pilot.pause()
         assert "paragraph 99" in "\n".join(shown(transcript))
         transcript.scroll_to(y=40, animate=False, immediate=True)
         await pilot.pause()
         before = shown(transcript)
-        transcript.show_entries([*entries, AssistantEntry("new", "m", "more", open=False)])
+        transcript.show_items([*items, TextItem("new", "m", "more", streaming=False)])
         await pilot.pause()
         assert shown(transcript) == before
 
@@ -78,7 +92,7 @@ async def test_the_end_stays_in_view_when_a_question_takes_room_below():
     transcript, below = TranscriptWidget(), Static()
     async with Stage(transcript, below).run_test(size=(60, 20)) as pilot:
         transcript.display = True
-        transcript.show_entries(words(100))
+        transcript.show_items(words(100))
         for height in (2, 10):
             below.styles.height = height
             await laid_out(pilot, lambda height=height: transcript.size.height == 20 - height)
@@ -89,18 +103,18 @@ async def test_the_end_stays_in_view_when_a_question_takes_room_below():
         assert "paragraph 99" not in "\n".join(shown(transcript))
 
 
-async def test_older_entries_at_the_top_do_not_move_what_is_read():
+async def test_older_items_at_the_top_do_not_move_what_is_read():
     transcript = TranscriptWidget()
     async with Stage(transcript).run_test(size=(60, 20)) as pilot:
         transcript.display = True
         await pilot.pause()
-        entries = words(60)
-        transcript.show_entries(entries[30:])
+        items = words(60)
+        transcript.show_items(items[30:])
         await pilot.pause()
         transcript.scroll_to(y=3, animate=False, immediate=True)
         await pilot.pause()
         before = shown(transcript)
-        transcript.show_entries(entries)
+        transcript.show_items(items)
         await pilot.pause()
         assert shown(transcript) == before
 
@@ -112,7 +126,7 @@ async def test_a_click_unfolds_what_is_long():
     async with Stage(transcript).run_test(size=(60, 60)) as pilot:
         transcript.display = True
         await pilot.pause()
-        transcript.show_entries([ToolCallEntry(part)])
+        transcript.show_items([ToolCallItem(part)])
         await pilot.pause()
         assert "… 32 lines above" in "\n".join(shown(transcript))
         assert "row 39" in "\n".join(shown(transcript))
@@ -124,11 +138,11 @@ async def test_a_click_unfolds_what_is_long():
 @pytest.mark.parametrize("width", [20, 40, 120])
 async def test_no_line_is_wider_than_the_screen(width):
     transcript = TranscriptWidget()
-    entries: list[TranscriptEntry] = [
-        UserEntry("s", "a long sentence of a person " * 5),
-        AssistantEntry("w", "", "`" + "x" * 200 + "`\n\n| a | b |\n|---|---|\n| " + "long " * 9 + " | y |", open=False),
-        NoticeEntry("n", "something went wrong " * 8, "bad"),
-        ToolCallEntry(ToolPart(call_id="c", tool="edit", state=ToolCompleted(
+    items: list[TranscriptItem] = [
+        UserItem("s", "a long sentence of a person " * 5),
+        TextItem("w", "", "`" + "x" * 200 + "`\n\n| a | b |\n|---|---|\n| " + "long " * 9 + " | y |", streaming=False),
+        NoticeItem("n", Notice("error", "error", "something went wrong " * 8)),
+        ToolCallItem(ToolPart(call_id="c", tool="edit", state=ToolCompleted(
             {"file_path": "a/very/long/path/" * 5}, "ok", EndedTime(0, 9000),
             metadata={"diff": "--- a\n+++ a\n@@ -1 +1 @@\n-" + "o" * 150 + "\n+" + "n" * 150, "added": 1, "removed": 1},
         ))),
@@ -136,10 +150,58 @@ async def test_no_line_is_wider_than_the_screen(width):
     async with Stage(transcript).run_test(size=(width, 80)) as pilot:
         transcript.display = True
         await pilot.pause()
-        transcript.show_entries(entries)
+        transcript.show_items(items)
         await pilot.pause()
         room = transcript.text_width
         assert all(len(row) <= room for row in shown(transcript))
+
+
+def test_a_file_of_the_model_is_shown_with_name_type_and_size():
+    image = FilePart("image/png", "data:image/png;base64," + "A" * 4000, "plot\x1b[2J.png")
+    assert plain(FileItem(image)) == ["  ◫ plot.png · image/png · 3.0 kB"]
+
+
+async def test_details_are_hidden_until_they_are_expanded():
+    transcript = TranscriptWidget()
+    calls = [
+        ToolCallItem(ToolPart(call_id=f"c{n}", tool="read", state=ToolCompleted({}, "", EndedTime(0, 1))))
+        for n in (1, 2)
+    ]
+    detail = NoticeItem("d", Notice("detail", "files", "changed: a.py"))
+    async with Stage(transcript).run_test(size=(60, 12)) as pilot:
+        transcript.display = True
+        await pilot.pause()
+        transcript.show_items([calls[0], detail, calls[1]])
+        await pilot.pause()
+        assert [row for row in shown(transcript) if row][:2] == shown(transcript)[:2]  # no empty line for the detail
+        assert not any("a.py" in row for row in shown(transcript))
+        transcript.expand_all(expand=True)
+        transcript.show_items([calls[0], detail, calls[1]])
+        await pilot.pause()
+        assert "· changed: a.py" in shown(transcript)
+
+
+def test_a_diff_is_drawn_with_its_numbers_and_without_control_sequences():
+    diff = "--- a\n+++ a\n@@ -7,2 +7,2 @@\n same\r\n-old\x1b[2J\r\n+new\r\n@@ -20 +20 @@\n-x\n+y\n"
+    state = ToolCompleted(
+        {"file_path": "a"}, "ok", EndedTime(0, 1200), metadata={"diff": diff, "added": 2, "removed": 2}
+    )
+    head, *body = plain(ToolCallItem(ToolPart(call_id="c", tool="edit", state=state)))
+    assert head.startswith("● edit  a ")
+    assert head.endswith("+2 −2 done 1.2s")
+    assert body == ["     7   same", "     8 - old", "     8 + new", "     ⋮", "    20 - x", "    20 + y"]
+
+
+def test_an_approval_shows_every_row_of_a_patch():
+    patch = "*** Begin Patch\n*** Add File: a.py\n+one\n*** End Patch\n+after the end"
+    lines = [line.plain.rstrip() for line in effect_lines("apply_patch", {"patch": patch}, 40, DARK)]
+    assert lines == ["  *** Begin Patch", "  *** Add File: a.py", "+ one", "  *** End Patch", "+ after the end"]
+
+
+def test_an_approval_shows_arguments_that_no_diff_shows():
+    arguments = {"file_path": "a.py", "old_string": "x", "new_string": "y", "replace_all": True, "content": "z"}
+    lines = [line.plain.rstrip() for line in effect_lines("edit", arguments, 40, DARK)]
+    assert lines == ["replace_all: true", "content: z", "- x", "+ y"]
 
 
 async def test_a_key_that_was_meant_for_something_else_does_not_answer(monkeypatch: pytest.MonkeyPatch):
@@ -150,9 +212,7 @@ async def test_a_key_that_was_meant_for_something_else_does_not_answer(monkeypat
         answers.append((answer, said))
 
     async with Stage(asking).run_test(size=(80, 30)) as pilot:
-        await asking.add_panel(
-            ApprovalPanel(ApprovalView("a1", "shell", {"command": "ls"}, "why", ("shell(ls)",), True)), taken
-        )
+        await asking.add_panel(ApprovalPanel(approval("a1", "ls", rules=("shell(ls)",), can_last=True)), taken)
         monkeypatch.setattr(panels, "ARMED_AFTER", 3600.0)
         await pilot.press(*"yes, always")
         assert answers == []
@@ -176,7 +236,7 @@ async def test_questions_wait_for_their_turn_and_one_answered_elsewhere_goes(mon
 
     async with Stage(asking).run_test(size=(80, 30)) as pilot:
         for name in ("one", "two", "three"):
-            await asking.add_panel(ApprovalPanel(ApprovalView(name, "shell", {"command": name}, "why")), taking(name))
+            await asking.add_panel(ApprovalPanel(approval(name, name)), taking(name))
         await asking.drop_approvals("two")
         await pilot.pause()
         await pilot.press("n")
@@ -234,7 +294,7 @@ def test_the_side_panel_tells_the_state_of_everything_that_runs():
     beside = SideActivity(lambda: 0.0)
     beside.todos = (TodoItem("find it", "completed"), TodoItem("mend it", "in_progress"))
     beside.agents["s2"] = ChildAgent("c1", "reviewer", "look", "s2", 0.0, "asking", "shell")
-    beside.processes["p1"] = ChildProcess("p1", "npm start\x1b[2J", 0.0, backgrounded=True)
+    beside.processes["p1"] = ChildProcess("p1", "npm start\x1b[2J", 0.0, in_background=True)
     text = "\n".join(line.plain for line in side_lines(beside, 30, DARK, 65.0))
     for expected in ("● find it", "◐ mend it", "? reviewer  asking 1m 05s", "npm start", "running 1m 05s"):
         assert expected in text
@@ -249,7 +309,7 @@ async def test_leaving_a_session_answers_no_call_and_lets_nobody_wait_for_a_choi
         answers.append(answer)
 
     async with Stage(asking).run_test(size=(80, 30)) as pilot:
-        await asking.add_panel(ApprovalPanel(ApprovalView("a1", "shell", {"command": "ls"}, "why")), taken)
+        await asking.add_panel(ApprovalPanel(approval("a1", "ls")), taken)
         choice = pilot.app.run_worker(
             asking.ask_and_wait(ChoicePanel("Sure?", "Really?", (panels.AnswerKey("y", "yes", "yes"),)))
         )

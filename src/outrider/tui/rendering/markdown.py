@@ -15,8 +15,8 @@ from rich.style import Style
 from rich.text import Text
 from textual.strip import Strip
 
+from outrider.presentation.formats import clean_text
 from outrider.tui.rendering.text import (
-    clean_text,
     indent_lines,
     pad_line,
     render_strips,

@@ -14,8 +14,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
+from outrider.presentation.formats import clean_line, clean_text
 from outrider.tui.rendering.markdown import markdown_lines
-from outrider.tui.rendering.text import clean_line, clean_text
 from outrider.tui.widgets.status import widget_palette
 
 MAX_OPTIONS = 200

@@ -6,26 +6,15 @@ from time import monotonic
 from rich.text import Text
 from textual.widgets import Static
 
-from outrider.tui.conversation import ChildAgent, ChildProcess, SideActivity, TodoItem
-from outrider.tui.rendering.text import (
-    clean_line,
-    format_duration,
-    format_elapsed,
-    indent_lines,
-    text_line,
-    truncate_line,
-    wrap_text,
-)
+from outrider.presentation.activity import ChildAgent, ChildProcess, SideActivity
+from outrider.presentation.formats import clean_line, format_duration, format_elapsed
+from outrider.presentation.tool_calls import TodoItem
+from outrider.tui.rendering.text import text_line, truncate_line
+from outrider.tui.rendering.tool_calls import todo_lines
 from outrider.tui.theme import Palette
 from outrider.tui.widgets.status import widget_palette
 
 PANEL_WIDTH = 34
-_TODO_MARKS = {
-    "pending": ("○", "quiet"),
-    "in_progress": ("◐", "accent"),
-    "completed": ("●", "good"),
-    "cancelled": ("⊘", "faint"),
-}
 _AGENT_MARKS = {"working": ("●", "accent"), "asking": ("?", "warn"), "done": ("●", "good"), "failed": ("✗", "bad")}
 _MAX_TODOS = 14
 
@@ -79,28 +68,20 @@ def _todo_lines(todos: Iterable[TodoItem], width: int, palette: Palette) -> list
     shown = list(todos)
     while len(shown) > _MAX_TODOS and shown[0].status in {"completed", "cancelled"}:
         shown.pop(0)
-    lines: list[Text] = []
-    for todo in shown[:_MAX_TODOS]:
-        mark, colour = _TODO_MARKS.get(todo.status, _TODO_MARKS["pending"])
-        style = palette.style("quiet" if todo.status in {"completed", "cancelled"} else "text")
-        lines += indent_lines(
-            wrap_text(text_line(clean_line(todo.content), style), width - 2),
-            text_line(f"{mark} ", palette.style(colour)),
-        )
-    return lines
+    return todo_lines(shown[:_MAX_TODOS], width, palette)
 
 
 def _agent_lines(agent: ChildAgent, width: int, palette: Palette, now: float) -> list[Text]:
     mark, colour = _AGENT_MARKS[agent.state]
     ended = agent.state in {"done", "failed"}
-    spent = format_duration(agent.seconds) if ended else format_elapsed(now - agent.since)
+    spent = format_duration(agent.seconds) if ended else format_elapsed(now - agent.started)
     head = Text.assemble(
         (f"{mark} ", palette.style(colour)),
         (clean_line(agent.name, 24), palette.style("text")),
         (f"  {agent.state} {spent}", palette.style("quiet")),
         end="",
     )
-    detail = agent.message if ended else agent.doing or agent.message
+    detail = agent.message if ended else agent.activity or agent.message
     return [
         truncate_line(head, width),
         truncate_line(text_line(f"  {clean_line(detail)}", palette.style("quiet")), width),
@@ -108,8 +89,8 @@ def _agent_lines(agent: ChildAgent, width: int, palette: Palette, now: float) ->
 
 
 def _process_lines(process: ChildProcess, width: int, palette: Palette, now: float) -> list[Text]:
-    mark, colour = ("●", "accent") if not process.ended else ("○", "quiet")
-    state = process.ended or f"running {format_elapsed(now - process.since)}"
+    mark, colour = ("●", "accent") if not process.exit_text else ("○", "quiet")
+    state = process.exit_text or f"running {format_elapsed(now - process.started)}"
     command = truncate_line(text_line(clean_line(process.command), palette.style("text")), width - 2)
     return [
         Text.assemble((f"{mark} ", palette.style(colour)), command, end=""),

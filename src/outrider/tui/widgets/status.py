@@ -10,12 +10,9 @@ from textual.containers import Horizontal
 from textual.widget import Widget
 from textual.widgets import Static
 
-from outrider.tui.conversation import TurnActivity
+from outrider.presentation.activity import SessionActivity
+from outrider.presentation.formats import clean_line, format_cost, format_elapsed, format_tokens
 from outrider.tui.rendering.text import (
-    clean_line,
-    format_cost,
-    format_count,
-    format_elapsed,
     justify_ends,
     text_line,
     truncate_line,
@@ -64,7 +61,7 @@ class ActivityLine(Static):
         super().__init__("", id="activity", markup=False)
         self._spinner_index = 0
 
-    def show_activity(self, activity: TurnActivity, *, cost_before: Decimal | None) -> None:
+    def show_activity(self, activity: SessionActivity, *, cost_before: Decimal | None) -> None:
         palette = widget_palette(self)
         if not activity.busy:
             self.update("")
@@ -72,15 +69,15 @@ class ActivityLine(Static):
         self._spinner_index += 1
         left = Text(end="")
         left.append(f"{_SPINNER[self._spinner_index % len(_SPINNER)]} ", palette.style("accent"))
-        word = "waiting for your answer" if activity.awaiting_answer else activity.retrying or activity.label
+        word = "waiting for your answer" if activity.waits_for_person else activity.retry_text or activity.label
         left.append(
-            clean_line(word, 80), palette.style("warn" if activity.retrying or activity.awaiting_answer else "text")
+            clean_line(word, 80), palette.style("warn" if activity.retry_text or activity.waits_for_person else "text")
         )
-        left.append(f" · {format_elapsed(activity.elapsed_seconds)}", palette.style("quiet"))
-        if activity.token_estimate:
-            left.append(f" · {format_count(activity.token_estimate)} tokens", palette.style("quiet"))
-        if activity.known_cost is not None and cost_before is not None and activity.known_cost > cost_before:
-            left.append(f" · {format_cost(activity.known_cost - cost_before)}", palette.style("quiet"))
+        left.append(f" · {format_elapsed(activity.seconds)}", palette.style("quiet"))
+        if activity.tokens:
+            left.append(f" · {format_tokens(activity.tokens)} tokens", palette.style("quiet"))
+        if activity.cost is not None and cost_before is not None and activity.cost > cost_before:
+            left.append(f" · {format_cost(activity.cost - cost_before)}", palette.style("quiet"))
         right = text_line("esc: interrupt", palette.style("faint"))
         self.update(justify_ends(left, right, max(self.size.width, 10)))
 
@@ -162,9 +159,9 @@ def _usage_text(status: StatusInfo, palette: Palette) -> Text:
     if status.context_limit:
         share = status.context / status.context_limit
         colour = "bad" if share > _FULL_SHARE else "warn" if share > _NEARLY_FULL_SHARE else "quiet"
-        text.append(f"{share:.0%} of {format_count(status.context_limit)}", palette.style(colour))
+        text.append(f"{share:.0%} of {format_tokens(status.context_limit)}", palette.style(colour))
     elif status.context:
-        text.append(f"{format_count(status.context)} tokens", palette.style("quiet"))
+        text.append(f"{format_tokens(status.context)} tokens", palette.style("quiet"))
     if status.cost is not None:
         text.append(f"  {format_cost(status.cost)}", palette.style("quiet"))
     return text

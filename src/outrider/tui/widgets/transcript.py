@@ -1,4 +1,4 @@
-"""The scrollable transcript: draws only visible lines, and renders only entries that have changed."""
+"""The scrollable transcript: draws only visible lines, and renders only items that have changed."""
 
 from bisect import bisect_right
 from itertools import accumulate
@@ -12,15 +12,15 @@ from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
 
-from outrider.tui.entries import ToolCallEntry, TranscriptEntry
-from outrider.tui.rendering.entry import EntryBlock
+from outrider.presentation.transcript import ToolCallItem, TranscriptItem
+from outrider.tui.rendering.items import ItemBlock
 from outrider.tui.theme import DARK, Palette
 
 LOAD_OLDER_WITHIN = 5  # lines from the top; scrolling this close requests older messages
 
 
 class TranscriptWidget(ScrollView, can_focus=True):
-    """Shows entries as rendered blocks. It follows new output while scrolled to the end; after scrolling up, the
+    """Shows items as rendered blocks. It follows new output while scrolled to the end; after scrolling up, the
     position stays."""
 
     DEFAULT_CSS = """
@@ -37,10 +37,11 @@ class TranscriptWidget(ScrollView, can_focus=True):
 
     def __init__(self) -> None:
         super().__init__(id="transcript")
-        self._blocks: list[EntryBlock] = []
-        self._by_id: dict[str, EntryBlock] = {}
+        self._blocks: list[ItemBlock] = []
+        self._by_id: dict[str, ItemBlock] = {}
+        self._gaps: list[int] = []  # empty lines before each block
         self._bottoms: list[int] = []
-        self._entries: list[TranscriptEntry] = []
+        self._items: list[TranscriptItem] = []
         self._width = 0
         self._at_end = True  # whether the view is scrolled to the end
         self._background = Style()
@@ -50,14 +51,14 @@ class TranscriptWidget(ScrollView, can_focus=True):
         """The width for text; it always reserves the scrollbar, so that its appearance does not change the layout."""
         return self.region.width - self.styles.gutter.width - self.styles.scrollbar_size_vertical - 1
 
-    def show_entries(self, entries: list[TranscriptEntry]) -> None:
-        """Render and show the entries; unchanged entries are not rendered again."""
-        self._entries = entries
+    def show_items(self, items: list[TranscriptItem]) -> None:
+        """Render and show the items; unchanged items are not rendered again."""
+        self._items = items
         self._width = width = self.text_width
         if width <= 0:
             return  # no layout yet; `on_resize` calls again
         before = self._first_in_view()
-        changed = self._match_blocks(entries)
+        changed = self._match_blocks(items)
         for block in self._blocks:
             changed = block.render(width, self.palette) or changed
         if changed:
@@ -65,10 +66,10 @@ class TranscriptWidget(ScrollView, can_focus=True):
             self._restore_scroll(before)
             self.refresh()
 
-    def unfold_all(self, *, unfold: bool) -> None:
-        for entry in self._entries:
-            entry.unfolded = unfold
-            entry.mark_changed()
+    def expand_all(self, *, expand: bool) -> None:
+        for item in self._items:
+            item.expanded = expand
+            item.touch()
 
     def notify_style_update(self) -> None:
         """Cache the background style, which is too slow to look up for every line."""
@@ -76,10 +77,10 @@ class TranscriptWidget(ScrollView, can_focus=True):
         self._background = self.rich_style
 
     def watch_palette(self) -> None:
-        self.show_entries(self._entries)
+        self.show_items(self._items)
 
     def on_resize(self) -> None:
-        self.show_entries(self._entries)
+        self.show_items(self._items)
         if self._at_end:  # a smaller height moves the end out of view
             self._scroll_to_end()
 
@@ -92,8 +93,8 @@ class TranscriptWidget(ScrollView, can_focus=True):
     def on_click(self, event: events.Click) -> None:
         block = self._block_at(self.scroll_offset.y + event.y)
         if block is not None and not self.text_selection:
-            block.entry.toggle_folded()
-            self.show_entries(self._entries)
+            block.item.toggle()
+            self.show_items(self._items)
 
     def render_line(self, y: int) -> Strip:
         row = self.scroll_offset.y + y
@@ -117,36 +118,33 @@ class TranscriptWidget(ScrollView, can_focus=True):
     def selection_updated(self, selection: Selection | None) -> None:
         self.refresh()
 
-    def _match_blocks(self, entries: list[TranscriptEntry]) -> bool:
-        """Align the blocks with the entries and keep existing ones; returns whether anything changed."""
-        if len(entries) == len(self._blocks) and all(
-            block.entry is entry for block, entry in zip(self._blocks, entries, strict=True)
+    def _match_blocks(self, items: list[TranscriptItem]) -> bool:
+        """Align the blocks with the items and keep existing ones; returns whether anything changed."""
+        if len(items) == len(self._blocks) and all(
+            block.item is item for block, item in zip(self._blocks, items, strict=True)
         ):
             return False
         known = self._by_id
-        found = [known[entry.id] if entry.id in known else EntryBlock(entry) for entry in entries]
+        found = [known[item.id] if item.id in known else ItemBlock(item) for item in items]
         self._blocks = [
-            block if block.entry is entry else EntryBlock(entry) for block, entry in zip(found, entries, strict=True)
+            block if block.item is item else ItemBlock(item) for block, item in zip(found, items, strict=True)
         ]
-        self._by_id = {block.entry.id: block for block in self._blocks}
+        self._by_id = {block.item.id: block for block in self._blocks}
         return True
 
     def _measure_blocks(self) -> None:
-        heights = (self._gap_before(number) + len(block.strips) for number, block in enumerate(self._blocks))
-        self._bottoms = list(accumulate(heights))
+        self._gaps = []
+        before: ItemBlock | None = None
+        for block in self._blocks:
+            self._gaps.append(_gap_between(before, block))
+            before = block if block.strips else before
+        self._bottoms = list(
+            accumulate(gap + len(block.strips) for gap, block in zip(self._gaps, self._blocks, strict=True))
+        )
         height = self._bottoms[-1] + 1 if self._bottoms else 0
         self.virtual_size = Size(self._width, height)
 
-    def _gap_before(self, number: int) -> int:
-        """Return the number of empty lines before a block: one, but none between consecutive one-line tool calls."""
-        block = self._blocks[number]
-        if number == 0 or not block.strips:
-            return 0
-        before = self._blocks[number - 1]
-        together = isinstance(block.entry, ToolCallEntry) and isinstance(before.entry, ToolCallEntry)
-        return 0 if together and len(block.strips) == len(before.strips) == 1 else 1
-
-    def _first_in_view(self) -> tuple[EntryBlock, int] | None:
+    def _first_in_view(self) -> tuple[ItemBlock, int] | None:
         """Return the block at the top of the view and the line within it."""
         row = self.scroll_offset.y
         number = bisect_right(self._bottoms, row)
@@ -154,18 +152,18 @@ class TranscriptWidget(ScrollView, can_focus=True):
             return None
         return self._blocks[number], row - (self._bottoms[number - 1] if number else 0)
 
-    def _restore_scroll(self, before: tuple[EntryBlock, int] | None) -> None:
+    def _restore_scroll(self, before: tuple[ItemBlock, int] | None) -> None:
         if self._at_end:
             self._scroll_to_end()
-        elif before is not None and before[0].entry.id in self._by_id:
-            number = self._blocks.index(self._by_id[before[0].entry.id])
+        elif before is not None and before[0].item.id in self._by_id:
+            number = self._blocks.index(self._by_id[before[0].item.id])
             top = self._bottoms[number - 1] if number else 0
             self.scroll_to(y=top + before[1], animate=False, immediate=True, force=True)
 
     def _scroll_to_end(self) -> None:
         self.scroll_end(animate=False, immediate=True, force=True)
 
-    def _block_at(self, row: int) -> EntryBlock | None:
+    def _block_at(self, row: int) -> ItemBlock | None:
         number = bisect_right(self._bottoms, row)
         return self._blocks[number] if number < len(self._blocks) else None
 
@@ -173,8 +171,17 @@ class TranscriptWidget(ScrollView, can_focus=True):
         number = bisect_right(self._bottoms, row)
         if number >= len(self._blocks):
             return None
-        within = row - (self._bottoms[number - 1] if number else 0) - self._gap_before(number)
+        within = row - (self._bottoms[number - 1] if number else 0) - self._gaps[number]
         return self._blocks[number].strips[within] if within >= 0 else None
+
+
+def _gap_between(before: ItemBlock | None, block: ItemBlock) -> int:
+    """Return the number of empty lines between two blocks: one, but none between consecutive one-line tool calls.
+    Blocks without lines, such as hidden notices, are not counted."""
+    if before is None or not block.strips:
+        return 0
+    together = isinstance(block.item, ToolCallItem) and isinstance(before.item, ToolCallItem)
+    return 0 if together and len(block.strips) == len(before.strips) == 1 else 1
 
 
 def _highlight_selection(strip: Strip, span: tuple[int, int], style: Style) -> Strip:

@@ -3,7 +3,8 @@
 from rich.text import Text
 from textual.widgets import Static
 
-from outrider.tui.rendering.text import clean_text, format_plural, indent_lines, side_by_side, text_line, wrap_text
+from outrider.presentation.formats import clean_text, format_count
+from outrider.tui.rendering.text import indent_lines, side_by_side, text_line, wrap_text
 from outrider.tui.theme import Palette
 from outrider.tui.widgets.status import widget_palette
 
@@ -23,7 +24,7 @@ _KEY_HINTS = (
 
 
 class WelcomeView(Static):
-    """The welcome screen; hidden once the session has entries."""
+    """The welcome screen; hidden once the session has items."""
 
     DEFAULT_CSS = "WelcomeView { height: 1fr; padding: 1 3; content-align: left bottom; }"
 
@@ -57,7 +58,7 @@ def welcome_lines(
     intro = "An agent that works in this folder. It asks before it changes files or runs commands that could do harm."
     lines += _paragraph_lines(intro, width, palette, "text")
     lines.append(text_line())
-    known = f"{format_plural(earlier, 'session')} of this folder"
+    known = f"{format_count(earlier, 'session')} of this folder"
     for prompt, note in (*_SUGGESTIONS, *((("/resume", known),) if earlier else ())):
         mark, text = text_line("› ", palette.style("accent")), text_line(prompt, palette.style("text"))
         both = Text.assemble(mark, text, (f"   {note}", palette.style("quiet")))

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import assert_never, cast
+from typing import assert_never
 
 import acp
 from acp.helpers import ContentBlock
@@ -92,7 +92,7 @@ class UpdateBuilder:
     def replay_messages(self, messages: Iterable[Message]) -> Iterator[Update]:
         """Yields the updates of stored messages."""
         for item in self._transcript.load(messages):
-            yield from self._own_item_updates(cast("TranscriptItem", item))
+            yield from self._own_item_updates(item)
 
     def event_updates(self, event: Event) -> Iterator[Update]:
         if isinstance(event, DeltasDroppedEvent):
@@ -100,7 +100,7 @@ class UpdateBuilder:
             return
         if not self.includes_session(event.session_id):
             return
-        items = cast("list[TranscriptItem]", self._transcript.apply(event))
+        items = self._transcript.apply(event)
         if event.session_id == self._session_id:
             self._mark_retyped_text(event)
             for item in items:

@@ -1,7 +1,8 @@
 """A worker for the figures of background runs: `python -m benchmarks.background_worker DATABASE STORE EFFECTS`.
 
-Its model is a function of what it is shown: "20 steps of 0.25 s" gets twenty calls, each of which sleeps so long and
-then notes the time. With FAR set, it takes the other workers for processes of other machines."""
+The scripted model computes its answers from the prompt: for "20 steps of 0.25 s" it makes twenty calls, each of which
+sleeps that long and then writes the time to a file. With FAR set, the worker treats other workers as processes on other
+machines."""
 
 import asyncio
 import os
@@ -49,7 +50,7 @@ def engine(store: Store | None, note: Callable[[int], None]) -> Engine:
 async def main(database: str, place: str, effects: str) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    with Path(effects).open("a", buffering=1) as file:  # noqa: ASYNC230  before anything begins
+    with Path(effects).open("a", buffering=1) as file:  # noqa: ASYNC230  runs before the event loop has other work
 
         def note(number: int) -> None:
             file.write(f"{time.time()} {number}\n")
@@ -63,9 +64,7 @@ async def main(database: str, place: str, effects: str) -> None:
             ) as worker,
         ):
             if os.environ.get("FAR"):
-                worker._failure_detector = FailureDetector(
-                    4.0, alive=lambda _: None
-                )  # as for a host that is not this one
+                worker._failure_detector = FailureDetector(4.0, alive=lambda _: None)  # the identity of another host
             print(worker.id, flush=True)
             await stop.wait()
 

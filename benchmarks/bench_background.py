@@ -1,4 +1,4 @@
-"""What it costs that runs outlive machines: a durable step beside a plain one, going on elsewhere, many workers."""
+"""Cost of durable runs: a durable step compared with a plain one, recovery in another worker, several workers."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ async def measured(folder: Path, server: str | None) -> list[Figure]:
 
 
 class Fleet:
-    """Workers in processes of their own, and the moments at which calls had their effects."""
+    """Worker processes, and the times at which calls had their effects."""
 
     def __init__(self, folder: Path, server: str | None, jobs: JobClient) -> None:
         self.jobs = jobs
@@ -71,7 +71,7 @@ class Fleet:
 
     async def until(self, count: int) -> list[float]:
         async with asyncio.timeout(300):
-            while len(moments := self.moments()) < count:  # noqa: ASYNC110  a file tells nobody
+            while len(moments := self.moments()) < count:  # noqa: ASYNC110  a file cannot notify, so it is polled
                 await asyncio.sleep(0.01)
         return moments
 
@@ -92,7 +92,7 @@ async def fleet(folder: Path, server: str | None) -> AsyncGenerator[Fleet]:
 
 
 async def plain_step() -> float:
-    """Seconds for an answer and its call, in a session that nothing keeps: the fastest of some rounds."""
+    """Seconds for an answer and its call in a session that is not stored: the fastest of several rounds."""
     taken: list[float] = []
     for _ in range(ROUNDS):
         moments: list[float] = []
@@ -103,7 +103,7 @@ async def plain_step() -> float:
 
 
 async def durable(folder: Path, server: str | None, plain: float) -> Figure:
-    """An answer and its call are two durable steps; both are kept before the next one begins."""
+    """An answer and its call are two durable steps; each is stored before the next one starts."""
     taken: list[float] = []
     async with fleet(folder, server and fresh(server)) as workers:
         workers.start()
@@ -119,7 +119,7 @@ async def durable(folder: Path, server: str | None, plain: float) -> Figure:
 
 
 async def gone_on(folder: Path, server: str, *, far: bool) -> Figure:
-    """Kill the worker that has a run, again and again: from the kill to the next effect."""
+    """Kill the worker that holds a run, repeatedly, and measure the time from the kill to the next effect."""
     waits: list[float] = []
     async with fleet(folder, server) as workers:
         settings = {"FAR": "1"} if far else {}
@@ -144,7 +144,7 @@ async def holder(jobs: JobClient, run: Run) -> str:
 
 
 async def curve(folder: Path, server: str) -> list[Figure]:
-    """Steps in a second with tools that sleep, for some numbers of workers."""
+    """Steps per second with tools that sleep, for different numbers of workers."""
     figures: list[Figure] = []
     for count in CURVE:
         async with fleet(folder.with_name(f"curve{count}"), fresh(server)) as workers:
@@ -169,7 +169,7 @@ def places(folder: Path, server: str | None) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def served(folder: Path) -> Iterator[str | None]:
-    """A Postgres server: $OUTRIDER_TEST_POSTGRES, or one that is started here; None where there is none."""
+    """A Postgres server: $OUTRIDER_TEST_POSTGRES, or one that is started here; None if neither is available."""
     if url := os.environ.get("OUTRIDER_TEST_POSTGRES"):
         yield url
         return

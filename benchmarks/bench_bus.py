@@ -1,4 +1,4 @@
-"""Publishing an event to one plain listener, against a bare loop and two libraries."""
+"""Publishing an event to one synchronous listener, compared with a bare loop and two libraries."""
 
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ PEERS = ("blinker", "pyee")
 
 
 class Sink:
-    """The one listener: counts."""
+    """The listener; it counts events."""
 
     __slots__ = ("seen",)
 

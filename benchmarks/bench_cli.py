@@ -1,7 +1,7 @@
-"""The command line: how soon it starts, what it costs until a request leaves, and a headless job of 20 shell turns.
+"""The command line: start-up time, cost until the first request is sent, and a headless job of 20 shell turns.
 
 The job is the one that other terminal agents were measured with: the same command 20 times, then an answer. Their
-figures (CPU of goose, bytes of pi) were measured on one machine, not in this run. Needs /proc.
+figures (CPU of goose, bytes of pi) were measured on one machine and not in this run. Needs /proc.
 """
 
 import os
@@ -32,7 +32,7 @@ def bench() -> list[Figure]:
 
 
 def environment(place: Path) -> dict[str, str]:
-    """Byte code is kept, as an installed package has it."""
+    """Byte code is written, as in an installed package."""
     return {
         "PATH": os.environ["PATH"],
         "HOME": str(place / "home"),
@@ -45,7 +45,7 @@ def environment(place: Path) -> dict[str, str]:
 
 
 def starts(env: dict[str, str]) -> list[Figure]:
-    """In turns, so that a busy moment of the machine hits all of them."""
+    """Commands alternate, so that load on the machine affects all of them equally."""
     commands = {
         "pass": [sys.executable, "-c", "pass"],
         "--version": [OUTRIDER, "--version"],
@@ -133,13 +133,13 @@ def cpu_of(command: list[str], env: dict[str, str]) -> float:
 
 
 def cpu_so_far(pid: int) -> float:
-    """Seconds of all threads of a process; the system counts them in nanoseconds."""
+    """CPU seconds of all threads of a process; the kernel counts them in nanoseconds."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 def watch(child: "subprocess.Popen[bytes]") -> int:
-    """The largest proportional memory of a process and all below it, in KB, looked at until it ends."""
+    """The peak proportional set size of a process and its descendants, in KB, sampled until it ends."""
     peak, ended = 0, threading.Event()
 
     def until_it_ends() -> None:
@@ -164,5 +164,5 @@ def tree_memory(root: int) -> int:
             for task in Path(f"/proc/{pid}/task").iterdir():
                 waiting += map(int, (task / "children").read_text().split())
         except (OSError, IndexError):
-            continue  # it ended meanwhile
+            continue  # the process ended between two reads
     return total

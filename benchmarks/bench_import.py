@@ -1,4 +1,4 @@
-"""What `import outrider` costs over a bare interpreter, in time and memory (the latter needs /proc)."""
+"""Time and memory of `import outrider`, compared with a bare interpreter (memory needs /proc)."""
 
 import statistics
 import subprocess
@@ -10,14 +10,14 @@ from benchmarks.figure import Figure
 
 ROUNDS = 15
 UNITS, LIMITS = ("ms", "MB"), (60, 15)
-# The second shows what the first puts off until a name is used; only the first has a target.
+# The second one includes what the first one loads lazily; only the first has a target.
 IMPORT, USED = "import outrider", "from outrider import EventBus, Session"
 # Not getrusage: its peak survives exec, so a child would report the memory of the process that started it.
 PEAK = "print(next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])"
 
 
 def bench() -> list[Figure]:
-    """The interpreters run in turns, so that a busy moment of the machine hits all of them."""
+    """Interpreters alternate, so that load on the machine affects all of them equally."""
     runs: dict[str, list[tuple[float, float]]] = {code: [] for code in ("pass", IMPORT, USED)}
     for _ in range(ROUNDS):
         for code, measured in runs.items():

@@ -1,6 +1,6 @@
-"""The embedded model: how soon a second start answers, and what our side costs over the runtime's own speed.
+"""The embedded model: time to the first text of a second start, and the overhead of our client over the runtime.
 
-It takes about two minutes, with the largest of the models that `outrider models pull` has brought."""
+Takes about two minutes and uses the largest model that `outrider models pull` has downloaded."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ from outrider.types.request import ModelMessage, ModelSettings, Prompt, Request
 ROUNDS = 5
 TOKENS = 64
 SECONDS, SHARE = 3.0, 1.10
-# A whole start: the settings, the standard engine, the weights, the default prompt, and the first text.
+# A complete start: the settings, the standard engine, the weights, the default prompt, and the first text.
 START = """
 import asyncio, sys, time
 from pathlib import Path
@@ -59,7 +59,7 @@ def bench() -> list[Figure]:
 
 
 def first_text(weights: ModelWeights, place: Path) -> Figure:
-    """In a home of its own, so that the first start has to read the whole prompt and the others find it read."""
+    """Uses a separate home: the first start evaluates the whole prompt, the others load it from the cache."""
     with tempfile.TemporaryDirectory(prefix="bench-local-") as folder:
         home, workspace = Path(folder, "home"), lay_out(Path(folder, "workspace"))
         weights_path(weights, home).parent.mkdir(parents=True)
@@ -82,7 +82,7 @@ def started(home: Path, workspace: Path, name: str) -> float:
 
 
 async def speed(weights: Path) -> list[Figure]:
-    """CPU time for the same answer, by the runtime alone and through our client, in turns."""
+    """CPU time for the same answer, with the runtime alone and through our client, alternating."""
     runtime = EmbeddedRuntime(weights, weights.parent, RuntimeLimits())
     with closing(LoadedModel(runtime, None)) as model:
         client = LocalClient("local", OneModel(model), LOCAL_TOOL_PROMPT)

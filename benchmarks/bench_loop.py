@@ -1,6 +1,6 @@
-"""The whole engine beside other agent libraries: the same jobs, on the same mock server, in turns, in one run.
+"""The engine compared with other agent libraries: the same jobs on the same mock server, alternating in one run.
 
-Without the peers (see benchmarks/peers.py) our figures stand beside what was recorded of them elsewhere.
+Without the peers (see benchmarks/peers.py) our figures are compared with figures recorded on another machine.
 """
 
 import sys
@@ -17,8 +17,8 @@ QUICKEST = ("agno", "agentouto", "langgraph")
 
 @dataclass(frozen=True)
 class Job:
-    """`limit` is our share of the fastest peer's figure, `most` a bound of our own; `recorded` is what the fastest peer
-    took where it was measured first."""
+    """`limit` is the target as a share of the fastest peer's figure, `most` an absolute target; `recorded` is what the
+    fastest peer needed on the machine where it was first measured."""
 
     name: str
     unit: str
@@ -92,7 +92,7 @@ def bench() -> list[Figure]:
 
 
 def measure(job: Job, server: str, there: list[str]) -> dict[str, list[dict[str, Any]]]:
-    """Everybody in turns, so that a disturbed minute hits all of them alike."""
+    """Libraries alternate, so that load on the machine affects all of them equally."""
     who = [OURS, *(peer for peer in job.peers if peer in there)]
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in who}
     for _ in range(job.rounds):
@@ -122,14 +122,14 @@ def figures_of(job: Job, found: dict[str, list[dict[str, Any]]]) -> list[Figure]
 
 
 def careful(server: str) -> list[Figure]:
-    """The same loop where the disk is waited for before each call, as it is for tools that may change something."""
+    """The same loop with an fsync before each call, as for tools that may change something."""
     results = [run_job(OURS, "loop", server, stored=True, careful=True, turns=200, tries=2) for _ in range(2)]
     found = [result["cpu_ms"] for result in results if result is not None]
     return [Figure("200 tool turns, of a tool that may write", min(found), "ms")] if found else []
 
 
 def growth(server: str) -> list[Figure]:
-    """A turn costs as much at the end of a long loop as at its beginning."""
+    """Checks that a turn at the end of a long loop costs as much as one at its start."""
     result = run_job(OURS, "loop", server, stored=True, turns=1_000, tries=1)
     if result is None:
         return []
@@ -142,7 +142,7 @@ def crowd(server: str, there: list[str]) -> list[Figure]:
     found = measure(CONCURRENT, server, there)
     for name, results in found.items():
         for result in results:
-            if result["failed"]:  # it counts with what it used until then, which is less than the whole
+            if result["failed"]:  # counted with what it used up to the failure, which is less than a complete run
                 print(f"{name}: {result['failed']} of the runs at once failed: {result['failure']}", file=sys.stderr)
                 assert name != OURS, result["failure"]
             result["cpu_ms"] /= 1_000

@@ -1,4 +1,4 @@
-"""How long a decision takes, in time of this process: command lines from plain to adversarial, and paths."""
+"""CPU time of a permission decision: command lines from simple to adversarial, and paths."""
 
 import tempfile
 import time

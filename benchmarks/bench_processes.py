@@ -1,4 +1,4 @@
-"""Running commands: what one costs beyond asyncio's own way, a flood of a gigabyte, and the weight of the guards."""
+"""Running commands: overhead over asyncio's subprocess, a gigabyte of output, and the memory of the guard processes."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ def bench() -> list[Figure]:
 
 
 async def starting() -> list[Figure]:
-    """A pause between commands, as there is between calls; in turns, so that the machine's load counts for both."""
+    """Commands alternate, with a pause as between calls, so that load on the machine affects both equally."""
 
     async def plain() -> None:
         child = await asyncio.create_subprocess_exec(*build_argv("true"), stdin=DEVNULL, stdout=PIPE, stderr=STDOUT)
@@ -69,7 +69,7 @@ async def flooding() -> list[Figure]:
     folder = Path(tempfile.mkdtemp())
     try:
         source = folder / "gigabyte"
-        line = b"one of very many lines that a command prints when nobody stopped it in time\n"
+        line = b"one of very many lines that a command prints when it is not stopped in time\n"
         with source.open("wb") as file:
             for _ in range(256):
                 file.write((line * (GIGABYTE // 256 // len(line) + 1))[: GIGABYTE // 256])
@@ -96,7 +96,7 @@ async def flooding() -> list[Figure]:
 
 
 def read_bare(source: Path) -> float:
-    """Bytes a second."""
+    """Returns bytes per second."""
     readable, writable = os.pipe()
     start = time.perf_counter()
     child = subprocess.Popen(["cat", source], stdout=writable)
@@ -110,7 +110,7 @@ def read_bare(source: Path) -> float:
 
 
 async def weighing() -> list[Figure]:
-    """Memory that nobody else shares, of the guardian with its keeper in waiting, and of one keeper more."""
+    """Private memory of the engine guard with its spare command guard, and of one additional command guard."""
     async with ProcessSupervisor() as supervisor:
         await supervisor.run_command("c", "true")
         await asyncio.sleep(0.2)

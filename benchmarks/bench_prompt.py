@@ -1,4 +1,4 @@
-"""Preparing turn n: lowering plus encoding must not grow with the history, apart from copying bytes."""
+"""Preparing turn n: the time for lowering and encoding must not grow with the history, except for copying bytes."""
 
 import time
 
@@ -16,7 +16,7 @@ TOOLS = (ToolSpec("read", "Read a file.", {"type": "object", "properties": {"pat
 
 
 def bench() -> list[Figure]:
-    bytes(8_000_000)  # once the allocator has given back a large block, it keeps such blocks at hand
+    bytes(8_000_000)  # after the allocator has freed a large block once, it reuses such blocks
     figures: list[Figure] = []
     for name, wire in wires().items():
         early, late, copy = prepare(wire)

@@ -1,4 +1,4 @@
-"""What asking a model costs in CPU time, beside the vendors' SDKs and a bare HTTP client on the same mock server."""
+"""CPU time of a model request, compared with the vendors' SDKs and a bare HTTP client on the same mock server."""
 
 import asyncio
 import gc
@@ -32,7 +32,7 @@ QUESTION = "What is the sum of all of these?"
 WORDS = "some words of a conversation that goes on " * 12
 
 Job = Callable[[], Awaitable[int]]
-"""Does its work once; gives how many units of it there were: turns or deltas."""
+"""Runs the job once; returns the number of units: turns or deltas."""
 
 
 def bench() -> list[Figure]:
@@ -93,7 +93,7 @@ async def stream_figures(address: str) -> list[Figure]:
 
 
 async def history_figure(address: str) -> Figure:
-    """A conversation grows by two messages a turn; what is new in a turn is the same at every length."""
+    """A conversation grows by two messages per turn; the new content of a turn is the same at every length."""
     client = ours("openai", f"{address}/default/v1")
     short = [await begun(client, 20) for _ in range(ROUNDS + 1)]
     long = [await begun(client, 400) for _ in range(ROUNDS + 1)]
@@ -125,7 +125,7 @@ def against(name: str, value: float, unit: str, peer: float, limit: float | None
 
 
 async def cpu_of(**jobs: Job) -> dict[str, float]:
-    """CPU seconds per unit of each job, all jobs in turns; the median of the rounds."""
+    """CPU seconds per unit of each job, with alternating jobs; the median of the rounds."""
     found: dict[str, list[float]] = {name: [] for name in jobs}
     for attempt in range(ROUNDS + 1):
         for name, job in jobs.items():

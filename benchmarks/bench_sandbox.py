@@ -1,4 +1,4 @@
-"""What a sandbox adds to a command: the same command with and without, in turns, in one run."""
+"""Overhead of the sandbox: the same command with and without it, alternating in one run."""
 
 import os
 import resource
@@ -36,14 +36,14 @@ def bench() -> list[Figure]:
 
 
 class Cost(NamedTuple):
-    """Milliseconds, on the clock and of the processor."""
+    """Milliseconds of wall time and of CPU time."""
 
     clock: float
     processor: float
 
 
 def figures(sandbox: Sandbox, plain: LaunchRequest, policy: SandboxPolicy) -> list[Figure]:
-    """`wrap` is part of what is added: it looks at the file system anew for every command."""
+    """The overhead includes `wrap`, which reads the file system for every command."""
     bare: list[Cost] = []
     confined: list[Cost] = []
     for _ in range(ROUNDS):
@@ -65,7 +65,7 @@ def cost(prepare: Callable[[], LaunchRequest]) -> Cost:
 
 
 def processor_seconds() -> float:
-    """Of this process and of its children that have ended."""
+    """CPU time of this process and of its children that have ended."""
     return sum(
         used.ru_utime + used.ru_stime
         for used in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))

@@ -1,7 +1,7 @@
-"""The server: many clients that follow one streaming session, and what a request costs besides the engine's own work.
+"""The server: many clients that follow one streaming session, and the cost of a request without the engine's work.
 
-Server and clients are processes of their own, as they are in life; clients keep what they were sent and judge it after
-the stream, so that they do not compete with it."""
+Server and clients are separate processes, as in production. Clients buffer what they receive and check it after the
+stream has ended, so that they do not compete with it for CPU time."""
 
 import asyncio
 import subprocess
@@ -39,7 +39,7 @@ def bench() -> Iterable[Figure]:
 
 
 class Worker:
-    """The server's process."""
+    """The server process."""
 
     def __init__(self, folder: Path, course: Course) -> None:
         command = [sys.executable, "-m", "benchmarks.server_worker", str(folder), msgspec.json.encode(course).decode()]
@@ -66,7 +66,7 @@ class Worker:
 
 
 class Follower(asyncio.Protocol):
-    """Keeps the bytes; `ended` once the turn has."""
+    """Buffers the bytes; `ended` is set when the turn has ended."""
 
     def __init__(self, head: bytes) -> None:
         self._head = head
@@ -115,9 +115,9 @@ def request(port: int, method: str, path: str, body: bytes = b"") -> bytes:
 
 
 async def followed(worker: Worker) -> tuple[list[float], list[float], float]:
-    """Seconds of the stream for one follower and for many, in turn; and the bytes of memory that each of many takes."""
+    """Seconds of the stream for one follower and for many, alternating; and the bytes of memory per follower."""
     await stream(worker, 1)
-    _, bytes_each = await stream(worker, CLIENTS)  # the first time, when nothing that was freed is used again
+    _, bytes_each = await stream(worker, CLIENTS)  # measured the first time, when no freed memory is reused
     alone: list[float] = []
     together: list[float] = []
     for _ in range(ROUNDS):
@@ -152,7 +152,7 @@ async def follower(port: int, session: str) -> Follower:
 
 
 def judge(kept: bytes) -> None:
-    """Every change once and in order (a value that was replaced at once has no number any more), and every word."""
+    """Checks that every word arrived, and every change once and in order (a replaced value has no number)."""
     seen, said = [], ""
     for frame in body(kept).split(b"\n\n"):
         lines = dict(line.split(b": ", 1) for line in frame.split(b"\n") if b": " in line)
@@ -166,7 +166,7 @@ def judge(kept: bytes) -> None:
 
 
 def body(kept: bytes) -> bytes:
-    """What came in chunks, put together; the last may not be whole."""
+    """Joins the chunks; the last one may be incomplete."""
     rest, pieces = kept.partition(b"\r\n\r\n")[2], []
     while rest:
         size, found, rest = rest.partition(b"\r\n")
@@ -179,7 +179,7 @@ def body(kept: bytes) -> bytes:
 
 
 async def request_cost(worker: Worker) -> float:
-    """CPU seconds of the server for one request, without those of the engine's call in it."""
+    """CPU seconds of the server for one request, without those of the engine call in it."""
     speaker = await Speaker(worker.port).open()
     session = msgspec.json.decode(await speaker.ask("POST", "/api/sessions", {}))["id"]
     path = f"/api/sessions/{session}"

@@ -1,4 +1,4 @@
-"""What keeping sessions in a SQLite file costs: appending, opening, listing, searching, space, and sixteen at once."""
+"""Cost of sessions in an SQLite file: appending, opening, listing, searching, disk space, and sixteen writers."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ def bench() -> list[Figure]:
 
 
 async def appending(home: Path) -> list[Figure]:
-    """Bare inserts and appends take turns, so that a busy moment of the machine hits both."""
+    """Bare inserts and appends alternate, so that load on the machine affects both equally."""
     bare = bare_table(home / "bare.db")
     ours: list[float] = []
     theirs: list[float] = []
@@ -110,7 +110,7 @@ async def many_sessions(home: Path) -> list[Figure]:
 
 
 async def searching(home: Path) -> list[Figure]:
-    """Common words, rare words, several words, a phrase and a beginning; the slowest counts."""
+    """Common words, rare words, several words, a phrase and a prefix; returns the slowest."""
     queries = ("w0", "w49999", "w0 w1", "w3 w40000", '"w0 w1"', "w4999*")
     async with SqliteStore(home / "words" / "sessions.db") as store:
         message = await open_message(store)
@@ -171,7 +171,7 @@ async def open_message(store: SqliteStore) -> Message:
 
 
 async def fill(store: SqliteStore, session_id: str, parts: int) -> int:
-    """Messages of ten parts like those of a real session; says how many bytes of JSON they are."""
+    """Messages of ten parts like those of a real session; returns their size in bytes of JSON."""
     payload = 0
     for _ in range(max(1, parts // 1000)):
         messages: list[Message] = []
@@ -195,7 +195,7 @@ def some_part() -> TextPart | ToolPart:
 
 
 def words(count: int) -> str:
-    """Common words are common, as in a language."""
+    """Returns words with the frequencies of natural language."""
     return " ".join(f"w{int(50_000 ** random.random()) - 1}" for _ in range(count))
 
 

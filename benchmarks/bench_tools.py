@@ -1,4 +1,4 @@
-"""Calling tools through the runner, and searching a large tree, against the bare function and ripgrep itself."""
+"""Calling tools through the runner, and searching a large tree, compared with the bare function and with ripgrep."""
 
 import asyncio
 import resource
@@ -58,7 +58,7 @@ Work = Callable[[], Awaitable[object]]
 
 
 async def _costs(way: Callable[[Work], Awaitable[None]]) -> float:
-    """Microseconds of CPU time that the runner adds to each call, when calls are made in that way."""
+    """Microseconds of CPU time that the runner adds to each call of this kind."""
     runner, context = _runner(), ToolContext()
     best = {"bare": 1e9, "runner": 1e9}
     works: dict[str, Work] = {"bare": lambda: add(1, 2), "runner": lambda: runner.run(_call(), context)}
@@ -111,7 +111,7 @@ class Spent:
 
 
 async def _taking_turns(tool: Work, plain: Callable[[], None]) -> tuple[Spent, Spent]:
-    """Both meet the same load; on a busy machine only the CPU time, children included, can be compared."""
+    """Both run under the same load; on a busy machine only CPU time, children included, is comparable."""
     ours, theirs = Spent(), Spent()
     for _ in range(SEARCHES):
         for spent, work in ((ours, tool), (theirs, lambda: asyncio.to_thread(plain))):
@@ -127,7 +127,7 @@ def _cpu() -> float:
 
 
 def _plant(root: Path) -> None:
-    """50,000 small files; one in a thousand holds what is looked for."""
+    """Creates 50,000 small files; one in a thousand contains the searched text."""
     for folder in range(FOLDERS):
         (root / f"package_{folder}").mkdir()
         for number in range(FILES_EACH):

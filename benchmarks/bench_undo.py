@@ -1,4 +1,4 @@
-"""What an undo costs: looking at a workspace before and after a command, beside git doing the same with an index."""
+"""Cost of undo: scanning a workspace before and after a command, compared with git and an index."""
 
 import os
 import statistics
@@ -35,7 +35,7 @@ def bench() -> list[Figure]:
 
 
 class Git:
-    """Adds everything to an index of its own and writes a tree, as undo does that is made of git."""
+    """Adds everything to a separate index and writes a tree, as an undo based on git does."""
 
     def __init__(self, workspace: Path, index: Path) -> None:
         self._environment = os.environ | {"GIT_INDEX_FILE": str(index)}
@@ -60,7 +60,7 @@ def furnished(workspace: Path) -> Path:
 
 
 def take_turns(snapshots: ChangeTracker, git: Git, workspace: Path) -> tuple[float, float]:
-    """Ours and git's, alternately, each around the change of one file."""
+    """Seconds of our scan and of git's, alternating, each around the change of one file."""
     ours: list[float] = []
     theirs: list[float] = []
     for number in range(ROUNDS):

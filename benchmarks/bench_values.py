@@ -1,4 +1,4 @@
-"""Values: JSON of a long list of stored parts, against the same types in pydantic."""
+"""Values: encoding and decoding a long list of stored parts, compared with the same types in pydantic."""
 
 import gc
 import time
@@ -192,7 +192,7 @@ PPart = Annotated[
 
 
 def sample(count: int) -> list[PartBase]:
-    """The mix of a coding session: mostly text, calls and steps."""
+    """Returns the mix of a coding session: mostly text, calls and steps."""
     running = ToolPending({"path": "src/a.py", "offset": 10}, phase="ready").start(1_700_000_000_000)
     makers: list[Callable[[dict[str, str]], PartBase]] = [
         *[lambda ids: TextPart(WORDS, **ids)] * 6,

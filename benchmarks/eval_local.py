@@ -1,7 +1,7 @@
-"""Judges embedded models: `python -m benchmarks.eval_local [--model 1.5b]… [--only choices]… [--matching TEXT]`.
+"""Evaluates embedded models: `python -m benchmarks.eval_local [--model 1.5b]… [--only choices]… [--matching TEXT]`.
 
-Choices are judged by the first call, questions by the answer, repairs by running the test. `--held-out` gives the tasks
-that no prompt was tuned on instead.
+Choices are checked by the first call, questions by the answer, repairs by running the test. `--held-out` runs the tasks
+that no prompt was tuned on.
 """
 
 import argparse
@@ -37,14 +37,14 @@ from outrider.types.request import ModelMessage, Prompt, Request, ToolSpec
 
 LIMITS = Limits(turns=12, seconds=1800)
 TEST_SECONDS = 30
-ALLOWED = Rules(allow=("write(*)", "shell(*)"))  # the tasks are our own
+ALLOWED = Rules(allow=("write(*)", "shell(*)"))  # the tasks are part of this repository
 Verdict = tuple[str, bool, str]
-"""A task, whether it was done right, and what became of it."""
+"""A task, whether it passed, and its result."""
 
 
 @dataclass(frozen=True)
 class Tasks:
-    """`files` are the workspace of choices and questions."""
+    """`files` is the workspace for choices and questions."""
 
     files: dict[str, str]
     choices: tuple[Choice, ...]
@@ -52,7 +52,7 @@ class Tasks:
     repairs: tuple[Repair, ...]
 
     def matching(self, text: str) -> "Tasks":
-        """Those whose text holds `text`."""
+        """Returns the tasks whose text contains `text`."""
         return Tasks(
             self.files,
             tuple(choice for choice in self.choices if text in choice.said),
@@ -86,7 +86,7 @@ class Score:
 
 @dataclass
 class Exam:
-    """One model, in a folder of its own."""
+    """One model, in a separate folder."""
 
     model: str
     tasks: Tasks
@@ -159,7 +159,7 @@ def first_call(assembler: AnswerAssembler) -> tuple[str, dict[str, object]]:
 
 
 async def work(engine: Engine, said: str, workspace: Path) -> tuple[str, str]:
-    """The agent's last words, and the calls that led to them."""
+    """The agent's last answer, and the calls before it."""
     session = await engine.create(workspace=workspace)
     end = await engine.prompt(session, said)
     stored = await engine.store.load(session)
@@ -170,7 +170,7 @@ async def work(engine: Engine, said: str, workspace: Path) -> tuple[str, str]:
 
 
 def passes(repair: Repair, workspace: Path) -> bool:
-    """The test as it was given, whatever the model has made of it."""
+    """Runs the original test, even if the model has changed it."""
     lay_out(workspace, {name: text for name, text in repair.files.items() if name.startswith("test_")})
     command = [
         sys.executable,
@@ -203,9 +203,9 @@ async def judged(exam: Exam, kind: str) -> Score:
 
 async def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.eval_local", description=__doc__)
-    parser.add_argument("--model", action="append", help="0.5b, 1.5b or PATH.gguf; may be given again")
+    parser.add_argument("--model", action="append", help="0.5b, 1.5b or PATH.gguf; may be repeated")
     parser.add_argument("--only", choices=[*KINDS], action="append")
-    parser.add_argument("--matching", default="", help="only tasks whose text holds this")
+    parser.add_argument("--matching", default="", help="only tasks whose text contains this")
     parser.add_argument("--held-out", action="store_true", help="the tasks that no prompt was tuned on")
     parser.add_argument("--threads", type=int)
     given = parser.parse_args()

@@ -1,11 +1,11 @@
-"""A measured figure beside the target that it should reach."""
+"""A measured figure and its target."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """`ratio` compares with a peer measured in the same run; `ok` is None where there is no target."""
+    """`ratio` compares with a peer measured in the same run; `ok` is None if there is no target."""
 
     name: str
     value: float

@@ -1,4 +1,4 @@
-"""One job of the shared peer benchmark, for us: the same jobs and the same measuring code as for every peer.
+"""One job of the shared peer benchmark, run with Outrider: the same jobs and measuring code as for every peer.
 
 Started by bench_loop: python -m benchmarks.loop_worker JOB SERVER PARAMS
 """
@@ -20,18 +20,18 @@ sys.path.insert(0, str(PEERBENCH))
 base: Any = importlib.import_module("peers.base")
 worker: Any = importlib.import_module("worker")
 
-# What is measured is loaded after the path is set, as a worker of a peer does it.
+# The measured code is imported after the path is set, as in the workers of the peers.
 from outrider import Agent, Engine, EventBus, Limits, Provider, Tool, async_run, async_run_stream  # noqa: E402
 from outrider.sessions.sqlite.store import SqliteStore  # noqa: E402
 
 LIMITS = Limits(turns=2_000)
-IDLE_SECONDS = 12  # a lease is renewed every ten
+IDLE_SECONDS = 12  # a lease is renewed every ten seconds seconds seconds
 WRITING = {"write_file", "edit_file", "run_shell"}
 
 
 class Built:
-    """An agent with its provider and tools. A tool that only reads is said to, as its author would: the disk is not
-    waited for before its calls. `careful` says it of none."""
+    """An agent with its provider and tools. Tools that only read are declared read-only: no fsync precedes their
+    calls. With `careful`, no tool is declared read-only."""
 
     def __init__(self, base_url: str, tools: tuple[Callable[..., Any], ...], *, careful: bool = False) -> None:
         self.agent = Agent("bench", base.SYSTEM_PROMPT, base.MODEL, "mock", stream=False)
@@ -41,7 +41,7 @@ class Built:
 
 
 class Running(base.Adapter):
-    """Each prompt is a run of its own, in memory, as the peers do it."""
+    """Each prompt is a separate run, in memory, as with the peers."""
 
     name = dist = "outrider"
     imports = "from outrider import Agent, run"
@@ -54,14 +54,14 @@ class Running(base.Adapter):
         return result.output
 
     async def stream(self, agent: Built, prompt: str) -> int:
-        """Through the engine and its bus to a listener."""
+        """Streams through the engine and its bus to a listener."""
         entry = Agent("bench", base.SYSTEM_PROMPT, base.MODEL, "mock")
         heard = async_run_stream(entry, prompt, (), agent.tools, [agent.provider])
         return sum([event.type == "token" async for event in heard])
 
 
 class Stored(Running):
-    """Each prompt is a session of an engine: kept in SQLite, with a listener that hears every event."""
+    """Each prompt is a session of an engine: stored in SQLite, with a listener for every event."""
 
     def __init__(self, folder: str, *, careful: bool = False) -> None:
         self._folder = Path(folder)
@@ -116,7 +116,7 @@ class OurJobs:
             return measured
 
     async def schemas(self, count: int = 50) -> dict[str, Any]:
-        """Making an agent and all that is sent of its tools."""
+        """Creates an agent and the schemas of its tools."""
         times: list[float] = []
         for _ in range(count):
             start = time.process_time_ns()
@@ -125,7 +125,7 @@ class OurJobs:
         return {"median_us": sorted(times)[count // 2]}
 
     async def idle(self, sessions: int = 10_000) -> dict[str, Any]:
-        """Sessions that are held open and do nothing."""
+        """Opens sessions that stay idle."""
         built = Built(f"{self._server}/default/v1", base.TOOLS)
         with tempfile.TemporaryDirectory() as folder:
             async with (

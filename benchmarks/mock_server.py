@@ -1,4 +1,4 @@
-"""The mock model server of the shared folder, in a process of its own."""
+"""The mock model server of the shared folder, in a separate process."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Other agent libraries, each in an environment of its own outside this repository, measured on the same jobs as ours.
+"""Other agent libraries, each in a separate environment outside this repository, measured with the same jobs.
 
 python -m benchmarks.peers      installs them into $OUTRIDER_PEERS, or ~/.cache/outrider-peers
 """
@@ -22,7 +22,7 @@ REQUIREMENTS = {
     "agentouto": ["agentouto"],
     "raw-aiohttp": ["aiohttp"],
 }
-# The telemetry of the peers is off; none of them is given a key or a proxy of whoever measures.
+# The telemetry of the peers is off, and keys and proxies of the user are not passed to them.
 ENVIRONMENT = {
     "PATH": os.environ.get("PATH", ""),
     "HOME": "/tmp",
@@ -38,7 +38,7 @@ def installed() -> list[str]:
 
 
 def run_job(who: str, job: str, server: str, seconds: int = 900, **params: Any) -> dict[str, Any] | None:
-    """What one worker measured; None when it failed, which is said."""
+    """Returns what one worker measured; None if it failed, which is printed."""
     if who == OURS:
         command = [sys.executable, "-m", "benchmarks.loop_worker", job, server, json.dumps(params)]
     else:

@@ -1,4 +1,4 @@
-"""Runs every `bench_*.py` beside it, or those named as arguments, and prints their figures in one table."""
+"""Runs every `bench_*.py` in this folder, or those named as arguments, and prints their figures in one table."""
 
 import importlib
 import sys
@@ -13,7 +13,7 @@ HEADINGS = ("figure", "value", "ratio", "target", "")
 
 
 def main(wanted: list[str]) -> None:
-    """A missed target is marked, not an error: figures depend on the machine and its load."""
+    """A missed target is marked and is no error, because figures depend on the machine and its load."""
     names = wanted or sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
     figures: list[Figure] = []
     broken: list[str] = []

@@ -1,4 +1,4 @@
-"""A model server on loopback that asks for the same command so many times and then ends: the other side of a job."""
+"""A model server on loopback that requests the same command a number of times and then answers."""
 
 import json
 import threading
@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class ModelServer:
-    """Speaks OpenAI's chat API. `on_request` is called before each answer; `bytes` is all that clients sent."""
+    """Serves OpenAI's chat API. `on_request` is called before each answer; `bytes` counts what clients sent."""
 
     def __init__(self, turns: int, on_request: Callable[[int], None] = lambda _: None) -> None:
         self.turns = turns

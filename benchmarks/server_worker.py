@@ -1,4 +1,4 @@
-"""A server in a process of its own, with a scripted model that streams; it answers questions about itself on stdin."""
+"""A server process with a scripted model that streams; it answers requests for its own figures on stdin."""
 
 import asyncio
 import sys
@@ -21,7 +21,7 @@ TOKEN = "a-token-that-is-long-enough-for-a-server"
 
 
 class Course(msgspec.Struct):
-    """How the model speaks: so many pieces of so many characters, so many seconds apart."""
+    """How the model streams: the number of chunks, their size in characters, and the seconds between them."""
 
     pieces: int
     characters: int = 12
@@ -67,7 +67,7 @@ async def cpu() -> float:
 
 async def rss() -> float:
     """Bytes of memory that only this process uses."""
-    rollup = Path("/proc/self/smaps_rollup").read_text()  # noqa: ASYNC240 - nobody is served meanwhile
+    rollup = Path("/proc/self/smaps_rollup").read_text()  # noqa: ASYNC240 - no request is served meanwhile
     fields = dict(line.split(":", 1) for line in rollup.splitlines()[1:])
     return (int(fields["Private_Dirty"].split()[0]) + int(fields["Private_Clean"].split()[0])) * 1024
 

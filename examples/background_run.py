@@ -1,4 +1,4 @@
-"""A run in the background: submitted, watched while a worker carries it on, and found again by its id."""
+"""Submits a background run, follows it while a worker executes it, and reads its report by id."""
 
 import asyncio
 import tempfile
@@ -8,7 +8,7 @@ from outrider import Agent, Background, Engine, Limits, Provider, Tool
 from outrider.providers.scripted import call
 from outrider.stores import SqliteStore
 
-# The model's side is written down here, so that nothing needs a key.
+# The model's answers are predefined, so no key is needed.
 SCRIPT = [[call("count_words", "call_1", text="tea with milk")], "There are three words."]
 
 

@@ -1,4 +1,4 @@
-"""A first conversation: a question, a tool call followed to its end, an answer, and what a model gets."""
+"""A first conversation: a question, a tool call with its result, an answer, and the prompt that a model receives."""
 
 import time
 from pathlib import Path
@@ -13,7 +13,7 @@ def main() -> None:
     session = Session(title="A first conversation", event_bus=bus)
 
     session.add_user_message("How many examples does this folder hold?")
-    # The model's side is written down here, so that nothing needs a key.
+    # The model's answers are predefined, so no key is needed.
     call = ToolPart("call_1", "list_files", ToolPending().ready({"pattern": "*.py"}))
     session.add_assistant_message([TextPart("I will look."), call], tokens=Tokens(input=42, output=9))
     count = list_files(session, bus, call)
@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def list_files(session: Session, bus: EventBus, call: ToolPart) -> int:
-    """Carry the call to its end as the engine does: a state is stored before its effect begins."""
+    """Execute the call as the engine does: the running state is stored before the call has an effect."""
     running = ToolPending(call.state.input, phase="ready").start(at=now())
     session.update_part(call.id, lambda part: part.update_state(running))
     bus.publish(ToolExecutionStartedEvent(tool_name=call.tool, tool_input=running.input, session_id=session.id))

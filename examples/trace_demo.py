@@ -1,4 +1,4 @@
-"""Invents a small run, with no model behind it, prints its tree and writes it as a page to look at in a browser."""
+"""Publishes the events of an invented run, prints their tree and writes them as an HTML timeline."""
 
 import sys
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ PRICES = {"large-1": Decimal("0.000003"), "small-1": Decimal("0.0000004"), "home
 
 @dataclass
 class Actor:
-    """Publishes what an agent at work would publish, at the moments (in milliseconds) that the script says."""
+    """Publishes the events of a working agent at the times (in milliseconds) that the script gives."""
 
     bus: EventBus
     name: str
@@ -122,7 +122,7 @@ class Actor:
 
 
 def play(bus: EventBus) -> None:
-    """A writer asks two colleagues at once, waits for an approval, and its linter is still running at the end."""
+    """A writer calls two agents at once and waits for an approval; its linter is still running at the end."""
     writer = Actor(bus, "writer", "large-1")
     researcher = Actor(bus, "researcher", "small-1", called_by="call-research")
     reviewer = Actor(bus, "reviewer", "home-model", called_by="call-review")

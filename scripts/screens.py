@@ -1,6 +1,6 @@
-"""Draws the screens of the documentation: the real application with a scripted model, exported as SVG.
+"""Creates the screenshots of the documentation: the real application with a scripted model, exported as SVG.
 
-python scripts/screens.py [FOLDER]      docs/screens without one
+python scripts/screens.py [FOLDER]      default: docs/screens
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from outrider.types.agents import Agent, Provider
 ROOT = Path(__file__).parents[1]
 WIDE, TALL, NARROW = (112, 34), (112, 46), (40, 30)
 
-# A picture loads nothing from elsewhere; a font that is not installed is replaced by another.
+# A picture must not load fonts from the network; a font that is not installed is substituted.
 _FONTS = re.compile(r",\s*url\(\"https:[^)]*\) format\(\"woff2?\"\)")
 
 CART = """class Cart:
@@ -140,7 +140,7 @@ def settings(place: Path, workspace: Path, script: Any, *, mode: str = "agent", 
 
 
 def slowly(answers: list[Any]) -> Callable[[Any], Any]:
-    """The answers of the agent that leads in order; the reviewer never comes to an end while one looks."""
+    """Returns the answers of the first agent in order; the reviewer does not end while the screenshot is taken."""
     left = list(answers)
 
     def answer(request: Any) -> Any:

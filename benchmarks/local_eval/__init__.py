@@ -1,1 +1,1 @@
-"""Tasks for small models: choosing tools, answering from files, mending small bugs."""
+"""Tasks for small models: choosing tools, answering from files, fixing small bugs."""

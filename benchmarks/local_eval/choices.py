@@ -1,4 +1,4 @@
-"""What should the next step be? Requests, some after earlier steps, and the tool and argument that fit."""
+"""Requests, some after earlier steps, and the correct tool and argument of the next step."""
 
 import re
 from typing import Any
@@ -10,7 +10,7 @@ from benchmarks.local_eval.shop import FILES
 
 class Choice(msgspec.Struct):
     """`before` are earlier calls with their results. The call must be of `tool`; every pattern must be found in the
-    argument of that name, whatever its case. `otherwise` holds what is just as good."""
+    argument of that name, ignoring case. `otherwise` lists equally good calls."""
 
     said: str
     tool: str
@@ -101,7 +101,7 @@ CHOICES = (
     Choice("Who maintains this project?", "answer", {"text": "Ada Green"}, before=(read("README.md"),)),
     Choice("Which port does the server use?", "answer", {"text": "8420"}, before=(read("config/settings.toml"),)),
     Choice("Run the tests.", "answer", {"text": "pass"}, before=(PASSED,)),
-    # Going on after a step.
+    # Continuing after a step.
     Choice(
         "Change VAT to 0.2 and run the tests.",
         "shell",

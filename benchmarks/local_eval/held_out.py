@@ -1,4 +1,4 @@
-"""Tasks that no prompt was tuned on: they tell how far the other results carry. Keep them out of any tuning."""
+"""Tasks that no prompt was tuned on; they show whether the other results generalise. Do not use them for tuning."""
 
 from benchmarks.local_eval.choices import Choice
 from benchmarks.local_eval.questions import Question
@@ -45,7 +45,7 @@ CHOICES = (
         {"file_path": "^station/alarm.py$", "content": "(?s)import Sensor.*LIMIT = 40.*def is_alarm"},
         before=(ALARM,),
     ),
-    # Answering, and going on after a step.
+    # Answering, and continuing after a step.
     Choice("Good morning!", "answer"),
     Choice("What does HTTP stand for?", "answer", {"text": "Hypertext Transfer Protocol"}),
     Choice("Which version does this project have?", "answer", {"text": r"0\.4\.2"}, before=(PROJECT,)),

@@ -1,4 +1,4 @@
-"""Questions that the files of the workspace answer, and what a right answer holds."""
+"""Questions that the files of the workspace answer, and what a correct answer contains."""
 
 import re
 

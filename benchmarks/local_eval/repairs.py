@@ -1,4 +1,4 @@
-"""Small bugs, each with the test that fails because of it: mended is what makes the test pass."""
+"""Small bugs, each with a test that fails because of it; a repair passes if the test passes."""
 
 from textwrap import dedent
 

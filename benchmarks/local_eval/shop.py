@@ -1,4 +1,4 @@
-"""The small workspace that tasks of choosing and answering are about."""
+"""The small workspace of the tasks for choosing and answering."""
 
 from pathlib import Path
 from textwrap import dedent

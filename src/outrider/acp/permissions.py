@@ -8,30 +8,35 @@ from typing import Any
 import acp
 import msgspec
 from acp import RequestError
-from acp.schema import AllowedOutcome, PermissionOption, ToolCallUpdate
+from acp.schema import AllowedOutcome, PermissionOption, PermissionOptionKind, ToolCallUpdate
 
 from outrider.acp.tool_calls import ToolCallView, replace_surrogates, to_single_line
 from outrider.engine.engine import Engine
-from outrider.engine.frontend import ApprovalScope, UserQuestion
+from outrider.engine.frontend import UserQuestion
 from outrider.errors import OutriderError
+from outrider.presentation.approvals import DENY, ApprovalChoice, ApprovalView, choice_by_id
 from outrider.types.ids import new_id
 
 _log = logging.getLogger("outrider.acp")
 
 EDITOR_SENDER = "editor"
 NO_ANSWER = "no-answer"
-_SCOPES: dict[str, ApprovalScope] = {"once": "once", "session": "session", "always": "always"}
 
 
 class PermissionView(msgspec.Struct, frozen=True):
-    """An approval request; `offers` are the rules that a longer-lasting approval would store."""
+    """An approval question and the call that it is about, as the client shows it."""
 
-    id: str
-    session_id: str
+    question: ApprovalView
     call: ToolCallView
-    why: str = ""
-    offers: tuple[str, ...] = ()
-    can_last: bool = False
+
+    @property
+    def id(self) -> str:
+        return self.question.id
+
+    @property
+    def choices(self) -> list[ApprovalChoice]:
+        """The protocol has no answer with a text, so a denial with a reason is left out."""
+        return [choice for choice in self.question.choices if not choice.needs_reason]
 
 
 class PermissionRequests:
@@ -94,7 +99,7 @@ class PermissionRequests:
         """A client that cannot ask means a denial; one that disconnects leaves the approval open."""
         try:
             chosen = await self.request_choice(
-                view.call.to_permission_update(replace_surrogates(view.why)), _approval_options(view)
+                view.call.to_permission_update(replace_surrogates(view.question.reason)), _approval_options(view)
             )
         except OutriderError as error:
             await self._engine.answer(view.id, allow=False, by=EDITOR_SENDER, words=error.message)
@@ -102,12 +107,13 @@ class PermissionRequests:
         if chosen is None:
             await self._abort_turn(view)
             return
-        await self._engine.answer(view.id, allow=chosen in _SCOPES, scope=_SCOPES.get(chosen, "once"), by=EDITOR_SENDER)
+        choice = choice_by_id(view.choices, chosen) or DENY
+        await self._engine.answer(view.id, allow=choice.kind == "allow", scope=choice.scope, by=EDITOR_SENDER)
 
     async def _abort_turn(self, view: PermissionView) -> None:
         """Aborts the turn after the client cancelled, unless the approval is already closed because the turn has
         ended."""
-        if any(found.id == view.id for found in await self._engine.approvals(view.session_id)):
+        if any(found.id == view.id for found in await self._engine.approvals(view.question.session_id)):
             await self._engine.abort(self._session_id)
 
 
@@ -117,15 +123,22 @@ async def _wait_forever() -> None:
 
 
 def _approval_options(view: PermissionView) -> list[PermissionOption]:
-    options = [_permission_option("once", "Yes, once", "allow_once")]
-    if view.can_last:
-        rules = f" ({', '.join(view.offers)})" if view.offers else ""
-        options.append(_permission_option("session", f"Yes, in this session{rules}", "allow_always"))
-        options.append(_permission_option("always", f"Yes, always{rules}", "allow_always"))
-    return [*options, _permission_option("no", "No", "reject_once")]
+    return [_permission_option(choice.id, _choice_name(choice, view), _option_kind(choice)) for choice in view.choices]
 
 
-def _permission_option(option_id: str, name: str, kind: Any) -> PermissionOption:
+def _choice_name(choice: ApprovalChoice, view: PermissionView) -> str:
+    """The label; for a lasting answer with the rules that it stores."""
+    rules = f" ({', '.join(view.question.rules)})" if choice.scope != "once" and view.question.rules else ""
+    return f"{choice.label[:1].upper()}{choice.label[1:]}{rules}"
+
+
+def _option_kind(choice: ApprovalChoice) -> PermissionOptionKind:
+    if choice.kind == "deny":
+        return "reject_once"
+    return "allow_once" if choice.scope == "once" else "allow_always"
+
+
+def _permission_option(option_id: str, name: str, kind: PermissionOptionKind) -> PermissionOption:
     return PermissionOption(option_id=option_id, name=to_single_line(name), kind=kind)
 
 

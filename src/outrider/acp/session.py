@@ -30,6 +30,7 @@ from outrider.engine.archive import TurnEnd
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import list_models
 from outrider.errors import ConfigurationError
+from outrider.presentation.approvals import event_approval_view
 from outrider.types.agents import Mode
 from outrider.types.events import (
     Event,
@@ -293,27 +294,31 @@ class EditorSession:
         async with self._send_lock:
             for update in self._updates.event_updates(event):
                 await self._send_update(update)
-            match event:
-                case LLMResponseEvent() if self.includes_session(event.session_id):
-                    if (usage_update := self.usage.record_response(event)) is not None:
-                        await self._send_update(usage_update)
-                case ToolApprovalRequestedEvent() if self.includes_session(event.session_id):
-                    self.permissions.request_approval(self._permission_view(event))
-                case ToolApprovalResultEvent():
-                    self.permissions.cancel_request(event.approval_id)
-                case SessionUpdatedEvent(session_id=self.session_id) if event.changes.keys() & {"mode", "agent"}:
-                    await self._send_options()
-                case _:
-                    pass
+            await self._react_to_event(event)
+
+    async def _react_to_event(self, event: Event) -> None:
+        """Handles events that need more than updates of the transcript, which `UpdateBuilder` makes of every event."""
+        if isinstance(event, ToolApprovalResultEvent):
+            self.permissions.cancel_request(event.approval_id)
+        if not self.includes_session(event.session_id):
+            return
+        if isinstance(event, LLMResponseEvent):
+            if (usage_update := self.usage.record_response(event)) is not None:
+                await self._send_update(usage_update)
+        elif isinstance(event, ToolApprovalRequestedEvent):
+            self.permissions.request_approval(self._permission_view(event))
+        elif isinstance(event, SessionUpdatedEvent) and self._changes_options(event):
+            await self._send_options()
+
+    def _changes_options(self, event: SessionUpdatedEvent) -> bool:
+        return event.session_id == self.session_id and bool(event.changes.keys() & {"mode", "agent"})
 
     def _permission_view(self, event: ToolApprovalRequestedEvent) -> PermissionView:
         call = self._updates.view_call(event.session_id, event.call_id)
         if call is None:
             pending = ToolPending(event.tool_input, phase="awaiting_approval")
             call = view_tool_call(ToolPart(event.call_id, event.tool_name, pending), self._folder)
-        return PermissionView(
-            event.approval_id, event.session_id, call, event.description, event.offers, event.can_last
-        )
+        return PermissionView(event_approval_view(event), call)
 
     async def _send_options(self) -> None:
         await self._send_update(

@@ -28,6 +28,9 @@ from acp.schema import (
 )
 
 from outrider.errors import ConfigurationError
+from outrider.presentation.diffs import DiffHunk, FileDiff
+from outrider.presentation.formats import shorten
+from outrider.presentation.tool_calls import CallKind, call_changes, call_kind, call_title, patch_argument
 from outrider.types.parts import FilePart, TextPart, ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
 
@@ -57,8 +60,7 @@ def to_json_value(value: Any) -> Any:
 
 
 def to_single_line(text: str) -> str:
-    text_line = " ".join(replace_surrogates(text).split())
-    return text_line if len(text_line) <= MAX_LINE_LENGTH else f"{text_line[: MAX_LINE_LENGTH - 1]}…"
+    return shorten(replace_surrogates(text), MAX_LINE_LENGTH)
 
 
 def fence_text(text: str) -> str:
@@ -69,85 +71,19 @@ def fence_text(text: str) -> str:
     return f"{fence}\n{replace_surrogates(text)}\n{fence}"
 
 
-_HUNK_HEADER = re.compile(r"^@@ -\d+(?:,(?P<old>\d+))? \+(?P<line>\d+)(?:,(?P<new>\d+))? @@")
-_DEV_NULL = "/dev/null"
-
-
-class FileHunk(msgspec.Struct, frozen=True):
-    """One changed region of a file; `before` is None in a new file."""
-
-    path: str
-    before: str | None
-    after: str
-    line: int | None = None
-
-
-def parse_diff(diff: str, folder: Path) -> list[FileHunk]:
-    """Returns the hunks of a unified diff, whose paths are relative to `folder`."""
-    return list(_parse_hunks(diff.split("\n"), folder))
-
-
-def _parse_hunks(lines: Sequence[str], folder: Path) -> Iterator[FileHunk]:
-    old = new = ""
-    position = 0
-    while position < len(lines):
-        line = lines[position]
-        position += 1
-        if line.startswith("--- "):
-            old = line[4:]
-        elif line.startswith("+++ "):
-            new = line[4:]
-        elif (found := _HUNK_HEADER.match(line)) is not None:
-            before, after, position = _read_hunk(lines, position, int(found["old"] or 1), int(found["new"] or 1))
-            path = str(folder / (old if new == _DEV_NULL else new))
-            yield FileHunk(path, None if old == _DEV_NULL else before, after, max(int(found["line"]), 1))
-
-
-def _read_hunk(lines: Sequence[str], position: int, old: int, new: int) -> tuple[str, str, int]:
-    """Returns both sides of a hunk and the next position. It counts lines as the header states, because a removed line
-    may look like a header."""
-    before: list[str] = []
-    after: list[str] = []
-    while position < len(lines) and (len(before) < old or len(after) < new):
-        sign, text = lines[position][:1], replace_surrogates(lines[position][1:])
-        if sign != "+":
-            before.append(text)
-        if sign != "-":
-            after.append(text)
-        position += 1
-    return "\n".join(before), "\n".join(after), position
-
-
 ToolCallContent = ContentToolCallContent | FileEditToolCallContent
 MAX_OUTPUT_CHARS = 10_000  # characters of live output
 
-_KINDS: dict[str, ToolKind] = {
-    "apply_patch": "edit",
-    "edit": "edit",
-    "glob": "search",
-    "grep": "search",
-    "list": "read",
-    "process": "execute",
+_KINDS: dict[CallKind, ToolKind] = {
     "read": "read",
-    "shell": "execute",
-    "skill": "read",
-    "todo": "think",
-    "web_fetch": "fetch",
-    "write": "edit",
+    "edit": "edit",
+    "search": "search",
+    "execute": "execute",
+    "fetch": "fetch",
+    "think": "think",
+    "agent": "other",
+    "other": "other",
 }
-_BODY_FIELDS = {"apply_patch": "patch", "shell": "command"}
-_SUBJECT_FIELDS = (
-    "file_path",
-    "path",
-    "command",
-    "pattern",
-    "url",
-    "description",
-    "agent_name",
-    "name",
-    "question",
-    "query",
-)
 
 
 class ToolCallView(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,16 +117,16 @@ class ToolCallView(msgspec.Struct, frozen=True, kw_only=True):
 
 def view_tool_call(call: ToolPart, folder: Path, output: str = "", agent: str = "") -> ToolCallView:
     """Returns the view of a call. `output` is what a running call has written so far; `agent` is set for calls of child
-    sessions."""
-    hunks = _file_hunks(call, folder)
-    title = _call_title(call)
+    sessions. Paths of changed files are relative to `folder`."""
+    changes = call_changes(call)
+    title = to_single_line(call_title(call.tool, call.state.input))
     return ToolCallView(
         id=call.id,
         title=f"{to_single_line(agent)}: {title}" if agent else title,
-        kind=_KINDS.get(call.tool, "other"),
+        kind=_KINDS[call_kind(call.tool)],
         status=_call_status(call),
-        content=[*map(_diff_content, hunks), *_text_content(call, output, changed=bool(hunks))],
-        locations=_call_locations(call, hunks, folder),
+        content=[*_diff_content(changes, folder), *_text_content(call, output, changes)],
+        locations=_call_locations(call, changes, folder),
         raw_input=to_json_value(call.state.input) or None,
     )
 
@@ -207,70 +143,59 @@ def _call_status(call: ToolPart) -> ToolCallStatus:
             return "failed"
 
 
-def _call_title(call: ToolPart) -> str:
-    call_input = call.state.input
-    if call.tool == "shell" and call_input.get("command"):
-        return to_single_line(str(call_input["command"]))
-    subject = next((str(call_input[name]) for name in _SUBJECT_FIELDS if call_input.get(name)), "")
-    return to_single_line(f"{call.tool} {subject}")
+def _diff_content(changes: Sequence[FileDiff], folder: Path) -> Iterator[FileEditToolCallContent]:
+    """One block for each hunk, since the protocol has none for a file with several. A new file has no old text."""
+    for file in changes:
+        for hunk in file.hunks:
+            old = None if file.old_path is None else replace_surrogates(hunk.old_text)
+            yield acp.tool_diff_content(_absolute_path(folder, file.path), replace_surrogates(hunk.new_text), old)
 
 
-def _file_hunks(call: ToolPart, folder: Path) -> list[FileHunk]:
-    """Returns the diff of a completed call; before that, the requested change."""
-    state, call_input = call.state, call.state.input
-    if isinstance(state, ToolCompleted):
-        return parse_diff(str(state.metadata.get("diff", "")), folder)
-    path = str(folder / replace_surrogates(str(call_input.get("file_path") or "")))
-    match call.tool:
-        case "edit" if "new_string" in call_input:
-            return [
-                FileHunk(
-                    path,
-                    replace_surrogates(str(call_input.get("old_string") or "")),
-                    replace_surrogates(str(call_input["new_string"])),
-                )
-            ]
-        case "write" if "content" in call_input:
-            return [FileHunk(path, None, replace_surrogates(str(call_input["content"])))]
-        case _:
-            return []
-
-
-def _text_content(call: ToolPart, output: str, *, changed: bool) -> list[ToolCallContent]:
+def _text_content(call: ToolPart, output: str, changes: Sequence[FileDiff]) -> list[ToolCallContent]:
     match call.state:
         case ToolError(error=error):
             return [_text_block(fence_text(error))]
         case ToolCompleted(output=text):
-            return [] if changed or call.tool == "todo" else [_text_block(fence_text(text))]
+            return [] if changes or call.tool == "todo" else [_text_block(fence_text(text))]
         case ToolRunning():
             return [_text_block(fence_text(output[-MAX_OUTPUT_CHARS:]))] if output.strip() else []
         case ToolPending(input=call_input):
-            return [] if changed else [_text_block(fence_text(text)) for text in _requested_body(call.tool, call_input)]
+            return [_text_block(fence_text(text)) for text in _requested_body(call.tool, call_input, changes)]
 
 
-def _requested_body(tool: str, call_input: dict[str, Any]) -> list[str]:
-    """Returns the complete command or patch, because the title truncates it."""
-    body = call_input.get(_BODY_FIELDS.get(tool, ""))
+def _requested_body(tool: str, call_input: dict[str, Any], changes: Sequence[FileDiff]) -> list[str]:
+    """Returns the complete command, because the title truncates it, or a patch that diffs do not show completely, such
+    as one that deletes or moves files."""
+    if tool == "apply_patch":
+        complete = changes and all(file.hunks and (file.old_path or file.path) == file.new_path for file in changes)
+        body = "" if complete else patch_argument(call_input)
+    else:
+        body = call_input.get("command") if tool == "shell" else ""
     return [str(body)] if body else []
 
 
-def _call_locations(call: ToolPart, changes: list[FileHunk], folder: Path) -> list[ToolCallLocation]:
+def _call_locations(call: ToolPart, changes: Sequence[FileDiff], folder: Path) -> list[ToolCallLocation]:
     if changes:
-        return [ToolCallLocation(path=change.path, line=change.line) for change in changes]
+        return [
+            ToolCallLocation(path=_absolute_path(folder, file.path), line=_hunk_line(hunk))
+            for file in changes
+            for hunk in file.hunks or (DiffHunk(()),)
+        ]
     call_input = call.state.input
-    path = call_input.get("file_path") or (call_input.get("path") if call.tool in _KINDS else None)
+    path = call_input.get("file_path") or (call_input.get("path") if call_kind(call.tool) != "other" else None)
     if not isinstance(path, str):
         return []
     line = call_input.get("offset") if call.tool == "read" else None
-    return [
-        ToolCallLocation(
-            path=replace_surrogates(str(folder / path)), line=line if isinstance(line, int) and line > 0 else None
-        )
-    ]
+    line = line if isinstance(line, int) and line > 0 else None
+    return [ToolCallLocation(path=_absolute_path(folder, path), line=line)]
 
 
-def _diff_content(change: FileHunk) -> FileEditToolCallContent:
-    return acp.tool_diff_content(change.path, change.after, change.before)
+def _hunk_line(hunk: DiffHunk) -> int | None:
+    return None if hunk.new_start is None else max(hunk.new_start, 1)
+
+
+def _absolute_path(folder: Path, path: str) -> str:
+    return replace_surrogates(str(folder / path))
 
 
 def _text_block(text: str) -> ContentToolCallContent:

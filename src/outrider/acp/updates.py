@@ -3,10 +3,9 @@
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import assert_never, cast
 
 import acp
-import msgspec
 from acp.helpers import ContentBlock
 from acp.schema import (
     AgentMessageChunk,
@@ -22,22 +21,39 @@ from acp.schema import (
     UserMessageChunk,
 )
 
-from outrider.acp.tool_calls import MAX_OUTPUT_CHARS, ToolCallView, block_from_part, replace_surrogates, view_tool_call
+from outrider.acp.tool_calls import ToolCallView, block_from_part, fence_text, replace_surrogates, view_tool_call
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import context_limit
+from outrider.presentation.notices import Notice, event_notice
+from outrider.presentation.tool_calls import FINISH_TOOL, TodoItem, call_todos, final_answer
+from outrider.presentation.transcript import (
+    CommandItem,
+    FileItem,
+    NoticeItem,
+    ReasoningItem,
+    StandardItem,
+    TextItem,
+    ToolCallItem,
+    TranscriptView,
+    UserItem,
+)
 from outrider.types.events import (
     AgentCalledEvent,
+    AgentReturnedEvent,
+    BudgetExceededEvent,
     DeltasDroppedEvent,
+    ErrorEvent,
     Event,
     LLMResponseEvent,
-    PartDeltaEvent,
+    LoopCompletedEvent,
     PartUpdatedEvent,
+    RetryScheduledEvent,
     SessionUpdatedEvent,
-    ToolOutputEvent,
+    ToolApprovalRequestedEvent,
 )
 from outrider.types.messages import Message
-from outrider.types.parts import FilePart, ModelRef, ReasoningPart, TextPart, ToolPart
-from outrider.types.tool_state import ToolCompleted, ToolRunning
+from outrider.types.parts import ModelRef, ReasoningPart
+from outrider.types.tool_state import ToolCompleted
 from outrider.types.usage import Tokens
 
 Update = (
@@ -49,132 +65,170 @@ Update = (
     | AgentPlanUpdate
     | SessionInfoUpdate
 )
-_FINISH_TOOL = "finish"
 _LIST_ITEM = re.compile(r"^(?:\d+[.)]|[-*])\s+(?:\[.\]\s+)?(?P<item>\S.*)")
 
 
-class TrackedCall(msgspec.Struct):
-    """A call that was sent to the client; `output` is the end of its live output."""
-
-    part: ToolPart
-    agent: str = ""
-    output: str = ""
-
-
 class UpdateBuilder:
-    """Builds updates for one session. Tool calls of child sessions appear among the calls of the session."""
+    """Builds updates for one session from the items of its transcript. Tool calls and notices of child sessions appear
+    among those of the session."""
 
     def __init__(self, session_id: str, folder: Path) -> None:
         self._session_id = session_id
         self._folder = folder
-        self._callees: dict[str, str] = {}  # agent names, by child session id
-        self._calls: dict[tuple[str, str], TrackedCall] = {}
-        self._sent_texts: dict[str, str] = {}  # text that was sent, by part id
+        self._transcript = TranscriptView(session_id, follow_children=True)
+        self._sent_calls: set[str] = set()  # ids of items that were sent
+        self._sent_texts: dict[str, str] = {}  # text that was sent, by item id
         self._deltas_dropped = False  # whether the bus dropped deltas of the current text
 
     def includes_session(self, session_id: str) -> bool:
-        return session_id == self._session_id or session_id in self._callees
+        return session_id == self._session_id or self._transcript.side.has_agent(session_id)
 
     def view_call(self, session_id: str, call_id: str) -> ToolCallView | None:
-        tracked = self._calls.get((session_id, call_id))
-        return self._view_tracked(tracked) if tracked else None
+        own = session_id == self._session_id
+        transcript = self._transcript if own else self._transcript.children.get(session_id)
+        item = transcript.find_call(call_id) if transcript is not None else None
+        return self._view_item(item, self._agent_name(session_id)) if item is not None else None
 
     def replay_messages(self, messages: Iterable[Message]) -> Iterator[Update]:
         """Yields the updates of stored messages."""
-        for message in messages:
-            for part in message.parts:
-                if message.role == "assistant":
-                    yield from self._part_updates(part, self._session_id)
-                elif isinstance(part, TextPart | FilePart) and (block := block_from_part(part)) is not None:
-                    yield UserMessageChunk(session_update="user_message_chunk", content=block, message_id=message.id)
+        for item in self._transcript.load(messages):
+            yield from self._own_item_updates(cast("StandardItem", item))
 
     def event_updates(self, event: Event) -> Iterator[Update]:
         if isinstance(event, DeltasDroppedEvent):
             self._deltas_dropped = True
-        elif self.includes_session(event.session_id):
-            yield from self._session_event_updates(event, own=event.session_id == self._session_id)
-
-    def _session_event_updates(self, event: Event, *, own: bool) -> Iterator[Update]:
-        match event:
-            case AgentCalledEvent():
-                self._callees[event.child_session_id] = event.callee
-            case PartDeltaEvent() if own and not self._deltas_dropped:
-                self._sent_texts[event.part_id] = self._sent_texts.get(event.part_id, "") + event.delta
-                yield _message_chunk(
-                    acp.text_block(replace_surrogates(event.delta)),
-                    event.message_id,
-                    thought=event.field == "reasoning",
-                )
-            case PartUpdatedEvent() if own or isinstance(event.part, ToolPart):
-                yield from self._part_updates(event.part, event.session_id)
-            case ToolOutputEvent():
-                yield from self._output_updates(event)
-            case SessionUpdatedEvent(changes={"title": str(title)}) if own:
-                yield SessionInfoUpdate(session_update="session_info_update", title=replace_surrogates(title))
-            case _:
-                pass
-
-    def _part_updates(self, part: object, session_id: str) -> Iterator[Update]:
-        match part:
-            case TextPart(synthetic=False) | ReasoningPart():
-                yield from self._text_updates(part)
-            case FilePart():
-                if (block := block_from_part(part)) is not None:
-                    yield _message_chunk(block, part.message_id)
-            case ToolPart():
-                yield from self._call_updates(part, session_id)
-            case _:
-                pass
-
-    def _text_updates(self, part: TextPart | ReasoningPart) -> Iterator[Update]:
-        """Sends the missing rest of a complete text, because the bus may have dropped deltas."""
-        sent, self._sent_texts[part.id], self._deltas_dropped = self._sent_texts.get(part.id, ""), part.text, False
-        thought = isinstance(part, ReasoningPart)
-        # A provider that restarts a part may turn sent text into reasoning; sent text cannot be retracted, so it is
-        # repeated.
-        repeated = "" if thought else f"\n\n{part.text}"
-        rest = part.text[len(sent) :] if part.text.startswith(sent) else repeated
-        if rest:
-            yield _message_chunk(acp.text_block(replace_surrogates(rest)), part.message_id, thought=thought)
-
-    def _call_updates(self, part: ToolPart, session_id: str) -> Iterator[Update]:
-        if part.tool == _FINISH_TOOL:
-            yield from self._finish_updates(part, session_id)
             return
-        key = session_id, part.call_id
-        tracked = self._calls.get(key)
-        call = self._calls[key] = TrackedCall(
-            part, self._callees.get(session_id, ""), tracked.output if tracked else ""
-        )
-        yield self._view_tracked(call).to_progress() if tracked else self._view_tracked(call).to_start()
-        if isinstance(part.state, ToolCompleted) and "todos" in part.state.metadata and session_id == self._session_id:
-            yield plan_from_todos(part.state.metadata["todos"])
+        if not self.includes_session(event.session_id):
+            return
+        items = cast("list[StandardItem]", self._transcript.apply(event))
+        if event.session_id == self._session_id:
+            self._mark_retyped_text(event)
+            for item in items:
+                yield from self._own_item_updates(item)
+        else:
+            for item in items:
+                yield from self._child_item_updates(item, event.session_id)
+        if (notice := _notice_without_item(event)) is not None:
+            yield from self._notice_updates(notice, self._agent_name(event.session_id))
+        if isinstance(event, SessionUpdatedEvent) and event.session_id == self._session_id:
+            yield from _title_updates(event)
 
-    def _finish_updates(self, part: ToolPart, session_id: str) -> Iterator[Update]:
-        """An agent in a team ends with the `finish` tool; its message is the answer."""
-        message = str(part.state.input.get("message") or "")
-        if session_id == self._session_id and isinstance(part.state, ToolCompleted) and part.id not in self._sent_texts:
-            self._sent_texts[part.id] = message
-            yield _message_chunk(acp.text_block(replace_surrogates(message)), part.message_id)
+    def _own_item_updates(self, item: StandardItem) -> Iterator[Update]:
+        match item:
+            case UserItem() | CommandItem():
+                yield from _user_updates(item)
+            case TextItem():
+                yield from self._text_updates(item)
+            case ToolCallItem():
+                yield from self._call_updates(item)
+            case FileItem():
+                if (block := block_from_part(item.part)) is not None:
+                    yield _message_chunk(block, item.message_id)
+            case NoticeItem():
+                yield from self._notice_updates(item.notice)
+            case _:
+                assert_never(item)
 
-    def _output_updates(self, event: ToolOutputEvent) -> Iterator[Update]:
-        call = self._calls.get((event.session_id, event.call_id))
-        if call is not None and isinstance(call.part.state, ToolRunning):
-            call.output = (call.output + event.output)[-MAX_OUTPUT_CHARS:]
-            yield self._view_tracked(call).to_progress()
+    def _child_item_updates(self, item: StandardItem, session_id: str) -> Iterator[Update]:
+        """Texts of a child session are for its caller, which receives them as the output of its call."""
+        match item:
+            case ToolCallItem():
+                child = self._transcript.children.get(session_id)
+                # The item of the caller's own call changes too; it says what the child is doing.
+                if child is not None and child.find_call(item.part.call_id) is item and item.part.tool != FINISH_TOOL:
+                    yield self._call_update(item, self._agent_name(session_id))
+            case NoticeItem():
+                yield from self._notice_updates(item.notice, self._agent_name(session_id))
+            case UserItem() | CommandItem() | TextItem() | FileItem():
+                pass
+            case _:
+                assert_never(item)
 
-    def _view_tracked(self, call: TrackedCall) -> ToolCallView:
-        return view_tool_call(call.part, self._folder, call.output, call.agent)
+    def _text_updates(self, item: TextItem) -> Iterator[Update]:
+        """Sends what is missing of a text. After the bus has dropped deltas, a streamed text has gaps: nothing is sent
+        until it is complete."""
+        if item.streaming and self._deltas_dropped:
+            return
+        sent, self._sent_texts[item.id] = self._sent_texts.get(item.id, ""), item.text
+        if not item.streaming:
+            self._deltas_dropped = False
+        thought = isinstance(item, ReasoningItem)
+        # Sent text cannot be retracted, so an answer that a provider starts again is repeated.
+        repeated = "" if thought else f"\n\n{item.text}"
+        rest = item.text[len(sent) :] if item.streaming or item.text.startswith(sent) else repeated
+        if rest:
+            yield _text_chunk(rest, item.message_id, thought=thought)
+
+    def _mark_retyped_text(self, event: Event) -> None:
+        """A provider that restarts a part may turn sent text into reasoning; it is not sent again."""
+        part = event.part if isinstance(event, PartUpdatedEvent) else None
+        if isinstance(part, ReasoningPart) and not part.text.startswith(self._sent_texts.get(part.id, "")):
+            self._sent_texts[part.id] = part.text
+
+    def _call_updates(self, item: ToolCallItem) -> Iterator[Update]:
+        if (answer := final_answer(item.part)) is not None:
+            if isinstance(item.part.state, ToolCompleted) and item.id not in self._sent_texts:
+                self._sent_texts[item.id] = answer
+                yield _text_chunk(answer, item.message_id)
+            return
+        yield self._call_update(item)
+        if (todos := call_todos(item.part)) is not None:
+            yield plan_from_todos(todos)
+
+    def _call_update(self, item: ToolCallItem, agent: str = "") -> ToolCallStart | ToolCallProgress:
+        view = self._view_item(item, agent)
+        if item.id in self._sent_calls:
+            return view.to_progress()
+        self._sent_calls.add(item.id)
+        return view.to_start()
+
+    def _notice_updates(self, notice: Notice, agent: str = "") -> Iterator[Update]:
+        """Sends a notice as a thought: the program wrote it, so it must not become part of the model's answer."""
+        if notice.level != "detail":
+            text = f"{agent}: {notice.text}" if agent else notice.text
+            yield _text_chunk(f"{text}\n\n{notice.body}".rstrip() + "\n\n", thought=True)
+
+    def _view_item(self, item: ToolCallItem, agent: str) -> ToolCallView:
+        return view_tool_call(item.part, self._folder, "\n".join(item.live_output), agent)
+
+    def _agent_name(self, session_id: str) -> str:
+        agent = self._transcript.side.agents.get(session_id)
+        return agent.name if agent is not None else ""
 
 
-def plan_from_todos(todos: Iterable[Any]) -> AgentPlanUpdate:
+def _notice_without_item(event: Event) -> Notice | None:
+    """The notice of an event that changes no item. A new event class is shown by default."""
+    match event:
+        case ErrorEvent() | BudgetExceededEvent() | LoopCompletedEvent() | RetryScheduledEvent():
+            return None  # an item of the transcript shows it
+        case AgentCalledEvent() | AgentReturnedEvent() | ToolApprovalRequestedEvent():
+            return None  # the call of the agent and the permission request show it
+        case _:
+            return event_notice(event)
+
+
+def _title_updates(event: SessionUpdatedEvent) -> Iterator[Update]:
+    title = event.changes.get("title")
+    if isinstance(title, str):
+        yield SessionInfoUpdate(session_update="session_info_update", title=replace_surrogates(title))
+
+
+def _user_updates(item: UserItem | CommandItem) -> Iterator[UserMessageChunk]:
+    if isinstance(item, CommandItem):
+        blocks = [acp.text_block(fence_text(f"! {item.command}\n{item.output}".rstrip()))]
+    else:
+        blocks = [acp.text_block(replace_surrogates(item.text))] if item.text else []
+        blocks += [block for file in item.files if (block := block_from_part(file)) is not None]
+    for block in blocks:
+        yield UserMessageChunk(session_update="user_message_chunk", content=block, message_id=item.message_id)
+
+
+def plan_from_todos(todos: Iterable[TodoItem]) -> AgentPlanUpdate:
     """Converts the agent's todo list; cancelled items are left out."""
     entries = [
-        PlanEntry(
-            content=replace_surrogates(str(todo["content"])), priority="medium", status=todo.get("status", "pending")
-        )
+        PlanEntry(content=replace_surrogates(todo.content), priority="medium", status=todo.status)
         for todo in todos
-        if todo.get("status") != "cancelled"
+        if todo.status != "cancelled"
     ]
     return AgentPlanUpdate(session_update="plan", entries=entries)
 
@@ -189,11 +243,17 @@ def plan_from_text(text: str) -> AgentPlanUpdate:
 
 
 def _message_chunk(
-    block: ContentBlock, message_id: str, *, thought: bool = False
+    block: ContentBlock, message_id: str | None, *, thought: bool = False
 ) -> AgentMessageChunk | AgentThoughtChunk:
     if thought:
         return AgentThoughtChunk(session_update="agent_thought_chunk", content=block, message_id=message_id)
     return AgentMessageChunk(session_update="agent_message_chunk", content=block, message_id=message_id)
+
+
+def _text_chunk(
+    text: str, message_id: str | None = None, *, thought: bool = False
+) -> AgentMessageChunk | AgentThoughtChunk:
+    return _message_chunk(acp.text_block(replace_surrogates(text)), message_id, thought=thought)
 
 
 class UsageTracker:

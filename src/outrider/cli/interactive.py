@@ -59,7 +59,7 @@ def run_interactive(arguments: list[str]) -> int:
     # Imported by name: front ends must not import each other, and only the one in use is loaded.
     run_tui = load_entry_point("outrider.tui.app:run_tui")
     if options.attach:
-        return load_entry_point("outrider.cli.commands.run_attached:open_screen")(options, run_tui)
+        return load_entry_point("outrider.cli.commands.run_attached:run_attached_tui")(options, run_tui)
     return run_tui(lambda: settings_from_arguments(options), session=options.session or "", resume=options.resume)
 
 

@@ -8,6 +8,7 @@ import msgspec
 from outrider.presentation.diffs import FileDiff
 from outrider.presentation.tool_calls import call_title, planned_changes
 from outrider.sessions.records import Approval, ApprovalScope
+from outrider.types.events import ToolApprovalRequestedEvent
 
 AnswerKind = Literal["allow", "deny"]
 
@@ -32,6 +33,18 @@ DENY_WITH_REASON = ApprovalChoice("no-because", "deny", "once", "r", "no, becaus
 
 _ONLY_ONCE = "no rule could describe exactly this call, so it can only be allowed once"
 _BY_CONTENT = "none; a lasting answer applies as long as the workspace files that influence the command stay unchanged"
+
+
+class ApprovalDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """What an approval question shows, computed, for front ends that receive it as JSON."""
+
+    title: str
+    reason: str
+    rules: tuple[str, ...]
+    rule_text: str
+    choices: tuple[ApprovalChoice, ...]
+    changes: tuple[FileDiff, ...] = ()
+    agent: str = ""
 
 
 class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +80,18 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
         """What a lasting answer would store, or why there is none."""
         return ", ".join(self.rules) or (_BY_CONTENT if self.can_last else _ONLY_ONCE)
 
+    @property
+    def details(self) -> ApprovalDetails:
+        return ApprovalDetails(
+            title=self.title,
+            reason=self.reason,
+            rules=self.rules,
+            rule_text=self.rule_text,
+            choices=self.choices,
+            changes=tuple(self.changes),
+            agent=self.agent,
+        )
+
 
 def approval_view(approval: Approval, *, agent: str = "") -> ApprovalView:
     return ApprovalView(
@@ -78,6 +103,21 @@ def approval_view(approval: Approval, *, agent: str = "") -> ApprovalView:
         reason=approval.description,
         rules=approval.offers,
         can_last=approval.can_persist,
+        agent=agent,
+    )
+
+
+def event_approval_view(event: ToolApprovalRequestedEvent, *, agent: str = "") -> ApprovalView:
+    """The same question from the event that announces it, for front ends that do not read the stored approval."""
+    return ApprovalView(
+        id=event.approval_id,
+        session_id=event.session_id,
+        call_id=event.call_id,
+        tool=event.tool_name,
+        arguments=event.tool_input,
+        reason=event.description,
+        rules=event.offers,
+        can_last=event.can_last,
         agent=agent,
     )
 

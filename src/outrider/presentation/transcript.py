@@ -183,6 +183,10 @@ class CommandItem(TranscriptItem):
         self.touch()
 
 
+StandardItem = UserItem | TextItem | ToolCallItem | FileItem | NoticeItem | CommandItem
+"""Every item class of this module. A `match` over it that ends with `assert_never` covers new classes by force."""
+
+
 def message_items(message: Message) -> Iterator[TranscriptItem]:
     """The items of a stored message."""
     if message.role == "user":

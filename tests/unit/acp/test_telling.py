@@ -10,11 +10,17 @@ from hypothesis import strategies as st
 pytest.importorskip("acp", reason="the extra `acp` is not installed")
 
 import acp
-from acp.schema import AgentMessageChunk, AgentThoughtChunk, ToolCallProgress, ToolCallStart, UserMessageChunk
+from acp.schema import (
+    AgentMessageChunk,
+    AgentThoughtChunk,
+    FileEditToolCallContent,
+    ToolCallProgress,
+    ToolCallStart,
+    UserMessageChunk,
+)
 
 from outrider.acp.tool_calls import (
     fence_text,
-    parse_diff,
     parts_from_prompt,
     replace_surrogates,
     to_json_value,
@@ -25,14 +31,20 @@ from outrider.errors import ConfigurationError
 from outrider.tools.text.diff import diff_texts
 from outrider.types.events import (
     AgentCalledEvent,
+    BudgetExceededEvent,
+    ContextCompactionEvent,
     DeltasDroppedEvent,
+    ErrorEvent,
     Event,
+    LoopCompletedEvent,
+    LoopStartedEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
+    RetryScheduledEvent,
     ToolOutputEvent,
 )
 from outrider.types.messages import Message
-from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolPart
+from outrider.types.parts import FilePart, ReasoningPart, RetryPart, RetryTime, TextPart, ToolPart
 from outrider.types.tool_state import EndedTime, RunningTime, ToolCompleted, ToolError, ToolPending, ToolRunning
 
 FOLDER = Path("/place")
@@ -60,28 +72,51 @@ def completed(tool: str, given: dict[str, Any], output: str = "done", **metadata
     return ToolPart("c", tool, ToolCompleted(given, output, EndedTime(1, 2), metadata=metadata))
 
 
+def diffs(call: ToolPart) -> list[tuple[str, str | None, str]]:
+    blocks = view_tool_call(call, FOLDER).content
+    return [
+        (block.path, block.old_text, block.new_text) for block in blocks if isinstance(block, FileEditToolCallContent)
+    ]
+
+
 @given(LINES, LINES)
 def test_the_hunks_of_a_difference_lead_from_one_text_to_the_other(old: list[str], new: list[str]):
     before, after = ("".join(f"{line}\n" for line in lines) for lines in (old, new))
     text = list(old)
-    for change in parse_diff(diff_texts("f", before, after).text, FOLDER):
-        gone = change.before.split("\n") if change.before else []
-        come = change.after.split("\n") if change.after else []
-        first = (change.line or 0) - 1
+    view = view_tool_call(completed("edit", {}, diff=diff_texts("f", before, after).text), FOLDER)
+    for change, location in zip(view.content, view.locations, strict=False):
+        if not isinstance(change, FileEditToolCallContent):
+            continue
+        gone = change.old_text.split("\n") if change.old_text else []
+        come = change.new_text.split("\n") if change.new_text else []
+        first = (location.line or 0) - 1
         assert text[first : first + len(gone)] == gone
         text[first : first + len(gone)] = come
     assert text == new
 
 
 def test_a_new_file_has_no_text_before_and_a_deleted_one_none_after():
-    (made,) = parse_diff(diff_texts("new.py", None, "x\n").text, FOLDER)
-    assert (made.path, made.before, made.after) == ("/place/new.py", None, "x")
-    (gone,) = parse_diff(diff_texts("old.py", "x\n", None).text, FOLDER)
-    assert (gone.path, gone.before, gone.after) == ("/place/old.py", "x", "")
+    made = completed("write", {}, diff=diff_texts("new.py", None, "x\n").text)
+    assert diffs(made) == [("/place/new.py", None, "x")]
+    gone = completed("apply_patch", {}, diff=diff_texts("old.py", "x\n", None).text)
+    assert diffs(gone) == [("/place/old.py", "x", "")]
 
 
 def test_a_difference_that_is_too_large_to_show_has_no_hunks():
-    assert parse_diff("(too large to show: 9000 lines removed, 1 added)", FOLDER) == []
+    call = completed("write", {}, "written", diff="(too large to show: 9000 lines removed, 1 added)")
+    assert diffs(call) == []
+    assert "written" in view_tool_call(call, FOLDER).content[0].content.text  # type: ignore[union-attr]
+
+
+def test_a_requested_patch_is_shown_as_diffs_and_in_full_if_it_deletes_a_file():
+    patch = "*** Begin Patch\n*** Update File: a.py\n@@\n-old\n+new\n*** End Patch"
+    asked = ToolPart("c", "apply_patch", ToolPending({"patch": patch}, phase="ready"))
+    assert diffs(asked) == [("/place/a.py", "old", "new")]
+    assert len(view_tool_call(asked, FOLDER).content) == 1
+    deletes = patch.replace("*** End Patch", "*** Delete File: b.py\n*** End Patch")
+    view = view_tool_call(ToolPart("c", "apply_patch", ToolPending({"patch": deletes}, phase="ready")), FOLDER)
+    assert "*** Delete File: b.py" in view.content[-1].content.text  # type: ignore[union-attr]
+    assert [location.path for location in view.locations] == ["/place/a.py", "/place/b.py"]
 
 
 def test_what_json_cannot_write_is_written_otherwise():
@@ -160,6 +195,40 @@ def test_what_was_said_is_told_again_without_what_was_written_for_the_model():
     assert [update.content.type for update in updates if isinstance(update, UserMessageChunk)] == ["text", "image"]
     assert (said(updates, AgentThoughtChunk), said(updates)) == ("hm", "hello")
     assert updates[-1].status == "completed"
+
+
+def test_notices_reach_the_editor_as_thoughts_once_each():
+    retry = RetryScheduledEvent(session_id="s", attempt=1, delay_ms=1000, error="busy")
+    updates = told(
+        retry,
+        whole(RetryPart(1, "busy", RetryTime(1))),
+        ContextCompactionEvent(session_id="s", tokens_before=9000, tokens_after=1000),
+        BudgetExceededEvent(session_id="s", limit="steps", maximum="3"),
+        LoopCompletedEvent(session_id="s", termination_reason="length"),
+        LoopStartedEvent(session_id="s"),
+    )
+    assert all(isinstance(update, AgentThoughtChunk) for update in updates)
+    assert said(updates, AgentThoughtChunk).strip().split("\n\n") == [
+        "attempt 1 failed: busy",
+        "earlier messages were summarised (9.0k → 1.0k tokens)",
+        "stopped: the limit of 3 steps is reached",
+        "the answer was cut off: the model's output limit is reached",
+    ]
+
+
+def test_a_notice_of_a_called_agent_names_it_and_its_texts_are_not_sent():
+    called = AgentCalledEvent(session_id="s", callee="helper", child_session_id="child", message="go")
+    error = ErrorEvent(session_id="child", error_type="ProviderError", message="no answer")
+    updates = told(called, whole(TextPart("child text", id="t"), "child"), error)
+    assert said(updates, AgentThoughtChunk) == "helper: ProviderError: no answer\n\n"
+    assert len(updates) == 1
+
+
+def test_a_command_of_the_user_is_replayed_with_its_output():
+    part = TextPart("for the model", synthetic=True, metadata={"command": "ls", "output": "a.py"})
+    (update,) = UpdateBuilder("s", FOLDER).replay_messages([Message("user", [part])])
+    assert isinstance(update, UserMessageChunk)
+    assert update.content.text == "```\n! ls\na.py\n```"  # type: ignore[union-attr]
 
 
 def test_a_failed_call_says_why():

@@ -10,6 +10,7 @@ from outrider.errors import SessionNotFoundError, StoreError
 from outrider.sessions.export import ImportResult, export_session, import_session
 from outrider.sessions.records import (
     Approval,
+    ApprovalChange,
     Grouping,
     SearchHit,
     SessionFilter,
@@ -26,6 +27,7 @@ from outrider.types.ids import is_id
 # With re-exports: front ends import types of lower layers from the engine.
 __all__ = [
     "Approval",
+    "ApprovalChange",
     "Grouping",
     "ImportResult",
     "SearchHit",

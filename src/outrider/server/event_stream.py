@@ -8,7 +8,9 @@ from typing import Any
 
 import msgspec
 
+from outrider.engine.archive import ApprovalChange
 from outrider.engine.engine import Engine
+from outrider.server.approvals import add_approval_view, add_event_view
 from outrider.server.session_tree import SessionTree
 from outrider.types.events import (
     Event,
@@ -35,13 +37,15 @@ class SseFrame(msgspec.Struct, frozen=True):
 
 def change_frame(change: Any) -> SseFrame:
     """Encodes a stored change. The sequence number is the event id, so that a reconnecting client sends it as
-    Last-Event-ID."""
+    Last-Event-ID. An approval that is open comes with the view of it."""
+    if isinstance(change, ApprovalChange) and change.approval.answer == "open":
+        change = ApprovalChange(change.seq, add_approval_view(change.approval))
     return SseFrame(b"id: %d\nevent: change\ndata: %b\n\n" % (change.seq, _encode(change)), change.seq)
 
 
 def live_frame(events: Iterable[Event]) -> SseFrame:
     """Encodes transient events as one frame, with adjacent deltas merged."""
-    return SseFrame(b"event: live\ndata: %b\n\n" % _encode(merge_deltas(events)))
+    return SseFrame(b"event: live\ndata: %b\n\n" % _encode([add_event_view(event) for event in merge_deltas(events)]))
 
 
 def merge_deltas(events: Iterable[Event]) -> list[Event]:

@@ -67,7 +67,7 @@ async def test_what_the_server_s_rules_deny_is_denied_in_every_mode(serving: Ser
     await serving.begin("--socket", str(serving.socket), "--deny", "shell(touch *)")
     async with serving.client() as engine:
         for mode in ("agent", "chat"):
-            with pytest.raises(ToolFailure, match=r"denies this command: shell\(touch \*\)"):
+            with pytest.raises(ToolFailure, match=r"a deny rule of the server matches this command: shell\(touch \*\)"):
                 await run_remote_command(engine.client, await engine.create(mode=mode), "true && touch made", print)
         assert not (serving.workspace / "made").exists()
         assert await run_remote_command(engine.client, await engine.create(), "true", print) == "exit code 0"

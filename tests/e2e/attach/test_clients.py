@@ -157,7 +157,7 @@ async def test_what_is_no_server_of_ours_is_told_apart(tmp_path):
 
     async with await asyncio.start_unix_server(answer, tmp_path / "s.sock"):
         place = resolve_server(f"unix:{tmp_path / 's.sock'}", token="x" * 40, environ={"HOME": str(tmp_path)})
-        with pytest.raises(ConfigurationError, match="no Outrider server"):
+        with pytest.raises(ConfigurationError, match="is not an Outrider server"):
             async with connect_engine(place, "0.1.0"):
                 pass
 
@@ -178,7 +178,7 @@ async def test_a_server_that_stays_away_is_waited_for_only_so_long(serving: Serv
     serving.script(LONG, delay=0.05)
     await serving.begin()
     place = resolve_server(serving.url, token=None, environ=serving.environ)
-    async with connect_engine(place, outrider.__version__, patience=0.5) as engine:
+    async with connect_engine(place, outrider.__version__, reconnect_seconds=0.5) as engine:
         session_id = await engine.create()
         prompted = asyncio.create_task(engine.prompt(session_id, "tell me"))
         await until(lambda: engine.live[session_id].in_turn)

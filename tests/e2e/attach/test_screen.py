@@ -81,7 +81,7 @@ async def test_the_screen_goes_on_when_its_server_comes_back(serving: Serving, s
     await screen.say("first words")
     await screen.shows("Before the crash.")
     await serving.kill()
-    await screen.shows("closed the connection")
+    await screen.shows("Disconnected", "reconnecting")
     serving.script("After the crash.")
     await serving.begin()
     await screen.say("more words")

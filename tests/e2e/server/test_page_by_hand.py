@@ -122,3 +122,41 @@ async def test_a_session_that_another_program_works_in_is_taken_over_by_whoever_
             await page.get_by_text("Here I am.").wait_for()
         finally:
             await other.end()
+
+
+async def test_an_answer_for_the_folder_holds_in_the_next_session_there(tmp_path: Path):
+    serving = Serving(tmp_path)
+    serving.script(
+        call("shell", command="touch made.txt"),
+        "First answer",
+        call("shell", command="touch made.txt"),
+        "Second answer",
+    )
+    async with page_of(serving) as page:
+        await say(page, "make it")
+        question = page.locator(".question")
+        await question.get_by_text("What a lasting answer stores: shell(touch made.txt)").wait_for()
+        labels = await question.get_by_role("button").all_text_contents()
+        assert labels == ["Yes, once", "This session", "This folder", "Always", "No", "No, because…"]
+        await question.get_by_role("button", name="This folder").click()
+        await page.get_by_text("First answer").wait_for()
+        await page.click("#new-session")
+        await page.get_by_text("Nothing has been said yet.").wait_for()
+        await say(page, "make it again")
+        await page.get_by_text("Second answer").wait_for()
+
+
+async def test_a_requested_change_is_shown_as_the_lines_that_come_and_go(tmp_path: Path):
+    serving = Serving(tmp_path)
+    (serving.workspace / "notes.txt").write_text("remember the milk\n")
+    edit = call("edit", file_path="notes.txt", old_string="the milk", new_string="the tea")
+    serving.script(call("read", file_path="notes.txt"), edit, "Changed.")
+    async with page_of(serving) as page:
+        await say(page, "tea instead")
+        question = page.locator(".question")
+        await question.locator(".file", has_text="notes.txt").wait_for()
+        assert await question.locator(".diff .remove").all_text_contents() == ["-the milk"]
+        assert await question.locator(".diff .add").all_text_contents() == ["+the tea"]
+        await question.get_by_role("button", name="Once").click()
+        await page.get_by_text("Changed.").wait_for()
+    assert (serving.workspace / "notes.txt").read_text() == "remember the tea\n"

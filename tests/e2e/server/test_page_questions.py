@@ -28,7 +28,8 @@ __all__ = ["pytestmark"]
 HEARD = """async () => {
     const { Questions } = await import("/page/js/questions.js");
     const questions = new Questions("mine", () => {});
-    const asked = { type: "ToolApprovalRequestedEvent", session_id: "mine", tool_name: "push", tool_input: {} };
+    const asked = { type: "ToolApprovalRequestedEvent", session_id: "mine", tool_name: "push", tool_input: {},
+        view: { title: "push", reason: "", rules: [], rule_text: "", choices: [], changes: [], agent: "" } };
     questions.hear({ ...asked, approval_id: "kept" });
     questions.hear({ ...asked, approval_id: "elsewhere", server: "http://there:1" });
     const before = [...questions.approvals.keys()];

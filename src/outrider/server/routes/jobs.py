@@ -8,6 +8,7 @@ import msgspec
 from outrider.background.records import Run
 from outrider.engine.archive import Approval
 from outrider.errors import ConfigurationError, OutriderError
+from outrider.server.approvals import ApprovalWithView, add_approval_view
 from outrider.server.endpoint import ApiEndpoint, NoPayload, PageLimit, RouteRequest, SseResponse
 from outrider.server.routes.sessions import FollowQuery, follow_session
 from outrider.types.agents import Limits, Mode
@@ -48,7 +49,7 @@ class JobDetails(msgspec.Struct, frozen=True, kw_only=True):
     """A run, its open approvals and, after its end, the changes in its worktree."""
 
     run: Run
-    approvals: Sequence[Approval] = ()
+    approvals: Sequence[ApprovalWithView] = ()
     diff: str = ""
     stat: str = ""
     worktree: str = ""
@@ -89,7 +90,7 @@ async def show_job(request: RouteRequest[NoPayload, NoPayload]) -> JobDetails:
     changes = report.changes if report else None
     return JobDetails(
         run=run,
-        approvals=await jobs.open_approvals(run_id),
+        approvals=[add_approval_view(approval) for approval in await jobs.open_approvals(run_id)],
         diff=changes.diff if changes else "",
         stat=changes.stat if changes else "",
         worktree=worktree.path if worktree else "",

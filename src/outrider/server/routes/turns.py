@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from outrider.engine.archive import Approval
-from outrider.engine.engine import TurnEnd
+from outrider.engine.engine import Engine, TurnEnd
 from outrider.engine.frontend import AskedQuestion
 from outrider.engine.plans import ProposedPlan
 from outrider.errors import SessionInUseError
+from outrider.server.approvals import ApprovalWithView, add_approval_view
 from outrider.server.endpoint import ApiEndpoint, NoPayload, RouteRequest
 from outrider.server.routes.sessions import SESSION_PATH
 from outrider.server.session_tree import find_root_session, is_descendant
@@ -141,17 +142,23 @@ async def answer_plan(request: RouteRequest[NoPayload, PlanAnswer]) -> TurnResul
     return TurnResult.from_turn_end(await request.engine.refuse_plan(session_id, answer.words, by=SERVER_SENDER))
 
 
-async def list_approvals(request: RouteRequest[ApprovalsQuery, NoPayload]) -> list[Approval]:
-    ancestor_id = request.query.session_id
-    found = await request.engine.approvals()
-    return [
+async def list_approvals(request: RouteRequest[ApprovalsQuery, NoPayload]) -> list[ApprovalWithView]:
+    ancestor_id, engine = request.query.session_id, request.engine
+    found = [
         approval
-        for approval in found
-        if ancestor_id is None or await is_descendant(request.engine, approval.session_id, ancestor_id)
+        for approval in await engine.approvals()
+        if ancestor_id is None or await is_descendant(engine, approval.session_id, ancestor_id)
     ]
+    return [add_approval_view(approval, agent=await _child_agent(engine, approval, ancestor_id)) for approval in found]
 
 
-async def answer_approval(request: RouteRequest[NoPayload, ApprovalAnswer]) -> Approval:
+async def _child_agent(engine: Engine, approval: Approval, ancestor_id: str | None) -> str:
+    """The agent of a child session; empty for the session that the client follows."""
+    is_own = ancestor_id is None or approval.session_id == ancestor_id
+    return "" if is_own else (await engine.store.get(approval.session_id)).agent
+
+
+async def answer_approval(request: RouteRequest[NoPayload, ApprovalAnswer]) -> ApprovalWithView:
     answer, approval_id = request.body, request.path["approval_id"]
     is_open = _contains_approval(await request.engine.approvals(), approval_id)
     if not is_open and not _contains_approval(await request.engine.store.approvals(), approval_id):
@@ -161,7 +168,7 @@ async def answer_approval(request: RouteRequest[NoPayload, ApprovalAnswer]) -> A
     )
     if is_open:
         await _resume_session(request, await find_root_session(request.engine, answered.session_id))
-    return answered
+    return add_approval_view(answered)
 
 
 async def _resume_session(request: RouteRequest[NoPayload, ApprovalAnswer], session_id: str) -> None:
@@ -199,10 +206,10 @@ TURN_ROUTES = (
                 summary="Accept, change or reject the plan", handler=answer_plan, body=PlanAnswer,
                 response_type=TurnResult),
     ApiEndpoint(method="GET", path="/api/approvals", name="list_approvals", summary="List open approvals",
-                handler=list_approvals, query=ApprovalsQuery, response_type=list[Approval]),
+                handler=list_approvals, query=ApprovalsQuery, response_type=list[ApprovalWithView]),
     ApiEndpoint(method="POST", path="/api/approvals/{approval_id}", name="answer_approval",
                 summary="Answer an approval; the first answer applies", handler=answer_approval, body=ApprovalAnswer,
-                response_type=Approval),
+                response_type=ApprovalWithView),
 )  # fmt: skip
 
 

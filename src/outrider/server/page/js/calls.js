@@ -75,3 +75,18 @@ export function diff(text) {
   const kind = (line) => (/^\+(?!\+\+ )/.test(line) ? "add" : /^-(?!-- )/.test(line) ? "remove" : /^(@@|\*\*\*|---|\+\+\+|diff )/.test(line) ? "at" : "");
   return h("pre", { class: "diff" }, ...text.split("\n").map((line) => (kind(line) ? h("span", { class: kind(line) }, line) : `${line}\n`)));
 }
+
+const SIGNS = { added: ["+", "add"], removed: ["-", "remove"], context: [" ", ""] };
+
+// Files that a call would change, as the server read them from its arguments.
+export function fileDiffs(files) {
+  return h("div", {}, ...files.flatMap(({ old_path: old, new_path: path, hunks }) => [
+    h("p", { class: "file" }, old === null ? `${path} (new)` : path === null ? `${old} (deleted)` : old === path ? path : `${old} → ${path}`),
+    ...hunks.map(({ lines, heading }) => h("pre", { class: "diff" },
+      heading ? h("span", { class: "at" }, `@@ ${heading}`) : null,
+      ...lines.map(({ kind, text }) => {
+        const [sign, style] = SIGNS[kind];
+        return style ? h("span", { class: style }, sign + text) : `${sign}${text}\n`;
+      }))),
+  ]));
+}

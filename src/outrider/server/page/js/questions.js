@@ -1,6 +1,6 @@
 // What waits for an answer: calls, questions of models, and plans. What is shown is exactly what would run.
 import { get, post } from "./api.js";
-import { diff, difference } from "./calls.js";
+import { fileDiffs } from "./calls.js";
 import { $, h } from "./dom.js";
 import { markdown } from "./markdown.js";
 
@@ -40,9 +40,9 @@ export class Questions {
   }
 
   // Of agents that were called, and of those of other servers, only what is asked is told here, not what is kept.
-  hear({ type, session_id, approval_id: id, tool_name: tool, tool_input: input, description, offers, agent_name: agent, server }) {
+  hear({ type, session_id, approval_id: id, tool_name: tool, tool_input: input, view, server }) {
     if (session_id === this.sessionId && !server && type === "ToolApprovalRequestedEvent") return;
-    if (type === "ToolApprovalRequestedEvent") this.put({ id, tool, input, description, offers, agent, answer: "open" });
+    if (type === "ToolApprovalRequestedEvent") this.put({ id, tool, input, view, answer: "open" });
     else this.put({ id, answer: "given" });
   }
 
@@ -103,34 +103,35 @@ export class Questions {
         h("button", { class: "danger", onclick: answer(() => []) }, "No answer")));
   }
 
+  // The server says what may be answered (`view.choices`); the page draws one button for each of it.
   approval(approval) {
-    const answer = (allow, scope, words = "") => async () => {
+    const { view } = approval;
+    const answer = async ({ kind, scope }, words = "") => {
       try {
-        this.put(await post(`/approvals/${approval.id}`, { allow, scope, words }));
+        this.put(await post(`/approvals/${approval.id}`, { allow: kind === "allow", scope, words }));
       } catch (error) {
         this.complain(error);
       }
     };
     const words = h("textarea", { "aria-label": "A word to the model", placeholder: "Why not? (the model reads this)", hidden: true });
-    const refuse = () => {
-      if (words.hidden) {
-        words.hidden = false;
-        words.focus();
-      } else answer(false, "once", words.value)();
+    const choose = (choice) => () => {
+      if (!choice.needs_reason) return answer(choice);
+      if (!words.hidden) return answer(choice, words.value);
+      words.hidden = false;
+      words.focus();
     };
-    const longer = approval.offers === undefined || approval.offers === null || approval.offers.length > 0;
-    const title = `May ${approval.tool} run${approval.agent ? ` for ${approval.agent}` : ""}?`;
+    const button = (choice, at) => h("button", {
+      class: choice.kind === "deny" ? "danger" : at === 0 ? "primary" : undefined,
+      "data-choice": choice.id,
+      onclick: choose(choice),
+    }, choice.label[0].toUpperCase() + choice.label.slice(1));
+    const title = `May ${approval.tool} run${view.agent ? ` for ${view.agent}` : ""}?`;
     return h("section", { class: "question", "data-approval": approval.id, "aria-label": title },
       h("h3", {}, title),
-      shown(approval.input),
-      h("p", { class: "why" }, approval.description),
-      longer && approval.offers?.length ? h("p", { class: "why" }, `A longer yes keeps: ${approval.offers.join(", ")}`) : null,
-      h("div", { class: "buttons" },
-        h("button", { class: "primary", onclick: answer(true, "once") }, "Once"),
-        longer ? h("button", { onclick: answer(true, "session") }, "This session") : null,
-        longer ? h("button", { onclick: answer(true, "always") }, "Always") : null,
-        h("button", { class: "danger", onclick: answer(false, "once") }, "No"),
-        h("button", { class: "danger", onclick: refuse }, "No, because…")),
+      shown(approval.input, view.changes),
+      h("p", { class: "why" }, view.reason),
+      h("p", { class: "why" }, `What a lasting answer stores: ${view.rule_text}`),
+      h("div", { class: "buttons" }, ...view.choices.map(button)),
       words);
   }
 
@@ -153,9 +154,8 @@ export class Questions {
   }
 }
 
-function shown(input) {
-  const change = difference(input);
-  if (change) return h("div", {}, input.file_path ? h("p", { class: "file" }, input.file_path) : null, diff(change));
+function shown(input, changes) {
+  if (changes.length) return fileDiffs(changes);
   if (typeof input.command === "string" && Object.keys(input).length === 1) return h("pre", {}, input.command);
   return h("pre", {}, JSON.stringify(input, null, 2));
 }

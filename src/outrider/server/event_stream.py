@@ -10,7 +10,7 @@ import msgspec
 
 from outrider.engine.archive import ApprovalChange
 from outrider.engine.engine import Engine
-from outrider.server.approvals import add_approval_view, add_event_view
+from outrider.server.payloads import add_approval_view, event_payload
 from outrider.server.session_tree import SessionTree
 from outrider.types.events import (
     Event,
@@ -45,7 +45,7 @@ def change_frame(change: Any) -> SseFrame:
 
 def live_frame(events: Iterable[Event]) -> SseFrame:
     """Encodes transient events as one frame, with adjacent deltas merged."""
-    return SseFrame(b"event: live\ndata: %b\n\n" % _encode([add_event_view(event) for event in merge_deltas(events)]))
+    return SseFrame(b"event: live\ndata: %b\n\n" % _encode([event_payload(event) for event in merge_deltas(events)]))
 
 
 def merge_deltas(events: Iterable[Event]) -> list[Event]:

@@ -1,10 +1,10 @@
 """The MCP server: runs agents and reads sessions for other agents, over stdio or at /mcp of the HTTP server."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, assert_never, cast
 
 import anyio
 from mcp.server.mcpserver import Context, MCPServer
@@ -20,9 +20,21 @@ from outrider.engine.engine import Engine
 from outrider.engine.factory import standard_engine
 from outrider.engine.frontend import archive_of
 from outrider.errors import ConfigurationError, OutriderError
+from outrider.presentation.notices import event_notice
+from outrider.presentation.transcript import (
+    CommandItem,
+    FileItem,
+    NoticeItem,
+    ReasoningItem,
+    StandardItem,
+    TextItem,
+    ToolCallItem,
+    UserItem,
+    message_items,
+)
 from outrider.types.events import Event, PartUpdatedEvent, ToolExecutionStartedEvent, TurnStartedEvent
 from outrider.types.messages import Message
-from outrider.types.parts import FilePart, TextPart, ToolPart, tool_result
+from outrider.types.parts import FilePart, ToolPart, tool_result
 from outrider.types.tool_state import ToolError
 
 MAX_OUTPUT_CHARS = 2_000  # characters per tool output
@@ -39,31 +51,45 @@ def render_transcript(transcript: SessionTranscript) -> str:
 
 def _render_message(message: Message) -> str:
     author = "user" if message.role == "user" else message.agent or "assistant"
-    return "\n".join([f"## {author}", *_render_parts(message)])
+    items = cast("Iterable[StandardItem]", message_items(message))
+    return "\n".join([f"## {author}", *(text for item in items for text in _render_item(item))])
 
 
-def _render_parts(message: Message) -> Iterable[str]:
-    for part in message.parts:
-        match part:
-            case TextPart(synthetic=False, text=text) if text.strip():
-                yield text
-            case FilePart():
-                yield f"[file {part.filename or part.mime}]"
-            case ToolPart():
-                yield _render_call(part)
-            case _:
-                pass
-    if message.error is not None:
-        yield f"[broke off: {message.error.message}]"
+def _render_item(item: StandardItem) -> Iterator[str]:
+    match item:
+        case UserItem():
+            yield from [item.text] if item.text.strip() else []
+            yield from (_render_file(file) for file in item.files)
+        case ReasoningItem():
+            pass  # another agent needs the answers, not how they came about
+        case TextItem():
+            yield item.text
+        case ToolCallItem():
+            yield _render_call(item.part)
+        case FileItem():
+            yield _render_file(item.part)
+        case NoticeItem():
+            if item.level != "detail":
+                yield f"[{item.text}]\n{item.body}".rstrip()
+        case CommandItem():
+            yield f"[the user ran {item.command}]\n{_shorten_output(item.output)}".rstrip()
+        case _:
+            assert_never(item)
+
+
+def _render_file(file: FilePart) -> str:
+    return f"[file {file.filename or file.mime}]"
 
 
 def _render_call(call: ToolPart) -> str:
     result = tool_result(call)
     if result is None:
         return f"[{call.tool} {call.state.input}: {call.state.status}]"
-    text = result.content
-    shown = text if len(text) <= MAX_OUTPUT_CHARS else f"{text[:MAX_OUTPUT_CHARS]}… ({len(text)} characters)"
-    return f"[{call.tool} {call.state.input}: {call.state.status}]\n{shown}"
+    return f"[{call.tool} {call.state.input}: {call.state.status}]\n{_shorten_output(result.content)}"
+
+
+def _shorten_output(text: str) -> str:
+    return text if len(text) <= MAX_OUTPUT_CHARS else f"{text[:MAX_OUTPUT_CHARS]}… ({len(text)} characters)"
 
 
 def replace_surrogates(text: str) -> str:
@@ -155,7 +181,12 @@ class _RunProgress:
             case PartUpdatedEvent(part=ToolPart(tool=tool, state=ToolError(reason="denied", error=error))):
                 self.refused.append(f"{tool}: {error}")
             case _:
-                pass
+                await self._report_notice(event)
+
+    async def _report_notice(self, event: Event) -> None:
+        notice = event_notice(event)
+        if notice is not None and notice.level != "detail":
+            await self._report_step(notice.text)
 
     async def _report_step(self, activity: str) -> None:
         self._steps += 1

@@ -160,3 +160,13 @@ async def test_a_requested_change_is_shown_as_the_lines_that_come_and_go(tmp_pat
         await question.get_by_role("button", name="Once").click()
         await page.get_by_text("Changed.").wait_for()
     assert (serving.workspace / "notes.txt").read_text() == "remember the tea\n"
+
+
+async def test_the_page_says_why_a_turn_was_stopped(tmp_path: Path):
+    serving = Serving(tmp_path)
+    serving.script(call("list", path="."), call("list", path="."), "Never said.")
+    with (serving.home / "config.toml").open("a") as config:
+        config.write("[limits]\nturns = 1\n")
+    async with page_of(serving) as page:
+        await say(page, "look around")
+        await page.locator(".note.warning").get_by_text("stopped: the limit of 1").wait_for()

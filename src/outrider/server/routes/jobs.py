@@ -8,8 +8,8 @@ import msgspec
 from outrider.background.records import Run
 from outrider.engine.archive import Approval
 from outrider.errors import ConfigurationError, OutriderError
-from outrider.server.approvals import ApprovalWithView, add_approval_view
 from outrider.server.endpoint import ApiEndpoint, NoPayload, PageLimit, RouteRequest, SseResponse
+from outrider.server.payloads import ApprovalWithView, add_approval_view
 from outrider.server.routes.sessions import FollowQuery, follow_session
 from outrider.types.agents import Limits, Mode
 

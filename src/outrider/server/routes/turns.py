@@ -11,8 +11,8 @@ from outrider.engine.engine import Engine, TurnEnd
 from outrider.engine.frontend import AskedQuestion
 from outrider.engine.plans import ProposedPlan
 from outrider.errors import SessionInUseError
-from outrider.server.approvals import ApprovalWithView, add_approval_view
 from outrider.server.endpoint import ApiEndpoint, NoPayload, RouteRequest
+from outrider.server.payloads import ApprovalWithView, add_approval_view
 from outrider.server.routes.sessions import SESSION_PATH
 from outrider.server.session_tree import find_root_session, is_descendant
 from outrider.types.codec import load_part

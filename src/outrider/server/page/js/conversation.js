@@ -5,6 +5,9 @@ import { CalledAgent } from "./called.js";
 import { h } from "./dom.js";
 import { markdown } from "./markdown.js";
 
+// Topics of notices that a part, a message, a question or the agent that was called shows already.
+const SHOWN_ELSEWHERE = ["retry", "compaction", "error", "approval", "agent", "files"];
+
 export class Conversation {
   constructor(place, transcript, onEarlier, asker = "you") {
     this.place = place;
@@ -35,6 +38,12 @@ export class Conversation {
     this.apart.push(element);
     this.place.append(element);
     this.toEnd();
+  }
+
+  // A sentence of the program about an event, such as a limit that is reached; it goes with the next message.
+  notice({ level, topic, text }) {
+    if (level === "detail" || SHOWN_ELSEWHERE.includes(topic)) return;
+    this.beside(h("p", { class: `note ${level}`, role: "status" }, text));
   }
 
   // What has ended is part of the next message.
@@ -121,8 +130,13 @@ export class Conversation {
         return h("p", { class: "note", "data-part": part.id }, `tried again (${part.attempt}): ${part.error?.message ?? part.error}`);
       case "patch":
         return h("p", { class: "note", "data-part": part.id }, `changed ${part.files?.length === 1 ? part.files[0] : `${part.files?.length ?? 0} files`}`);
-      default:
-        return null;
+      case "step-start":
+      case "step-finish":
+      case "snapshot":
+      case "agent":
+        return null; // for the program only
+      default: // a kind that a program added, or that is newer than this page
+        return h("p", { class: "note", "data-part": part.id }, part.type);
     }
   }
 

@@ -158,6 +158,7 @@ function lived(mine, events) {
       default:
         break;
     }
+    if (event.notice) mine.conversation.notice(event.notice);
   }
   drawBar();
 }

@@ -12,7 +12,10 @@ from tests.e2e.attach.serving import Serving, until
 
 def lives(pid: str) -> bool:
     state = Path(f"/proc/{pid}/stat")
-    return state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z"
+    try:
+        return state.read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 async def test_a_command_runs_in_the_session_s_folder_and_is_heard_while_it_runs(serving: Serving):

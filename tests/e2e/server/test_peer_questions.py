@@ -38,7 +38,7 @@ async def test_a_question_is_heard_and_answered_by_who_waits(tmp_path: Path):
         [asked] = here.open_questions()
         assert (asked.text, asked.options, asked.agent) == ("Which colour?", ("red", "blue"), f"painter at {address}")
         assert asked.session_id in {event.session_id for event in told if "question" in event.changes}
-        await here.give(asked.id, ["blue"])
+        await here.answer_anywhere(asked.id, ["blue"])
         assert (await turn).output == "I was told: Painted."
         assert not here.open_questions()
         assert not there.open_questions()
@@ -54,7 +54,7 @@ async def test_an_answer_over_there_takes_it_from_here(tmp_path: Path):
         assert (await turn).output == "I was told: Painted."
         assert not here.open_questions()
         with pytest.raises(OutriderError, match="no answer any more"):
-            await here.give(asked.id, ["blue"])
+            await here.answer_anywhere(asked.id, ["blue"])
 
 
 async def test_a_turn_that_ends_takes_it_back_on_both_sides(tmp_path: Path):

@@ -22,8 +22,6 @@ from outrider.config.providers import NO_PROVIDER_MESSAGE
 from outrider.config.settings import Settings
 from outrider.engine.archive import SessionTranscript
 from outrider.errors import ConfigurationError, NetworkError
-from outrider.http.client import HttpClient
-from outrider.http.transport import HttpRequest
 from outrider.models.local.discovery import missing_model_message
 from outrider.permissions.explain import (
     BacktestResult,
@@ -186,7 +184,7 @@ async def check_network(provider: Provider) -> DiagnosticFinding:
     url = address + _MODEL_LIST_PATHS.get(provider.kind, "/models")
     network_remedy = "check the address, the network and HTTPS_PROXY"
     try:
-        status = await _get_status(HttpRequest(url, _auth_headers(provider), method="GET"))
+        status = await _get_status(url, _auth_headers(provider))
     except TimeoutError:
         says = f"{address}: no answer within {NETWORK_TIMEOUT_SECONDS:g} s"
         return DiagnosticFinding(name, "problem", says, network_remedy)
@@ -202,9 +200,13 @@ async def check_network(provider: Provider) -> DiagnosticFinding:
     return _http_error_finding(name, address, status)
 
 
-async def _get_status(request: HttpRequest) -> int:
+async def _get_status(url: str, headers: dict[str, str]) -> int:
+    # Imported here: commands that only show settings and models import this module.
+    from outrider.http.client import HttpClient
+    from outrider.http.transport import HttpRequest
+
     async with asyncio.timeout(NETWORK_TIMEOUT_SECONDS), aclosing(HttpClient(proxy=proxy_for)) as client:
-        response = await client.send(request)
+        response = await client.send(HttpRequest(url, headers, method="GET"))
         response.close()
         return response.status
 

@@ -4,7 +4,7 @@ import asyncio
 from base64 import b64encode
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -17,11 +17,13 @@ from outrider.errors import (
     StoreUnavailableError,
     StoreVersionError,
 )
-from outrider.http.transport import HttpRequest, ProxySelector
 from outrider.sessions.records import SessionFilter, SessionTranscript, StoredSession, StoredValue
 from outrider.sessions.store import Store
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
+
+if TYPE_CHECKING:
+    from outrider.http.transport import ProxySelector
 
 EXPORT_VERSION = 1
 
@@ -142,17 +144,18 @@ async def import_from_url(
     *,
     key: str | None = None,
     as_copy: bool = True,
-    proxy: ProxySelector | None = None,
+    proxy: "ProxySelector | None" = None,
 ) -> ImportResult:
     """Imports an export from the URL of another server; the API `key` is sent to that URL only. `proxy` returns the
     proxy for a URL."""
     return await import_session(store, await fetch_export(url, key, proxy), as_copy=as_copy)
 
 
-async def fetch_export(url: str, key: str | None = None, proxy: ProxySelector | None = None) -> bytes:
+async def fetch_export(url: str, key: str | None = None, proxy: "ProxySelector | None" = None) -> bytes:
     # Imported here: every command that opens the archive imports this module.
     from outrider.http.client import HttpClient
     from outrider.http.fetch import COMPRESSED, read_body
+    from outrider.http.transport import HttpRequest
 
     if urlsplit(url).scheme not in ("http", "https"):
         raise StoreError(f"{url} is not an http or https URL")

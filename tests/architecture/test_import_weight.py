@@ -70,7 +70,7 @@ def test_a_short_run_loads_no_front_end_and_few_modules(tmp_path: Path):
     with serving(ModelServer(0)) as model:
         environment = {"OPENAI_API_KEY": "x", "OPENAI_BASE_URL": model.url, "OUTRIDER_MODEL": "openai/mock"}
         found = loaded(tmp_path, "run", "hi", **environment)
-    assert len(found["own"]) <= 196, f"{len(found['own'])} modules: {found['own']}"
+    assert len(found["own"]) <= 200, f"{len(found['own'])} modules: {found['own']}"
     assert not HEAVY & set(found["all"])
     assert not [
         name for name in found["own"] if name.startswith(("outrider.tui", "outrider.server", "outrider.background"))
@@ -82,5 +82,5 @@ def test_the_terminal_application_starts_without_servers_and_background_jobs():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     names = json.loads(done.stdout)
     own = [name for name in names if name.partition(".")[0] == "outrider"]
-    assert len(own) <= 210, f"{len(own)} modules: {own}"
+    assert len(own) <= 220, f"{len(own)} modules: {own}"
     assert not (HEAVY - {"textual", "rich"}) & set(names)

@@ -154,12 +154,12 @@ def test_nothing_is_left_when_the_engine_is_killed(tmp_path):
         import asyncio, os, sys
         from pathlib import Path
         from outrider.tools.mcp.config import StdioServer
-        from outrider.tools.mcp.connection import Host
+        from outrider.tools.mcp.connection import McpHost
         from outrider.tools.mcp.toolset import McpServers
 
         async def main():
             config = StdioServer(name="plain", command=sys.executable, args=("-S", sys.argv[1], "stubborn"))
-            servers = McpServers([config], Host(Path.cwd(), dict(os.environ)))
+            servers = McpServers([config], McpHost(Path.cwd(), dict(os.environ)))
             await servers.open()
             await servers.settled()
             tools = {tool.definition.name: tool for tool in servers.tools()}
@@ -228,7 +228,7 @@ async def test_closing_in_the_middle_of_a_start_is_quick(tmp_path):
 async def test_a_changed_tool_asks_again_until_somebody_has_looked(tmp_path):
     ledger: dict[str, str] = {}
     changes = []
-    async with opened(plain(), tmp_path, ledger=ledger, policy="allow", tell=changes.append) as servers:
+    async with opened(plain(), tmp_path, ledger=ledger, policy="allow", notify=changes.append) as servers:
         (before,) = [tool for tool in servers.tools() if tool.definition.name == "echo"]
         assert before.policy_for({}) == "allow"
         changes.clear()
@@ -289,11 +289,11 @@ def test_the_sdk_is_loaded_when_a_server_is_connected_and_its_absence_is_said():
         from pathlib import Path
         from outrider.errors import ConfigurationError
         from outrider.tools.mcp.config import StdioServer
-        from outrider.tools.mcp.connection import Host
+        from outrider.tools.mcp.connection import McpHost
         from outrider.tools.mcp.toolset import McpServers
 
         async def main():
-            servers = McpServers([StdioServer(name="s", command="true")], Host(Path.cwd(), {}))
+            servers = McpServers([StdioServer(name="s", command="true")], McpHost(Path.cwd(), {}))
             assert not {"mcp", "mcp_types", "anyio", "pydantic"} & sys.modules.keys()
             sys.modules["mcp"] = None
             try:

@@ -112,7 +112,7 @@ async def test_sf_052_a_folder_swapped_for_a_link_while_a_change_is_kept_leads_n
         (desk.root / "src").rename(desk.root / "was")
         (desk.root / "src").symlink_to(outside)
 
-    desk.editor._keep = keeping(keep)  # pyright: ignore[reportPrivateUsage]
+    desk.editor._save_originals = keeping(keep)  # pyright: ignore[reportPrivateUsage]
     assert await desk.refused("edit", file_path="src/file", old_string="a", new_string="b")
     assert (outside / "file").read_text() == "a\n"
     assert list(outside.iterdir()) == [outside / "file"]
@@ -226,6 +226,6 @@ async def test_sf_084_engines_in_two_processes_lose_no_update(tmp_path: Path):
     async def keep(kept: Path, content: bytes | None) -> None:
         await other.done("edit", file_path="file", old_string="a", new_string="A")
 
-    one.editor._keep = keeping(keep)  # pyright: ignore[reportPrivateUsage]
-    assert "somebody else" in await one.refused("edit", file_path="file", old_string="b", new_string="B")
+    one.editor._save_originals = keeping(keep)  # pyright: ignore[reportPrivateUsage]
+    assert "another process" in await one.refused("edit", file_path="file", old_string="b", new_string="B")
     assert path.read_text() == "A\nb\n"

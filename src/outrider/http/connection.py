@@ -364,7 +364,7 @@ def default_ssl_context() -> ssl.SSLContext:
 
 
 @lru_cache(maxsize=2)  # loading the system's certificates takes longer than most requests
-def _create_ssl_context(certificates: ssl.DefaultVerifyPaths) -> ssl.SSLContext:
+def _create_ssl_context(_certificates: ssl.DefaultVerifyPaths) -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context

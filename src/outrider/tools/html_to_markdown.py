@@ -298,6 +298,7 @@ class _PageConverter(MarkdownConverter):
     quadratic in the length of the list."""
 
     def convert_li(self, el: Any, text: str, parent_tags: set[str]) -> str:
+        del parent_tags  # markdownify passes it by name
         text = text.strip()
         if not text:
             return "\n"

@@ -175,7 +175,7 @@ async def test_a_run_that_nobody_has_begun_is_canceled_and_cannot_be_answered(pr
 
 async def test_a_schedule_is_made_shown_paused_resumed_and_ended(program: Program):
     refused = await program.run("jobs", "schedule", "--no-worker", "at seven", "look around")
-    assert (refused.code, "is no schedule" in refused.err) == (2, True)
+    assert (refused.code, "is not a cron line" in refused.err) == (2, True)
     made = await program.run(
         "jobs", "schedule", "--no-worker", "--timezone", "Europe/Berlin", "0 7 * * *", "look around"
     )

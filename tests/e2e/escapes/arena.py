@@ -56,7 +56,7 @@ class Listeners:
     def _connections(self, door: socket.socket) -> None:
         while True:
             connection, _ = door.accept()
-            threading.Thread(target=self._handle_event, args=(connection,), daemon=True).start()
+            threading.Thread(target=self._hear, args=(connection,), daemon=True).start()
 
     def _hear(self, connection: socket.socket) -> None:
         connection.settimeout(3)

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, Self, TypeVar
 
 from outrider.errors import SessionNotFoundError
-from outrider.sessions.postgres import inbox, reads, search, writes
+from outrider.sessions.postgres import reads, search, writes
 from outrider.sessions.postgres.connection import NotificationListener, TransactionPool
 from outrider.sessions.postgres.schema import Connection, migrate_schema
 from outrider.sessions.records import (
@@ -138,33 +138,33 @@ class PostgresStore:
     ) -> Lease:
         now = self._clock()
         return await self._run_transaction(
-            lambda db: inbox.acquire_lease(db, session_id, owner, now, ttl_ms=ttl_ms, take_over=take_over)
+            lambda db: writes.acquire_lease(db, session_id, owner, now, ttl_ms=ttl_ms, take_over=take_over)
         )
 
     async def renew(self, lease: Lease) -> Lease:
-        return await self._run_transaction(lambda db: inbox.renew_lease(db, lease))
+        return await self._run_transaction(lambda db: writes.renew_lease(db, lease))
 
     async def release(self, lease: Lease) -> None:
-        await self._run_transaction(lambda db: inbox.release_lease(db, lease))
+        await self._run_transaction(lambda db: writes.release_lease(db, lease))
 
     async def put_inbox(self, item: InboxItem) -> InboxItem:
-        return await self._run_transaction(lambda db: inbox.put_inbox_item(db, item, self._clock()))
+        return await self._run_transaction(lambda db: writes.put_inbox_item(db, item, self._clock()))
 
     async def inbox(self, session_id: str) -> Sequence[InboxItem]:
-        return await self._run_transaction(lambda db: inbox.list_inbox(db, session_id))
+        return await self._run_transaction(lambda db: writes.list_inbox(db, session_id))
 
     async def ask(self, approval: Approval) -> Approval:
-        return await self._run_transaction(lambda db: inbox.put_approval(db, approval, self._clock()))
+        return await self._run_transaction(lambda db: writes.put_approval(db, approval, self._clock()))
 
     async def answer(
         self, approval_id: str, answer: ApprovalAnswer, *, scope: ApprovalScope = "once", by: str = "", words: str = ""
     ) -> Approval:
         return await self._run_transaction(
-            lambda db: inbox.answer_approval(db, approval_id, answer, self._clock(), scope=scope, by=by, words=words)
+            lambda db: writes.answer_approval(db, approval_id, answer, self._clock(), scope=scope, by=by, words=words)
         )
 
     async def approvals(self, session_id: str | None = None, *, only_open: bool = False) -> Sequence[Approval]:
-        return await self._run_transaction(lambda db: inbox.list_approvals(db, session_id, only_open=only_open))
+        return await self._run_transaction(lambda db: writes.list_approvals(db, session_id, only_open=only_open))
 
     async def close(self) -> None:
         await self._listeners.close()

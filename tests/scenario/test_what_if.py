@@ -183,9 +183,9 @@ def told(*answers: tuple[str, str, int, str | None], ids: bool = False) -> Sessi
 def test_a_comparison_is_a_table_and_data():
     compared = compare(told(("long " * 100, "big", 100, "0.5")), told(("short", "small", 50, "0.1")))
     rows = {row.name: (row.a, row.b, row.difference) for row in compared.rows()}
-    assert rows["cost"] == ("$0.500000", "$0.100000", "0.20x")
+    assert rows["cost"] == ("$0.5000", "$0.1000", "0.20x")
     assert rows["input tokens"] == ("100", "50", "-50")
-    assert rows["time"] == ("2.50 s", "2.50 s", "")
+    assert rows["time"] == ("2.5s", "2.5s", "")
     assert rows["answer"][2] == "differs"
     assert rows["steps"] == ("1", "1", "")
     text = compared.text()
@@ -197,7 +197,7 @@ def test_a_comparison_is_a_table_and_data():
 
 def test_a_price_that_is_not_known_stays_unknown():
     compared = compare(told(("a", "m", 1, None)), told(("a", "m", 1, "0.1")))
-    assert {row.name: (row.a, row.b, row.difference) for row in compared.rows()}["cost"] == ("unknown", "$0.100000", "")
+    assert {row.name: (row.a, row.b, row.difference) for row in compared.rows()}["cost"] == ("unknown", "$0.1000", "")
     assert compared.same
 
 

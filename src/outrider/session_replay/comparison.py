@@ -6,6 +6,7 @@ from itertools import takewhile
 
 import msgspec
 
+from outrider.presentation.formats import format_cost, format_duration
 from outrider.session_replay.recorded_session import assistant_steps, format_call, is_input, quote_short, tool_calls
 from outrider.sessions.session import Session
 from outrider.types.messages import Message
@@ -63,8 +64,10 @@ class Comparison(msgspec.Struct, frozen=True):
             _count_row("failed calls", a.failed_calls, b.failed_calls),
             _count_row("input tokens", a.tokens.prompt, b.tokens.prompt),
             _count_row("output tokens", *(one.tokens.output + one.tokens.reasoning for one in (a, b))),
-            ComparisonRow("cost", _format_cost(a.cost), _format_cost(b.cost), _format_ratio(a.cost, b.cost)),
-            ComparisonRow("time", f"{a.seconds:.2f} s", f"{b.seconds:.2f} s", _format_ratio(a.seconds, b.seconds)),
+            ComparisonRow("cost", format_cost(a.cost), format_cost(b.cost), _format_ratio(a.cost, b.cost)),
+            ComparisonRow(
+                "time", format_duration(a.seconds), format_duration(b.seconds), _format_ratio(a.seconds, b.seconds)
+            ),
         ]
 
     def text(self) -> str:
@@ -137,10 +140,6 @@ def _difference_label(a: object, b: object) -> str:
 
 def _join_calls(calls: Iterable[str]) -> str:
     return ", ".join(calls) or "none"
-
-
-def _format_cost(cost: Decimal | None) -> str:
-    return "unknown" if cost is None else f"${cost:.6f}"
 
 
 def _format_ratio(a: Decimal | float | None, b: Decimal | float | None) -> str:

@@ -161,7 +161,7 @@ def test_nothing_is_left_when_the_engine_is_killed(tmp_path):
             config = StdioServer(name="plain", command=sys.executable, args=("-S", sys.argv[1], "stubborn"))
             servers = McpServers([config], McpHost(Path.cwd(), dict(os.environ)))
             await servers.open()
-            await servers.settled()
+            await servers.wait_settled()
             tools = {tool.definition.name: tool for tool in servers.tools()}
             print((await tools["pid"].execute()).content, (await tools["breed"].execute()).content, flush=True)
             await asyncio.sleep(600)

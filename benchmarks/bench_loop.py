@@ -98,7 +98,7 @@ def measure(job: Job, server: str, there: list[str]) -> dict[str, list[dict[str,
     for _ in range(job.rounds):
         for name in who:
             params = dict(job.params) | ({"stored": job.stored} if name == OURS else {})
-            result = run_job(name, job.get_job, server, **params)
+            result = run_job(name, job.job, server, **params)
             if result is not None:
                 found[name].append(result)
     return found

@@ -68,7 +68,7 @@ class Stored(Running):
         self._careful = careful
         self._engines: list[Engine] = []
         self._store: SqliteStore | None = None
-        self.event_classes = 0
+        self.received = 0
 
     def build(self, base_url: str, tools: tuple[Callable[..., Any], ...]) -> Built:
         return Built(base_url, tools, careful=self._careful)
@@ -91,14 +91,14 @@ class Stored(Running):
             self._store = SqliteStore(self._folder / "sessions.db")
             await self._store.__aenter__()
         bus = EventBus()
-        bus.subscribe_all(self._handle_event)
+        bus.subscribe_all(self._hear)
         engine = Engine([agent.agent], [agent.provider], agent.tools, store=self._store, bus=bus, limits=LIMITS)
         self._engines.append(engine)
         agent.engine = await engine.__aenter__()
         return agent.engine
 
     def _hear(self, _: object) -> None:
-        self.event_classes += 1
+        self.received += 1
 
 
 class OurJobs:
@@ -111,7 +111,7 @@ class OurJobs:
             adapter = Stored(folder, careful=careful) if stored else Running()
             measured = await getattr(worker.Jobs(adapter, self._server), job)(**params)
             if isinstance(adapter, Stored):
-                assert adapter.event_classes
+                assert adapter.received
                 await adapter.close()
             return measured
 

@@ -32,7 +32,7 @@ class Course(msgspec.Struct):
 
 
 async def main(folder: Path, course: Course) -> None:
-    script = {"script": lambda _: course.words(), "chunk": course.characters, "delay": course.pause_schedule}
+    script = {"script": lambda _: course.words(), "chunk": course.characters, "delay": course.pause}
     provider = Provider("scripted", "scripted", options=script)
     store = SqliteStore(folder / "sessions.db")
     async with AsyncExitStack() as opened:

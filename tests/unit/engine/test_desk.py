@@ -24,8 +24,8 @@ class Asked:
         self.workspace = str(workspace)
         self.inner = MemoryStore()
         self.store = redact_store(self.inner, Redactor())
-        self.bus, self.event_classes = EventBus(), list[Event]()
-        self.bus.subscribe_all(self.event_classes.append)
+        self.bus, self.received = EventBus(), list[Event]()
+        self.bus.subscribe_all(self.received.append)
         self.desk = ApprovalQueue(self.store, self.bus, lambda: True)
 
     async def session(self, session_id: str) -> None:
@@ -48,16 +48,14 @@ class Asked:
         """Ask, answer as soon as the question is told, and give back whether it was a yes."""
         waiting = asyncio.create_task(self.desk.ask(question, "agent"))
         told = await self.told()
-        self.event_classes.clear()
+        self.received.clear()
         await self.desk.answer(told.approval_id, **{"allow": True, **answer})  # type: ignore[arg-type]
         return (await waiting)[0]
 
     async def told(self) -> ToolApprovalRequestedEvent:
         """The question, as soon as it is heard."""
         async with asyncio.timeout(30):
-            while not (
-                told := [event for event in self.event_classes if isinstance(event, ToolApprovalRequestedEvent)]
-            ):
+            while not (told := [event for event in self.received if isinstance(event, ToolApprovalRequestedEvent)]):
                 await asyncio.sleep(0)
         return told[-1]
 
@@ -113,7 +111,7 @@ async def test_a_protected_file_is_asked_about_each_time(asked: Asked):
 async def test_the_question_says_what_would_be_kept(asked: Asked):
     waiting = asyncio.create_task(asked.desk.ask(asked.question("shell", command="make test"), "agent"))
     await asked.told()
-    (told,) = [event for event in asked.event_classes if isinstance(event, ToolApprovalRequestedEvent)]
+    (told,) = [event for event in asked.received if isinstance(event, ToolApprovalRequestedEvent)]
     assert (told.offers, told.can_last) == (("shell(make test)",), True)
     await asked.desk.answer(told.approval_id, allow=False)
     assert (await waiting)[0] is False

@@ -36,8 +36,8 @@ class Told:
     def __init__(self) -> None:
         self.store = CountingStore()
         self.bus = EventBus()
-        self.event_classes: list[tuple[str, int]] = []
-        self.bus.subscribe(PartUpdatedEvent, lambda event: self.event_classes.append((event.part.text, event.seq)))
+        self.received: list[tuple[str, int]] = []
+        self.bus.subscribe(PartUpdatedEvent, lambda event: self.received.append((event.part.text, event.seq)))
 
     async def journal(self) -> tuple[Journal, Message]:
         journal = await create_journal(Session(), self.store, self.bus)
@@ -63,10 +63,10 @@ async def test_what_comes_together_is_one_write_and_every_part_has_its_own_numbe
         journal.put_part_soon(TextPart("b"), message)
         await journal.put_message(message)
         assert told.store.writes == [3]
-        assert [text for text, _ in told.event_classes] == await texts(told, journal) == ["a", "b"]
+        assert [text for text, _ in told.received] == await texts(told, journal) == ["a", "b"]
         changes = [change async for change in told.store.changes(journal.session.id, follow=False)]
         numbers = {change.part.text: change.seq for change in changes if hasattr(change, "part")}
-        assert dict(told.event_classes) == numbers
+        assert dict(told.received) == numbers
 
 
 async def test_what_nobody_waits_for_is_kept_all_the_same(told: Told):
@@ -75,11 +75,11 @@ async def test_what_nobody_waits_for_is_kept_all_the_same(told: Told):
         journal.put_part_soon(TextPart("a"), message)
         journal.flush_soon()
         assert len(message.parts) == 1
-        assert told.event_classes == []
+        assert told.received == []
         for _ in range(10):
             await asyncio.sleep(0)
         assert await texts(told, journal) == ["a"]
-        assert [text for text, _ in told.event_classes] == ["a"]
+        assert [text for text, _ in told.received] == ["a"]
 
 
 async def test_one_that_cannot_be_kept_fails_alone_and_the_next_who_waits_hears_of_it(told: Told):
@@ -105,20 +105,20 @@ async def test_a_part_without_a_proper_id_is_refused_at_once(told: Told):
 
 async def test_what_happens_after_a_change_is_told_after_it(told: Told):
     journal, message = await told.journal()
-    told.bus.subscribe(ErrorEvent, lambda event: told.event_classes.append((event.message, 0)))
+    told.bus.subscribe(ErrorEvent, lambda event: told.received.append((event.message, 0)))
     async with journal:
         journal.put_part_soon(TextPart("a"), message)
         journal.publish_event(ErrorEvent(error_type="x", message="after a"))
-        assert told.event_classes == []
+        assert told.received == []
         await journal.put_part(TextPart("b"), message)
         assert told.store.writes == [2]
         journal.publish_event(ErrorEvent(error_type="x", message="after b"))
-        assert [text for text, _ in told.event_classes] == ["a", "after a", "b", "after b"]
+        assert [text for text, _ in told.received] == ["a", "after a", "b", "after b"]
 
 
 async def test_a_full_disk_holds_back_no_news(told: Told):
     journal, message = await told.journal()
-    told.bus.subscribe(ErrorEvent, lambda event: told.event_classes.append((event.message, 0)))
+    told.bus.subscribe(ErrorEvent, lambda event: told.received.append((event.message, 0)))
     async with journal:
         told.store.full = True
         journal.put_part_soon(TextPart("a"), message)
@@ -126,10 +126,10 @@ async def test_a_full_disk_holds_back_no_news(told: Told):
         with pytest.raises(StorageFullError):
             await journal.put_part(TextPart("b"), message)
         journal.publish_event(ErrorEvent(error_type="x", message="two"))
-        assert {"one", "two"} <= {text for text, _ in told.event_classes}
+        assert {"one", "two"} <= {text for text, _ in told.received}
         told.store.full = False
         assert await journal.retry_writes()
-        assert [text for text, _ in told.event_classes][-2:] == ["a", "b"]
+        assert [text for text, _ in told.received][-2:] == ["a", "b"]
 
 
 async def test_a_full_disk_keeps_everything_waiting_in_its_order(told: Told):
@@ -143,7 +143,7 @@ async def test_a_full_disk_keeps_everything_waiting_in_its_order(told: Told):
         told.store.full = False
         assert await journal.retry_writes()
         assert await texts(told, journal) == ["a", "b"]
-        assert [text for text, _ in told.event_classes] == ["a", "b"]
+        assert [text for text, _ in told.received] == ["a", "b"]
 
 
 async def test_many_who_write_at_once_are_each_kept_once(told: Told):
@@ -152,7 +152,7 @@ async def test_many_who_write_at_once_are_each_kept_once(told: Told):
         await asyncio.gather(*(journal.put_part(TextPart(str(number)), message) for number in range(20)))
         assert await texts(told, journal) == [str(number) for number in range(20)]
         assert len(told.store.writes) <= 2
-        assert [seq for _, seq in told.event_classes] == sorted({seq for _, seq in told.event_classes})
+        assert [seq for _, seq in told.received] == sorted({seq for _, seq in told.received})
 
 
 class AbsentMindedStore(MemoryStore):

@@ -28,7 +28,7 @@ run: $(STAMP)  ## open the agent with the embedded model, fetched once (1.1 GB; 
 test: $(STAMP)  ## run every test, on two cores
 	@$(BIN)/python -m pytest $(PYTEST)
 
-test-fast: $(STAMP)  ## run the inner loop: architecture, unit, contract and scenario tests (under two minutes)
+test-fast: $(STAMP)  ## run the inner loop: architecture, unit, contract and scenario tests (about three minutes)
 	@$(BIN)/python -m pytest $(PYTEST) -m "not live and not slow" tests/architecture tests/unit tests/contract tests/scenario
 
 test-all:  ## run every test on each of Python 3.11, 3.12 and 3.13 that is found

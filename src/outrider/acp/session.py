@@ -177,7 +177,7 @@ async def _restore_files(engine: Engine, session_id: str, direction: Literal["un
     restored = await (changes.undo() if direction == "undo" else changes.redo())
     result = f"Brought back: {', '.join(restored.changed)}." if restored.changed else restored.off or "Nothing changed."
     skipped = (
-        f" Left alone, since somebody else changed them: {', '.join(restored.conflicts)}." if restored.conflicts else ""
+        f" Not restored, because another program changed them: {', '.join(restored.conflicts)}." if restored.conflicts else ""
     )
     return f"{result}{skipped}"
 

@@ -111,7 +111,7 @@ def check_tools(settings: Settings, environ: Mapping[str, str]) -> Iterator[Diag
     if isinstance(found, NoSandbox):
         yield DiagnosticFinding("sandbox", "problem", f"nothing confines commands: {found.reason}", found.remedy)
     else:
-        yield DiagnosticFinding("sandbox", "ok", f"commands that nobody approved run inside {found.name}")
+        yield DiagnosticFinding("sandbox", "ok", f"commands without an approval run inside {found.name}")
         for gap in found.gaps:
             yield DiagnosticFinding("sandbox", "note", gap)
     if find_ripgrep() is None:

@@ -1,5 +1,7 @@
 """Messages and events fold into the same items."""
 
+from types import NoneType
+
 import msgspec
 import pytest
 
@@ -43,11 +45,17 @@ from outrider.types.events import (
 from outrider.types.messages import Message, MessageError
 from outrider.types.parts import (
     STORED_KINDS,
+    AgentPart,
     CompactionPart,
     FilePart,
     PatchPart,
     ReasoningPart,
+    RetryPart,
+    RetryTime,
+    SnapshotPart,
     StepFinishPart,
+    StepStartPart,
+    SubtaskPart,
     TextPart,
     ToolPart,
 )
@@ -168,16 +176,27 @@ def test_a_part_of_an_unknown_kind_is_shown_as_a_detail():
     assert "cube" in item.body
 
 
+SHOWN = {
+    "text": (TextPart("hello"), TextItem),
+    "reasoning": (ReasoningPart("hm"), ReasoningItem),
+    "tool": (ToolPart("c", "read", ToolPending({}, "", "ready")), ToolCallItem),
+    "file": (FilePart("image/png", "data:,x"), FileItem),
+    "step-start": (StepStartPart(), NoneType),
+    "step-finish": (StepFinishPart("stop"), NoneType),
+    "snapshot": (SnapshotPart("tree"), NoneType),
+    "patch": (PatchPart("h", ("a.py",)), NoticeItem),
+    "agent": (AgentPart("bob"), NoneType),
+    "subtask": (SubtaskPart("bob", "count"), NoticeItem),
+    "retry": (RetryPart(1, "busy", RetryTime(1)), NoticeItem),
+    "compaction": (CompactionPart(auto=True, summary="so far"), NoticeItem),
+}
+
+
 @pytest.mark.parametrize("kind", STORED_KINDS, ids=lambda kind: kind.type)
-def test_every_kind_of_part_is_handled(kind: type):
-    examples = {
-        "file": FilePart("image/png", "data:,x"),
-        "patch": PatchPart("h", ("a.py",)),
-        "compaction": CompactionPart(auto=True, summary="so far"),
-    }
-    example = examples.get(kind.type)
-    if example is not None:
-        assert isinstance(part_item(example), FileItem | NoticeItem)
+def test_every_kind_of_part_has_its_item_or_is_bookkeeping(kind: type):
+    part, item = SHOWN[kind.type]
+    assert isinstance(part, kind)
+    assert type(part_item(part)) is item
 
 
 @pytest.mark.parametrize("cls", EVENT_TYPES.values(), ids=lambda cls: cls.__name__)

@@ -175,11 +175,10 @@ async def run_command(name: CommandName, engine: Engine, session_id: str) -> str
 async def _restore_files(engine: Engine, session_id: str, direction: Literal["undo", "redo"]) -> str:
     changes = engine.file_changes(session_id)
     restored = await (changes.undo() if direction == "undo" else changes.redo())
-    result = f"Brought back: {', '.join(restored.changed)}." if restored.changed else restored.off or "Nothing changed."
-    skipped = (
-        f" Not restored, because another program changed them: {', '.join(restored.conflicts)}." if restored.conflicts else ""
-    )
-    return f"{result}{skipped}"
+    result = f"Restored: {', '.join(restored.changed)}." if restored.changed else restored.off or "Nothing changed."
+    if restored.conflicts:
+        result += f" Not restored, because another program changed them: {', '.join(restored.conflicts)}."
+    return result
 
 
 COMMANDS_DELAY_SECONDS = 0.05  # seconds
